@@ -1,0 +1,1 @@
+"""An embedded broker for development and tests."""

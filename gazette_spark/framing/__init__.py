@@ -1,0 +1,1 @@
+"""Journal bytes to Arrow columns."""

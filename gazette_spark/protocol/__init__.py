@@ -1,0 +1,1 @@
+"""The wire protocol: messages, and beside them their parsing and validation."""

@@ -1,0 +1,1 @@
+"""Reading ranges of journals as Arrow record batches, without Spark."""

@@ -1,0 +1,1 @@
+"""What tests of pipelines need: brokers, a local Spark, oracles and faults. Shipped with the package."""
