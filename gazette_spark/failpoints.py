@@ -1,0 +1,99 @@
+"""Named points at which a test can make the process fail.
+
+``GAZETTE_SPARK_FAILPOINT="name:nth:action"`` arms one point: at the *nth* call of
+``failpoint(name)`` in a process (counted from 1) the action happens, once. Without the variable
+a point costs one look at the environment and does nothing.
+
+=============  ==============================================================================
+action         what happens
+=============  ==============================================================================
+``raise``      a :class:`FailpointError` is raised
+``exit``       the process ends at once with status 70: no handler, no flush
+``kill``       SIGKILL to the process
+``kill_group`` SIGKILL to its process group, and before that to the group named by
+               ``GAZETTE_SPARK_FAILPOINT_GROUP``, if set
+=============  ==============================================================================
+
+Spark's Python workers live in a group of their own, so a driver that wants them to be able to kill
+all of it, JVM included, leads a session and puts its process id into the second variable before it
+starts the JVM; workers inherit both variables.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import NoReturn
+
+from gazette_spark.errors import GazetteError
+
+FAILPOINT_VARIABLE = "GAZETTE_SPARK_FAILPOINT"
+GROUP_VARIABLE = "GAZETTE_SPARK_FAILPOINT_GROUP"
+ACTIONS = ("raise", "exit", "kill", "kill_group")
+EXIT_STATUS = 70
+
+_hits: dict[str, int] = {}
+"""Calls of the armed point, by the variable's text: a point is reached from far-apart places of one
+process that share nothing else. Arming another point starts a new count."""
+
+
+@dataclass(eq=False)
+class FailpointError(GazetteError):
+    """An armed failpoint was reached."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"failpoint {self.name!r} was reached; it is armed by {FAILPOINT_VARIABLE}"
+
+
+@dataclass(frozen=True, slots=True)
+class Failpoint:
+    """One armed point."""
+
+    name: str
+    nth: int
+    action: str
+
+    @classmethod
+    def parse(cls, text: str) -> Failpoint:
+        """Read ``name:nth:action``.
+
+        Raises:
+            ValueError: the text has another shape. A test that arms nothing would prove nothing.
+        """
+        match text.split(":"):
+            case [name, nth, action] if name and nth.isdecimal() and int(nth) > 0 and action in ACTIONS:
+                return cls(name, int(nth), action)
+        raise ValueError(
+            f"{FAILPOINT_VARIABLE}: got {text!r}; expected e.g. 'sink.return:2:kill', action one of "
+            + ", ".join(ACTIONS)
+        )
+
+
+def failpoint(name: str) -> None:
+    """Fail here if the environment asks for it."""
+    text = os.environ.get(FAILPOINT_VARIABLE)
+    if not text:
+        return
+    armed = Failpoint.parse(text)
+    if armed.name != name:
+        return
+    _hits[text] = _hits.get(text, 0) + 1
+    if _hits[text] == armed.nth:
+        _act(armed)
+
+
+def _act(armed: Failpoint) -> NoReturn:
+    if armed.action == "raise":
+        raise FailpointError(armed.name)
+    if armed.action == "exit":
+        os._exit(EXIT_STATUS)
+    if armed.action == "kill_group":
+        named = os.environ.get(GROUP_VARIABLE)
+        if named:
+            os.killpg(int(named), signal.SIGKILL)
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("SIGKILL returned")  # Delivered before the call returns to this thread.

@@ -1,0 +1,83 @@
+"""A failpoint fails where, when and how it was told to, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from gazette_spark.failpoints import (
+    EXIT_STATUS,
+    FAILPOINT_VARIABLE,
+    GROUP_VARIABLE,
+    FailpointError,
+    failpoint,
+)
+
+REACH_THREE_TIMES = """
+from gazette_spark.failpoints import failpoint
+for number in (1, 2, 3):
+    failpoint("here")
+    print(number, flush=True)
+"""
+
+
+def reach_in_a_child(spec: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a process that reaches one point three times."""
+    return subprocess.run(
+        [sys.executable, "-c", REACH_THREE_TIMES],
+        env=os.environ | {FAILPOINT_VARIABLE: spec} | more,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        start_new_session=True,
+        check=False,
+    )
+
+
+def test_does_nothing_unless_armed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the variable, and with another point armed, the call returns."""
+    monkeypatch.delenv(FAILPOINT_VARIABLE, raising=False)
+    assert failpoint("here") is None
+    monkeypatch.setenv(FAILPOINT_VARIABLE, "elsewhere:1:kill")
+    assert failpoint("here") is None
+
+
+def test_raises_at_the_nth_call_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second call fails; those before and after it pass."""
+    monkeypatch.setenv(FAILPOINT_VARIABLE, "test.nth:2:raise")
+    failpoint("test.nth")
+    with pytest.raises(FailpointError, match=r"'test\.nth' was reached"):
+        failpoint("test.nth")
+    failpoint("test.nth")
+
+
+@pytest.mark.parametrize(
+    ("action", "status"),
+    [("exit", EXIT_STATUS), ("kill", -signal.SIGKILL), ("kill_group", -signal.SIGKILL)],
+    ids=["exit", "kill", "kill group"],
+)
+def test_ends_the_process(action: str, status: int) -> None:
+    """What was printed before the second call is all there is."""
+    done = reach_in_a_child(f"here:2:{action}")
+    assert (done.returncode, done.stdout) == (status, "1\n")
+
+
+def test_kill_group_takes_the_named_group_too() -> None:
+    """A process in another group dies with the one that reached the point."""
+    bystander = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    reach_in_a_child("here:1:kill_group", **{GROUP_VARIABLE: str(bystander.pid)})
+    assert bystander.wait(timeout=10) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    "text", ["here", "here:1", "here:0:kill", "here:x:kill", ":1:kill", "here:1:explode"]
+)
+def test_refuses_a_malformed_variable(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that arms nothing is an error that shows a good one."""
+    monkeypatch.setenv(FAILPOINT_VARIABLE, text)
+    with pytest.raises(ValueError, match=r"expected e\.g\. 'sink\.return:2:kill'"):
+        failpoint("here")
