@@ -1,0 +1,197 @@
+"""Where a query stands: one byte offset per journal, and its JSON.
+
+An offset is a byte position in a journal: the next byte to read. All bytes before it are done. A
+query's position is a :class:`JournalOffsets`, one offset for each journal it reads.
+
+Spark stores positions as JSON in the query checkpoint and compares them as text. So the JSON is
+canonical: the same position always gives the same text, journals sorted, no spaces. It is numbered
+(``format_version``), because checkpoints outlive the release that wrote them. Spark also accepts a
+null, a string or a position that goes back from a Python source without a word; everything that
+comes in here is checked, and what is wrong is an :class:`~gazette_spark.errors.OffsetError`.
+
+``position`` marks the two ends of batch 0, which records the start of a new query and nothing else:
+
+=========== ==========================================================================
+``initial`` where the query was told to start; not in the query checkpoint yet
+``pinned``  the same offsets, as the end of the empty batch 0 that writes them down
+(none)      every later position
+=========== ==========================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NoReturn, cast
+
+from gazette_spark.errors import OffsetError
+
+FORMAT_VERSION = 1
+"""Number of the JSON form. A larger one was written by a later release."""
+
+MAX_OFFSET = 2**63 - 1
+"""Largest offset: Gazette's offsets are signed 64-bit integers."""
+
+EXAMPLE = '{"format_version":1,"journals":{"a/journal":1024}}'
+"""Shown where text could not be read as a position."""
+
+Position = Literal["", "initial", "pinned"]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalOffsets:
+    """Where a query stands in each journal it reads.
+
+    ``read_through[journal]`` is the next byte to read: all bytes before it are done. The mapping is
+    copied and sorted; treat it as immutable.
+    """
+
+    read_through: Mapping[str, int] = field(default_factory=dict)
+    position: Position = ""
+
+    def __post_init__(self) -> None:
+        for journal, offset in self.read_through.items():
+            _check_entry(journal, offset)
+        if self.position not in ("", "initial", "pinned"):
+            raise OffsetError(f"position is {self.position!r}; expected 'initial', 'pinned' or none")
+        object.__setattr__(self, "read_through", dict(sorted(self.read_through.items())))
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.read_through.items()), self.position))
+
+    def at(self, position: Position) -> JournalOffsets:
+        """Return the same offsets marked ``position``."""
+        return replace(self, position=position)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the stored form: nested dicts of strings and integers, as Spark asks for."""
+        value: dict[str, Any] = {"format_version": FORMAT_VERSION, "journals": dict(self.read_through)}
+        if self.position:
+            value["position"] = self.position
+        return value
+
+    def to_json(self) -> str:
+        """Return the canonical JSON text."""
+        return json.dumps(self.to_dict(), separators=(",", ":"), ensure_ascii=False)
+
+    @classmethod
+    def from_dict(cls, value: object) -> JournalOffsets:
+        """Read the stored form.
+
+        Raises:
+            OffsetError: the value has another shape, another version, or an offset is no offset.
+        """
+        if not isinstance(value, Mapping):
+            _refuse(f"a position is a JSON object, got {_shown(value)}")
+        version = value.get("format_version")
+        if type(version) is not int or version < 1:
+            _refuse(f"format_version is {_shown(version)}")
+        if version != FORMAT_VERSION:
+            raise OffsetError(
+                f"the position has format_version {version} and this release reads {FORMAT_VERSION}: "
+                "it was written by a later release of gazette_spark; use that one"
+            )
+        unknown = sorted(str(key) for key in value.keys() - {"format_version", "journals", "position"})
+        if unknown:
+            _refuse(f"unknown field {unknown[0]!r}")
+        journals = value.get("journals")
+        if not isinstance(journals, Mapping):
+            _refuse(f"journals is {_shown(journals)}")
+        position = value.get("position", "")
+        if position not in ("initial", "pinned") and "position" in value:
+            _refuse(f"position is {_shown(position)}")
+        return cls(journals, cast(Position, position))
+
+    @classmethod
+    def from_json(cls, text: str) -> JournalOffsets:
+        """Read the JSON text of a position; see :meth:`from_dict`."""
+        return cls.from_dict(parse_json_object(text))
+
+
+def parse_json_object(text: str) -> dict[str, Any]:
+    """Parse a JSON object of offsets, without the liberties of Python's parser.
+
+    A key given twice, NaN and Infinity are refused; integers keep every digit.
+
+    Raises:
+        OffsetError: the text is not such an object.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, OffsetError):
+            raise
+        _refuse(f"not JSON ({error}): {_shown(text)}")
+    if not isinstance(value, dict):
+        _refuse(f"a position is a JSON object, got {_shown(value)}")
+    return value
+
+
+def check_forward(start: JournalOffsets, end: JournalOffsets) -> None:
+    """Check that ``end`` can be reached from ``start``: no journal is dropped or goes back.
+
+    Journals that are in ``end`` only are new ones, whose first offset is being recorded. An ``end``
+    marked ``pinned`` is right whatever its start: when batch 0 is run again after a crash, Spark has
+    forgotten the start and asks for a new one, which may lie anywhere.
+
+    Raises:
+        OffsetError: naming the first journal that breaks the rule.
+    """
+    if end.position == "pinned":
+        return
+    if end.position == "initial":
+        raise OffsetError("a batch cannot end at a position marked 'initial'")
+    for journal, begin in start.read_through.items():
+        reached = end.read_through.get(journal)
+        if reached is None:
+            raise OffsetError("the batch's end lacks a journal its start has", journal, begin)
+        if reached < begin:
+            problem = f"the batch goes back: it starts at {begin} and ends before that"
+            raise OffsetError(problem, journal, reached)
+
+
+def changed(start: JournalOffsets, end: JournalOffsets) -> Iterable[tuple[str, int, int]]:
+    """Yield ``(journal, begin, end)`` of each byte range a batch reads, by journal name.
+
+    A batch whose end is ``pinned`` reads nothing, and neither does a journal that only the end has.
+    """
+    if end.position == "pinned":
+        return
+    for journal, begin in start.read_through.items():
+        if (reached := end.read_through[journal]) > begin:
+            yield journal, begin, reached
+
+
+def _check_entry(journal: object, offset: object) -> None:
+    if not isinstance(journal, str) or not journal:
+        _refuse(f"{_shown(journal)} is no journal name")
+    # bool is an int to Python, and 1.0 equals 1: the type is asked for, not the value.
+    if type(offset) is not int:
+        raise OffsetError(
+            f"an offset is an integer, got {_shown(offset)}; expected the form {EXAMPLE}", journal
+        )
+    if not 0 <= offset <= MAX_OFFSET:
+        raise OffsetError("an offset lies between 0 and 2^63-1", journal, offset)
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            _refuse(f"key {key!r} is given twice")
+        found[key] = value
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    _refuse(f"{name} is no offset")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise OffsetError(f"{problem}; expected the form {EXAMPLE}")
