@@ -1,0 +1,40 @@
+#!/bin/sh
+# Import the stubs and run the protocol's unit tests on each supported major release of protobuf, in
+# throw-away environments. They are kept in .cache/protobuf-matrix/ (delete it to start afresh).
+#
+# PYTHON: interpreter to make the environments with; .venv's if unset.
+set -eu
+cd "$(dirname "$0")/.."
+
+python=${PYTHON:-.venv/bin/python}
+cache=$PWD/.cache/protobuf-matrix
+releases="5.29 6 7"
+
+prepare() {
+    env=$cache/$1
+    if [ -e "$env/ready" ]; then return; fi
+    rm -rf "$env"
+    "$python" -m venv "$env"
+    "$env/bin/python" -m pip install --quiet --disable-pip-version-check \
+        "protobuf==$1.*" "grpcio>=1.71.2" PyYAML pytest pytest-timeout
+    touch "$env/ready"
+}
+
+# No shared fixtures: they load Spark and brokers. Not test_generate.py: the compiler is of one release.
+run() {
+    "$cache/$1/bin/python" -W error -m pytest --quiet --noconftest -p no:cacheprovider \
+        tests/unit/protocol --ignore=tests/unit/protocol/test_generate.py
+}
+
+mkdir -p "$cache"
+jobs=
+for release in $releases; do
+    prepare "$release" &
+    jobs="$jobs $!"
+done
+for job in $jobs; do wait "$job"; done
+
+for release in $releases; do
+    "$cache/$release/bin/python" -c 'import google.protobuf as p; print(f"protobuf {p.__version__}:")'
+    run "$release"
+done
