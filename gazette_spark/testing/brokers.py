@@ -1,0 +1,259 @@
+"""The real Gazette broker, run for tests.
+
+:class:`DeployedBroker` owns two child processes, etcd and ``gazette serve``, on free ports of
+127.0.0.1. They end with the context manager, and also when this process dies in any way: a third
+child, the watcher, leads their process group, waits for the end of its standard input, which only
+this process holds open, and then kills the group. (``PR_SET_PDEATHSIG`` follows the thread that
+started the child, and needs code between fork and exec.)
+
+The programs are made by ``tests/deployed/build.sh``.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import IO, Self
+
+from gazette_spark.testing.gazctl import (
+    Binaries,
+    BinaryNotFoundError,
+    BrokerHandle,
+    ProcessError,
+    clean_environment,
+    find_binaries,
+)
+
+__all__ = [
+    "Binaries",
+    "BinaryNotFoundError",
+    "BrokerHandle",
+    "DeployedBroker",
+    "ProcessError",
+    "find_binaries",
+    "free_ports",
+]
+
+START_TIMEOUT_S = 60.0
+"""Longest a server may take until it answers; half a second is usual."""
+
+STOP_TIMEOUT_S = 10.0
+"""Longest a killed child may take to be gone."""
+
+START_ATTEMPTS = 3
+"""A free port found may be taken by another process before the server binds it."""
+
+LOG_TAIL_BYTES = 4096
+"""How much of a log an error shows."""
+
+
+class DeployedBroker(BrokerHandle):
+    """A real broker and its etcd, as child processes. A context manager; any thread may use it.
+
+    Args:
+        directory: a new folder for data, logs and the file root; it is not removed.
+        file_root: existing folder for ``file:///`` stores; made under ``directory`` if not given.
+        broker_args: more flags of ``gazette serve``.
+    """
+
+    def __init__(
+        self, directory: Path | str, *, file_root: Path | str | None = None, broker_args: Sequence[str] = ()
+    ) -> None:
+        self.directory = Path(directory).resolve()
+        super().__init__("", Path(file_root).resolve() if file_root else self.directory / "fragments")
+        self._broker_args = tuple(broker_args)
+        self._group: _ProcessGroup | None = None
+
+    def __enter__(self) -> Self:
+        binaries = find_binaries()
+        self.file_root.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for attempt in range(START_ATTEMPTS):
+            try:
+                self._start(binaries, self.directory / f"run-{attempt}")
+            except ProcessError:
+                self.kill()
+                if attempt == START_ATTEMPTS - 1:
+                    raise
+            except BaseException:
+                self.kill()
+                raise
+            else:
+                return self
+        raise AssertionError("unreachable")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    @property
+    def log_path(self) -> Path:
+        """File with what the broker logged."""
+        runs = sorted(self.directory.glob("run-*"))
+        return (runs[-1] if runs else self.directory) / "gazette.log"
+
+    def log_tail(self) -> str:
+        """Return the end of what the broker logged."""
+        return _tail(self.log_path)
+
+    def kill(self) -> None:
+        """End broker and etcd by SIGKILL: a lone broker with journals never ends on SIGTERM."""
+        if self._group is not None:
+            self._group.kill()
+            self._group = None
+
+    def _start(self, binaries: Binaries, directory: Path) -> None:
+        directory.mkdir()
+        self._group = group = _ProcessGroup(directory)
+        client_port, peer_port, broker_port = free_ports(3)
+        etcd_url = f"http://127.0.0.1:{client_port}"
+        etcd = group.start("etcd", _etcd_command(binaries.etcd, directory / "etcd", etcd_url, peer_port))
+        _wait_ready(etcd, lambda: _is_healthy(client_port))
+        self.endpoint = f"http://127.0.0.1:{broker_port}"
+        broker = group.start("gazette", self._broker_command(binaries.gazette, etcd_url, broker_port))
+        _wait_ready(broker, self._answers)
+
+    def _broker_command(self, binary: Path, etcd_url: str, port: int) -> list[str]:
+        return [
+            str(binary),
+            "serve",
+            f"--broker.id=deployed-{port}",
+            "--broker.host=127.0.0.1",
+            f"--broker.port={port}",
+            f"--broker.file-root={self.file_root}",
+            # A journal takes a place until it is deleted, and tests leave theirs behind.
+            "--broker.limit=65536",
+            f"--etcd.address={etcd_url}",
+            f"--etcd.prefix=/gazette/test-{port}",
+            "--log.level=info",
+            *self._broker_args,
+        ]
+
+    def _answers(self) -> bool:
+        try:
+            self.gazctl("journals", "list", "-l", "name=ready/check", "-o", "json")
+        except ProcessError:
+            return False
+        return True
+
+
+def free_ports(count: int) -> list[int]:
+    """Return distinct TCP ports nothing listens on at 127.0.0.1."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _etcd_command(binary: Path, data: Path, client_url: str, peer_port: int) -> list[str]:
+    peer_url = f"http://127.0.0.1:{peer_port}"
+    return [
+        str(binary),
+        f"--data-dir={data}",
+        "--name=test",
+        f"--listen-client-urls={client_url}",
+        f"--advertise-client-urls={client_url}",
+        f"--listen-peer-urls={peer_url}",
+        f"--initial-advertise-peer-urls={peer_url}",
+        f"--initial-cluster=test={peer_url}",
+        "--log-level=warn",
+        # The data need not survive the machine, only the run.
+        "--unsafe-no-fsync",
+    ]
+
+
+@dataclass(frozen=True)
+class _Child:
+    name: str
+    process: subprocess.Popen[bytes]
+    log_path: Path
+
+
+@dataclass
+class _ProcessGroup:
+    """Children that die together, and with this process.
+
+    The watcher's standard input ends when this process ends, however it ends.
+    """
+
+    directory: Path
+    _watcher: subprocess.Popen[bytes] | None = None
+    _children: list[_Child] = field(default_factory=list)
+
+    def start(self, name: str, command: Sequence[str]) -> _Child:
+        if self._watcher is None:
+            self._watcher = subprocess.Popen(
+                ["/bin/sh", "-c", "read -r _; kill -KILL 0"], stdin=subprocess.PIPE, process_group=0
+            )
+        log_path = self.directory / f"{name}.log"
+        with log_path.open("wb") as log:
+            process = self._popen(command, log)
+        child = _Child(name, process, log_path)
+        self._children.append(child)
+        return child
+
+    def _popen(self, command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+        assert self._watcher is not None
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=self.directory,
+            env=clean_environment(),
+            process_group=self._watcher.pid,
+        )
+
+    def kill(self) -> None:
+        for child in self._children:
+            child.process.kill()
+            child.process.wait(STOP_TIMEOUT_S)
+        if self._watcher is not None:
+            self._watcher.kill()
+            self._watcher.wait(STOP_TIMEOUT_S)
+            assert self._watcher.stdin is not None
+            self._watcher.stdin.close()
+        self._children.clear()
+        self._watcher = None
+
+
+def _wait_ready(child: _Child, is_ready: Callable[[], bool]) -> None:
+    deadline = monotonic() + START_TIMEOUT_S
+    while not is_ready():
+        try:
+            code = child.process.wait(timeout=0.05)  # Also the pause between two tries.
+        except subprocess.TimeoutExpired:
+            if monotonic() < deadline:
+                continue
+            problem = f"not ready after {START_TIMEOUT_S:g} s"
+        else:
+            problem = f"ended with code {code} before it was ready"
+        raise ProcessError(child.name, problem, _tail(child.log_path))
+
+
+def _is_healthy(port: int) -> bool:
+    connection = HTTPConnection("127.0.0.1", port, timeout=2)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _tail(path: Path) -> str:
+    if not path.exists():
+        return ""
+    return path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")

@@ -1,0 +1,163 @@
+"""The programs of a real broker, and ``gazctl`` as a test uses it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import yaml
+
+from gazette_spark.errors import GazetteError
+
+GAZCTL_TIMEOUT_S = 60.0
+"""Longest one ``gazctl`` command may run, and a new journal may take to be assigned."""
+
+CACHE_VARIABLE = "GAZETTE_SPARK_CACHE"
+"""Environment variable naming the folder of the binaries."""
+
+
+@dataclass(eq=False)
+class BinaryNotFoundError(GazetteError):
+    """A program the real broker needs has not been built."""
+
+    name: str
+    looked_in: tuple[str, ...]
+
+    def __str__(self) -> str:
+        folders = ", ".join(self.looked_in)
+        return (
+            f"{self.name!r} was not found in {folders}, nor on PATH. "
+            "Build it with tests/deployed/build.sh (needs Go), which `make test` runs first"
+        )
+
+
+@dataclass(eq=False)
+class ProcessError(GazetteError):
+    """A program started for a test failed, or did not get ready in time."""
+
+    program: str
+    problem: str
+    output: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.program}: {self.problem}\n{self.output}"
+
+
+@dataclass(frozen=True, slots=True)
+class Binaries:
+    """Paths of the programs of a real broker."""
+
+    gazette: Path
+    gazctl: Path
+    etcd: Path
+
+
+def find_binaries(environ: Mapping[str, str] = os.environ) -> Binaries:
+    """Find the programs in ``$GAZETTE_SPARK_CACHE``, the repository's ``.cache/gazette``, or on PATH.
+
+    Raises:
+        BinaryNotFoundError: one is in none of them.
+    """
+    folders = [Path(__file__).resolve().parents[2] / ".cache" / "gazette"]
+    if named := environ.get(CACHE_VARIABLE):
+        folders.insert(0, Path(named))
+    paths = {name: _find_binary(name, folders, environ) for name in ("gazette", "gazctl", "etcd")}
+    return Binaries(**paths)
+
+
+def _find_binary(name: str, folders: Sequence[Path], environ: Mapping[str, str]) -> Path:
+    search_path = os.pathsep.join([*map(str, folders), environ.get("PATH", os.defpath)])
+    found = shutil.which(name, path=search_path)
+    if found is None:
+        raise BinaryNotFoundError(name, tuple(map(str, folders)))
+    return Path(found)
+
+
+class BrokerHandle:
+    """A running broker, embedded or deployed, as tests see it. Any thread may use it."""
+
+    def __init__(self, endpoint: str, file_root: Path) -> None:
+        self.endpoint = endpoint
+        """URL of the broker, ``http://host:port``."""
+        self.file_root = file_root
+        """Directory under which ``file:///`` stores keep their fragments."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self.endpoint or 'nowhere'}, fragments in {self.file_root}>"
+
+    def log_tail(self) -> str:
+        """Return the end of the broker's log; empty if it logs through ``logging``."""
+        return ""
+
+    def gazctl(self, *args: str, input: bytes | str | None = None) -> str:  # noqa: A002 - as in subprocess
+        """Run ``gazctl`` against the broker and return what it printed."""
+        return self.gazctl_bytes(*args, input=input).decode()
+
+    def gazctl_bytes(self, *args: str, input: bytes | str | None = None) -> bytes:  # noqa: A002 - see above
+        """Like :meth:`gazctl`, for output that need not be text.
+
+        Raises:
+            ProcessError: it failed, or ran longer than ``GAZCTL_TIMEOUT_S``.
+        """
+        command = [str(find_binaries().gazctl), *args, f"--broker.address={self.endpoint}"]
+        given = input.encode() if isinstance(input, str) else input or b""
+        shown = "gazctl " + " ".join(args)
+        try:
+            done = subprocess.run(
+                command,
+                input=given,
+                capture_output=True,
+                timeout=GAZCTL_TIMEOUT_S,
+                check=False,
+                env=clean_environment(),
+            )
+        except subprocess.TimeoutExpired as error:
+            seen = (error.stderr or b"").decode(errors="replace")
+            raise ProcessError(shown, f"still running after {GAZCTL_TIMEOUT_S:g} s", seen) from None
+        if done.returncode:
+            raise ProcessError(shown, f"exit code {done.returncode}", done.stderr.decode(errors="replace"))
+        return done.stdout
+
+    def apply_specs(self, specs: str) -> list[str]:
+        """Apply a YAML tree of journals by ``gazctl``, wait until each has a primary, return their names.
+
+        A broker answers before it has assigned the journals, and appends fail until then.
+        """
+        self.gazctl("journals", "apply", "--specs", "-", input=specs)
+        names = sorted(_leaf_names(yaml.safe_load(specs)))
+        deadline = monotonic() + GAZCTL_TIMEOUT_S
+        while waiting := set(names) - self._assigned(names):
+            if monotonic() > deadline:
+                raise ProcessError(
+                    "gazctl journals apply", f"never assigned: {sorted(waiting)}", self.log_tail()
+                )
+        return names
+
+    def _assigned(self, names: Sequence[str]) -> set[str]:
+        selector = f"name in ({', '.join(names)})"
+        listed = json.loads(self.gazctl("journals", "list", "-l", selector, "-o", "json"))
+        return {each["spec"]["name"] for each in listed["journals"] if each["route"]["members"]}
+
+
+def _leaf_names(node: Mapping[str, Any]) -> Iterator[str]:
+    children = node.get("children", ())
+    if not children:
+        yield node["name"]
+    for child in children:
+        yield from _leaf_names(child)
+
+
+def clean_environment() -> dict[str, str]:
+    """Return the environment without the variables by which gazette, gazctl and etcd take flags."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("BROKER_", "CONSUMER_", "ETCD_", "LOG_"))
+    }
