@@ -1,0 +1,97 @@
+"""Brokers, clients and a Spark session for all tests.
+
+A test that takes ``broker`` runs twice: on the embedded broker and on the real one. Both start once
+a run, so a test uses journals under its own ``fresh_prefix``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gazette_spark.testing.brokers import BrokerHandle, DeployedBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from gazette_spark.client import Client
+
+BROKERS = ["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)]
+
+
+@pytest.fixture(scope="session")
+def deployed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeployedBroker]:
+    """The real broker, started once; fails with the build command where it is not built."""
+    with DeployedBroker(tmp_path_factory.mktemp("deployed")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def embedded_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerHandle]:
+    """The embedded broker, started once."""
+    from gazette_spark.broker.embedded import EmbeddedBroker
+
+    root = tmp_path_factory.mktemp("embedded")
+    with EmbeddedBroker(root) as broker:
+        yield BrokerHandle(broker.endpoint, root)
+
+
+@pytest.fixture(params=BROKERS)
+def broker(request: pytest.FixtureRequest) -> BrokerHandle:
+    """A broker to test against: each test runs on both."""
+    handle: BrokerHandle = request.getfixturevalue(f"{request.param}_broker")
+    return handle
+
+
+@pytest.fixture
+def fresh_prefix() -> str:
+    """A journal prefix, ending in a slash, that no other test uses."""
+    return f"test-{uuid.uuid4().hex[:12]}/"
+
+
+@pytest.fixture
+def journal_name(fresh_prefix: str) -> str:
+    """A journal name no other test uses; the journal does not exist yet."""
+    return f"{fresh_prefix}journal"
+
+
+@pytest.fixture
+def client(broker: BrokerHandle) -> Iterator[Client]:
+    """A client of ``broker`` whose calls end within 30 seconds."""
+    from gazette_spark.client import Client
+
+    with Client(broker.endpoint, timeout_s=30) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local Spark with Delta: one JVM for all tests of a run."""
+    from gazette_spark.testing.local_spark import local_spark
+
+    session = local_spark(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a JVM: everything under tests/spark, and every user of ``spark``."""
+    for item in items:
+        if "tests/spark" in item.path.as_posix() or "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, Any, pytest.TestReport]:
+    """Show the end of the broker's log with a failed test."""
+    report: pytest.TestReport = yield
+    used = getattr(item, "funcargs", {})
+    broker = used.get("broker") or used.get("deployed_broker")
+    if report.failed and broker is not None and (tail := broker.log_tail()):
+        report.sections.append(("broker log", tail))
+    return report
