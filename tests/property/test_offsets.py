@@ -1,0 +1,72 @@
+"""Positions survive their JSON, and their order is an order."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gazette_spark.errors import OffsetError
+from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, check_forward
+
+positions = st.builds(
+    JournalOffsets,
+    st.dictionaries(st.text(min_size=1, max_size=12), st.integers(0, MAX_OFFSET), max_size=6),
+    st.sampled_from(["", "initial", "pinned"]),
+)
+small = st.builds(JournalOffsets, st.dictionaries(st.sampled_from("abc"), st.integers(0, 2), max_size=3))
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def reaches(start: JournalOffsets, end: JournalOffsets) -> bool:
+    """Say whether a batch may go from one to the other."""
+    try:
+        check_forward(start, end)
+    except OffsetError:
+        return False
+    return True
+
+
+@given(positions)
+def test_text_round_trips(position: JournalOffsets) -> None:
+    """Every position equals what its text and its dict are read as."""
+    assert JournalOffsets.from_json(position.to_json()) == position
+    assert JournalOffsets.from_dict(json.loads(json.dumps(position.to_dict()))) == position
+
+
+@given(positions, positions)
+def test_equal_text_means_equal_positions(one: JournalOffsets, other: JournalOffsets) -> None:
+    """Spark compares text; that must say the same as comparing values."""
+    assert (one.to_json() == other.to_json()) == (one == other)
+
+
+@given(small, small, small)
+def test_forward_is_a_partial_order(a: JournalOffsets, b: JournalOffsets, c: JournalOffsets) -> None:
+    """Reflexive, antisymmetric, transitive: a query cannot go round in a circle."""
+    assert reaches(a, a)
+    assert not (reaches(a, b) and reaches(b, a)) or a == b
+    assert not (reaches(a, b) and reaches(b, c)) or reaches(a, c)
+
+
+@given(json_values)
+def test_no_other_value_is_taken_for_a_position(value: object) -> None:
+    """Anything JSON can hold is either a position or an OffsetError."""
+    try:
+        position = JournalOffsets.from_dict(value)
+    except OffsetError:
+        return
+    assert position.to_dict() == value
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_position_or_an_error(text: str) -> None:
+    """Random text never escapes as another exception."""
+    with pytest.raises(OffsetError):
+        JournalOffsets.from_json(text)
