@@ -1,0 +1,89 @@
+# GNU make, POSIX sh. `make help` lists what there is.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON := $(BIN)/python
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Kept outside git: the real broker and etcd that the conformance tests run against.
+CACHE := .cache/gazette
+
+# Spark obeys JAVA_HOME, so every recipe that starts one exports the home that .ci/jvm.sh found.
+WITH_JAVA = JAVA_HOME="$$(sh .ci/jvm.sh)" && export JAVA_HOME &&
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help: ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
+		printf '  %-16s %s\n' "$$name" "$$text"; done
+
+$(PYTHON):
+	@for candidate in python3.11 python3.12 python3; do \
+		if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			echo "$$candidate -m venv $(VENV)"; \
+			$$candidate -m venv $(VENV) && exit 0; \
+			rm -rf $(VENV); \
+			echo "That Python cannot make environments: install its venv module (Debian: python3-venv)." >&2; \
+			exit 1; \
+		fi; \
+	done; \
+	echo "Python 3.11 or later is needed: install it (Debian 12: apt-get install python3 python3-venv)." >&2; exit 1
+
+# The command without the developers' tools, for `make demo`.
+$(VENV)/.installed-run: pyproject.toml | $(PYTHON)
+	$(PYTHON) -m pip install --quiet -e '.[spark]'
+	@touch $@
+
+# Everything; it counts as an installation of the command, too.
+$(VENV)/.installed-dev: pyproject.toml | $(PYTHON)
+	$(PYTHON) -m pip install --quiet -e '.[spark,dev]'
+	@touch $(VENV)/.installed-run $@
+
+.PHONY: install
+install: $(VENV)/.installed-dev ## Make .venv with the package, Spark, Delta and the developers' tools
+
+.PHONY: jvm
+jvm: ## Find Java 17 or 21; install Debian's where allowed, else say what to install
+	@home="$$(sh .ci/jvm.sh --install)" && echo "Java: $$home"
+
+.PHONY: demo
+demo: $(VENV)/.installed-run jvm ## Stream four journals into a Delta table, kill the query twice, prove nothing is lost or doubled
+	@$(WITH_JAVA) $(BIN)/gazette-spark demo $(DEMO_FLAGS)
+
+.PHONY: broker-binaries
+broker-binaries: ## Build the real Gazette broker and etcd into .cache/gazette (needs Go)
+	@sh tests/deployed/build.sh $(CACHE)
+
+.PHONY: check
+check: install ## Lint, types, unit and property tests; no JVM, under two minutes
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q tests/unit tests/property
+
+.PHONY: test-protobuf
+test-protobuf: install ## Load and round-trip the generated stubs on protobuf 5.29, 6 and 7
+	sh tests/protobuf_matrix.sh
+
+.PHONY: test-spark
+test-spark: install jvm broker-binaries ## The tests that need a JVM or the real broker
+	@$(WITH_JAVA) $(BIN)/pytest tests/conformance tests/golden tests/notebooks tests/spark
+
+# One after the other, even under `make -j`: the last output is the last test run's summary.
+.PHONY: test
+test: ## Install what is needed and run the whole suite (about 20 minutes on 2 cores)
+	@$(MAKE) --no-print-directory install
+	@$(MAKE) --no-print-directory jvm
+	@$(MAKE) --no-print-directory broker-binaries
+	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory test-protobuf
+	@$(MAKE) --no-print-directory test-spark
+
+.PHONY: bench
+bench: install jvm broker-binaries ## Print MB/s of raw and JSON reads, to nowhere and to Delta
+	@$(WITH_JAVA) $(PYTHON) benchmarks/throughput.py $(BENCH_FLAGS)
+
+.PHONY: clean
+clean: ## Remove .venv, caches and build output
+	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

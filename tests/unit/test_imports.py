@@ -1,0 +1,136 @@
+"""Imports inside the package point one way only, and the page that draws them is true."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "gazette_spark"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+
+RANKS = (
+    ("errors", "version", "failpoints"),
+    ("offsets", "protocol"),
+    ("options", "admission", "ledger", "framing"),
+    ("client",),
+    ("scan", "broker"),
+    ("source",),
+    ("sink",),
+    ("testing",),
+    ("demo",),
+    ("cli",),
+)
+"""Left to right: a part imports what stands before it, in its own row or an earlier one."""
+
+ORDER = {part: index for index, part in enumerate(part for row in RANKS for part in row)}
+
+HEAVY = {
+    "pyspark": {"source", "sink", "testing", "demo", "cli"},
+    "delta": {"sink", "testing", "demo", "cli"},
+    "grpc": {"client", "broker", "protocol"},
+}
+"""Parts that may import a package which is slow to load or not always there."""
+
+GENERATED = ("_pb2.py", "_pb2_grpc.py")
+
+
+def part_of(path: Path) -> str:
+    """Return the part a file belongs to: its folder below the package, or its own name."""
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def sources() -> list[Path]:
+    """Return the package's modules, without generated ones."""
+    return sorted(path for path in PACKAGE.rglob("*.py") if not path.name.endswith(GENERATED))
+
+
+def imported_modules(source: str) -> Iterator[str]:
+    """Yield the full name of every module or name an import statement of ``source`` asks for."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                yield from (f"{module}.{alias.name}" for alias in names)
+            case ast.ImportFrom(level=level) if level > 0:
+                raise AssertionError(f"relative import at line {node.lineno}")
+
+
+def part_imported(module: str) -> str | None:
+    """Return the part of the package that ``module`` belongs to, if it does."""
+    names = module.split(".")
+    return names[1] if names[0] == "gazette_spark" and len(names) > 1 and names[1] in ORDER else None
+
+
+def edges() -> set[tuple[str, str]]:
+    """Return (importing part, imported part) for the whole package, without edges inside a part."""
+    found = set()
+    for path in sources():
+        for module in imported_modules(path.read_text()):
+            target = part_imported(module)
+            if target and target != part_of(path):
+                found.add((part_of(path), target))
+    return found
+
+
+def test_every_part_has_a_rank() -> None:
+    """A new module or folder must be given its place before anything can import it."""
+    assert {part_of(path) for path in sources()} - {"__init__"} <= ORDER.keys()
+
+
+def test_no_part_imports_one_to_its_right() -> None:
+    """The parts form one line, so there are no cycles between them."""
+    wrong = {(a, b) for a, b in edges() if a != "__init__" and ORDER[a] < ORDER[b]}
+    assert wrong == set()
+
+
+@pytest.mark.parametrize("heavy", HEAVY)
+def test_heavy_packages_stay_at_the_rim(heavy: str) -> None:
+    """Spark, Delta and gRPC are imported by the parts that act, never by those that decide."""
+    users = {
+        part_of(path)
+        for path in sources()
+        for module in imported_modules(path.read_text())
+        if module.split(".")[0] == heavy
+    }
+    assert users - {"__init__"} <= HEAVY[heavy]
+
+
+@pytest.mark.parametrize("module", ["gazette_spark", "gazette_spark.cli.main"])
+def test_loading_the_front_door_is_cheap(module: str) -> None:
+    """Neither Spark nor gRPC is loaded before something needs it."""
+    code = f"import sys, {module}; print(*sorted({{'pyspark', 'grpc', 'delta'}} & sys.modules.keys()))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == ""
+
+
+def drawn_edges(page: str) -> set[tuple[str, str]]:
+    """Return the arrows of the page's Mermaid diagram: ``a --> b & c`` means a imports b and c."""
+    arrows = re.findall(r"^ *(\w+) --> ([\w& ]+)$", page, re.MULTILINE)
+    return {(a, b.strip()) for a, targets in arrows for b in targets.split("&")}
+
+
+EVERYBODY_IMPORTS = {"errors", "version"}
+"""Left out of the diagram: an arrow from every part would hide the others."""
+
+
+def test_the_diagram_shows_the_imports() -> None:
+    """docs/architecture.md draws exactly the arrows the code has."""
+    real = {(a, b) for a, b in edges() if a != "__init__" and b not in EVERYBODY_IMPORTS}
+    assert drawn_edges(ARCHITECTURE.read_text()) == real
+
+
+def test_the_table_shows_the_ranks() -> None:
+    """docs/architecture.md describes every part, left to right."""
+    described = re.findall(r"^\| `(\w+)` \|", ARCHITECTURE.read_text(), re.MULTILINE)
+    assert described == [part for row in RANKS for part in row]
