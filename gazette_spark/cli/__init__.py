@@ -1,1 +1,4 @@
-"""The command ``gazette-spark``."""
+"""The command ``gazette-spark``: text for people, JSON for programs, and an exit code for both.
+
+Exit codes: 0 done; 1 refused, failed or interrupted, with a line on stderr that says why; 2 wrong usage.
+"""

@@ -1,0 +1,167 @@
+"""The process that runs the query: started in a session of its own, killed with everything it started.
+
+Spark's driver, its JVM and its Python workers are several processes in several process groups (PySpark's
+worker daemon makes its own group), but all in the session of the child. So a kill goes to the session.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from gazette_spark.errors import GazetteError
+
+LOG_TAIL_LINES = 30
+"""How much of the log a failure shows."""
+
+EXIT_TIMEOUT_S = 30.0
+"""Time for killed processes to be gone."""
+
+
+@dataclass(eq=False)
+class QueryDiedError(GazetteError):
+    """The query's process ended, or stopped making progress, when nobody had asked it to."""
+
+    problem: str
+    log_tail: str = ""
+    """Last lines of the process's log."""
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+class QueryProcess:
+    """A child process with a log file, in its own session. A context manager; leaving it kills the child.
+
+    Used by one thread.
+    """
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self._command = list(command)
+        self._log = log
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def __repr__(self) -> str:
+        state = "not started" if self._child is None else f"pid={self._child.pid} exit={self._child.poll()}"
+        return f"QueryProcess({state})"
+
+    def start(self) -> None:
+        """Start the command; its output is added to the log."""
+        # The workers must run the Python that has this package, whatever PATH says.
+        env = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        with self._log.open("ab") as log:
+            self._child = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=env,
+            )
+
+    def check(self) -> None:
+        """Raise if the child has ended by itself."""
+        code = self._running().poll()
+        if code is not None:
+            raise self.failure(f"the query's process ended by itself with exit code {code}")
+
+    def failure(self, problem: str) -> QueryDiedError:
+        """Return an error with the end of the log."""
+        return QueryDiedError(problem, log_tail(self._log))
+
+    def kill(self) -> None:
+        """Kill the child and all it started with SIGKILL, and wait until they are gone."""
+        child = self._running()
+        deadline = time.monotonic() + EXIT_TIMEOUT_S
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)  # Driver and JVM at the same instant; workers follow.
+        while members := session_members(child.pid):
+            for pid in members:
+                _kill(pid)
+            child.poll()  # Reaps it, else it stays a member for ever.
+            if time.monotonic() > deadline:
+                raise self.failure(f"processes {members} survive SIGKILL")
+            time.sleep(0.01)
+        child.wait(EXIT_TIMEOUT_S)
+        self._close()
+
+    def finish(self, timeout_s: float) -> None:
+        """Ask the child to end by closing its stdin after one line, and wait for that.
+
+        Raises:
+            QueryDiedError: it failed, or took longer than ``timeout_s``.
+        """
+        child = self._running()
+        try:
+            child.communicate(b"finish\n", timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise self.failure(f"the query's process did not end within {timeout_s:g} s") from None
+        if child.returncode != 0:
+            raise self.failure(f"the query's process failed with exit code {child.returncode}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._child is not None:
+            self.kill()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._child is None:
+            raise QueryDiedError("the query's process was not started")
+        return self._child
+
+    def _close(self) -> None:
+        if self._child is not None and self._child.stdin is not None:
+            self._child.stdin.close()
+
+
+def session_members(session: int) -> list[int]:
+    """Return the processes of a session that still run, zombies left out.
+
+    Without /proc (macOS) only the leader can be seen; the JVM and the workers end when it is gone.
+    """
+    if not Path("/proc/self/stat").exists():
+        return [session] if _is_alive(session) else []
+    return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/stat") if _belongs(path, session)]
+
+
+def _belongs(stat: Path, session: int) -> bool:
+    try:
+        # "pid (name) state ppid pgrp session ..."; the name may hold spaces and brackets.
+        state, _, _, found, *_ = stat.read_text().rpartition(")")[2].split()
+    except OSError:
+        return False  # It ended while we looked.
+    return int(found) == session and state != "Z"
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def log_tail(log: Path, lines: int = LOG_TAIL_LINES) -> str:
+    """Return the last lines of a log file."""
+    if not log.exists():
+        return ""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])

@@ -1,0 +1,78 @@
+"""Compares what was appended with what is in the table, event by event, on whole columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gazette_spark.demo.events import Int64s
+from gazette_spark.errors import GazetteError
+
+
+@dataclass(eq=False)
+class InexactError(GazetteError):
+    """The table does not hold what was appended."""
+
+    lost: int
+    duplicated: int
+    foreign: int
+    altered: int
+
+    def __str__(self) -> str:
+        return (
+            f"the table is not what was appended: {self.lost} events lost, {self.duplicated} duplicated, "
+            f"{self.foreign} never appended, {self.altered} altered"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How two multisets of events differ. All but the first two are 0 if the table is exact."""
+
+    appended: int
+    in_table: int
+    lost: int
+    """Appended, and missing from the table."""
+    duplicated: int
+    """In the table more often than appended."""
+    foreign: int
+    """In the table, and never appended (or without an id)."""
+    altered: int
+    """In the table under its id, with another amount."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether every appended event is in the table once, and nothing else is."""
+        return not (self.lost or self.duplicated or self.foreign or self.altered)
+
+    def check(self) -> None:
+        """Raise unless the table is exact."""
+        if not self.exact:
+            raise InexactError(self.lost, self.duplicated, self.foreign, self.altered)
+
+
+def compare(ids: Int64s, cents: Int64s, table_ids: Int64s, table_cents: Int64s) -> Proof:
+    """Compare appended events with the table's rows.
+
+    Args:
+        ids: id of each appended event, each id once.
+        cents: amount of each appended event.
+        table_ids: id of each row, in any order; a negative number stands for null.
+        table_cents: amount of each row.
+    """
+    universe = np.union1d(ids, table_ids)
+    place, table_place = np.searchsorted(universe, ids), np.searchsorted(universe, table_ids)
+    appended = np.bincount(place, minlength=len(universe))
+    surplus = np.bincount(table_place, minlength=len(universe)) - appended
+    amount = np.zeros(len(universe), np.int64)
+    amount[place] = cents
+    known = appended[table_place] > 0
+    return Proof(
+        appended=len(ids),
+        in_table=len(table_ids),
+        lost=int(-surplus[surplus < 0].sum()),
+        duplicated=int(surplus[(surplus > 0) & (appended > 0)].sum()),
+        foreign=int(surplus[appended == 0].sum()),
+        altered=int(np.count_nonzero(known & (amount[table_place] != table_cents))),
+    )

@@ -1,0 +1,45 @@
+"""The demo kills the query in mid-flight only, as often as planned, and ends when all is in the table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gazette_spark.demo.plan import Script, Sight, Step, decide
+
+SCRIPT = Script(seconds=40.0, pauses_s=(0.5, 1.0))
+WRITING = Sight(table_exists=True, writing_s=12.0, committed_s=0.6, in_flight=True)
+"""A moment at which the first kill is due."""
+
+
+@pytest.mark.parametrize(
+    ("sight", "step"),
+    [
+        pytest.param(Sight(), Step.WAIT, id="Spark is starting"),
+        pytest.param(Sight(table_exists=True), Step.START_WRITING, id="the query is up"),
+        pytest.param(WRITING, Step.KILL, id="first kill"),
+        pytest.param(replace(WRITING, writing_s=9.9), Step.WAIT, id="too early"),
+        pytest.param(replace(WRITING, in_flight=False), Step.WAIT, id="between two batches"),
+        pytest.param(replace(WRITING, committed_s=None), Step.WAIT, id="nothing committed since the start"),
+        pytest.param(replace(WRITING, committed_s=0.4), Step.WAIT, id="within the pause"),
+        pytest.param(replace(WRITING, kills=1), Step.WAIT, id="second kill is not due"),
+        pytest.param(replace(WRITING, kills=1, writing_s=20.0, committed_s=1.0), Step.KILL, id="second kill"),
+        pytest.param(
+            replace(WRITING, kills=1, writing_s=99.0, committed_s=None), Step.WAIT, id="kills take longer"
+        ),
+        pytest.param(replace(WRITING, kills=2, writing_s=39.0), Step.WAIT, id="time is not up"),
+        pytest.param(replace(WRITING, kills=2, writing_s=40.0), Step.STOP_WRITING, id="time is up"),
+        pytest.param(replace(WRITING, kills=2, stopped=True), Step.WAIT, id="catching up"),
+        pytest.param(replace(WRITING, kills=2, stopped=True, drained=True), Step.FINISH, id="all there"),
+    ],
+)
+def test_each_state_leads_on(sight: Sight, step: Step) -> None:
+    """The step follows from what is seen and nothing else."""
+    assert decide(sight, SCRIPT) is step
+
+
+def test_a_script_without_kills_only_writes() -> None:
+    """The number of kills is the number of pauses."""
+    assert decide(replace(WRITING, writing_s=1.0), Script(40.0, ())) is Step.WAIT
+    assert decide(replace(WRITING, writing_s=40.0), Script(40.0, ())) is Step.STOP_WRITING
