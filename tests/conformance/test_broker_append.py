@@ -1,0 +1,307 @@
+"""Shows that both brokers take, refuse and roll back appends alike: stream grammar, checks, registers."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from gazette_spark.protocol import protocol_pb2 as pb
+from tests.conformance.wire import CALL_TIMEOUT_S, COMMIT, Wire, labels, selector, spec, upsert
+
+
+def sha1(content: bytes) -> pb.SHA1Sum:
+    """Return SHA-1 in the form it has on the wire."""
+    digest = hashlib.sha1(content).digest()
+    part1, part2, part3 = (int.from_bytes(digest[a:b], "big") for a, b in ((0, 8), (8, 16), (16, 20)))
+    return pb.SHA1Sum(part1=part1, part2=part2, part3=part3)
+
+
+def author(name: str) -> pb.LabelSet:
+    """Return the register by which a writer fences off others."""
+    return labels(("author", name))
+
+
+@pytest.mark.parametrize(
+    ("contents", "committed"),
+    [
+        pytest.param([b"one\n"], b"one\n", id="one-chunk"),
+        pytest.param([b"on", b"e\n", b"two\n"], b"one\ntwo\n", id="several-chunks"),
+        pytest.param([b"x" * 1_000_000] * 3, b"x" * 3_000_000, id="megabytes"),
+    ],
+)
+def test_append_commits_all_its_chunks(
+    wire: Wire, journal: str, contents: list[bytes], committed: bytes
+) -> None:
+    """An append's chunks become one contiguous span, named by its offsets and the SHA-1 of its bytes."""
+    response = wire.append(journal, *contents)
+    assert response.status == pb.OK
+    assert (response.commit.begin, response.commit.end) == (0, len(committed))
+    assert response.commit.journal == journal
+    assert response.commit.sum == sha1(committed)
+    assert response.HasField("registers")
+    assert wire.content(journal) == committed
+
+
+def test_response_names_the_primary(wire: Wire, journal: str) -> None:
+    """An append's header tells who served it and where, with all four numbers of Etcd set."""
+    header = wire.append(journal, b"x\n").header
+    assert header.route.primary == 0
+    assert len(header.route.members) == len(header.route.endpoints) == 1
+    assert header.process_id == header.route.members[0]
+    assert header.etcd.cluster_id
+    assert header.etcd.member_id
+    assert header.etcd.revision > 0
+    assert header.etcd.raft_term > 0
+
+
+def test_appends_are_contiguous(wire: Wire, journal: str) -> None:
+    """Each append begins where the one before it ended."""
+    ends = [wire.append(journal, b"x" * size).commit for size in (5, 1, 100)]
+    assert [(each.begin, each.end) for each in ends] == [(0, 5), (5, 6), (6, 106)]
+
+
+def test_empty_append_is_a_barrier(wire: Wire, journal: str) -> None:
+    """An empty append reports the write head twice, with the SHA-1 of nothing."""
+    wire.append(journal, b"12345")
+    commit = wire.append(journal).commit
+    assert (commit.begin, commit.end) == (5, 5)
+    assert commit.sum == sha1(b"")
+
+
+def test_end_of_stream_without_marker_rolls_back(wire: Wire, journal: str) -> None:
+    """An append that ends before its marker is refused and leaves nothing."""
+    with pytest.raises(grpc.RpcError) as caught:
+        wire.send([pb.AppendRequest(journal=journal), pb.AppendRequest(content=b"lost")])
+    assert caught.value.code() == grpc.StatusCode.UNKNOWN
+    assert "unexpected EOF" in caught.value.details()
+    assert wire.head(journal) == 0
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        pytest.param(COMMIT, id="second-marker"),
+        pytest.param(pb.AppendRequest(content=b"late"), id="content"),
+    ],
+)
+def test_anything_after_the_marker_rolls_back(wire: Wire, journal: str, after: pb.AppendRequest) -> None:
+    """The marker has to be the last message, or the append is refused and leaves nothing."""
+    messages = [pb.AppendRequest(journal=journal), pb.AppendRequest(content=b"lost"), COMMIT, after]
+    with pytest.raises(grpc.RpcError) as caught:
+        wire.send(messages)
+    assert caught.value.code() == grpc.StatusCode.UNKNOWN
+    assert "expected EOF after empty Content chunk" in caught.value.details()
+    assert wire.head(journal) == 0
+
+
+def test_cancel_rolls_back(wire: Wire, journal: str) -> None:
+    """A cancelled append leaves nothing, though its content was sent."""
+    cancelled = threading.Event()
+    sent = threading.Event()
+
+    def messages() -> Iterator[pb.AppendRequest]:
+        yield pb.AppendRequest(journal=journal)
+        yield pb.AppendRequest(content=b"lost")
+        sent.set()
+        cancelled.wait(CALL_TIMEOUT_S)
+
+    call = wire.stub.Append.future(messages(), timeout=CALL_TIMEOUT_S)
+    assert sent.wait(CALL_TIMEOUT_S)
+    call.cancel()
+    cancelled.set()
+    assert wire.head(journal) == 0
+    assert wire.append(journal, b"kept").commit.begin == 0
+
+
+def test_append_in_flight_is_invisible(wire: Wire, journal: str) -> None:
+    """Content sent but not yet committed cannot be read, and is read once it is."""
+    go_on = threading.Event()
+    sent = threading.Event()
+
+    def messages() -> Iterator[pb.AppendRequest]:
+        yield pb.AppendRequest(journal=journal)
+        yield pb.AppendRequest(content=b"soon")
+        sent.set()
+        go_on.wait(CALL_TIMEOUT_S)
+        yield COMMIT
+
+    call = wire.stub.Append.future(messages(), timeout=CALL_TIMEOUT_S)
+    assert sent.wait(CALL_TIMEOUT_S)
+    assert wire.content(journal) == b""
+    go_on.set()
+    assert call.result(CALL_TIMEOUT_S).status == pb.OK
+    assert wire.content(journal) == b"soon"
+
+
+def test_concurrent_appends_do_not_mix(wire: Wire, journal: str) -> None:
+    """Appends of several writers at once each stay in one piece, and none is lost."""
+    letters = [bytes([letter]) for letter in b"abcdefgh"]
+    calls = [
+        wire.stub.Append.future(
+            iter([pb.AppendRequest(journal=journal), *[pb.AppendRequest(content=each * 1000)] * 5, COMMIT]),
+            timeout=CALL_TIMEOUT_S,
+        )
+        for each in letters
+    ]
+    spans = sorted((call.result().commit.begin, call.result().commit.end) for call in calls)
+    assert spans == [(5000 * i, 5000 * (i + 1)) for i in range(len(letters))]
+    content = wire.content(journal)
+    pieces = {content[begin:end] for begin, end in spans}
+    assert pieces == {letter * 5000 for letter in letters}
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        pytest.param(
+            [pb.AppendRequest(journal="JOURNAL", content=b"x")], "unexpected Content", id="content-in-first"
+        ),
+        pytest.param(
+            [pb.AppendRequest(journal="JOURNAL", offset=-1)], "invalid Offset", id="negative-offset"
+        ),
+        pytest.param([pb.AppendRequest(journal="/bad/name")], "Journal", id="bad-name"),
+        pytest.param(
+            [pb.AppendRequest(journal="JOURNAL"), pb.AppendRequest(journal="JOURNAL"), COMMIT],
+            "expected Content chunk",
+            id="parameters-twice",
+        ),
+        pytest.param(
+            [pb.AppendRequest(journal="JOURNAL"), pb.AppendRequest(journal="JOURNAL", content=b"x"), COMMIT],
+            "unexpected Content",
+            id="parameters-twice-with-content",
+        ),
+    ],
+)
+def test_malformed_append_is_refused(
+    wire: Wire, journal: str, messages: list[pb.AppendRequest], text: str
+) -> None:
+    """An append that breaks the grammar fails UNKNOWN with a text and leaves nothing."""
+    sent = []
+    for message in messages:
+        copy = pb.AppendRequest()
+        copy.CopyFrom(message)
+        if copy.journal == "JOURNAL":
+            copy.journal = journal
+        sent.append(copy)
+    with pytest.raises(grpc.RpcError) as caught:
+        wire.send(sent)
+    assert caught.value.code() == grpc.StatusCode.UNKNOWN
+    assert text in caught.value.details()
+    assert wire.head(journal) == 0
+
+
+def test_unknown_journal(wire: Wire, journal_name: str) -> None:
+    """An append to a journal without a spec answers JOURNAL_NOT_FOUND."""
+    assert wire.append(journal_name, b"x").status == pb.JOURNAL_NOT_FOUND
+
+
+def test_offset_must_be_the_write_head(wire: Wire, journal: str) -> None:
+    """A non-zero offset below or above the write head is refused; the write head itself is taken."""
+    wire.append(journal, b"12345")
+    assert wire.append(journal, b"x", offset=4).status == pb.WRONG_APPEND_OFFSET
+    assert wire.append(journal, b"x", offset=6).status == pb.WRONG_APPEND_OFFSET
+    taken = wire.append(journal, b"x", offset=5)
+    assert taken.status == pb.OK
+    assert (taken.commit.begin, taken.commit.end) == (5, 6)
+
+
+def test_read_only_journal_takes_barriers_only(wire: Wire, journal_name: str) -> None:
+    """A journal flagged O_RDONLY refuses content and allows empty appends."""
+    wire.create(spec(journal_name, flags=pb.JournalSpec.O_RDONLY))
+    assert wire.append(journal_name, b"x").status == pb.NOT_ALLOWED
+    assert wire.append(journal_name).status == pb.OK
+
+
+def test_message_over_four_mebibytes_is_refused(wire: Wire, journal: str) -> None:
+    """A content chunk of 4 MiB fails RESOURCE_EXHAUSTED and leaves nothing."""
+    with pytest.raises(grpc.RpcError) as caught:
+        wire.append(journal, b"x" * (4 << 20))
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert wire.head(journal) == 0
+
+
+def test_empty_registers_match_every_check(wire: Wire, journal: str) -> None:
+    """Before any register is written, an append passes whatever it checks."""
+    response = wire.append(journal, b"x", check_registers=selector(author("nobody")))
+    assert response.status == pb.OK
+    assert not response.registers.labels
+
+
+def test_registers_fence_off_a_writer(wire: Wire, journal: str) -> None:
+    """Once another writer has set the register, the first one's check fails and shows the new value."""
+    mine, other = author("mine"), author("other")
+    assert wire.append(journal, b"1", union_registers=mine).registers == mine
+    assert wire.append(journal, b"2", check_registers=selector(mine)).status == pb.OK
+    assert wire.append(journal, b"3", union_registers=other).registers == other
+    fenced = wire.append(journal, b"4", check_registers=selector(mine))
+    assert fenced.status == pb.REGISTER_MISMATCH
+    assert fenced.registers == other
+    assert wire.content(journal) == b"123"
+
+
+def test_union_replaces_and_subtract_needs_equal_values(wire: Wire, journal: str) -> None:
+    """Union replaces all values of a name; subtract removes a name only if its values are the same."""
+    both = labels(("author", "a"), ("color", "red"), ("color", "blue"))
+    assert wire.append(journal, b"1", union_registers=both).registers == both
+    kept = wire.append(journal, b"2", subtract_registers=labels(("color", "red"))).registers
+    assert kept == both
+    gone = wire.append(
+        journal, b"3", subtract_registers=labels(("color", "red"), ("color", "blue"))
+    ).registers
+    assert gone == author("a")
+    assert wire.append(journal, b"4", union_registers=author("b")).registers == author("b")
+
+
+def test_registers_need_content(wire: Wire, journal: str) -> None:
+    """An empty append that changes registers is an error and changes none."""
+    with pytest.raises(grpc.RpcError) as caught:
+        wire.append(journal, union_registers=author("me"))
+    assert caught.value.code() == grpc.StatusCode.UNKNOWN
+    assert "register modification requires non-empty Append" in caught.value.details()
+    assert not wire.append(journal).registers.labels
+
+
+def test_excluding_check(wire: Wire, journal: str) -> None:
+    """A check that excludes a register's value fails on it."""
+    wire.append(journal, b"1", union_registers=author("me"))
+    check = selector(exclude=author("me"))
+    assert wire.append(journal, b"2", check_registers=check).status == pb.REGISTER_MISMATCH
+    assert wire.append(journal, b"2", check_registers=selector(exclude=author("you"))).status == pb.OK
+
+
+def test_stalled_append_is_ended(wire: Wire, journal: str) -> None:
+    """A client that sends nothing for over a second is cut off, and its bytes are rolled back."""
+    stalled = threading.Event()
+
+    def messages() -> Iterator[pb.AppendRequest]:
+        yield pb.AppendRequest(journal=journal)
+        yield pb.AppendRequest(content=b"slow")
+        stalled.wait(CALL_TIMEOUT_S)
+
+    with pytest.raises(grpc.RpcError) as caught:
+        wire.send(messages())
+    stalled.set()
+    assert caught.value.code() == grpc.StatusCode.UNKNOWN
+    assert "didn't sustain the minimum append data rate" in caught.value.details()
+    assert wire.head(journal) == 0
+
+
+def test_a_journal_deleted_takes_no_appends(wire: Wire, journal: str) -> None:
+    """After its spec is deleted a journal is unknown to appends and reads."""
+    wire.append(journal, b"x")
+    revision = wire.list(selector(labels(("name", journal))))[0].mod_revision
+    assert wire.apply(pb.ApplyRequest.Change(expect_mod_revision=revision, delete=journal)).status == pb.OK
+    assert wire.append(journal, b"x").status == pb.JOURNAL_NOT_FOUND
+    assert wire.read(journal)[0].status == pb.JOURNAL_NOT_FOUND
+
+
+def test_spec_without_suspend_keeps_offsets(wire: Wire, journal: str) -> None:
+    """Replacing the spec of a living journal does not move its write head."""
+    wire.append(journal, b"12345")
+    changed = spec(journal, length=1 << 20)
+    assert wire.apply(upsert(changed, -1)).status == pb.OK
+    assert wire.append(journal, b"6").commit.begin == 5

@@ -1,0 +1,166 @@
+"""The broker protocol with nothing in between: generated stubs and a deadline.
+
+The conformance tests speak to brokers through this, not through the client, so that a mistake both
+in our client and in our broker cannot hide itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from time import monotonic
+from typing import Any, Self, TypeVar
+
+import grpc
+
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
+
+T = TypeVar("T")
+
+CALL_TIMEOUT_S = 20.0
+"""Deadline of each call."""
+
+WAIT_TIMEOUT_S = 30.0
+"""Longest a test waits for something a broker does by itself."""
+
+COMMIT = pb.AppendRequest()
+"""The message with everything empty that announces a commit."""
+
+
+def wait_for(probe: Callable[[], T], what: str) -> T:
+    """Call ``probe`` until it returns something true, and return that."""
+    deadline = monotonic() + WAIT_TIMEOUT_S
+    pause = threading.Event()
+    while not (found := probe()):
+        assert monotonic() < deadline, f"no {what} within {WAIT_TIMEOUT_S:g} s"
+        pause.wait(0.02)
+    return found
+
+
+def labels(*pairs: tuple[str, str], prefix: bool = False) -> pb.LabelSet:
+    """Return a label set of ``(name, value)`` pairs, sorted as brokers demand."""
+    return pb.LabelSet(labels=[pb.Label(name=n, value=v, prefix=prefix) for n, v in sorted(pairs)])
+
+
+def selector(include: pb.LabelSet | None = None, exclude: pb.LabelSet | None = None) -> pb.LabelSelector:
+    """Return a selector of two label sets."""
+    return pb.LabelSelector(include=include, exclude=exclude)
+
+
+def spec(name: str, **fields: Any) -> pb.JournalSpec:
+    """Return a valid spec: one replica, ``file:///``, SNAPPY, fragments of 16 MiB, refreshed each second.
+
+    ``fields`` replace fields of the spec, or of its fragment where the spec has none of that name.
+    """
+    made = pb.JournalSpec(name=name, replication=1)
+    made.fragment.CopyFrom(
+        pb.JournalSpec.Fragment(length=1 << 24, compression_codec=pb.SNAPPY, stores=["file:///"])
+    )
+    made.fragment.refresh_interval.FromSeconds(1)
+    for field, value in fields.items():
+        target: Any = made if field in pb.JournalSpec.DESCRIPTOR.fields_by_name else made.fragment
+        if field == "stores":
+            target.stores[:] = value
+        elif field in ("labels", "suspend"):
+            getattr(target, field).CopyFrom(value)
+        else:
+            setattr(target, field, value)
+    return made
+
+
+def upsert(journal: pb.JournalSpec, revision: int = 0) -> pb.ApplyRequest.Change:
+    """Return the change that creates a journal (0), replaces it at a revision, or in any case (-1)."""
+    return pb.ApplyRequest.Change(expect_mod_revision=revision, upsert=journal)
+
+
+def delete(name: str, revision: int) -> pb.ApplyRequest.Change:
+    """Return the change that deletes a journal."""
+    return pb.ApplyRequest.Change(expect_mod_revision=revision, delete=name)
+
+
+class Wire:
+    """Calls to one broker. A context manager; any thread may use it."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._channel = grpc.insecure_channel(endpoint.removeprefix("http://"))
+        self.stub = pb_grpc.JournalStub(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+
+    def apply(self, *changes: pb.ApplyRequest.Change) -> pb.ApplyResponse:
+        """Apply changes in one transaction."""
+        return self.stub.Apply(pb.ApplyRequest(changes=changes), timeout=CALL_TIMEOUT_S)
+
+    def create(self, *specs: pb.JournalSpec) -> None:
+        """Create journals and wait until each takes appends."""
+        response = self.apply(*map(upsert, specs))
+        assert response.status == pb.OK
+        for each in specs:
+            wait_for(lambda name=each.name: self._has_primary(name), f"primary of {each.name}")
+
+    def _has_primary(self, name: str) -> bool:
+        return [each.route.primary for each in self.list(selector(labels(("name", name))))] == [0]
+
+    def list(self, chosen: pb.LabelSelector) -> list[pb.ListResponse.Journal]:
+        """List journals: the messages of one snapshot, joined."""
+        messages = list(self.stub.List(pb.ListRequest(selector=chosen), timeout=CALL_TIMEOUT_S))
+        assert messages[0].status == pb.OK
+        return [journal for message in messages for journal in message.journals]
+
+    def names(self, chosen: pb.LabelSelector) -> list[str]:
+        """List the names of journals."""
+        return [each.spec.name for each in self.list(chosen)]
+
+    def append(self, journal: str, *contents: bytes, **fields: Any) -> pb.AppendResponse:
+        """Append in the regular form: parameters, contents, marker, half-close."""
+        first = pb.AppendRequest(journal=journal, **fields)
+        return self.send([first, *(pb.AppendRequest(content=each) for each in contents), COMMIT])
+
+    def send(self, requests: Iterable[pb.AppendRequest]) -> pb.AppendResponse:
+        """Send the messages of one append as they are, then half-close."""
+        return self.stub.Append(iter(requests), timeout=CALL_TIMEOUT_S)
+
+    def read(self, journal: str, **fields: Any) -> list[pb.ReadResponse]:
+        """Return every message of a read that ends by itself."""
+        request = pb.ReadRequest(journal=journal, **fields)
+        return list(self.stub.Read(request, timeout=CALL_TIMEOUT_S))
+
+    def open_read(self, journal: str, **fields: Any) -> Iterator[pb.ReadResponse]:
+        """Return a running read, to be cancelled by the caller."""
+        return self.stub.Read(pb.ReadRequest(journal=journal, **fields), timeout=CALL_TIMEOUT_S)
+
+    def content(self, journal: str, **fields: Any) -> bytes:
+        """Return the bytes a read gives."""
+        return b"".join(each.content for each in self.read(journal, **fields))
+
+    def head(self, journal: str) -> int:
+        """Return the write head as an empty append reports it."""
+        return self.append(journal).commit.end
+
+    def fragments(self, journal: str, *, signed: bool = True, **fields: Any) -> pb.FragmentsResponse:
+        """List fragments: one page, with URLs that hold for a minute if ``signed``."""
+        request = pb.FragmentsRequest(journal=journal, **fields)
+        if signed:
+            request.signatureTTL.FromSeconds(60)
+        return self.stub.ListFragments(request, timeout=CALL_TIMEOUT_S)
+
+    def spans(self, journal: str) -> list[tuple[int, int]]:
+        """Return begin and end of each fragment."""
+        return [(each.spec.begin, each.spec.end) for each in self.fragments(journal).fragments]
+
+    def wait_persisted(self, journal: str, count: int) -> pb.FragmentsResponse:
+        """Wait until ``count`` fragments are in the store, as the index of the broker knows it."""
+
+        def listed() -> pb.FragmentsResponse | None:
+            response = self.fragments(journal)
+            stored = [each for each in response.fragments if each.spec.mod_time]
+            return response if len(stored) >= count else None
+
+        found = wait_for(listed, f"{count} persisted fragments of {journal}")
+        assert found is not None
+        return found
