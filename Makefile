@@ -4,8 +4,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON := $(BIN)/python
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Kept outside git: the real broker and etcd that the conformance tests run against.
-CACHE := .cache/gazette
 
 # Spark obeys JAVA_HOME, so every recipe that starts one exports the home that .ci/jvm.sh found.
 WITH_JAVA = JAVA_HOME="$$(sh .ci/jvm.sh)" && export JAVA_HOME &&
@@ -53,7 +51,7 @@ demo: $(VENV)/.installed-run jvm ## Stream four journals into a Delta table, kil
 
 .PHONY: broker-binaries
 broker-binaries: ## Build the real Gazette broker and etcd into .cache/gazette (needs Go)
-	@sh tests/deployed/build.sh $(CACHE)
+	@sh tests/deployed/build.sh
 
 .PHONY: check
 check: install ## Lint, types, unit and property tests; no JVM, under two minutes
