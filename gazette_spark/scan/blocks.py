@@ -1,0 +1,193 @@
+"""Chunks of a journal to blocks of whole records: what a piece owns, and what jumps take from it.
+
+:class:`Cutter` is a state machine without I/O. Its states:
+
+========  =======================================  ==================================================
+state     meaning                                  leaves it when
+========  =======================================  ==================================================
+skipping  before the piece's first record end      a record end is seen (→ cutting), a jump lands
+                                                   (→ cutting), or ``end`` is reached (→ done)
+cutting   ``start`` is the first byte of a record  the next record begins at or past ``end`` (→ done)
+          the piece owns, bytes from it are kept
+done      all records of the piece are out         never
+========  =======================================  ==================================================
+
+A jump means that bytes are gone. The record it cuts can never be finished and is dropped; where the
+bytes go on a fragment begins, and so does a record. Which rows come out depends on the piece and the
+journal's content only, never on how the content arrives in chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gazette_spark.errors import DataLossError, OffsetNotYetAvailableError, ProtocolError, RecordError
+from gazette_spark.framing.base import Block, Framing
+from gazette_spark.framing.lines import LINES
+from gazette_spark.scan.ranges import Piece
+
+BLOCK_BYTES = 1 << 20
+"""Bytes gathered before a block is cut: large enough to make calls cheap, small enough for the cache."""
+
+MAX_RECORD_BYTES = 64 << 20
+"""Default of the longest record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Bytes a piece should have held and the journal no longer has.
+
+    The gaps of all pieces of a range, added up, do not depend on how the range was cut.
+    """
+
+    journal: str
+    begin: int
+    end: int
+    """Missing are ``[begin, end)``, as far as they lie in the piece; may be empty."""
+    cut_offset: int
+    """First byte of the record that the gap cut short and that was dropped; ``cut_bytes`` tells whether."""
+    cut_bytes: int
+    """Bytes still there of that record, 0: no record was cut."""
+
+
+class Cutter:
+    """Cuts the chunks of one piece into blocks. Fed by one thread, in order."""
+
+    def __init__(
+        self,
+        piece: Piece,
+        *,
+        fail_on_data_loss: bool,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+        block_bytes: int = BLOCK_BYTES,
+        framing: Framing = LINES,
+    ) -> None:
+        self.piece = piece
+        self.gaps: list[Gap] = []
+        self._done = piece.begin >= piece.end
+        self._fail_on_data_loss = fail_on_data_loss
+        self._max_record_bytes = max_record_bytes
+        self._block_bytes = block_bytes
+        self._framing = framing
+        self._skipping = not piece.head
+        self._position = piece.read_from
+        self._start = self._boundary = piece.read_from
+        self._kept: list[bytes] = []
+
+    def __repr__(self) -> str:
+        state = "done" if self._done else "skipping" if self._skipping else "cutting"
+        return f"Cutter({self.piece}, {state} at {self._position}, gaps={len(self.gaps)})"
+
+    def done(self) -> bool:
+        """Tell whether all records of the piece are out; nothing more need be read then."""
+        return self._done
+
+    def feed(self, offset: int, content: bytes) -> Iterator[Block]:
+        """Take the next chunk, yield the blocks that are now whole.
+
+        Raises:
+            DataLossError: the chunk begins past the one before, and that is not allowed.
+            RecordError: a record is longer than allowed.
+            ProtocolError: the chunk begins before the end of the one before.
+        """
+        if offset < self._position:
+            raise ProtocolError("ReadResponse.offset", f"went back from {self._position} to {offset}")
+        if offset > self._position:
+            yield from self._jump(offset)
+        for low in range(0, len(content), self._block_bytes):
+            if self.done():
+                return
+            yield from self._take(content[low : low + self._block_bytes])
+
+    def finish(self, reader_offset: int) -> Iterator[Block]:
+        """Take the end of the read, yield what is left.
+
+        Raises:
+            DataLossError: the read jumped past its end, and that is not allowed.
+            RecordError: the last record has no end.
+            OffsetNotYetAvailableError: the read ended before the piece did.
+        """
+        if not self.done() and reader_offset > self._position:
+            yield from self._jump(reader_offset)
+        if self.done():
+            return
+        journal, limit = self.piece.journal, self.piece.limit
+        if self._position < limit:
+            raise OffsetNotYetAvailableError(journal, "the read ended early", self._position, self._position)
+        if not self._skipping:
+            yield from self._flush()
+            if not self.done() and self._position > self._start:
+                raise RecordError(journal, self._start, f"has no end before the range's end, offset {limit}")
+        self._done = True
+
+    def _take(self, content: bytes) -> Iterator[Block]:
+        """Keep content that follows at the present position."""
+        if self._skipping:
+            content = self._skip(content)
+        if not content:
+            return
+        boundary = self._framing.last_boundary(content)
+        if boundary is not None:
+            self._boundary = self._position + boundary
+        self._kept.append(content)
+        self._position += len(content)
+        if self._position - self._start >= self._block_bytes or self._position >= self.piece.end:
+            yield from self._flush()
+        if not self.done() and self._position - self._boundary > self._max_record_bytes:
+            raise self._oversized(self._boundary)
+
+    def _skip(self, content: bytes) -> bytes:
+        """Drop what comes before the first record end, return what is left for the piece."""
+        boundary = self._framing.first_boundary(content)
+        self._position += len(content) if boundary is None else boundary
+        self._start = self._boundary = self._position
+        self._skipping = boundary is None
+        self._done = self._position >= self.piece.end
+        return b"" if boundary is None or self._done else content[boundary:]
+
+    def _jump(self, target: int) -> Iterator[Block]:
+        """Go on at the target: what is whole goes out, what is cut is dropped."""
+        piece, wanted = self.piece, self._position
+        if self._fail_on_data_loss:
+            raise DataLossError(piece.journal, wanted, target)
+        yield from self._flush()
+        cut = 0 if self._skipping else wanted - self._start
+        begin, end = (min(max(at, piece.begin), piece.end) for at in (wanted, target))
+        if cut or begin < end:
+            self.gaps.append(Gap(piece.journal, begin, end, self._start if cut else begin, cut))
+        self._skipping = False
+        self._kept.clear()
+        self._position = self._start = self._boundary = target
+        self._done = target >= piece.end
+
+    def _flush(self) -> Iterator[Block]:
+        """Yield the whole records at hand that the piece owns."""
+        if self._boundary == self._start:
+            return
+        data = b"".join(self._kept)
+        whole, rest = data[: self._boundary - self._start], data[self._boundary - self._start :]
+        block = self._owned(whole)
+        oversized = np.flatnonzero(block.ends - block.starts > self._max_record_bytes)
+        if len(oversized):
+            stop = int(oversized[0])
+            if stop:
+                yield block.rows(0, stop)
+            raise self._oversized(int(block.offsets[stop]))
+        self._kept = [rest]
+        self._start = self._boundary
+        self._done = self._start >= self.piece.end
+        yield block
+
+    def _owned(self, whole: bytes) -> Block:
+        starts, ends = self._framing.cut(whole)
+        block = Block(self.piece.journal, self._start, whole, starts, ends)
+        if self._start + len(whole) <= self.piece.end:
+            return block
+        return block.rows(0, int(np.searchsorted(starts, self.piece.end - self._start)))
+
+    def _oversized(self, offset: int) -> RecordError:
+        problem = f"oversized record: longer than maxRecordBytes={self._max_record_bytes} allows"
+        return RecordError(self.piece.journal, offset, problem)

@@ -1,0 +1,145 @@
+"""The search for record boundaries in a window of a journal: how the end of a batch is fixed.
+
+Bytes come through a ``read_window(begin, end)`` callable, so the search itself is pure. It answers
+with the content of ``[begin, end)``, all of it. A SHORTER answer means that bytes are missing: it is
+then what follows the last hole, ``[end - len(answer), end)``. The end of a hole is a record boundary,
+because what was cut by the hole cannot be finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gazette_spark.errors import DataLossError, RecordError
+from gazette_spark.framing.base import Framing
+from gazette_spark.framing.lines import LINES
+from gazette_spark.scan.reads import Journals
+
+ReadWindow = Callable[[int, int], bytes]
+
+FIRST_WINDOW_BYTES = 64 << 10
+"""First window of a search; each further one is twice as long."""
+
+
+def record_end(
+    read_window: ReadWindow,
+    begin: int,
+    end: int,
+    max_record_bytes: int,
+    *,
+    journal: str = "",
+    framing: Framing = LINES,
+) -> int:
+    """Return the largest record boundary in ``[begin, end]``, itself taken to be one at ``begin``.
+
+    Equal to ``begin`` when no whole record lies between. Looks back from ``end`` and reads no byte
+    twice and at most ``max_record_bytes + 1`` bytes.
+
+    Raises:
+        RecordError: the bytes before ``end`` belong to a record longer than ``max_record_bytes``.
+    """
+    high, size = end, FIRST_WINDOW_BYTES
+    while high > begin:
+        low = max(begin, high - size, end - max_record_bytes - 1)
+        window = read_window(low, high)
+        cut = framing.last_boundary(window)
+        if cut is not None or len(window) < high - low:
+            return high - len(window) + (cut or 0)
+        if end - low > max_record_bytes:
+            raise _oversized(journal, low, end, max_record_bytes, exact=low == begin)
+        high, size = low, size * 2
+    return begin
+
+
+def next_record_end(
+    read_window: ReadWindow,
+    begin: int,
+    write_head: int,
+    max_record_bytes: int,
+    *,
+    journal: str = "",
+    framing: Framing = LINES,
+) -> int | None:
+    """Return a boundary past ``begin``, usually the first one, None when there is none up to the write head.
+
+    Raises:
+        RecordError: the record at ``begin`` is longer than ``max_record_bytes``.
+    """
+    low, size = begin, FIRST_WINDOW_BYTES
+    while low < write_head:
+        high = min(write_head, low + size, begin + max_record_bytes + 1)
+        window = read_window(low, high)
+        cut = framing.first_boundary(window)
+        if cut is not None or len(window) < high - low:
+            return high - len(window) + (cut or 0)
+        if high - begin > max_record_bytes:
+            raise _oversized(journal, begin, high, max_record_bytes, exact=True)
+        low, size = high, size * 2
+    return None
+
+
+def limited_end(
+    read_window: ReadWindow,
+    begin: int,
+    soft_end: int,
+    write_head: int,
+    max_record_bytes: int,
+    *,
+    journal: str = "",
+    framing: Framing = LINES,
+) -> int:
+    """Return where a batch ends that should stop at ``soft_end`` and may go up to the write head.
+
+    The largest boundary up to ``soft_end``; when that leaves no whole record, the end of the first
+    one, so that a limit below a record's length never stops a query. Equal to ``begin`` only when no
+    whole record is there yet.
+    """
+    end = min(soft_end, write_head)
+    found = record_end(read_window, begin, end, max_record_bytes, journal=journal, framing=framing)
+    if found > begin or end == write_head:
+        return found
+    after = next_record_end(
+        read_window, begin, write_head, max_record_bytes, journal=journal, framing=framing
+    )
+    return begin if after is None else after
+
+
+def window_reader(client: Journals, journal: str, *, fail_on_data_loss: bool = True) -> ReadWindow:
+    """Return a ``read_window`` that asks a client.
+
+    Raises (when called):
+        DataLossError: bytes are missing and ``fail_on_data_loss`` is set.
+    """
+
+    def read_window(begin: int, end: int) -> bytes:
+        if begin >= end:
+            return b""
+        parts: list[bytes] = []
+        at = begin
+        with client.read(journal, offset=begin, end_offset=end) as reader:
+            for chunk in reader:
+                if chunk.offset > at:
+                    _hole(journal, at, chunk.offset, fail=fail_on_data_loss)
+                    parts.clear()
+                parts.append(chunk.content)
+                at = chunk.offset + len(chunk.content)
+            if reader.offset > at:
+                _hole(journal, at, reader.offset, fail=fail_on_data_loss)
+                parts.clear()
+        return b"".join(parts)
+
+    return read_window
+
+
+def _hole(journal: str, wanted: int, available: int, *, fail: bool) -> None:
+    if fail:
+        raise DataLossError(journal, wanted, available)
+
+
+def _oversized(journal: str, begin: int, end: int, max_record_bytes: int, *, exact: bool) -> RecordError:
+    where = "" if exact else " or before it"
+    problem = (
+        f"oversized record: it begins here{where} and has no end up to offset {end}, "
+        f"more than maxRecordBytes={max_record_bytes} allows. Raise maxRecordBytes, or start past the record"
+    )
+    return RecordError(journal, begin, problem)

@@ -1,0 +1,47 @@
+"""What a scan needs of a client, and no more: tests pass plain fakes, programs a ``Client``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Protocol, Self
+
+
+class ChunkLike(Protocol):
+    """Some bytes of a journal."""
+
+    @property
+    def offset(self) -> int:
+        """Offset of the first byte."""
+
+    @property
+    def content(self) -> bytes:
+        """The bytes; never empty."""
+
+
+class Reads(Protocol):
+    """A read of ``[offset, end_offset)``.
+
+    Iterating yields chunks in order until ``end_offset`` exactly. Bytes the journal no longer has
+    show as a chunk that begins past the end of the one before, or as an ``offset`` past the last
+    chunk's end when the iteration is over. Everything else that goes wrong is raised.
+    """
+
+    @property
+    def offset(self) -> int:
+        """Next byte the reader would deliver."""
+
+    def __iter__(self) -> Iterator[ChunkLike]: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> bool | None: ...
+
+
+class Journals(Protocol):
+    """Opens reads."""
+
+    def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> Reads:
+        """Open a read of ``[offset, end_offset)``; ``end_offset`` is never 0 here."""

@@ -1,0 +1,114 @@
+"""A piece of a journal to blocks of whole records, and blocks to the columns ``journal, offset, value``.
+
+::
+
+    scan = PieceScan(client, piece, fail_on_data_loss=True)
+    yield from raw_record_batches(scan)
+    report(scan.gaps)  # Complete once the iteration is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+from gazette_spark.framing.base import Block, Framing
+from gazette_spark.framing.lines import LINES, values
+from gazette_spark.scan.blocks import BLOCK_BYTES, MAX_RECORD_BYTES, Cutter, Gap
+from gazette_spark.scan.ranges import Piece
+from gazette_spark.scan.reads import Journals
+
+RAW_SCHEMA = pa.schema([("journal", pa.string()), ("offset", pa.int64()), ("value", pa.binary())])
+"""What ``format=raw`` gives, all of it nullable as Spark has it."""
+
+MAX_ROWS = 64 << 10
+"""Most rows of one record batch: bounds what short records cost in the other columns."""
+
+
+class PieceScan:
+    """Iterates over a piece's records, block by block. Use once, from one thread.
+
+    Holds one block and at most one unfinished record at a time. The read is open only while the
+    iteration runs; leaving the loop early closes it.
+    """
+
+    def __init__(
+        self,
+        client: Journals,
+        piece: Piece,
+        *,
+        fail_on_data_loss: bool,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+        block_bytes: int = BLOCK_BYTES,
+        framing: Framing = LINES,
+    ) -> None:
+        self._client = client
+        self._cutter = Cutter(
+            piece,
+            fail_on_data_loss=fail_on_data_loss,
+            max_record_bytes=max_record_bytes,
+            block_bytes=block_bytes,
+            framing=framing,
+        )
+
+    def __repr__(self) -> str:
+        return f"PieceScan({self._cutter!r})"
+
+    @property
+    def gaps(self) -> Sequence[Gap]:
+        """Bytes found missing so far; always empty when data loss is an error."""
+        return tuple(self._cutter.gaps)
+
+    def __iter__(self) -> Iterator[Block]:
+        piece, cutter = self._cutter.piece, self._cutter
+        if cutter.done():
+            return
+        with self._client.read(piece.journal, offset=piece.read_from, end_offset=piece.limit) as reader:
+            for chunk in reader:
+                yield from cutter.feed(chunk.offset, chunk.content)
+                if cutter.done():
+                    return
+            yield from cutter.finish(reader.offset)
+
+
+def raw_schema(columns: Sequence[str] = tuple(RAW_SCHEMA.names)) -> pa.Schema:
+    """Return the raw schema with these columns, in this order.
+
+    Raises:
+        ValueError: a name is not one of the raw columns.
+    """
+    unknown = sorted(set(columns) - set(RAW_SCHEMA.names))
+    if unknown:
+        msg = f"format=raw has no columns {unknown}, only {RAW_SCHEMA.names}"
+        raise ValueError(msg)
+    return pa.schema([RAW_SCHEMA.field(name) for name in columns])
+
+
+def raw_record_batches(
+    blocks: Iterable[Block], columns: Sequence[str] = tuple(RAW_SCHEMA.names), *, max_rows: int = MAX_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Build the raw columns of blocks of lines; only those asked for, in the order asked for.
+
+    A record batch holds the rows of one block or, when there are more than ``max_rows``, of a part
+    of one. The values are the journal's bytes less the newlines.
+    """
+    schema = raw_schema(columns)
+    for block in blocks:
+        for first in range(0, len(block), max_rows):
+            part = block if len(block) <= max_rows else block.rows(first, min(first + max_rows, len(block)))
+            built = [_RAW_COLUMNS[name](part) for name in columns]
+            yield pa.RecordBatch.from_arrays(built, schema=schema)
+
+
+def journal_column(block: Block) -> pa.StringArray:
+    """Return the journal's name, once for each record."""
+    return pa.repeat(pa.scalar(block.journal, pa.string()), len(block))
+
+
+def offset_column(block: Block) -> pa.Int64Array:
+    """Return the offset of each record's first byte."""
+    return pa.array(block.offsets)
+
+
+_RAW_COLUMNS = {"journal": journal_column, "offset": offset_column, "value": values}

@@ -1,0 +1,99 @@
+"""Journals and line records, the slow and obvious way: what the scan's tests compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+
+@dataclass(frozen=True)
+class FakeChunk:
+    """Some bytes of a journal."""
+
+    offset: int
+    content: bytes
+
+
+@dataclass
+class FakeJournal:
+    """One journal in memory, with holes; every read of it is noted.
+
+    ``chunk_sizes`` are taken in turn, so the same content arrives cut in any way.
+    """
+
+    content: bytes
+    base: int = 0
+    """Offset of ``content[0]``."""
+    holes: Sequence[tuple[int, int]] = ()
+    """Ascending, apart from each other."""
+    chunk_sizes: Sequence[int] = (1 << 20,)
+    reads: list[tuple[int, int]] = field(default_factory=list)
+    open_reads: int = 0
+
+    def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> FakeRead:
+        """Open a read, as a client does."""
+        assert 0 <= offset < end_offset, "an empty range must not be asked for"
+        self.reads.append((offset, end_offset))
+        return FakeRead(self, offset, end_offset)
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Return what is left between the holes."""
+        edges = [self.base, *(edge for hole in self.holes for edge in hole), self.base + len(self.content)]
+        return [(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True) if low < high]
+
+    def window(self, begin: int, end: int) -> bytes:
+        """Return the bytes at ``[begin, end)``, holes or not."""
+        return self.content[begin - self.base : end - self.base]
+
+
+class FakeRead:
+    """A read of a :class:`FakeJournal`."""
+
+    def __init__(self, source: FakeJournal, offset: int, end: int) -> None:
+        self.source, self.offset, self.end = source, offset, end
+
+    def __enter__(self) -> Self:
+        self.source.open_reads += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.source.open_reads -= 1
+
+    def __iter__(self) -> Iterator[FakeChunk]:
+        turn = 0
+        for low, high in self.source.spans():
+            if high <= self.offset:
+                continue
+            self.offset = max(self.offset, low)
+            while self.offset < min(high, self.end):
+                size = self.source.chunk_sizes[turn % len(self.source.chunk_sizes)]
+                turn += 1
+                at, stop = self.offset, min(self.offset + size, high, self.end)
+                self.offset = stop
+                yield FakeChunk(at, self.source.window(at, stop))
+            if self.offset >= self.end:
+                return
+
+
+def records_of(journal: FakeJournal, begin: int, end: int) -> list[tuple[int, bytes]]:
+    """Return offset and value of every whole record between the holes of ``[begin, end)``."""
+    found = []
+    for low, high in journal.spans():
+        at = max(low, begin)
+        while at < min(high, end):
+            newline = journal.window(at, min(high, end)).find(b"\n")
+            if newline < 0:
+                break
+            found.append((at, journal.window(at, at + newline)))
+            at += newline + 1
+    return found
+
+
+def missing_bytes(journal: FakeJournal, begin: int, end: int) -> int:
+    """Return how many bytes of ``[begin, end)`` lie in holes."""
+    present = sum(max(0, min(high, end) - max(low, begin)) for low, high in journal.spans())
+    return end - begin - present

@@ -1,0 +1,154 @@
+"""Wherever a range is cut and however its bytes arrive, the same rows come out, each once."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gazette_spark.scan.blocks import Gap
+from gazette_spark.scan.boundary import limited_end, next_record_end, record_end, window_reader
+from gazette_spark.scan.ranges import OffsetRange, Piece, split
+from gazette_spark.scan.records import PieceScan, raw_record_batches
+from tests.oracles.lines import FakeJournal, missing_bytes, records_of
+
+NAME = "a/journal"
+LONG = 1 << 20
+
+contents = st.lists(st.binary(max_size=12).map(lambda b: b.replace(b"\n", b"") + b"\n"), max_size=30).map(
+    b"".join
+)
+chunk_sizes = st.lists(st.integers(1, 40), min_size=1, max_size=5)
+
+
+@st.composite
+def journals(draw: st.DrawFn, *, holes: bool = True) -> FakeJournal:
+    """A journal whose content ends with a record end, maybe with holes, arriving in odd chunks."""
+    content, base = draw(contents), draw(st.integers(0, 50))
+    edges: list[int] = []
+    if holes and len(content) > 2:
+        places = st.integers(base, base + len(content) - 1)
+        edges = sorted(draw(st.lists(places, unique=True, max_size=6)))
+        edges = edges[: len(edges) // 2 * 2]
+    gone = [(edges[at], edges[at + 1]) for at in range(0, len(edges), 2)]
+    return FakeJournal(content, base, gone, draw(chunk_sizes))
+
+
+def pieces_at(begin: int, end: int, cuts: list[int]) -> list[Piece]:
+    """Return the pieces of a range cut at these offsets."""
+    edges = [begin, *sorted({cut for cut in cuts if begin < cut < end}), end]
+    return [Piece(NAME, low, high, end, head=low == begin) for low, high in pairwise(edges)]
+
+
+def rows_of(
+    journal: FakeJournal, piece: Piece, *, fail: bool, block_bytes: int
+) -> tuple[list[tuple[int, bytes]], list[Gap]]:
+    """Scan a piece, return its rows and gaps."""
+    scan = PieceScan(journal, piece, fail_on_data_loss=fail, block_bytes=block_bytes)
+    table = pa.Table.from_batches(
+        list(raw_record_batches(scan, ("offset", "value"))),
+        pa.schema([("offset", pa.int64()), ("value", pa.binary())]),
+    )
+    table.validate(full=True)
+    return list(zip(*table.to_pydict().values(), strict=True)), list(scan.gaps)
+
+
+@given(journals(holes=False), st.lists(st.integers(0, 500), max_size=8), st.integers(1, 60))
+def test_any_cut_gives_the_same_rows(journal: FakeJournal, cuts: list[int], block_bytes: int) -> None:
+    """Rows of all pieces together are the records of the range, in order, none twice."""
+    begin, end = journal.base, journal.base + len(journal.content)
+    got = [
+        row
+        for piece in pieces_at(begin, end, cuts)
+        for row in rows_of(journal, piece, fail=True, block_bytes=block_bytes)[0]
+    ]
+    assert got == records_of(journal, begin, end)
+    assert journal.open_reads == 0
+
+
+@given(journals(), st.lists(st.integers(0, 500), max_size=8), st.integers(1, 60))
+def test_any_cut_gives_the_same_rows_around_holes(
+    journal: FakeJournal, cuts: list[int], block_bytes: int
+) -> None:
+    """A hole takes the record it cuts and no other, and every missing byte is counted once."""
+    begin, end = journal.base, journal.base + len(journal.content)
+    got: list[tuple[int, bytes]] = []
+    gaps: list[Gap] = []
+    tail = journal.spans()[-1:]
+    if tail and not journal.window(*tail[0]).endswith(b"\n"):
+        end = tail[0][0]
+    for piece in pieces_at(begin, end, cuts):
+        rows, lost = rows_of(journal, piece, fail=False, block_bytes=block_bytes)
+        got += rows
+        gaps += lost
+    assert got == records_of(journal, begin, end)
+    assert sum(gap.end - gap.begin for gap in gaps) == missing_bytes(journal, begin, end)
+    values = sum(len(value) + 1 for _, value in got)
+    assert values + sum(gap.end - gap.begin + gap.cut_bytes for gap in gaps) == end - begin
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 1000)), max_size=4),
+    st.lists(st.integers(0, 2000), max_size=20),
+    st.integers(1, 40),
+    st.integers(0, 300),
+)
+def test_split_covers_the_ranges(
+    spans: list[tuple[int, int]], edges: list[int], min_partitions: int, max_bytes: int
+) -> None:
+    """Pieces follow each other without hole or overlap, none too long, and enough of them."""
+    ranges = [OffsetRange(f"j/{at}", begin, begin + size) for at, (begin, size) in enumerate(spans)]
+    fragments = {
+        each.journal: [OffsetRange(each.journal, edge, edge + 1) for edge in edges] for each in ranges
+    }
+    pieces = split(ranges, fragments, min_partitions=min_partitions, max_bytes=max_bytes)
+    for each in ranges:
+        mine = [piece for piece in pieces if piece.journal == each.journal]
+        points = [each.begin, *(piece.end for piece in mine)]
+        assert [piece.begin for piece in mine] == points[:-1]
+        assert points[-1] == each.end
+        assert [piece.head for piece in mine] == [at == 0 for at in range(len(mine))]
+        assert all(piece.limit == each.end for piece in mine)
+    assert all(piece.end > piece.begin for piece in pieces)
+    assert not max_bytes or all(piece.end - piece.begin <= max_bytes for piece in pieces)
+    assert len(pieces) >= min(min_partitions, sum(each.size_bytes for each in ranges))
+
+
+def boundaries(content: bytes) -> list[int]:
+    """Return every record boundary."""
+    return [0, *(at + 1 for at, octet in enumerate(content) if octet == 10)]
+
+
+@given(
+    st.binary(max_size=200).map(lambda b: b.translate(bytes(10 if c % 7 == 0 else 65 for c in range(256)))),
+    st.data(),
+)
+def test_record_end_is_the_largest_boundary(content: bytes, data: st.DataObject) -> None:
+    """The end of a batch is the largest boundary up to the limit; the next one is the smallest after."""
+    begin = data.draw(st.sampled_from(boundaries(content)))
+    end = data.draw(st.integers(begin, len(content)))
+    read = FakeJournal(content).window
+    at_or_before = [at for at in boundaries(content) if begin <= at <= end]
+    after = [at for at in boundaries(content) if at > begin]
+    assert record_end(read, begin, end, LONG) == at_or_before[-1]
+    assert next_record_end(read, begin, len(content), LONG) == (after[0] if after else None)
+    expected = at_or_before[-1] if len(at_or_before) > 1 else (after[0] if after else begin)
+    assert limited_end(read, begin, end, len(content), LONG) == expected
+
+
+@given(journals(), st.data())
+def test_ends_found_around_holes_lose_nothing(journal: FakeJournal, data: st.DataObject) -> None:
+    """Two batches that meet at an end found in a journal with holes have the rows of one batch."""
+    begin, head = journal.base, journal.base + len(journal.content)
+    read = window_reader(journal, NAME, fail_on_data_loss=False)
+    head = record_end(read, begin, head, LONG)
+    middle = limited_end(read, begin, data.draw(st.integers(begin, head)), head, LONG)
+    assert begin <= middle <= head
+    got: list[tuple[int, bytes]] = []
+    for low, high in ((begin, middle), (middle, head)):
+        for piece in pieces_at(low, high, []):
+            if low < high:
+                got += rows_of(journal, piece, fail=False, block_bytes=16)[0]
+    assert got == records_of(journal, begin, journal.base + len(journal.content))
