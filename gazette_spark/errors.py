@@ -414,9 +414,9 @@ class LedgerLostError(SinkError):
 
     def __str__(self) -> str:
         return (
-            f"table {self.table}, app id {self.app_id!r}: Delta refused the write as a repetition, but the "
-            "table's history holds no entry that says up to which offsets the table is filled: the history "
-            "was cleaned up, the table is a copy, or something else writes with the transaction id "
+            f"table {self.table}, app id {self.app_id!r}: rows were written before, but the table's "
+            "history holds no entry that says up to which offsets: the history was cleaned up, the table is "
+            "a copy, or something else writes with the transaction id "
             f"'gazette_spark/{self.app_id}'. Nothing was written. Find the largest offset per journal in the "
             "rows, then start with a new checkpoint, a new app id and startingOffsets just past them; keep "
             "delta.logRetentionDuration longer than the longest pause of the query"
@@ -467,3 +467,22 @@ class TableRefusedError(SinkError):
 
     def __str__(self) -> str:
         return f"table {self.table}: {self.problem}"
+
+
+@dataclass(eq=False)
+class OffsetJumpError(GazetteError):
+    """The journal has no bytes at the offset a reader got to; its next ones are further on.
+
+    The reader goes on there when it is read again.
+    """
+
+    journal: str
+    wanted: int
+    offset: int
+    """Of the next byte."""
+
+    def __str__(self) -> str:
+        return (
+            f"journal {self.journal!r}: no bytes are left at offset {self.wanted}; the next are at "
+            f"{self.offset}. Read on to go on there"
+        )
