@@ -1,0 +1,309 @@
+"""Label sets and selectors: building, parsing, matching, set algebra and validation.
+
+A selector groups its labels by name. Every included name has to be satisfied by the set, and no excluded
+one may be. A name is satisfied by any one of its selector values: an empty value by any value in the set,
+a prefix by any value that starts with it, another by its equal.
+
+The text form of a selector is a comma-separated list of terms::
+
+    k=v    k==v    k!=v    k    !k    k in (v1,v2)    k notin (v1,v2)    k not in (v1,v2)
+
+with an optional single space between tokens. ``k:prefix`` in place of ``k`` matches values by prefix.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from gazette_spark.errors import ProtocolError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.names import validate_path_text, validate_token
+
+CONTENT_TYPE = "content-type"
+MESSAGE_TYPE = "app.gazette.dev/message-type"
+MESSAGE_SUBTYPE = "app.gazette.dev/message-subtype"
+TAG = "app.gazette.dev/tag"
+MANAGED_BY = "app.gazette.dev/managed-by"
+INSTANCE = "app.gazette.dev/instance"
+REGION = "app.gazette.dev/region"
+
+CONTENT_TYPE_NDJSON = "application/x-ndjson"
+CONTENT_TYPE_CSV = "text/csv"
+CONTENT_TYPE_PROTO_FIXED = "application/x-protobuf-fixed"
+CONTENT_TYPE_RECOVERY_LOG = "application/x-gazette-recoverylog"
+
+SINGLE_VALUED = frozenset({CONTENT_TYPE, INSTANCE, MANAGED_BY, MESSAGE_SUBTYPE, MESSAGE_TYPE, REGION})
+"""Labels that a spec may give one value only."""
+
+NAME = "name"
+"""Meta label of a journal: its name. Not stored in specs."""
+PREFIX = "prefix"
+"""Meta label of a selector in a list request: names that start with the value."""
+ID = "id"
+"""Meta label of a shard: its id. Not stored in specs."""
+
+NAME_BYTES = (2, 64)
+"""Least and greatest length of a label's name."""
+VALUE_BYTES = (0, 1024)
+"""Least and greatest length of a label's value."""
+
+# RFC 2045's token, narrowed to what a label's value may hold. Parameters need a ';', which it may not.
+_MEDIA_TYPE = re.compile(r"[A-Za-z0-9\-_+.%]+(/[A-Za-z0-9\-_+.%]+)?")
+
+_KEY = r" ?([\w\-+/.]{2,}(?::prefix)?)"
+_VALUE = r" ?([\w\-+/.=%]*)"
+_LIST = r" ?\(([^)]+)\)"
+_END = r" ?(?:,|\Z)"
+
+_TERMS: tuple[tuple[re.Pattern[str], bool, bool], ...] = (
+    (re.compile(f"{_KEY} ?==?{_VALUE}{_END}"), False, False),
+    (re.compile(f"{_KEY} ?!={_VALUE}{_END}"), True, False),
+    (re.compile(f"{_KEY} in{_LIST}{_END}"), False, True),
+    (re.compile(f"{_KEY} not ?in{_LIST}{_END}"), True, True),
+    (re.compile(f"{_KEY}(){_END}"), False, False),
+    (re.compile(f" ?!{_KEY}(){_END}"), True, False),
+)
+"""Forms of a term, in the order they are tried: whether it excludes, and whether it lists values."""
+
+_ELEMENT = re.compile(_VALUE + _END)
+"""One value of a list."""
+
+_EXAMPLE = "app=clicks, region in (eu,us), !test, name:prefix=shop/"
+
+
+def label_set(values: Mapping[str, str | Iterable[str]]) -> pb.LabelSet:
+    """Return the label set with each name's value or values, sorted and without duplicates.
+
+    >>> [(label.name, label.value) for label in label_set({"tag": ["b", "a"], "app": "x"}).labels]
+    [('app', 'x'), ('tag', 'a'), ('tag', 'b')]
+    """
+    pairs = {(n, v) for n, given in values.items() for v in ([given] if isinstance(given, str) else given)}
+    labels = pb.LabelSet(labels=[pb.Label(name=name, value=value) for name, value in sorted(pairs)])
+    validate_label_set(labels)
+    return labels
+
+
+def labels_with_name(spec: pb.JournalSpec) -> pb.LabelSet:
+    """Return what selectors of journals are matched against: the spec's labels and its ``name``."""
+    return union(pb.LabelSet(labels=[pb.Label(name=NAME, value=spec.name)]), spec.labels)
+
+
+def values_of(labels: pb.LabelSet, name: str) -> list[str]:
+    """Return the values of a label, none if the set lacks it."""
+    return [label.value for label in labels.labels if label.name == name]
+
+
+def union(left: pb.LabelSet, right: pb.LabelSet) -> pb.LabelSet:
+    """Return all labels of ``left``, and those of ``right`` whose names ``left`` lacks."""
+    return _join(left, right, lambda mine, theirs: mine or theirs)
+
+
+def intersect(left: pb.LabelSet, right: pb.LabelSet) -> pb.LabelSet:
+    """Return the labels whose names have the same values in both sets."""
+    return _join(left, right, lambda mine, theirs: mine if _values(mine) == _values(theirs) else [])
+
+
+def subtract(left: pb.LabelSet, right: pb.LabelSet) -> pb.LabelSet:
+    """Return the labels of ``left``, less names that have the same values in ``right``."""
+    return _join(left, right, lambda mine, theirs: [] if _values(mine) == _values(theirs) else mine)
+
+
+def _join(
+    left: pb.LabelSet,
+    right: pb.LabelSet,
+    choose: Callable[[list[pb.Label], list[pb.Label]], list[pb.Label]],
+) -> pb.LabelSet:
+    lefts, rights = _by_name(left), _by_name(right)
+    names = sorted(lefts.keys() | rights.keys())
+    return pb.LabelSet(
+        labels=[label for name in names for label in choose(lefts.get(name, []), rights.get(name, []))]
+    )
+
+
+def _by_name(labels: pb.LabelSet) -> dict[str, list[pb.Label]]:
+    groups: dict[str, list[pb.Label]] = {}
+    for label in labels.labels:
+        groups.setdefault(label.name, []).append(label)
+    return groups
+
+
+def _values(labels: Sequence[pb.Label]) -> list[str]:
+    return [label.value for label in labels]
+
+
+def selector_matches(selector: pb.LabelSelector, labels: pb.LabelSet) -> bool:
+    """Return whether the selector matches the set. See the module for what that means.
+
+    The meta label ``prefix`` has no special meaning here; see :func:`expand_prefix`.
+    """
+    have = _by_name(labels)
+    excluded = any(_satisfied(group, have) for group in _by_name(selector.exclude).values())
+    return not excluded and all(_satisfied(group, have) for group in _by_name(selector.include).values())
+
+
+def _satisfied(wanted: list[pb.Label], have: Mapping[str, list[pb.Label]]) -> bool:
+    values = _values(have.get(wanted[0].name, []))
+    return any(_matches_value(want, value) for want in wanted for value in values)
+
+
+def _matches_value(want: pb.Label, value: str) -> bool:
+    if want.value == "":
+        return True
+    return value.startswith(want.value) if want.prefix else value == want.value
+
+
+def expand_prefix(selector: pb.LabelSelector) -> pb.LabelSelector:
+    """Rewrite the meta label ``prefix`` as a prefix of ``name``, as brokers do when listing.
+
+    So ``prefix=a/,name=b/c`` matches journals that have either name: values of one label are alternatives.
+    """
+    return _selector(*(map(_without_meta, part.labels) for part in (selector.include, selector.exclude)))
+
+
+def _without_meta(label: pb.Label) -> pb.Label:
+    return pb.Label(name=NAME, value=label.value, prefix=True) if label.name == PREFIX else label
+
+
+def parse_selector(text: str) -> pb.LabelSelector:
+    """Parse a selector's text form. An empty text matches everything.
+
+    Raises:
+        ProtocolError: the text is no selector, or breaks a rule of label sets.
+    """
+    parts: tuple[list[pb.Label], list[pb.Label]] = ([], [])
+    at = 0
+    while at < len(text):
+        at = _parse_term(text, at, parts)
+    selector = _selector(*parts)
+    validate_selector(selector)
+    return selector
+
+
+def _selector(include: Iterable[pb.Label], exclude: Iterable[pb.Label]) -> pb.LabelSelector:
+    """Sort the labels and drop what is repeated; an empty set is left out."""
+    sets = [
+        [pb.Label(name=name, value=value, prefix=prefix) for name, value, prefix in sorted(distinct)]
+        for distinct in ({(x.name, x.value, x.prefix) for x in part} for part in (include, exclude))
+    ]
+    included, excluded = (pb.LabelSet(labels=labels) if labels else None for labels in sets)
+    return pb.LabelSelector(include=included, exclude=excluded)
+
+
+def _parse_term(text: str, at: int, parts: tuple[list[pb.Label], list[pb.Label]]) -> int:
+    """Parse the term at ``at`` into ``parts`` (included, excluded); return where the next one begins."""
+    for pattern, excludes, listed in _TERMS:
+        if found := pattern.match(text, at):
+            values = _parse_list(found[2]) if listed else [found[2]]
+            name, prefix = found[1].removesuffix(":prefix"), found[1].endswith(":prefix")
+            parts[excludes].extend(pb.Label(name=name, value=value, prefix=prefix) for value in values)
+            return found.end()
+    raise ProtocolError(
+        "LabelSelector", f"cannot parse {text[at:]!r} of {text!r}; an example is {_EXAMPLE!r}"
+    )
+
+
+def _parse_list(text: str) -> Iterator[str]:
+    at = 0
+    while at < len(text):
+        found = _ELEMENT.match(text, at)
+        if not found:
+            raise ProtocolError("LabelSelector", f"cannot parse {text[at:]!r} of the list ({text})")
+        yield found[1]
+        at = found.end()
+
+
+def format_selector(selector: pb.LabelSelector) -> str:
+    """Return the selector's canonical text form, which :func:`parse_selector` reads back the same."""
+    terms = [
+        _format_term(key, sorted(values), excludes=excludes)
+        for excludes, part in enumerate((selector.include, selector.exclude))
+        for key, values in sorted(_by_key(part).items())
+    ]
+    return ",".join(terms)
+
+
+def _by_key(labels: pb.LabelSet) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for label in labels.labels:
+        groups.setdefault(f"{label.name}:prefix" if label.prefix else label.name, []).append(label.value)
+    return groups
+
+
+def _format_term(key: str, values: list[str], *, excludes: int) -> str:
+    if values == [""]:
+        return f"!{key}" if excludes else key
+    if len(values) == 1:
+        return f"{key}{'!=' if excludes else '='}{values[0]}"
+    return f"{key} {'notin' if excludes else 'in'} ({','.join(values)})"
+
+
+def validate_label_set(labels: pb.LabelSet, where: str = "LabelSet", *, allow_prefix: bool = False) -> None:
+    """Raise ProtocolError unless the labels are well formed, in order, and without duplicates.
+
+    Args:
+        labels: what to check.
+        where: path of the set, for the error.
+        allow_prefix: labels may ask for a match by prefix, as in selectors.
+    """
+    previous: pb.Label | None = None
+    for index, label in enumerate(labels.labels):
+        at = f"{where}.Labels[{index}]"
+        validate_token(f"{at}.Name", label.name, *NAME_BYTES)
+        validate_path_text(f"{at}.Value", label.value, *VALUE_BYTES)
+        if label.prefix and not allow_prefix:
+            raise ProtocolError(f"{at}.Prefix", "is allowed in selectors only")
+        if previous is not None:
+            _check_order(at, previous, label)
+        previous = label
+
+
+def _check_order(where: str, previous: pb.Label, label: pb.Label) -> None:
+    if (previous.name, previous.value) >= (label.name, label.value):
+        was, now = f"{previous.name}={previous.value}", f"{label.name}={label.value}"
+        raise ProtocolError(
+            where, f"labels must be unique and sorted by name and value; {was!r} precedes {now!r}"
+        )
+    if previous.name == label.name and previous.value == "":
+        raise ProtocolError(where, f"label {label.name!r} has an empty value and {label.value!r}")
+
+
+def validate_selector(selector: pb.LabelSelector, where: str = "LabelSelector") -> None:
+    """Raise ProtocolError unless both sets of the selector are well formed."""
+    validate_label_set(selector.include, f"{where}.Include", allow_prefix=True)
+    validate_label_set(selector.exclude, f"{where}.Exclude", allow_prefix=True)
+
+
+def validate_journal_labels(labels: pb.LabelSet, where: str = "JournalSpec.Labels") -> None:
+    """Raise ProtocolError unless the labels may stand in a JournalSpec."""
+    validate_label_set(labels, where)
+    _refuse_meta(labels, where, NAME, PREFIX)
+    _check_spec_labels(labels, where)
+
+
+def validate_shard_labels(labels: pb.LabelSet, where: str = "ShardSpec.Labels") -> None:
+    """Raise ProtocolError unless the labels may stand in a ShardSpec."""
+    validate_label_set(labels, where)
+    _refuse_meta(labels, where, ID)
+    _check_spec_labels(labels, where)
+
+
+def _refuse_meta(labels: pb.LabelSet, where: str, *names: str) -> None:
+    for name in names:
+        if values_of(labels, name):
+            raise ProtocolError(
+                where, f"cannot include label {name!r}, which selectors use for the spec itself"
+            )
+
+
+def _check_spec_labels(labels: pb.LabelSet, where: str) -> None:
+    groups = {name: _values(group) for name, group in _by_name(labels).items()}
+    for name in sorted(SINGLE_VALUED & groups.keys()):
+        if len(groups[name]) > 1:
+            raise ProtocolError(where, f"label {name!r} takes one value, got {groups[name]}")
+    for value in groups.get(CONTENT_TYPE, []):
+        if not _MEDIA_TYPE.fullmatch(value):
+            raise ProtocolError(where, f"label {CONTENT_TYPE!r} must be a MIME type, got {value!r}")
+    for name, needed in ((MESSAGE_TYPE, CONTENT_TYPE), (MESSAGE_SUBTYPE, MESSAGE_TYPE)):
+        if name in groups and needed not in groups:
+            raise ProtocolError(where, f"label {name!r} needs label {needed!r} beside it")

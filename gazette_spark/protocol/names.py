@@ -1,0 +1,60 @@
+"""Alphabets and lengths of names: tokens, and paths made of them.
+
+Lengths count UTF-8 bytes. Letters and numbers are Unicode's; beside them only a few symbols are allowed,
+none of them at or below ``#``, which separates fields of the brokers' keys.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import lru_cache
+
+from gazette_spark.errors import ProtocolError
+
+TOKEN_SYMBOLS = frozenset("-_+/.")
+"""What a token may hold beside letters and numbers."""
+
+PATH_SYMBOLS = TOKEN_SYMBOLS | frozenset("=%")
+"""What a path may hold beside letters and numbers."""
+
+
+def validate_token(where: str, text: str, minimum: int, maximum: int) -> None:
+    """Raise ProtocolError unless ``text`` is a token of ``minimum`` to ``maximum`` bytes."""
+    _check(where, text, TOKEN_SYMBOLS, minimum, maximum)
+
+
+def validate_path_text(where: str, text: str, minimum: int, maximum: int) -> None:
+    """Raise ProtocolError unless ``text`` is in the path alphabet and of ``minimum`` to ``maximum`` bytes."""
+    _check(where, text, PATH_SYMBOLS, minimum, maximum)
+
+
+def validate_path(where: str, text: str, minimum: int, maximum: int) -> None:
+    """Raise ProtocolError unless ``text`` is a clean relative path of ``minimum`` to ``maximum`` bytes.
+
+    Clean means no empty, ``.`` or ``..`` part. Brokers let a leading ``..`` pass; we refuse it, since
+    names become paths of files.
+    """
+    validate_path_text(where, text, minimum, maximum)
+    if text.startswith("/"):
+        raise ProtocolError(where, f"cannot begin with '/': {text!r}")
+    if text and any(part in ("", ".", "..") for part in text.split("/")):
+        raise ProtocolError(where, f"must be a clean path, without empty, '.' or '..' parts: {text!r}")
+
+
+def _check(where: str, text: str, symbols: frozenset[str], minimum: int, maximum: int) -> None:
+    # A lone surrogate has no UTF-8 form; it is no letter, so the alphabet refuses it below.
+    length = len(text.encode("utf-8", "surrogatepass"))
+    if not minimum <= length <= maximum:
+        shown = text if length <= maximum else f"{text[:40]}..."
+        raise ProtocolError(where, f"must have {minimum} to {maximum} bytes, got {length}: {shown!r}")
+    for character in text:
+        if character not in symbols and not _is_letter_or_number(character):
+            allowed = "".join(sorted(symbols))
+            raise ProtocolError(
+                where, f"{character!r} in {text!r} is neither letter, number nor in {allowed!r}"
+            )
+
+
+@lru_cache(maxsize=1024)
+def _is_letter_or_number(character: str) -> bool:
+    return unicodedata.category(character)[0] in "LN"
