@@ -18,7 +18,7 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 RANKS = (
     ("errors", "version", "failpoints"),
     ("offsets", "protocol"),
-    ("options", "admission", "ledger", "framing"),
+    ("options", "admission", "ledger", "delta_history", "query_checkpoint", "framing"),
     ("client",),
     ("scan", "broker"),
     ("source",),

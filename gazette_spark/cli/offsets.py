@@ -1,0 +1,104 @@
+"""``gazette-spark offsets``: what a Delta table's ledger says, read from the table's log without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gazette_spark.cli.output import format_option, show
+from gazette_spark.delta_history import HistoryRow, read_state
+from gazette_spark.ledger import LedgerState
+
+
+@click.group()
+def offsets() -> None:
+    """Show how far a Delta table has read its journals."""
+
+
+@offsets.command("show")
+@click.argument("table", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--app-id", default=None, help="Only this writer; else every one the table's history names.")
+@format_option
+def show_offsets(table: Path, app_id: str | None, output_format: str) -> None:
+    """Show the ledger of the Delta table in the directory TABLE.
+
+    For tables elsewhere ask a DeltaSink: `DeltaSink(app_id, table=…).ledger()`.
+    """
+    history = list(read_history(table))
+    if not history:
+        raise click.ClickException(f"{table} is no Delta table: it has no commit in _delta_log")
+    app_ids = [app_id] if app_id else sorted(find_app_ids(history))
+    states = {
+        each: read_state(lambda limit: history[:limit], each, table=str(table), entries=1) for each in app_ids
+    }
+    found = {each: state for each, state in states.items() if state.entry is not None}
+    if not found:
+        whose = f"of app id {app_id!r}" if app_id else "of any writer"
+        raise click.ClickException(f"{table} has no ledger entry {whose} in its {len(history)} commits")
+    if output_format == "json":
+        click.echo(json.dumps([entry_json(state) for state in found.values()], indent=2, ensure_ascii=False))
+        return
+    rows = [row for state in found.values() for row in entry_rows(state)]
+    show(rows, ["app_id", "batch_id", "table_version", "journal", "read_through"], output_format)
+
+
+def read_history(table: Path) -> Iterator[HistoryRow]:
+    """Yield the commits left in a table's log, newest first, as ``DESCRIBE HISTORY`` would."""
+    commits = [path for path in (table / "_delta_log").glob("*.json") if path.stem.isdigit()]
+    for path in sorted(commits, reverse=True):
+        for line in path.read_text().splitlines():
+            match json.loads(line):
+                case {"commitInfo": dict(info)}:
+                    yield history_row(int(path.stem), info)
+                    break
+
+
+def history_row(version: int, info: Mapping[str, Any]) -> HistoryRow:
+    """Return one line of the history."""
+    moment = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
+    return HistoryRow(
+        version,
+        operation=info.get("operation", ""),
+        parameters=info.get("operationParameters") or {},
+        user_metadata=info.get("userMetadata"),
+        time=moment.isoformat(sep=" ", timespec="milliseconds"),
+    )
+
+
+def find_app_ids(history: Sequence[HistoryRow]) -> set[str]:
+    """Return the app ids of all ledger entries in a history."""
+    found = set()
+    for row in history:
+        try:
+            value = json.loads(row.user_metadata or "null")
+        except ValueError:
+            continue  # Other writers put there what they like.
+        match value:
+            case {"app_id": str(app_id), "format_version": _}:
+                found.add(app_id)
+    return found
+
+
+def entry_json(state: LedgerState) -> dict[str, Any]:
+    """Return an entry with the version and time of its commit."""
+    assert state.entry is not None
+    entry: dict[str, Any] = json.loads(state.entry.to_json())
+    return {"table_version": state.entry_version, "time": state.entry_time} | entry
+
+
+def entry_rows(state: LedgerState) -> Iterator[dict[str, object]]:
+    """Yield a line for each journal of an entry."""
+    assert state.entry is not None
+    for journal, offset in state.entry.read_through.items():
+        yield {
+            "app_id": state.entry.app_id,
+            "batch_id": state.entry.batch_id,
+            "table_version": state.entry_version,
+            "journal": journal,
+            "read_through": offset,
+        }

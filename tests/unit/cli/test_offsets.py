@@ -1,0 +1,84 @@
+"""The ledger of a table is shown from its log, without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gazette_spark.cli.main import main
+from gazette_spark.ledger import LedgerEntry
+from gazette_spark.offsets import JournalOffsets
+
+
+def entry(app_id: str, number: int, **heads: int) -> str:
+    """Return the ledger text of one commit."""
+    position = (JournalOffsets({f"shop/{name}": offset for name, offset in heads.items()}),)
+    return LedgerEntry(
+        app_id, number, "query", number, position, position, position, f"try-{number}", None
+    ).to_json()
+
+
+def commit(table: Path, version: int, metadata: str | None, operation: str = "WRITE") -> None:
+    """Write a commit of a Delta log."""
+    info = {"timestamp": 1_780_000_000_000 + version, "operation": operation, "operationParameters": {}}
+    if metadata is not None:
+        info["userMetadata"] = metadata
+    log = table / "_delta_log"
+    log.mkdir(exist_ok=True)
+    actions = [{"protocol": {}}, {"commitInfo": info}, {"add": {}}]
+    (log / f"{version:020}.json").write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A table with two writers, and commits of others between theirs."""
+    commit(tmp_path, 8, entry("orders", 0, orders=0))
+    commit(tmp_path, 9, entry("returns", 3, returns=7))
+    commit(tmp_path, 10, entry("orders", 1, orders=2048, telemetry=5))
+    commit(tmp_path, 11, None, "OPTIMIZE")
+    commit(tmp_path, 12, "a note by hand")
+    return tmp_path
+
+
+def run(*args: str) -> Result:
+    """Run ``gazette-spark offsets show``."""
+    return CliRunner().invoke(main, ["offsets", "show", *args])
+
+
+def test_each_writer_shows_its_newest_entry(table: Path) -> None:
+    """One line a journal, of the newest entry of each app id."""
+    assert run(str(table)).stdout.splitlines() == [
+        "APP_ID   BATCH_ID  TABLE_VERSION  JOURNAL         READ_THROUGH",
+        "orders          1             10  shop/orders             2048",
+        "orders          1             10  shop/telemetry             5",
+        "returns         3              9  shop/returns               7",
+    ]
+
+
+def test_json_is_the_entry_with_its_version(table: Path) -> None:
+    """Programs get the whole entry."""
+    (found,) = json.loads(run(str(table), "--app-id", "returns", "--format", "json").stdout)
+    assert (found["table_version"], found["attempt"]) == (9, "try-3")
+    assert found["end"] == [JournalOffsets({"shop/returns": 7}).to_dict()]
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        pytest.param(
+            ["--app-id", "nobody"], "no ledger entry of app id 'nobody' in its 5 commits", id="other"
+        ),
+        pytest.param([], "no Delta table", id="not a table"),
+    ],
+)
+def test_what_is_not_there_is_said(table: Path, tmp_path: Path, args: list[str], problem: str) -> None:
+    """Exit code 1 and one line."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    answer = run(str(table if args else empty), *args)
+    assert answer.exit_code == 1
+    assert problem in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
