@@ -1,0 +1,376 @@
+"""Every bad option is refused on the driver, with its value and the valid ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+
+import pytest
+
+from gazette_spark.errors import OptionError
+from gazette_spark.options import (
+    EARLIEST,
+    LATEST,
+    OPTIONS,
+    OffsetChoice,
+    SourceOptions,
+    Use,
+    parse_options,
+)
+
+ADDRESS = "http://broker.test:8080"
+
+
+def parse(use: Use | None = None, environ: dict[str, str] | None = None, /, **given: str) -> SourceOptions:
+    """Parse options as Spark hands them over: names in lower case; a broker and a journal if not given."""
+    texts = {name.lower(): text for name, text in given.items()}
+    texts.setdefault("brokeraddress", ADDRESS)
+    if not texts.keys() & {"journals", "selector", "path"}:
+        texts["path"] = "events/clicks"
+    return parse_options(texts, use, environ=environ or {})
+
+
+def refusal(use: Use | None = None, /, **given: str) -> OptionError:
+    """Return the error that the options are refused with."""
+    with pytest.raises(OptionError) as caught:
+        parse(use, **given)
+    return caught.value
+
+
+def test_the_table_and_the_parsed_form_have_the_same_names() -> None:
+    """An option cannot be added to one and forgotten in the other."""
+    fields = {field.name for field in dataclasses.fields(SourceOptions)}
+    assert {option.key for option in OPTIONS} - {"journals", "selector", "path"} | {"selection"} == fields
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_every_option_is_described(option: object) -> None:
+    """The table of the documentation is made from the rows."""
+    assert option.description.endswith(".")  # type: ignore[attr-defined]
+    assert len(option.description) > 20  # type: ignore[attr-defined]
+
+
+def test_defaults() -> None:
+    """What a query gets that names a journal and nothing else."""
+    options = parse("stream")
+    assert options.selection.names == ("events/clicks",)
+    assert (options.format, options.mode, options.framing) == ("raw", "PERMISSIVE", None)
+    assert options.fail_on_data_loss
+    assert options.max_bytes_per_trigger is None
+    assert (options.max_bytes_per_partition, options.max_record_bytes) == (128 << 20, 16 << 20)
+
+
+@pytest.mark.parametrize(("use", "start"), [("stream", LATEST), ("batch", EARLIEST)])
+def test_a_stream_starts_at_the_latest_and_a_batch_at_the_earliest(use: Use, start: int) -> None:
+    """As in Spark's Kafka source."""
+    assert parse(use).starting_offsets == OffsetChoice(start)
+
+
+def test_spark_own_options_are_left_alone() -> None:
+    """What Spark adds for a catalog table, or users set for Spark, is no unknown option."""
+    given = {"checkpointLocation": "/tmp/x", "owner": "root", "provider": "gazette", "option.x": "1"}
+    assert parse(**given) == parse()
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        pytest.param("journal", "'journals'?", id="singular"),
+        pytest.param("maxbytespertriger", "'maxBytesPerTrigger'?", id="typo"),
+        pytest.param("starting_offsets", "'startingOffsets'?", id="snake_case"),
+        pytest.param("subscribe", "one of brokerAddress", id="of_another_source"),
+    ],
+)
+def test_an_unknown_option_lists_the_valid_ones(name: str, hint: str) -> None:
+    """The nearest name comes first."""
+    text = str(refusal(**{name: "x"}))
+    assert hint in text
+    assert all(option.name in text for option in OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({"journals": "events/a", "selector": "app=x"}, id="names_and_selector"),
+        pytest.param({"journals": "events/a", "path": "events/"}, id="names_and_path"),
+        pytest.param({"selector": "app=x", "path": "events/"}, id="selector_and_path"),
+    ],
+)
+def test_two_selections_are_refused(given: dict[str, str]) -> None:
+    """Naming both options."""
+    error = refusal(**given)
+    assert error.got == "more than one"
+    assert all(name in error.option for name in given)
+
+
+def test_no_selection_is_refused() -> None:
+    """With the ways to give one."""
+    with pytest.raises(OptionError, match=r"got nothing; expected exactly one of .*load\('a/prefix/'\)"):
+        parse_options({"brokerAddress": ADDRESS}, environ={})
+
+
+def test_several_paths_are_refused() -> None:
+    """load() with a list reaches the source as one JSON text."""
+    assert "option 'journals'" in str(refusal(paths='["events/a","events/b"]'))
+
+
+def test_a_prefix_is_a_selector() -> None:
+    """So journals made later under the prefix are found."""
+    assert parse(path="events/").selection.selector == "prefix=events/"
+    assert parse(path="events/").selection.names == ()
+
+
+def test_names_keep_their_order() -> None:
+    """Blanks around commas are no part of a name."""
+    assert parse(journals="events/b, events/a").selection.names == ("events/b", "events/a")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        pytest.param("", "element 1", id="empty"),
+        pytest.param("events/a,,events/b", "element 2", id="empty_element"),
+        pytest.param("events/a,", "element 2", id="trailing_comma"),
+        pytest.param("abc", "abc", id="three_characters"),
+        pytest.param("x" * 513, "element 1", id="too_long"),
+        pytest.param("/events/a", "/events/a", id="leading_slash"),
+        pytest.param("events/a/", "events/a/", id="trailing_slash"),
+        pytest.param("events//a", "events//a", id="empty_part"),
+        pytest.param("events/./a", "events/./a", id="dot"),
+        pytest.param("events/../a", "events/../a", id="dot_dot"),
+        pytest.param("../events", "../events", id="leading_dot_dot"),
+        pytest.param("events a", "events a", id="blank"),
+        pytest.param("events/#1", "#", id="hash"),
+        pytest.param('events/"a"', "events", id="quote"),
+        pytest.param("events/\n", "element 1", id="newline"),
+        pytest.param("events/\0", "element 1", id="nul"),
+        pytest.param("events/a;gen", ";", id="metadata"),
+        pytest.param("events/a,events/b,events/a", "element 3", id="duplicate"),
+    ],
+)
+def test_a_bad_name_is_shown_with_its_place(text: str, problem: str) -> None:
+    """Or, for an element that cannot be seen, its place alone."""
+    error = refusal(journals=text)
+    assert error.option == "journals"
+    assert problem in error.got
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "=bar", "foo in ()", "foo in (a,", "foo ~ bar", "f=bar", "prefix=events", "a" * 65 + "=x"],
+    ids=["empty", "blank", "no_name", "no_values", "open", "operator", "short_name", "no_slash", "long_name"],
+)
+def test_a_bad_selector_is_refused(text: str) -> None:
+    """Before any broker sees it."""
+    assert refusal(selector=text).option == "selector"
+
+
+def test_a_selector_is_kept_in_its_canonical_form() -> None:
+    """Two spellings of one selector are one selection."""
+    assert parse(selector="app=a, region in (eu)").selection == parse(selector="app==a,region=eu").selection
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("broker:8080", id="no_scheme"),
+        pytest.param("ftp://broker:8080", id="scheme"),
+        pytest.param("unix:///run/broker", id="unix"),
+        pytest.param("http://", id="no_host"),
+        pytest.param("http://:8080", id="empty_host"),
+        pytest.param("http://broker", id="no_port"),
+        pytest.param("http://broker:0", id="port_zero"),
+        pytest.param("http://broker:70000", id="port_too_large"),
+        pytest.param("http://broker:web", id="port_word"),
+        pytest.param("http://broker:80/path", id="path"),
+        pytest.param("http://broker:80?x=1", id="query"),
+        pytest.param("http://a:80,http://b:80", id="two"),
+        pytest.param("http://größe:80", id="not_ascii"),
+        pytest.param("http://broker:80\n", id="newline"),
+        pytest.param("http://" + "b" * 10_000 + ":80", id="ten_kilobytes"),
+    ],
+)
+def test_a_bad_address_is_refused(text: str) -> None:
+    """With the form of a good one, in a text of bounded length."""
+    error = refusal(brokerAddress=text)
+    assert (error.option, "http://host:port" in error.expected) == ("brokerAddress", True)
+    assert len(str(error)) < 300
+
+
+@pytest.mark.parametrize(
+    "text", ["http://me:hunter2@broker:80", "me:hunter2@broker:80", "http://hunter2@b:x"]
+)
+def test_a_password_in_an_address_is_not_shown(text: str) -> None:
+    """Spark shows an error's text in full."""
+    assert "hunter2" not in str(refusal(brokerAddress=text))
+
+
+def test_the_address_comes_from_the_environment_if_not_given() -> None:
+    """As for Gazette's own tools."""
+    found = parse_options({"path": "events/a"}, environ={"BROKER_ADDRESS": "http://other.test:1"})
+    assert found.broker_address == "http://other.test:1"
+    with pytest.raises(OptionError, match="BROKER_ADDRESS in the environment"):
+        parse_options({"path": "events/a"}, environ={})
+
+
+@pytest.mark.parametrize(
+    ("text", "choice"),
+    [
+        pytest.param("earliest", OffsetChoice(EARLIEST), id="earliest"),
+        pytest.param("LATEST", OffsetChoice(LATEST), id="any_case"),
+        pytest.param('{"events/a":5}', OffsetChoice(EARLIEST, {"events/a": 5}), id="flat"),
+        pytest.param(
+            '{"events/a":-1,"events/b":-2}', OffsetChoice(-2, {"events/a": -1, "events/b": -2}), id="edges"
+        ),
+        pytest.param(
+            '{"format_version":1,"journals":{"events/a":5},"position":"pinned"}',
+            OffsetChoice(EARLIEST, {"events/a": 5}),
+            id="position",
+        ),
+    ],
+)
+def test_starting_offsets(text: str, choice: OffsetChoice) -> None:
+    """Words, offsets by journal, or a whole position; journals not named start at earliest."""
+    assert parse("stream", startingOffsets=text).starting_offsets == choice
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("now", id="word"),
+        pytest.param("12", id="number"),
+        pytest.param("[]", id="list"),
+        pytest.param('{"events/a":5', id="cut"),
+        pytest.param('{"events/a":-3}', id="negative"),
+        pytest.param('{"events/a":1.0}', id="float"),
+        pytest.param('{"events/a":"1"}', id="text"),
+        pytest.param('{"events/a":true}', id="boolean"),
+        pytest.param('{"events/a":null}', id="null"),
+        pytest.param('{"events/a":9223372036854775808}', id="too_large"),
+        pytest.param('{"events/a":1,"events/a":2}', id="twice"),
+        pytest.param('{"../a":1}', id="bad_name"),
+        pytest.param('{"format_version":1,"journals":{"events/a":-1}}', id="edge_in_a_position"),
+        pytest.param('{"format_version":9,"journals":{}}', id="later_format"),
+    ],
+)
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_bad_offsets_are_refused(option: str, text: str) -> None:
+    """Both options take the same forms."""
+    assert refusal("batch", **{option: text}).option == option
+
+
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        pytest.param({"startingOffsets": "latest"}, "startingOffsets", id="starts_at_latest"),
+        pytest.param({"startingOffsets": '{"events/a":-1}'}, "startingOffsets", id="one_starts_at_latest"),
+        pytest.param({"endingOffsets": "earliest"}, "endingOffsets", id="ends_at_earliest"),
+        pytest.param({"endingOffsets": '{"events/a":-2}'}, "endingOffsets", id="one_ends_at_earliest"),
+        pytest.param(
+            {"startingOffsets": '{"events/a":9}', "endingOffsets": '{"events/a":8}'},
+            "endingOffsets",
+            id="ends_before_its_start",
+        ),
+        pytest.param({"maxBytesPerTrigger": "1m"}, "maxBytesPerTrigger", id="stream_only"),
+    ],
+)
+def test_a_batch_that_makes_no_sense_is_refused(given: dict[str, str], option: str) -> None:
+    """Empty by definition, backwards, or limited by a trigger it does not have."""
+    assert refusal("batch", **given).option == option
+
+
+def test_a_batch_only_option_is_refused_in_a_stream() -> None:
+    """A stream has no end."""
+    assert "batch query only" in str(refusal("stream", endingOffsets="latest"))
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1", 1), ("10b", 10), ("2k", 2048), ("2KB", 2048), ("10mb", 10 << 20), ("3G", 3 << 30)],
+)
+def test_sizes_take_units(text: str, size: int) -> None:
+    """Spark's own, powers of 1024."""
+    assert parse("stream", maxBytesPerTrigger=text).max_bytes_per_trigger == size
+
+
+BAD_SIZES = [
+    "",
+    "0",
+    "-1",
+    "+1",
+    "1e6",
+    "1.5m",
+    "10 mb",
+    "10mib",
+    "m",
+    "9223372036854775808",
+    "9g" * 9,
+    "1_000",
+]
+BAD_COUNTS = ["", "0", "-1", "1.0", "1k", "1000000000", " 1", "\u0661"]
+
+
+@pytest.mark.parametrize("text", BAD_SIZES)
+@pytest.mark.parametrize("option", ["maxBytesPerTrigger", "maxBytesPerPartition", "maxRecordBytes"])
+def test_a_bad_size_is_refused(option: str, text: str) -> None:
+    """One rule for all sizes."""
+    assert refusal("stream", **{option: text}).option == option
+
+
+@pytest.mark.parametrize("text", BAD_COUNTS)
+@pytest.mark.parametrize("option", ["minPartitions", "requestTimeoutMs", "idleTimeoutMs", "connectTimeoutMs"])
+def test_a_bad_count_is_refused(option: str, text: str) -> None:
+    """One rule for all counts, and none is unbounded."""
+    assert refusal(**{option: text}).option == option
+
+
+def test_a_record_has_at_most_two_gibibytes() -> None:
+    """An Arrow value of the type Spark takes has no more."""
+    assert refusal(maxRecordBytes="2g").option == "maxRecordBytes"
+
+
+@pytest.mark.parametrize("text", ["yes", "1", "", " true", "t"])
+def test_a_boolean_is_true_or_false(text: str) -> None:
+    """Nothing else, not even with blanks."""
+    assert refusal(failOnDataLoss=text).expected == "true or false"
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        pytest.param("framing", "lines", id="framing"),
+        pytest.param("format", "raw or json", id="format"),
+        pytest.param("mode", "PERMISSIVE or DROPMALFORMED or FAILFAST", id="mode"),
+    ],
+)
+def test_an_unknown_word_is_refused_with_the_known_ones(option: str, expected: str) -> None:
+    """No word is guessed."""
+    assert refusal(**{option: "whatever"}).expected == expected
+
+
+@pytest.mark.parametrize("text", ["", "/", "relative/path", "/a/../b", "/a\0"])
+def test_a_bad_fragment_root_is_refused(text: str) -> None:
+    """The root directory itself would open every file to a store's name."""
+    assert refusal(fragmentRoot=text).option == "fragmentRoot"
+
+
+@pytest.mark.parametrize("text", ["", "to\nken", "to\rken", "tökén", "to ken"])
+def test_a_bad_token_is_refused_without_being_shown(text: str) -> None:
+    """A line break would add a header of its own."""
+    error = refusal(**{"auth.token": text})
+    assert error.option == "auth.token"
+    assert not text or text not in str(error)
+
+
+def test_a_token_is_not_in_the_repr() -> None:
+    """Options are logged; tokens are not."""
+    options = parse(**{"auth.token": "s3cret-token"})
+    assert options.auth_token == "s3cret-token"
+    assert "s3cret" not in repr(options)
+
+
+def test_parsed_options_survive_pickling() -> None:
+    """They travel with the reader."""
+    options = parse("batch", selector="app=a", startingOffsets='{"events/a":1}')
+    assert pickle.loads(pickle.dumps(options)) == options
