@@ -1,7 +1,33 @@
-"""Gazette journals in Spark and Delta Lake: complete, once, fast."""
+"""Gazette journals in Spark and Delta Lake: complete, once, fast.
+
+The front door of the package. Loading it loads neither Spark nor gRPC:
+
+- :func:`register` tells a Spark session about the format ``gazette``;
+- :class:`gazette_spark.offsets.JournalOffsets` is where a query stands;
+- :class:`gazette_spark.sink.DeltaSink` writes a stream into a Delta table exactly once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from gazette_spark.version import VERSION
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["__version__", "register"]
 
 __version__ = VERSION
+
+
+def register(spark: SparkSession) -> None:
+    """Tell ``spark`` about the format ``gazette``.
+
+    Not needed where the package is installed in the Python of the driver: PySpark finds the format
+    itself. It is needed where Spark has looked for formats before the package was installed, as in a
+    notebook that installs it.
+    """
+    from gazette_spark.source import GazetteDataSource
+
+    spark.dataSource.register(GazetteDataSource)
