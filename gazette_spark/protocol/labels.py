@@ -278,14 +278,15 @@ def validate_journal_labels(labels: pb.LabelSet, where: str = "JournalSpec.Label
     """Raise ProtocolError unless the labels may stand in a JournalSpec."""
     validate_label_set(labels, where)
     _refuse_meta(labels, where, NAME, PREFIX)
-    _check_spec_labels(labels, where)
+    _check_single_valued(labels, where)
+    _check_content(labels, where)
 
 
 def validate_shard_labels(labels: pb.LabelSet, where: str = "ShardSpec.Labels") -> None:
     """Raise ProtocolError unless the labels may stand in a ShardSpec."""
     validate_label_set(labels, where)
     _refuse_meta(labels, where, ID)
-    _check_spec_labels(labels, where)
+    _check_single_valued(labels, where)
 
 
 def _refuse_meta(labels: pb.LabelSet, where: str, *names: str) -> None:
@@ -296,14 +297,17 @@ def _refuse_meta(labels: pb.LabelSet, where: str, *names: str) -> None:
             )
 
 
-def _check_spec_labels(labels: pb.LabelSet, where: str) -> None:
-    groups = {name: _values(group) for name, group in _by_name(labels).items()}
-    for name in sorted(SINGLE_VALUED & groups.keys()):
-        if len(groups[name]) > 1:
-            raise ProtocolError(where, f"label {name!r} takes one value, got {groups[name]}")
-    for value in groups.get(CONTENT_TYPE, []):
+def _check_single_valued(labels: pb.LabelSet, where: str) -> None:
+    for name in sorted(SINGLE_VALUED):
+        if len(values := values_of(labels, name)) > 1:
+            raise ProtocolError(where, f"label {name!r} takes one value, got {values}")
+
+
+def _check_content(labels: pb.LabelSet, where: str) -> None:
+    names = _by_name(labels).keys()
+    for value in values_of(labels, CONTENT_TYPE):
         if not _MEDIA_TYPE.fullmatch(value):
             raise ProtocolError(where, f"label {CONTENT_TYPE!r} must be a MIME type, got {value!r}")
     for name, needed in ((MESSAGE_TYPE, CONTENT_TYPE), (MESSAGE_SUBTYPE, MESSAGE_TYPE)):
-        if name in groups and needed not in groups:
+        if name in names and needed not in names:
             raise ProtocolError(where, f"label {name!r} needs label {needed!r} beside it")

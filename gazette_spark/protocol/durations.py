@@ -1,0 +1,73 @@
+"""Durations in Go's text form, such as ``1h30m0s``."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from google.protobuf.duration_pb2 import Duration
+
+from gazette_spark.errors import ProtocolError
+
+_UNITS_NS = {
+    "h": 3_600_000_000_000,
+    "m": 60_000_000_000,
+    "s": 1_000_000_000,
+    "ms": 1_000_000,
+    "us": 1_000,
+    "\u00b5s": 1_000,  # micro sign
+    "\u03bcs": 1_000,  # Greek letter mu
+    "ns": 1,
+}
+"""Nanoseconds of each unit."""
+
+_PART = re.compile(r"(\d+\.?\d*|\.\d+)(h|ms|m|s|us|\u00b5s|\u03bcs|ns)", re.ASCII)
+_TEXT = re.compile(rf"([-+]?)((?:{_PART.pattern})+|0)", re.ASCII)
+
+
+def parse_duration(text: str, where: str = "Duration") -> Duration:
+    """Parse Go's text form of a duration.
+
+    >>> parse_duration("1h30m").seconds
+    5400
+    """
+    found = _TEXT.fullmatch(text)
+    if not found:
+        raise ProtocolError(where, f"{text!r} is no duration; examples are '90s' and '1h30m'")
+    total = sum(int(Fraction(number) * _UNITS_NS[unit]) for number, unit in _PART.findall(found[2]))
+    if total >= 1 << 63:
+        raise ProtocolError(where, f"{text!r} is too long a duration")
+    duration = Duration()
+    duration.FromNanoseconds(-total if found[1] == "-" else total)
+    return duration
+
+
+def format_duration(duration: Duration) -> str:
+    """Return Go's text form of a duration.
+
+    >>> format_duration(Duration(seconds=5400))
+    '1h30m0s'
+    """
+    total = duration.ToNanoseconds()
+    sign, total = ("-", -total) if total < 0 else ("", total)
+    if total < _UNITS_NS["s"]:
+        return sign + _format_small(total)
+    minutes, rest = divmod(total, _UNITS_NS["m"])
+    hours, minutes = divmod(minutes, 60)
+    text = f"{_decimal(rest, _UNITS_NS['s'])}s"
+    if hours:
+        return f"{sign}{hours}h{minutes}m{text}"
+    return f"{sign}{minutes}m{text}" if minutes else sign + text
+
+
+def _format_small(total_ns: int) -> str:
+    for unit in ("ms", "\u00b5s", "ns"):
+        if total_ns >= _UNITS_NS[unit]:
+            return f"{_decimal(total_ns, _UNITS_NS[unit])}{unit}"
+    return "0s"
+
+
+def _decimal(value: int, scale: int) -> str:
+    whole, rest = divmod(value, scale)
+    digits = f"{rest:0{len(str(scale)) - 1}d}".rstrip("0") if rest else ""
+    return f"{whole}.{digits}" if digits else str(whole)

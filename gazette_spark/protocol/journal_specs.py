@@ -1,0 +1,202 @@
+"""Journal names and specs: building and validation.
+
+Brokers fill in no defaults: a spec without replication, fragment length, codec and refresh interval is
+invalid. :func:`journal_spec` has defaults that suit a development broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from urllib.parse import SplitResult, urlsplit
+
+from google.protobuf.duration_pb2 import Duration
+
+from gazette_spark.errors import ProtocolError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.labels import label_set, validate_journal_labels
+from gazette_spark.protocol.names import validate_path
+
+JOURNAL_NAME_BYTES = (4, 512)
+"""Least and greatest length of a journal's name."""
+META_BYTES = (1, 512)
+"""Least and greatest length of the suffix after a name's ``;``."""
+REPLICATION = (1, 5)
+"""Fewest and most replicas a spec may ask for."""
+FRAGMENT_LENGTH = (1 << 10, 1 << 34)
+"""Least and greatest fragment length, in bytes."""
+REFRESH_INTERVAL_S = (1, 24 * 3600)
+"""Least and greatest period of listing stores again, in seconds."""
+MIN_FLUSH_INTERVAL_S = 60
+"""Least flush interval other than zero, in seconds."""
+
+_BUCKET_SCHEMES = frozenset({"s3", "gs", "azure"})
+
+
+def split_meta(name: str) -> tuple[str, str]:
+    """Split a name into the journal's and its metadata suffix, which is empty or begins with ``;``."""
+    journal, delimiter, meta = name.partition(";")
+    return journal, delimiter + meta
+
+
+def validate_journal_name(name: str, allow_meta: bool = False, where: str = "Journal") -> None:  # noqa: FBT001, FBT002 - reads well where it is used
+    """Raise ProtocolError unless ``name`` is a journal's, with a ``;meta`` suffix only if allowed."""
+    journal, meta = split_meta(name)
+    validate_path(where, journal, *JOURNAL_NAME_BYTES)
+    if not meta:
+        return
+    if not allow_meta:
+        raise ProtocolError(where, f"cannot have a metadata suffix: {name!r}")
+    validate_path(f"{where}.Meta", meta[1:], *META_BYTES)
+
+
+def journal_spec(
+    name: str,
+    *,
+    labels: Mapping[str, str | Iterable[str]] | pb.LabelSet | None = None,
+    replication: int = 1,
+    length: int = 16 << 20,
+    codec: str = "SNAPPY",
+    stores: Sequence[str] = ("file:///",),
+    refresh_interval_s: float = 60,
+    flush_interval_s: float = 0,
+    retention_s: float = 0,
+    path_postfix_template: str = "",
+    flags: int = pb.JournalSpec.NOT_SPECIFIED,
+    max_append_rate: int = 0,
+) -> pb.JournalSpec:
+    """Return a valid spec.
+
+    Args:
+        name: name of the journal.
+        labels: label set, or values by name.
+        replication: desired replicas.
+        length: uncompressed bytes at which a fragment is closed.
+        codec: name of the compression codec, such as ``GZIP``.
+        stores: URLs of fragment stores; new fragments go to the first. None: never persisted.
+        refresh_interval_s: period of listing the stores again.
+        flush_interval_s: uniform UTC segments whose boundaries close a fragment; 0 is off.
+        retention_s: age at which fragments may be pruned; 0 keeps them.
+        path_postfix_template: Go template of extra path components.
+        flags: one of ``JournalSpec.Flag``.
+        max_append_rate: bytes per second; 0 is unlimited.
+
+    Raises:
+        ProtocolError: a value breaks a rule of specs.
+    """
+    if codec not in pb.CompressionCodec.keys():  # noqa: SIM118 - an enum wrapper is no container
+        known = ", ".join(sorted(set(pb.CompressionCodec.keys()) - {"INVALID"}))
+        raise ProtocolError("JournalSpec.Fragment.CompressionCodec", f"{codec!r} is not one of {known}")
+    spec = pb.JournalSpec(
+        name=name,
+        replication=replication,
+        labels=labels if isinstance(labels, pb.LabelSet) else label_set(labels or {}),
+        fragment=pb.JournalSpec.Fragment(
+            length=length,
+            compression_codec=codec,
+            stores=stores,
+            refresh_interval=_duration(refresh_interval_s),
+            retention=_duration(retention_s),
+            flush_interval=_duration(flush_interval_s),
+            path_postfix_template=path_postfix_template,
+        ),
+        flags=flags,
+        max_append_rate=max_append_rate,
+    )
+    validate_journal_spec(spec)
+    return spec
+
+
+def _duration(seconds: float) -> Duration:
+    duration = Duration()
+    duration.FromNanoseconds(round(seconds * 1_000_000_000))
+    return duration
+
+
+def validate_journal_spec(spec: pb.JournalSpec, where: str = "JournalSpec") -> None:
+    """Raise ProtocolError unless brokers would accept the spec.
+
+    A path postfix template is only looked at for unbalanced braces: it is Go's to parse.
+    """
+    validate_journal_name(spec.name, where=f"{where}.Name")
+    _check_range(f"{where}.Replication", spec.replication, *REPLICATION)
+    validate_journal_labels(spec.labels, f"{where}.Labels")
+    _check_fragment(spec.fragment, f"{where}.Fragment")
+    if spec.flags not in pb.JournalSpec.Flag.values():
+        raise ProtocolError(
+            f"{where}.Flags", f"must be one of {pb.JournalSpec.Flag.items()}, got {spec.flags}"
+        )
+    if spec.max_append_rate < 0:
+        raise ProtocolError(f"{where}.MaxAppendRate", f"must be at least 0, got {spec.max_append_rate}")
+    if spec.suspend.level not in pb.JournalSpec.Suspend.Level.values():
+        raise ProtocolError(f"{where}.Suspend.Level", f"unknown level {spec.suspend.level}")
+    if spec.suspend.offset < 0:
+        raise ProtocolError(f"{where}.Suspend.Offset", f"must be at least 0, got {spec.suspend.offset}")
+
+
+def _check_fragment(fragment: pb.JournalSpec.Fragment, where: str) -> None:
+    _check_range(f"{where}.Length", fragment.length, *FRAGMENT_LENGTH)
+    validate_codec(fragment.compression_codec, f"{where}.CompressionCodec")
+    stores = [validate_store(url, f"{where}.Stores[{at}]") for at, url in enumerate(fragment.stores)]
+    offloads = fragment.compression_codec == pb.GZIP_OFFLOAD_DECOMPRESSION
+    if offloads and stores and stores[0].scheme == "file":
+        raise ProtocolError(
+            f"{where}.CompressionCodec",
+            f"GZIP_OFFLOAD_DECOMPRESSION needs a store that decompresses, got {fragment.stores[0]!r} first",
+        )
+    _check_range(
+        f"{where}.RefreshInterval", _seconds(fragment.refresh_interval), *REFRESH_INTERVAL_S, unit=" s"
+    )
+    flush_s = _seconds(fragment.flush_interval)
+    if flush_s != 0 and flush_s < MIN_FLUSH_INTERVAL_S:
+        raise ProtocolError(f"{where}.FlushInterval", f"must be 0 or at least 60 s, got {flush_s:g} s")
+    template = fragment.path_postfix_template
+    if template.count("{{") != template.count("}}"):
+        raise ProtocolError(f"{where}.PathPostfixTemplate", f"unbalanced braces in {template!r}")
+
+
+def validate_codec(codec: int, where: str = "CompressionCodec") -> None:
+    """Raise ProtocolError unless ``codec`` is the number of a codec; INVALID is none."""
+    if codec == pb.INVALID or codec not in pb.CompressionCodec.values():
+        raise ProtocolError(where, f"{codec} is no codec")
+
+
+def validate_store(url: str, where: str = "FragmentStore") -> SplitResult:
+    """Return the parts of a fragment store's URL; raise ProtocolError unless it is well formed.
+
+    Query arguments are not looked at: each kind of store knows its own.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise ProtocolError(where, f"{url!r} is no URL: {error}") from None
+    problem = _store_problem(parts)
+    if problem:
+        raise ProtocolError(where, f"{problem}: {url!r}; an example is 's3://bucket/prefix/'")
+    return parts
+
+
+def _store_problem(parts: SplitResult) -> str:
+    if parts.scheme in _BUCKET_SCHEMES and not parts.netloc:
+        return "lacks a bucket"
+    if parts.scheme == "azure-ad" and not (parts.netloc and all(_account_and_container(parts.path))):
+        return "lacks a tenant, an account or a container"
+    if parts.scheme == "file" and parts.netloc:
+        return "a file store has no host"
+    if parts.scheme not in _BUCKET_SCHEMES | {"azure-ad", "file"}:
+        return "is not absolute" if not parts.scheme else f"has the unknown scheme {parts.scheme!r}"
+    return "" if parts.path.endswith("/") else "has a path that does not end in '/'"
+
+
+def _account_and_container(path: str) -> tuple[str, str]:
+    account, _, rest = path.removeprefix("/").partition("/")
+    return account, rest.partition("/")[0]
+
+
+def _seconds(duration: Duration) -> float:
+    return duration.ToNanoseconds() / 1_000_000_000
+
+
+def _check_range(where: str, value: float, least: int, greatest: int, *, unit: str = "") -> None:
+    if not least <= value <= greatest:
+        raise ProtocolError(where, f"must be from {least} to {greatest}{unit}, got {value}{unit}")

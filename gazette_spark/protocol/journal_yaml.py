@@ -1,0 +1,218 @@
+"""Journals as YAML, in the form gazctl reads and writes: a tree that says once what many share.
+
+A node whose name is empty or ends in ``/`` is a directory and has children; any other is a journal. Names
+are whole: a child's begins with its parent's, and children are in ascending order. What a node leaves out
+or gives as zero it takes from the nearest node above that has it, for labels name by name::
+
+    name: shop/
+    replication: 1
+    fragment: {length: 1048576, compression_codec: SNAPPY, refresh_interval: 1m0s, stores: ["file:///"]}
+    children:
+      - name: shop/clicks
+        labels: [{name: content-type, value: application/x-ndjson}]
+      - name: shop/orders
+        revision: -1
+
+``revision`` is the one expected: none creates, -1 overwrites. ``delete: true`` reaches down to the children
+listed. ``suspend`` is a journal's own. Scalars are taken by their text, so ``value: 007`` is ``007``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from gazette_spark.errors import ProtocolError
+from gazette_spark.protocol import journal_values as jv
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journal_specs import validate_journal_name, validate_journal_spec
+from gazette_spark.protocol.journal_values import Values
+
+ROOT = "journals"
+"""How errors name the top of the tree."""
+
+_MAX_DEPTH = 64
+"""Levels of a tree: more than names need, and fewer than an alias to its own parent makes."""
+
+_KEYS = ("name", *jv.SPEC_KEYS, "revision", "delete", "comment", "children")
+
+
+def parse_journal_yaml(text: str) -> list[pb.ApplyRequest.Change]:
+    """Return the change that each journal of the tree asks for, in ascending order of name.
+
+    Raises:
+        ProtocolError: the text is not YAML, no tree of journals, or a journal's spec is invalid.
+    """
+    try:
+        top = yaml.load(text, _TextLoader)  # noqa: S506 - a SafeLoader: it makes texts, lists and mappings
+    except yaml.YAMLError as error:
+        raise ProtocolError(ROOT, f"not YAML: {error}") from None
+    return list(_changes(top, ROOT, _Above()))
+
+
+class _TextLoader(yaml.SafeLoader):
+    """Takes scalars by their text, and refuses a key that comes twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - overrides
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if repeated := sorted({key for key in keys if keys.count(key) > 1}):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"keys come twice: {repeated}", node.start_mark
+            )
+        return super().construct_mapping(node, deep=deep)
+
+
+def _text(loader: _TextLoader, node: yaml.ScalarNode) -> str:
+    return str(loader.construct_scalar(node))
+
+
+for _tag in ("bool", "int", "float", "timestamp"):
+    _TextLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", _text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Above:
+    """What a node takes from those above it."""
+
+    name: str = ""
+    values: Values = field(default_factory=dict)
+    delete: bool = False
+    depth: int = 0
+
+
+def _changes(found: object, where: str, above: _Above) -> Iterator[pb.ApplyRequest.Change]:
+    node = jv.as_mapping(found, where, _KEYS)
+    name = jv.read_text(node.get("name"), f"{where}.name")
+    if above.depth >= _MAX_DEPTH:
+        raise ProtocolError(where, f"is {above.depth} levels deep; is it an alias of a node above?")
+    if not name.startswith(above.name):
+        raise ProtocolError(f"{where}.name", f"must begin with its parent's {above.name!r}, got {name!r}")
+    own = jv.read_values(node, where)
+    delete = above.delete if node.get("delete") is None else jv.read_bool(node["delete"], f"{where}.delete")
+    revision = jv.read_int(node.get("revision"), f"{where}.revision")
+    children = jv.as_list(node.get("children"), f"{where}.children")
+    here = _Above(name, above.values | own, delete, above.depth + 1)
+    if name and not name.endswith("/"):
+        if children:
+            raise ProtocolError(
+                where, f"journal {name!r} cannot have children; a directory's name ends in '/'"
+            )
+        yield _change(here, revision, where)
+        return
+    if revision or any(path[0] == "suspend" for path in own):
+        raise ProtocolError(where, f"directory {name!r} cannot have a revision or suspend; journals can")
+    yield from _changes_of(children, f"{where}.children", here)
+
+
+def _changes_of(children: Sequence[Any], where: str, above: _Above) -> Iterator[pb.ApplyRequest.Change]:
+    if not children:
+        raise ProtocolError(where, f"directory {above.name!r} needs one or more")
+    names = [each.get("name") or "" if isinstance(each, dict) else "" for each in children]
+    for at, child in enumerate(children):
+        if at and not names[at - 1] < names[at]:
+            raise ProtocolError(where, f"must ascend by name; {names[at - 1]!r} precedes {names[at]!r}")
+        yield from _changes(child, f"{where}[{at}]", above)
+
+
+def _change(node: _Above, revision: int, where: str) -> pb.ApplyRequest.Change:
+    if node.delete:
+        validate_journal_name(node.name, where=f"{where}.name")
+        if revision <= 0 and revision != -1:
+            raise ProtocolError(f"{where}.revision", f"must be above 0, or -1, to delete {node.name!r}")
+        return pb.ApplyRequest.Change(expect_mod_revision=revision, delete=node.name)
+    if revision < -1:
+        raise ProtocolError(f"{where}.revision", f"must be at least -1, got {revision}")
+    spec = jv.spec_of_values(node.name, node.values)
+    validate_journal_spec(spec, where)
+    return pb.ApplyRequest.Change(expect_mod_revision=revision, upsert=spec)
+
+
+def format_journal_yaml(changes: Iterable[pb.ApplyRequest.Change]) -> str:
+    """Return the tree of the changes, with what journals share said once.
+
+    :func:`parse_journal_yaml` reads it back as the same changes, in ascending order of name.
+
+    Raises:
+        ProtocolError: there are no changes, or two of one journal.
+    """
+    leaves = sorted((_leaf(change) for change in changes), key=lambda leaf: leaf.name)
+    names = [leaf.name for leaf in leaves]
+    if not names or len(set(names)) < len(names):
+        raise ProtocolError(ROOT, f"needs one or more journals, each once; got {names}")
+    top = _tree(leaves)
+    _hoist(top)
+    return yaml.safe_dump(_written(top), sort_keys=False, allow_unicode=True, width=2**20)
+
+
+def changes_of_journals(journals: Iterable[pb.ListResponse.Journal]) -> list[pb.ApplyRequest.Change]:
+    """Return the changes that leave listed journals as they are: what an editor of specs begins with."""
+    return [
+        pb.ApplyRequest.Change(expect_mod_revision=each.mod_revision, upsert=each.spec) for each in journals
+    ]
+
+
+@dataclass(slots=True)
+class _Node:
+    name: str
+    values: Values = field(default_factory=dict)
+    revision: int = 0
+    delete: bool = False
+    children: list[_Node] = field(default_factory=list)
+
+
+def _leaf(change: pb.ApplyRequest.Change) -> _Node:
+    if change.delete:
+        return _Node(change.delete, revision=change.expect_mod_revision, delete=True)
+    return _Node(change.upsert.name, jv.values_of_spec(change.upsert), change.expect_mod_revision)
+
+
+def _tree(leaves: list[_Node]) -> _Node:
+    """Return the one leaf, or the directory that all share with a node for each of its entries."""
+    if len(leaves) == 1:
+        return leaves[0]
+    # Names ascend, so what the first and the last share, all share.
+    shared = _shared_directory(leaves[0].name, leaves[-1].name)
+    entries: dict[str, list[_Node]] = {}
+    for leaf in leaves:
+        entry, slash, _ = leaf.name.removeprefix(shared).partition("/")
+        entries.setdefault(entry + slash, []).append(leaf)
+    return _Node(shared, children=[_tree(group) for group in entries.values()])
+
+
+def _shared_directory(first: str, last: str) -> str:
+    length = 0
+    while (slash := first.find("/", length)) >= 0 and last.startswith(first[: slash + 1]):
+        length = slash + 1
+    return first[:length]
+
+
+def _hoist(node: _Node) -> None:
+    """Move what all children say into their parent. What is to be deleted says nothing."""
+    for child in node.children:
+        _hoist(child)
+    speaking = [child for child in node.children if not child.delete]
+    if not speaking:
+        return
+    first, *others = (child.values for child in speaking)
+    node.values = {
+        path: value
+        for path, value in first.items()
+        if path[0] != "suspend" and all(path in other and other[path] == value for other in others)
+    }
+    for child in speaking:
+        child.values = {path: value for path, value in child.values.items() if path not in node.values}
+
+
+def _written(node: _Node) -> dict[str, Any]:
+    written: dict[str, Any] = {"delete": True} if node.delete else {}
+    if node.name:
+        written["name"] = node.name
+    written |= jv.write_values(node.values)
+    if node.revision:
+        written["revision"] = node.revision
+    if node.children:
+        written["children"] = [_written(child) for child in node.children]
+    return written
