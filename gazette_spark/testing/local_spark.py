@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -31,6 +33,8 @@ def local_spark(
     """
     from delta import configure_spark_with_delta_pip
 
+    # Workers are started as "python3" otherwise, which need not be this Python with its packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName("gazette_spark")
     settings = LOCAL_CONF | {
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
