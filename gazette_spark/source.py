@@ -1,0 +1,278 @@
+"""The Spark data source ``gazette``: journals as streaming and batch DataFrames.
+
+This file translates only. What runs where, and what an instance may hold:
+
+- On the driver Spark makes a :class:`GazetteDataSource` at ``load()``, which checks the options, and
+  keeps one reader in a Python process of its own for as long as the query runs. That reader asks a
+  :class:`~gazette_spark.scan.planner.Planner` for positions and for the pieces of each batch. The
+  planner and its client are made at the first such call and live in that process alone.
+- On executors ``read`` runs in other processes, with a reader that was pickled before any of this:
+  it holds the options and the schema, nothing else. What was decided for a batch is in the
+  :class:`PiecePartition` it is given. It opens a client, yields Arrow record batches, and closes it.
+
+So a task that runs twice, or again after a crash, reads the same bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
+
+from gazette_spark.client import Client
+from gazette_spark.errors import OptionError
+from gazette_spark.failpoints import failpoint
+from gazette_spark.framing.json import JsonFormat, JsonParser
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.options import SourceOptions, parse_options
+from gazette_spark.scan.planner import Planner
+from gazette_spark.scan.ranges import Piece
+from gazette_spark.scan.records import PieceScan, raw_record_batches
+
+log = logging.getLogger(__name__)
+
+RAW_DDL = "journal STRING, offset BIGINT, value BINARY"
+"""Columns of ``format=raw`` when the query gives no schema."""
+
+RAW_TYPES: dict[str, DataType] = {"journal": StringType(), "offset": LongType(), "value": BinaryType()}
+METADATA_TYPES: dict[str, DataType] = {"_journal": StringType(), "_offset": LongType()}
+"""Columns of ``format=json`` that tell where a record comes from."""
+
+IDLE_POLL_S = 0.1
+"""Least time between two looks at journals that had nothing new: by default Spark asks 100 times a
+second, and each look costs the brokers a list and a read per journal."""
+
+
+class GazetteDataSource(DataSource):
+    """Journals of a Gazette cluster; the options are in :data:`gazette_spark.options.OPTIONS`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        # Spark asks not to override this, but it is the only call at load() whether or not the query
+        # has a schema: without it a wrong option would show when the query runs.
+        super().__init__(options)
+        options["brokerAddress"] = parse_options(options).broker_address
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "gazette"
+
+    def schema(self) -> str:
+        """Return the columns of a query without a schema of its own."""
+        if parse_options(self.options).format != "raw":
+            raise OptionError("format", "json without a schema", "the columns, given with .schema(...)")
+        return RAW_DDL
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """Return the reader of ``spark.read``."""
+        return BatchReader(parse_options(self.options, "batch"), schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name.
+        """Return the reader of ``spark.readStream``."""
+        return StreamReader(parse_options(self.options, "stream"), schema)
+
+
+class PiecePartition(InputPartition):
+    """One task's work: a piece of a journal."""
+
+    def __init__(self, piece: Piece) -> None:
+        self.piece = piece
+
+
+class _Reader:
+    """What the readers of streams and batches share: options, schema, and reading a piece."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        check_schema(options, schema)
+        self._options = options
+        self._schema = schema
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._options.selection}, {self._options.broker_address})"
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a piece. Runs on executors."""
+        failpoint("source.read")
+        # Spark plans one empty partition of its own for a batch query that has none.
+        if isinstance(partition, PiecePartition):
+            with open_client(self._options) as client:
+                yield from record_batches(client, partition.piece, self._options, self._schema)
+
+
+class BatchReader(_Reader, DataSourceReader):
+    """Reads ``[startingOffsets, endingOffsets)`` once."""
+
+    def partitions(self) -> list[InputPartition]:
+        """Fix the query's ends and cut what lies between."""
+        failpoint("source.partitions")
+        with open_client(self._options) as client:
+            planner = Planner(client, self._options)
+            return [PiecePartition(piece) for piece in planner.pieces(*planner.batch())]
+
+
+class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows journals. See the module for which process holds what."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._client: Client | None = None
+        self._planner: Planner | None = None
+        self._available_now = False
+        self._looked_in_vain_at = float("-inf")
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are those below.
+        """Return where a new query starts."""
+        return self._plan().initial().to_dict()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return ``maxBytesPerTrigger``, or no limit."""
+        limit = self._options.max_bytes_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Take the present write heads as the end of this run."""
+        self._available_now = True
+        self._plan().freeze()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the end of the batch that begins at ``start``, or ``start`` if nothing is new."""
+        failpoint("source.latest_offset")
+        position = JournalOffsets.from_dict(start)
+        self._wait_if_idle()
+        end = self._plan().next(position, _max_bytes(limit))
+        if end == position:
+            self._looked_in_vain_at = time.monotonic()
+        return end.to_dict()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return the write heads that were seen last, for the query's progress."""
+        latest = self._plan().latest()
+        return latest.to_dict() if latest else None
+
+    def partitions(self, start: dict[str, Any] | None, end: dict[str, Any]) -> list[InputPartition]:
+        """Cut the batch ``[start, end)``."""
+        failpoint("source.partitions")
+        reached = JournalOffsets.from_dict(end)
+        if reached.position == "pinned":
+            return []
+        pieces = self._plan().pieces(JournalOffsets.from_dict(start), reached)
+        return [PiecePartition(piece) for piece in pieces]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: the query checkpoint, or the sink's table, says what is done."""
+
+    def stop(self) -> None:
+        """Close the client. Spark may also just end the process."""
+        self._planner = None
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _plan(self) -> Planner:
+        if self._planner is None:
+            self._client = open_client(self._options)
+            self._planner = Planner(self._client, self._options)
+        return self._planner
+
+    def _wait_if_idle(self) -> None:
+        left = self._looked_in_vain_at + IDLE_POLL_S - time.monotonic()
+        if left > 0 and not self._available_now:
+            threading.Event().wait(left)
+
+
+def open_client(options: SourceOptions) -> Client:
+    """Return a client as the options say. The caller closes it."""
+    return Client(
+        options.broker_address,
+        timeout_s=options.request_timeout_ms / 1000,
+        idle_timeout_s=options.idle_timeout_ms / 1000,
+        connect_timeout_s=options.connect_timeout_ms / 1000,
+        fragment_root=options.fragment_root,
+        token=options.auth_token,
+    )
+
+
+def record_batches(
+    client: Client, piece: Piece, options: SourceOptions, schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a piece in the schema's columns, as Arrow sees them.
+
+    Spark compares the first record batch's schema with its own, nullability included, and does not
+    look at the later ones.
+    """
+    expected = to_arrow_schema(schema, timezone="UTC")
+    scan = PieceScan(
+        client,
+        piece,
+        fail_on_data_loss=options.fail_on_data_loss,
+        max_record_bytes=options.max_record_bytes,
+    )
+    if options.format == "raw":
+        built = raw_record_batches(scan, schema.fieldNames())
+    else:
+        built = JsonParser(_json_format(options, expected)).record_batches(scan)
+    for record_batch in built:
+        yield pa.RecordBatch.from_arrays(record_batch.columns, schema=expected)
+    for gap in scan.gaps:
+        log.warning("bytes are gone, skipped journal=%s begin=%d end=%d", gap.journal, gap.begin, gap.end)
+
+
+def _json_format(options: SourceOptions, schema: pa.Schema) -> JsonFormat:
+    return JsonFormat(schema, mode=options.mode, corrupt_column=options.column_name_of_corrupt_record)
+
+
+def check_schema(options: SourceOptions, schema: StructType) -> None:
+    """Check the columns a query asks for.
+
+    Raises:
+        OptionError: naming the first column that cannot be read.
+    """
+    if not schema.fields:
+        raise OptionError("schema", "no columns", RAW_DDL)
+    seen: set[str] = set()
+    for column in schema.fields:
+        if column.name.lower() in seen:
+            raise OptionError("schema", f"column {column.name!r} twice", "each column once, in any case")
+        seen.add(column.name.lower())
+        check = _check_raw_column if options.format == "raw" else _check_json_column
+        check(options, column)
+    if options.format == "json":
+        _json_format(options, to_arrow_schema(schema, timezone="UTC"))
+
+
+def _check_raw_column(_options: SourceOptions, column: StructField) -> None:
+    if RAW_TYPES.get(column.name) != column.dataType:
+        got = f"column {column.name} {column.dataType.simpleString()} under format=raw"
+        raise OptionError("schema", got, f"columns out of {RAW_DDL}, or format=json")
+
+
+def _check_json_column(options: SourceOptions, column: StructField) -> None:
+    fixed = METADATA_TYPES | {options.column_name_of_corrupt_record: StringType()}
+    if column.name in fixed and column.dataType != fixed[column.name]:
+        got = f"column {column.name} {column.dataType.simpleString()}"
+        raise OptionError("schema", got, f"{column.name} {fixed[column.name].simpleString()}")
+    if not column.nullable and column.name not in METADATA_TYPES:
+        got = f"column {column.name} NOT NULL"
+        raise OptionError("schema", got, "nullable columns under format=json: a record may lack any field")
+
+
+def _max_bytes(limit: ReadLimit) -> int | None:
+    match limit:
+        case ReadAllAvailable():
+            return None
+        case ReadMaxBytes(max_bytes=max_bytes):
+            return max_bytes
+    raise OptionError("trigger", f"the read limit {limit}", "maxBytesPerTrigger or no limit")
