@@ -22,7 +22,7 @@ RANKS = (
     ("client",),
     ("scan", "broker"),
     ("source",),
-    ("sink",),
+    ("delta_table", "sink"),
     ("testing",),
     ("demo",),
     ("cli",),
@@ -32,9 +32,9 @@ RANKS = (
 ORDER = {part: index for index, part in enumerate(part for row in RANKS for part in row)}
 
 HEAVY = {
-    "pyspark": {"source", "sink", "testing", "demo", "cli"},
-    "delta": {"sink", "testing", "demo", "cli"},
-    "grpc": {"client", "broker", "protocol"},
+    "pyspark": {"source", "delta_table", "sink", "testing", "demo", "cli"},
+    "delta": {"delta_table", "sink", "testing", "demo", "cli"},
+    "grpc": {"client", "broker", "protocol", "testing"},
 }
 """Parts that may import a package which is slow to load or not always there."""
 
