@@ -1,0 +1,57 @@
+"""README.md names what exists: commands, targets, files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from gazette_spark.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+
+
+def leaves(command: click.Command, path: str) -> list[str]:
+    """Return the full names of the commands below one."""
+    if not isinstance(command, click.Group):
+        return [path]
+    context = click.Context(command)
+    found = []
+    for name in command.list_commands(context):
+        below = command.get_command(context, name)
+        assert below is not None
+        found += leaves(below, f"{path} {name}")
+    return found
+
+
+def test_the_table_of_commands_is_complete() -> None:
+    """Every command has its line, and no line is about one that is gone."""
+    assert sorted(re.findall(r"^\| `(gazette-spark [\w ]+)`", README, re.MULTILINE)) == sorted(
+        leaves(main, "gazette-spark")
+    )
+
+
+def test_targets_named_exist() -> None:
+    """What the page tells to `make` can be made."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`?make ([a-z-]+)", README)) - {"the"} <= targets
+    assert {"help", "install", "jvm", "demo", "check", "test", "bench", "clean"} <= targets
+
+
+def test_ci_runs_what_the_page_says() -> None:
+    """CI is `make test` and no more; the script can be run."""
+    script = ROOT / ".ci" / "run"
+    assert script.stat().st_mode & 0o111
+    assert script.read_text().splitlines()[-1] == "exec make test"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link is to a file of the repository."""
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert missing == []
