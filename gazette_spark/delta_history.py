@@ -1,0 +1,152 @@
+"""Find an app id's newest entries in a Delta table's history.
+
+The history is the table's log read backwards. Two kinds of commits make what lies before them
+invisible: ``RESTORE`` jumps back to the version it names, and a table that was replaced (``CREATE OR
+REPLACE TABLE``, ``CLONE``) begins anew there. The search follows the jumps, so what it finds is what
+the rows visible now come from. Transaction ids are not undone by either, so the highest one is
+looked for in all commits, undone or not.
+
+A history can also end early, where Delta cleaned up its log. That is told apart from the table's
+beginning, and what cannot be known for that reason is never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gazette_spark.errors import RestoredError
+from gazette_spark.ledger import LedgerEntry, LedgerState, parse_entry
+
+REPLACING = frozenset(
+    {
+        "CLONE",
+        "CREATE OR REPLACE TABLE",
+        "CREATE OR REPLACE TABLE AS SELECT",
+        "REPLACE TABLE",
+        "REPLACE TABLE AS SELECT",
+    }
+)
+"""Operations after which no earlier row is in the table."""
+
+FIRST_PAGE = 8
+"""Commits read at first. A page of 8 takes no longer than a page of 1, and mostly suffices."""
+
+PAGE_GROWTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRow:
+    """One line of ``DESCRIBE HISTORY``."""
+
+    version: int
+    operation: str = ""
+    parameters: Mapping[str, str | None] = field(default_factory=dict)
+    user_metadata: str | None = None
+    time: str = ""
+
+
+def read_state(
+    read_page: Callable[[int], Sequence[HistoryRow]], app_id: str, *, table: str, entries: int = 1
+) -> LedgerState:
+    """Read as much of a history as it takes to know an app id's state.
+
+    Args:
+        read_page: Returns the given number of newest rows, newest first, fewer if there are no more.
+        app_id: Whose entries.
+        table: Name of the table, for errors.
+        entries: Visible entries to find: 1 to decide, 2 to verify.
+    """
+    limit = FIRST_PAGE
+    while True:
+        rows = read_page(limit)
+        state = find_state(rows, app_id, table=table, entries=entries, whole=len(rows) < limit)
+        if state is not None:
+            return state
+        limit *= PAGE_GROWTH
+
+
+def find_state(
+    rows: Sequence[HistoryRow], app_id: str, *, table: str, entries: int, whole: bool
+) -> LedgerState | None:
+    """Find an app id's state in the newest rows of a history.
+
+    Args:
+        rows: Newest first, without a hole.
+        app_id: Whose entries.
+        table: Name of the table, for errors.
+        entries: Visible entries to find.
+        whole: There are no older rows.
+
+    Returns:
+        The state, or None if it takes older rows to know it.
+
+    Raises:
+        RestoredError: the table was restored to a point in time, which names no version.
+        LedgerFormatError: an entry cannot be read.
+    """
+    by_version = {row.version: row for row in rows}
+    found: list[tuple[HistoryRow, LedgerEntry]] = []
+    jumps: list[int] = []
+    truncated = False
+    at = rows[0].version if rows else -1
+    while at >= 0 and len(found) < entries:
+        row = by_version.get(at)
+        if row is None:
+            if not whole:
+                return None
+            truncated = True
+            break
+        if row.operation in REPLACING:
+            jumps.append(at)
+            break
+        if row.operation == "RESTORE":
+            jumps.append(at)
+            at = _restored_version(row, app_id, table)
+            continue
+        if entry := parse_entry(row.user_metadata, app_id):
+            found.append((row, entry))
+        at -= 1
+    return _state(rows, app_id, found, tuple(jumps), truncated=truncated)
+
+
+def _state(
+    rows: Sequence[HistoryRow],
+    app_id: str,
+    found: Sequence[tuple[HistoryRow, LedgerEntry]],
+    jumps: tuple[int, ...],
+    *,
+    truncated: bool,
+) -> LedgerState:
+    numbers = [entry.txn_version for row in rows if (entry := parse_entry(row.user_metadata, app_id))]
+    newest, entry = found[0] if found else (None, None)
+    return LedgerState(
+        entry=entry,
+        previous=found[1][1].attempt if len(found) > 1 else None,
+        txn_version=max(numbers, default=-1),
+        table_version=rows[0].version if rows else -1,
+        entry_version=newest.version if newest else -1,
+        entry_time=newest.time if newest else "",
+        jumps=jumps,
+        truncated=truncated,
+    )
+
+
+def _restored_version(row: HistoryRow, app_id: str, table: str) -> int:
+    """Return the version a RESTORE went back to.
+
+    One to a point in time records the time in the time zone of the machine it ran on, which is not
+    recorded. To take the wrong version for the restored one would lose or double rows.
+    """
+    version = row.parameters.get("version")
+    if version is not None and version.isdecimal():
+        return int(version)
+    moment = row.parameters.get("timestamp")
+    raise RestoredError(
+        table,
+        app_id,
+        f"version {row.version} restored the table to a point in time ({moment}), and the log does not say "
+        "which version that was",
+        "Look it up with DESCRIBE HISTORY and run RESTORE TABLE … TO VERSION AS OF that version: it changes "
+        "no row and says it",
+    )

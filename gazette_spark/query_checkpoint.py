@@ -1,0 +1,107 @@
+"""Read what Spark writes into a query checkpoint.
+
+Spark writes ``offsets/<batch_id>`` before it runs the batch: a line ``v1``, a line of JSON about the
+query, then one line per source with the offset at which the batch ends, ``-`` for a source without
+one. The batch begins where the one before it ended. ``metadata`` holds the query's id.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+
+from gazette_spark.errors import OffsetError, QueryCheckpointError
+from gazette_spark.ledger import Positions, SourcePosition
+from gazette_spark.offsets import JournalOffsets
+
+OFFSET_LOG_VERSION = "v1"
+NO_OFFSET = "-"
+
+
+def offsets_path(root: str, batch_id: int) -> str:
+    """Return the file that holds where batch ``batch_id`` ends."""
+    return f"{root.rstrip('/')}/offsets/{batch_id}"
+
+
+def metadata_path(root: str) -> str:
+    """Return the file that holds the query's id."""
+    return f"{root.rstrip('/')}/metadata"
+
+
+def parse_offsets(text: str, path: str) -> Positions:
+    """Read an ``offsets/<batch_id>`` file.
+
+    Raises:
+        QueryCheckpointError: it is of a form this release does not know, or incomplete.
+    """
+    version, _, rest = text.partition("\n")
+    if version != OFFSET_LOG_VERSION:
+        raise QueryCheckpointError(path, f"version is {version[:20]!r}; expected {OFFSET_LOG_VERSION!r}")
+    _about, *sources = rest.removesuffix("\n").split("\n")
+    if not sources:
+        raise QueryCheckpointError(path, "incomplete: it names no source")
+    return tuple(_parse_source(line, path) for line in sources)
+
+
+def _parse_source(line: str, path: str) -> SourcePosition:
+    """Read one source's line: ours are told by their fields, others are kept as text."""
+    if line == NO_OFFSET:
+        return None
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(value, dict) or not {"format_version", "journals"} <= value.keys():
+        return line
+    try:
+        return JournalOffsets.from_json(line)
+    except OffsetError as error:
+        raise QueryCheckpointError(path, str(error)) from error
+
+
+def check_pinned(positions: Positions, path: str) -> None:
+    """Check that batch 0 reads nothing of any Gazette source, so its begin is known to be its end.
+
+    Raises:
+        QueryCheckpointError: it reads from a position that is written nowhere.
+    """
+    for number, position in enumerate(positions):
+        if isinstance(position, JournalOffsets) and position.position != "pinned":
+            problem = (
+                f"source {number} did not pin its first offsets in batch 0, so where it began is unknown"
+            )
+            raise QueryCheckpointError(path, problem)
+
+
+def parse_query_id(text: str, path: str) -> str:
+    """Read the ``metadata`` file.
+
+    Raises:
+        QueryCheckpointError: it does not hold an id.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    match value:
+        case {"id": str(query_id)}:
+            return query_id
+    raise QueryCheckpointError(path, f'expected {{"id":"…"}}, got {text[:80]!r}')
+
+
+def is_inside(path: str, directory: str) -> bool:
+    """Say whether a path is a directory or lies below it, both given with or without ``file:``."""
+    inner, outer = (_plain(each) for each in (path, directory))
+    return inner == outer or inner.startswith(outer + "/")
+
+
+def _plain(path: str) -> str:
+    scheme, colon, rest = path.partition(":")
+    if colon and scheme != "file":
+        return path.rstrip("/")
+    return posixpath.abspath("/" + rest.lstrip("/") if colon else path)
+
+
+def escape_glob(path: str) -> str:
+    """Return a path that Spark reads as it stands: bare, ``*?[]{}`` would be patterns."""
+    return "".join(f"\\{letter}" if letter in "\\*?[]{}" else letter for letter in path)

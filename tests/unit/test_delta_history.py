@@ -1,0 +1,125 @@
+"""The newest visible entry is found under other commits, RESTORE, replacement and clean-up."""
+
+from __future__ import annotations
+
+import pytest
+
+from gazette_spark.delta_history import FIRST_PAGE, HistoryRow, find_state, read_state
+from gazette_spark.errors import RestoredError
+from gazette_spark.ledger import LedgerEntry, LedgerState
+from gazette_spark.offsets import JournalOffsets
+
+APP = "app"
+
+
+def ours(version: int, number: int, app_id: str = APP) -> HistoryRow:
+    """A commit of the sink whose attempt is its transaction number as text."""
+    ends = (JournalOffsets({"x/a": number}),)
+    entry = LedgerEntry(app_id, number, "q", number, ends, ends, ends, str(number), str(number - 1))
+    return HistoryRow(version, "WRITE", {"mode": "Append"}, entry.to_json(), f"time {version}")
+
+
+def other(version: int, operation: str = "OPTIMIZE") -> HistoryRow:
+    """Someone else's commit."""
+    return HistoryRow(version, operation, {}, None)
+
+
+def restore(version: int, to: int) -> HistoryRow:
+    """A RESTORE to a version."""
+    return HistoryRow(version, "RESTORE", {"version": str(to), "timestamp": None})
+
+
+def found(*oldest_first: HistoryRow, entries: int = 2, whole: bool = True) -> LedgerState | None:
+    """Look for the state in commits, oldest first."""
+    return find_state(oldest_first[::-1], APP, table="t", entries=entries, whole=whole)
+
+
+def summary(*oldest_first: HistoryRow) -> tuple[str | None, str | None, int]:
+    """Attempts of the two newest visible entries, and the highest number."""
+    state = found(*oldest_first)
+    assert state is not None
+    return state.entry.attempt if state.entry else None, state.previous, state.txn_version
+
+
+def test_no_table_has_no_state() -> None:
+    """Nothing is recorded, and no number is used."""
+    assert found() == LedgerState()
+
+
+def test_commits_of_others_are_passed_over() -> None:
+    """OPTIMIZE and another app id between the entries change nothing."""
+    state = found(ours(0, 0), other(1), ours(2, 1), ours(3, 7, "another"), other(4))
+    assert state is not None
+    assert (state.entry and state.entry.attempt, state.previous, state.txn_version) == ("1", "0", 1)
+    assert (state.table_version, state.entry_version, state.entry_time) == (4, 2, "time 2")
+
+
+CASES = [
+    pytest.param([ours(0, 0), ours(1, 1), restore(2, 0)], ("0", None, 1), id="restore"),
+    pytest.param([ours(0, 0), ours(1, 1), restore(2, 0), ours(3, 2)], ("2", "0", 2), id="write on a restore"),
+    pytest.param(
+        [ours(0, 0), ours(1, 1), restore(2, 0), ours(3, 2), restore(4, 1)], ("1", "0", 2), id="restore undone"
+    ),
+    pytest.param(
+        [ours(0, 0), ours(1, 1), restore(2, 0), other(3), restore(4, 3)],
+        ("0", None, 1),
+        id="restore to a restore",
+    ),
+    pytest.param(
+        [other(0, "CREATE TABLE"), ours(1, 0), restore(2, 0)], (None, None, 0), id="restore to nothing"
+    ),
+    pytest.param([ours(0, 0), other(1, "CREATE OR REPLACE TABLE")], (None, None, 0), id="replaced"),
+    pytest.param([other(0, "CLONE")], (None, None, -1), id="cloned"),
+]
+
+
+@pytest.mark.parametrize(("rows", "expected"), CASES)
+def test_what_is_undone_is_not_visible_but_its_number_counts(
+    rows: list[HistoryRow], expected: tuple[str | None, str | None, int]
+) -> None:
+    """Attempt of the newest visible entry and of the one before, and the highest number of all."""
+    assert summary(*rows) == expected
+
+
+def test_a_restore_to_a_time_is_refused() -> None:
+    """The log does not say which version it was; the error says how to make it say so."""
+    row = HistoryRow(2, "RESTORE", {"version": None, "timestamp": "2026-01-01 00:00:00"})
+    with pytest.raises(RestoredError, match=r"2026-01-01 00:00:00.* RESTORE TABLE … TO VERSION AS OF"):
+        found(ours(0, 0), ours(1, 1), row)
+    assert summary(ours(0, 0), ours(1, 1), row, restore(3, 1)) == ("1", "0", 1)
+
+
+def test_a_cleaned_up_history_is_told_from_a_short_one() -> None:
+    """The log of versions below 5 is gone: what was there is unknown, not absent."""
+    state = found(other(5), other(6))
+    assert state is not None
+    assert (state.entry, state.truncated) == (None, True)
+    short = found(other(0), other(1))
+    assert short is not None
+    assert short.truncated is False
+
+
+@pytest.mark.parametrize(
+    "rows", [[other(5), other(6)], [ours(5, 5), restore(6, 3)]], ids=["no entry", "restored before it"]
+)
+def test_a_page_that_does_not_tell_asks_for_more(rows: list[HistoryRow]) -> None:
+    """None means older rows are needed."""
+    assert found(*rows, whole=False, entries=1) is None
+
+
+def test_history_is_read_in_growing_pages_and_no_further_than_needed() -> None:
+    """A table with 10,000 versions costs one small page where the newest commit is ours."""
+    rows = [other(version) for version in range(10_000)]
+    rows[-3] = ours(9_997, 1)
+    asked: list[int] = []
+
+    def read_page(limit: int) -> list[HistoryRow]:
+        asked.append(limit)
+        return rows[::-1][:limit]
+
+    state = read_state(read_page, APP, table="t")
+    assert state.entry is not None
+    assert asked == [FIRST_PAGE]
+    rows[-3], rows[-100] = other(9_997), ours(9_900, 1)
+    assert read_state(read_page, APP, table="t").entry_version == 9_900
+    assert asked == [FIRST_PAGE, FIRST_PAGE, FIRST_PAGE * 16]

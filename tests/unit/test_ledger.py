@@ -1,0 +1,366 @@
+"""A batch is written, skipped or refused by what the table holds, and by nothing else."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gazette_spark.errors import (
+    FencedError,
+    GapError,
+    LedgerFormatError,
+    LedgerLostError,
+    Mismatch,
+    OverlapError,
+    RestoredError,
+)
+from gazette_spark.ledger import (
+    Again,
+    Batch,
+    Decision,
+    Fit,
+    Landed,
+    LedgerEntry,
+    LedgerState,
+    Positions,
+    Refuse,
+    Skip,
+    Write,
+    decide,
+    fit_journal,
+    parse_entry,
+    verify,
+)
+from gazette_spark.offsets import JournalOffsets
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "ledger"
+
+
+def at(**offsets: int) -> JournalOffsets:
+    """Position in journals ``x/a``, ``x/b``, ... of one source."""
+    return JournalOffsets({f"x/{name}": offset for name, offset in offsets.items()})
+
+
+def batch(batch_id: int, begin: Positions, end: Positions) -> Batch:
+    """What ``query-1`` asks."""
+    return Batch("t", "app", "query-1", batch_id, begin, end)
+
+
+def entry(end: Positions, *, start: Positions | None = None, txn_version: int = 4) -> LedgerEntry:
+    """An entry named ``newest`` of a table filled up to ``end``."""
+    return LedgerEntry(
+        "app", txn_version, "query-1", 3, end if start is None else start, end, end, "newest", "older"
+    )
+
+
+def state(end: Positions, *, start: Positions | None = None, **changes: object) -> LedgerState:
+    """What the history of a table filled up to ``end`` says."""
+    known = LedgerState(entry(end, start=start), "older", 4, 10, 9, "noon")
+    return replace(known, **changes)  # type: ignore[arg-type]
+
+
+def decided(known: LedgerState, wanted: Batch, seen: str | None = None) -> Decision:
+    """The decision, whose entry would be named ``mine``."""
+    return decide(known, wanted, attempt="mine", seen=seen)
+
+
+def refusal(known: LedgerState, wanted: Batch, seen: str | None = None) -> Exception:
+    """The error of a decision that must be a refusal."""
+    decision = decided(known, wanted, seen)
+    assert isinstance(decision, Refuse)
+    return decision.error
+
+
+ONE_JOURNAL = [
+    pytest.param(10, 20, 10, Fit.NEXT, id="continues"),
+    pytest.param(10, 10, 10, Fit.STILL, id="has not moved"),
+    pytest.param(10, 10, None, Fit.NEXT, id="new journal is pinned"),
+    pytest.param(10, 20, None, Fit.GAP, id="unknown journal has rows"),
+    pytest.param(10, 20, 20, Fit.COVERED, id="replay of the newest"),
+    pytest.param(10, 20, 30, Fit.COVERED, id="replay of an older one"),
+    pytest.param(10, 10, 30, Fit.COVERED, id="unmoved and behind"),
+    pytest.param(11, 20, 10, Fit.GAP, id="one byte is missing"),
+    pytest.param(11, 11, 10, Fit.GAP, id="unmoved and ahead"),
+    pytest.param(9, 20, 10, Fit.OVERLAP, id="one byte is doubled"),
+    pytest.param(3, 8, 10, Fit.OVERLAP, id="lies before the first byte"),
+    pytest.param(10, 9, 10, Fit.OVERLAP, id="goes back"),
+]
+
+
+@pytest.mark.parametrize(("begin", "end", "recorded", "fit"), ONE_JOURNAL)
+def test_one_journal_fits_by_its_offsets(begin: int, end: int, recorded: int | None, fit: Fit) -> None:
+    """The table in the module's docstring holds; the table's rows begin at byte 5."""
+    assert fit_journal(begin, end, recorded, 5, pinning=False) is fit
+
+
+def test_a_first_batch_is_never_covered() -> None:
+    """A query that starts behind the table is refused before it reads a record."""
+    assert fit_journal(10, 10, 30, 5, pinning=True) is Fit.OVERLAP
+    assert fit_journal(30, 30, 30, 5, pinning=True) is Fit.STILL
+
+
+def test_the_first_batch_on_a_new_table_is_its_first_entry() -> None:
+    """It holds the start of every journal, under transaction number 0, and has no parent."""
+    first = batch(0, (), (at(a=7, b=0).at("pinned"),))
+    expected = LedgerEntry(
+        "app", 0, "query-1", 0, (at(a=7, b=0),), (at(a=7, b=0),), (at(a=7, b=0),), "mine", None
+    )
+    assert decided(LedgerState(), first) == Write(expected)
+
+
+def test_a_batch_that_continues_is_written_on_top() -> None:
+    """Journals it did not read keep their offsets, new ones start where they are pinned."""
+    known = state((at(a=10, b=5),), start=(at(a=1, b=2),))
+    decision = decided(known, batch(4, (at(a=10),), (at(a=20, c=3),)))
+    assert isinstance(decision, Write)
+    assert decision.entry.start == (at(a=1, b=2, c=3),)
+    assert decision.entry.begin == (at(a=10, b=5, c=3),)
+    assert decision.entry.end == (at(a=20, b=5, c=3),)
+    assert (decision.entry.parent, decision.entry.txn_version) == ("newest", 5)
+
+
+def test_numbers_undone_by_restore_are_not_used_again() -> None:
+    """Delta keeps the numbers of undone commits and would skip a lower one in silence."""
+    decision = decided(state((at(a=10),), txn_version=9), batch(4, (at(a=10),), (at(a=20),)))
+    assert isinstance(decision, Write)
+    assert decision.entry.txn_version == 10
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        pytest.param(at(a=5, b=5), at(a=10, b=5), id="the newest batch"),
+        pytest.param(at(a=1, b=2), at(a=5, b=5), id="an older one"),
+        pytest.param(at(a=10, b=5), at(a=10, b=5), id="nothing new"),
+    ],
+)
+def test_a_replay_is_skipped(begin: JournalOffsets, end: JournalOffsets) -> None:
+    """What the table holds is not written again."""
+    known = state((at(a=10, b=5),), start=(at(a=0, b=0),))
+    assert decided(known, batch(4, (begin,), (end,))) == Skip()
+
+
+def test_a_gap_names_journal_and_offsets() -> None:
+    """The error shows where the table ends and where the batch begins."""
+    error = refusal(state((at(a=10, b=5),)), batch(4, (at(a=10, b=8),), (at(a=20, b=9),)))
+    assert isinstance(error, GapError)
+    assert error.mismatches == (Mismatch("journal 'x/b'", 5, 8, 9),)
+    assert "journal 'x/b': the table ends at 5, the batch is [8, 9)" in str(error)
+    assert "DeltaSink.resume_offsets()" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        pytest.param(at(a=5, b=5), at(a=15, b=5), id="straddles the end"),
+        pytest.param(at(a=5, b=5), at(a=10, b=9), id="one journal covered, one new"),
+    ],
+)
+def test_a_partly_covered_batch_is_refused(begin: JournalOffsets, end: JournalOffsets) -> None:
+    """A batch of a foreign or stale checkpoint is not written, nor taken for a replay."""
+    error = refusal(state((at(a=10, b=5),), start=(at(a=0, b=0),)), batch(4, (begin,), (end,)))
+    assert isinstance(error, OverlapError)
+    assert [mismatch.source for mismatch in error.mismatches] == ["journal 'x/a'"]
+
+
+def test_a_new_query_behind_the_table_is_refused() -> None:
+    """A lost checkpoint that starts at the earliest offsets again doubles nothing."""
+    error = refusal(state((at(a=10),), start=(at(a=0),)), batch(0, (), (at(a=0).at("pinned"),)))
+    assert isinstance(error, OverlapError)
+
+
+def test_a_new_query_that_resumes_is_accepted() -> None:
+    """It starts where the table ends; nothing needs to be written."""
+    assert decided(state((at(a=10),)), batch(0, (), (at(a=10).at("pinned"),))) == Skip()
+
+
+def test_a_table_without_entries_takes_first_batches_only() -> None:
+    """A table dropped and made again, or another table, is not continued in the middle."""
+    later = batch(4, (at(a=10),), (at(a=20),))
+    assert isinstance(refusal(LedgerState(), later), GapError)
+    assert isinstance(refusal(LedgerState(table_version=50, truncated=True), later), LedgerLostError)
+
+
+def test_a_running_writer_is_fenced_by_another() -> None:
+    """The error names the winner's query, batch, version and time, whatever its offsets are."""
+    for end in (15, 20, 30):
+        error = refusal(
+            state((at(a=end),), start=(at(a=0),)), batch(9, (at(a=15),), (at(a=20),)), seen="mine"
+        )
+        assert isinstance(error, FencedError)
+        assert (error.winner_query_id, error.winner_batch_id) == ("query-1", 3)
+        assert (error.winner_table_version, error.winner_time) == (9, "noon")
+
+
+def test_a_restore_under_a_running_writer_is_a_gap() -> None:
+    """The table has fewer rows than this writer put there: that is what the error says."""
+    assert isinstance(refusal(state((at(a=10),)), batch(9, (at(a=15),), (at(a=20),)), seen="x"), GapError)
+
+
+FOREIGN = [
+    pytest.param('{"n":1}', '{"n":2}', Write, id="continues"),
+    pytest.param('{"n":0}', '{"n":1}', Skip, id="replay"),
+    pytest.param('{"n":1}', '{"n":1}', Skip, id="has not moved"),
+    pytest.param('{"n":5}', '{"n":6}', Refuse, id="is elsewhere"),
+]
+
+
+@pytest.mark.parametrize(("begin", "end", "kind"), FOREIGN)
+def test_another_source_is_compared_as_text(begin: str, end: str, kind: type) -> None:
+    """A batch in which only it moved is written; one from elsewhere is refused, for texts have no order."""
+    known = state((at(a=10), '{"n":1}'))
+    assert isinstance(decided(known, batch(4, (at(a=10), begin), (at(a=10), end))), kind)
+
+
+def test_another_source_may_read_in_the_first_batch() -> None:
+    """Where it began is unknown, and stays so in the first entry."""
+    decision = decided(LedgerState(), batch(0, (), (at(a=7).at("pinned"), '{"n":1}')))
+    assert isinstance(decision, Write)
+    assert decision.entry.begin == (at(a=7), None)
+    assert decision.entry.end == (at(a=7), '{"n":1}')
+
+
+def test_a_new_query_with_another_source_is_refused_unless_it_is_a_replay() -> None:
+    """Nobody can tell whether an unknown beginning continues the table."""
+    known = state((at(a=7), '{"n":1}'))
+    again = batch(0, (), (at(a=7).at("pinned"), '{"n":1}'))
+    assert decided(known, again) == Skip()
+    elsewhere = batch(0, (), (at(a=7).at("pinned"), '{"n":2}'))
+    assert isinstance(refusal(known, elsewhere), OverlapError)
+
+
+WANTED = batch(4, (at(a=10),), (at(a=20),))
+BEFORE = state((at(a=10),))
+WRITTEN = LedgerEntry("app", 5, "query-1", 4, (at(a=0),), (at(a=10),), (at(a=20),), "mine", "newest")
+AFTER = LedgerState(WRITTEN, "newest", 5, 11, 11, "later")
+
+
+def verified(after: LedgerState, *, conflict: bool = False) -> object:
+    """What became of the write of ``WRITTEN``."""
+    return verify(BEFORE, after, WRITTEN, WANTED, conflict=conflict)
+
+
+def test_a_write_found_on_its_parent_has_landed() -> None:
+    """Also if Delta raised a conflict: the answer was lost, not the write."""
+    assert verified(AFTER) == Landed()
+    assert verified(AFTER, conflict=True) == Landed()
+
+
+def test_a_write_turned_down_is_decided_again() -> None:
+    """After a conflict, and after a silent skip by a commit that was undone since."""
+    assert verified(BEFORE, conflict=True) == Again()
+    assert verified(replace(BEFORE, txn_version=5)) == Again()
+    assert verified(LedgerState(txn_version=5, table_version=12, jumps=(12,))) == Again()
+
+
+def test_a_silent_skip_without_an_entry_means_a_lost_ledger() -> None:
+    """Delta knows the number, the history does not: nothing may be guessed."""
+    outcome = verified(BEFORE)
+    assert isinstance(outcome, Refuse)
+    assert isinstance(outcome.error, LedgerLostError)
+
+
+@pytest.mark.parametrize("winner", ["newest", "mine"], ids=["instead of ours", "on top of ours"])
+def test_a_write_overtaken_is_fenced(winner: str) -> None:
+    """Another writer's entry is the newest, beside ours or on it."""
+    other = replace(WRITTEN, attempt="other", parent=winner, query_id="query-2")
+    outcome = verified(LedgerState(other, winner, 6, 12, 12, "later"))
+    assert isinstance(outcome, Refuse)
+    assert isinstance(outcome.error, FencedError)
+    assert outcome.error.winner_query_id == "query-2"
+
+
+def test_a_restore_between_decision_and_write_is_seen() -> None:
+    """The entry below ours is not the one decided on: the error says which RESTORE mends it."""
+    outcome = verified(replace(AFTER, previous="older", entry_version=12, jumps=(11,)))
+    assert isinstance(outcome, Refuse)
+    assert isinstance(outcome.error, RestoredError)
+    assert "RESTORE TABLE … TO VERSION AS OF 10" in str(outcome.error)
+
+
+def test_a_parent_that_was_cleaned_up_is_no_restore() -> None:
+    """Delta may drop old log entries at any commit; a RESTORE does not hide behind that."""
+    cleaned = replace(AFTER, previous=None, truncated=True)
+    assert verified(cleaned) == Landed()
+    assert isinstance(verified(replace(cleaned, jumps=(11,))), Refuse)
+
+
+GOLDEN_ENTRY = LedgerEntry(
+    app_id="orders",
+    txn_version=12,
+    query_id="6f1c0d1e-7f0a-4c4b-9c39-2f7a3a9f4d11",
+    batch_id=11,
+    start=(JournalOffsets({"shop/orders/0": 0, "shop/orders/ü": 128}), None),
+    begin=(JournalOffsets({"shop/orders/0": 1024, "shop/orders/ü": 128}), '{"0":10}'),
+    end=(JournalOffsets({"shop/orders/0": 9007199254740993, "shop/orders/ü": 128}), '{"0":25}'),
+    attempt="0f8e4e0b8f7d4f0f9a3e1d2c3b4a5968",
+    parent="a1b2c3d4e5f60718293a4b5c6d7e8f90",
+)
+
+
+def test_the_stored_form_is_the_golden_one() -> None:
+    """Tables outlive releases: form 1 is written and read exactly so."""
+    text = (GOLDEN / "entry-1.json").read_text(encoding="utf-8").rstrip("\n")
+    assert GOLDEN_ENTRY.to_json() == text
+    assert parse_entry(text, "orders") == GOLDEN_ENTRY
+
+
+def test_a_future_form_fails_well() -> None:
+    """An entry of a later release is not overlooked."""
+    text = (GOLDEN / "entry-from-the-future.json").read_text(encoding="utf-8")
+    with pytest.raises(LedgerFormatError, match="format_version 2 and this release reads 1"):
+        parse_entry(text, "orders")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [None, "", "nightly compaction", '{"app_id":"other","format_version":1}', '{"app_id"', '["app_id"]'],
+    ids=["none", "empty", "prose", "other app", "half a JSON", "list"],
+)
+def test_what_others_write_is_no_entry(text: str | None) -> None:
+    """Other writers put into a commit's metadata what they like."""
+    assert parse_entry(text, "orders") is None
+
+
+@pytest.mark.parametrize("damage", ["attempt", "end", "txn_version"])
+def test_a_damaged_entry_is_refused(damage: str) -> None:
+    """To overlook it would be to take an older entry for the newest."""
+    value = json.loads(GOLDEN_ENTRY.to_json())
+    del value[damage]
+    with pytest.raises(LedgerFormatError, match="missing or of the wrong type"):
+        parse_entry(json.dumps(value), "orders")
+
+
+def test_an_entry_with_a_bad_offset_is_refused() -> None:
+    """The offset's own error is in the text."""
+    value = json.loads(GOLDEN_ENTRY.to_json())
+    value["end"][0]["journals"]["shop/orders/0"] = -1
+    with pytest.raises(LedgerFormatError, match="between 0 and 2"):
+        parse_entry(json.dumps(value), "orders")
+
+
+def test_read_through_joins_the_sources() -> None:
+    """A journal read by two sources is done as far as the slower one is."""
+    both = entry((at(a=10, b=5), "foreign", at(a=7, c=1)))
+    assert both.read_through == {"x/a": 7, "x/b": 5, "x/c": 1}
+
+
+def test_refusals_survive_pickling() -> None:
+    """Spark carries errors between processes."""
+    error = refusal(state((at(a=10),)), batch(4, (at(a=15),), (at(a=20),)))
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_long_list_of_mismatches_is_cut_in_the_text_only() -> None:
+    """Ten are shown, all are in the attribute."""
+    names = [f"j{number:02}" for number in range(12)]
+    known = state((at(**dict.fromkeys(names, 1)),))
+    wanted = batch(4, (at(**dict.fromkeys(names, 5)),), (at(**dict.fromkeys(names, 9)),))
+    error = refusal(known, wanted)
+    assert isinstance(error, GapError)
+    assert len(error.mismatches) == 12
+    assert "and 2 more" in str(error)

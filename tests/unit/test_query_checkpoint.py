@@ -1,0 +1,92 @@
+"""Spark's files of a query checkpoint are read as they are, or refused with their path."""
+
+from __future__ import annotations
+
+import pytest
+
+from gazette_spark.errors import QueryCheckpointError
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.query_checkpoint import (
+    check_pinned,
+    escape_glob,
+    is_inside,
+    metadata_path,
+    offsets_path,
+    parse_offsets,
+    parse_query_id,
+)
+
+OURS = '{"format_version":1,"journals":{"a/b":5},"position":"pinned"}'
+
+
+def test_each_source_has_a_line() -> None:
+    """Ours are positions, others are text as it stands, and a source without an offset is None."""
+    text = f'v1\n{{"batchWatermarkMs":0}}\n{OURS}\n{{"logOffset": 3}}\n-\n17'
+    pinned = JournalOffsets({"a/b": 5}, "pinned")
+    assert parse_offsets(text, "p") == (pinned, '{"logOffset": 3}', None, "17")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        pytest.param("", "version is ''", id="empty"),
+        pytest.param(f"v2\n{{}}\n{OURS}", "version is 'v2'", id="newer"),
+        pytest.param("v1\n{}", "names no source", id="no source"),
+        pytest.param('v1\n{}\n{"format_version":1,"journals":{"a/b":-5}}', "between 0 and", id="bad offset"),
+        pytest.param('v1\n{}\n{"format_version":7,"journals":{}}', "later release", id="newer position"),
+    ],
+)
+def test_a_file_of_another_form_is_refused(text: str, problem: str) -> None:
+    """The error names the file and what is wrong."""
+    with pytest.raises(QueryCheckpointError, match=problem) as caught:
+        parse_offsets(text, "/c/offsets/3")
+    assert "/c/offsets/3" in str(caught.value)
+
+
+def test_a_first_batch_that_is_not_pinned_is_refused() -> None:
+    """Where it began would be written nowhere."""
+    check_pinned((JournalOffsets({"a/b": 5}, "pinned"), "17", None), "p")
+    with pytest.raises(QueryCheckpointError, match="source 0 did not pin"):
+        check_pinned((JournalOffsets({"a/b": 5}),), "p")
+
+
+def test_the_query_id_is_in_the_metadata() -> None:
+    """Anything but an object with an id is refused."""
+    assert parse_query_id('{"id":"q-1"}\n', "p") == "q-1"
+    for text in ("", "{}", '{"id":3}', "nonsense"):
+        with pytest.raises(QueryCheckpointError, match="expected"):
+            parse_query_id(text, "p")
+
+
+def test_paths_of_the_files() -> None:
+    """A slash at the end of the root makes no difference."""
+    assert offsets_path("/c/", 7) == offsets_path("/c", 7) == "/c/offsets/7"
+    assert metadata_path("file:/c") == "file:/c/metadata"
+
+
+@pytest.mark.parametrize(
+    ("path", "directory", "inside"),
+    [
+        pytest.param("/t", "/t", True, id="the same"),
+        pytest.param("/t/_checkpoint", "file:/t", True, id="below, one with scheme"),
+        pytest.param("file:///t/c/", "/t/", True, id="three slashes"),
+        pytest.param("/t/../t/c", "/t", True, id="dots"),
+        pytest.param("/table", "/t", False, id="same beginning"),
+        pytest.param("s3://b/t/c", "s3://b/t", True, id="object store"),
+        pytest.param("s3://b/t/c", "/t", False, id="another store"),
+    ],
+)
+def test_a_checkpoint_inside_the_table_is_seen(path: str, directory: str, *, inside: bool) -> None:
+    """Schemes and slashes do not hide it."""
+    assert is_inside(path, directory) is inside
+
+
+def test_a_relative_path_is_below_the_working_directory() -> None:
+    """As Spark reads it on a local file system."""
+    assert is_inside("t/c", "t")
+    assert not is_inside("t", "/t")
+
+
+def test_glob_letters_are_escaped() -> None:
+    """Spark would take them for a pattern."""
+    assert escape_glob("/a{b}[c]*?\\") == "/a\\{b\\}\\[c\\]\\*\\?\\\\"
