@@ -1,0 +1,160 @@
+"""A Delta table as the sink needs it: its history, what is wrong with it, and one append.
+
+Everything goes through SQL and DataFrames, which Spark Connect has too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import BinaryType
+
+from gazette_spark.delta_history import HistoryRow
+from gazette_spark.errors import QueryCheckpointError, TableRefusedError
+from gazette_spark.ledger import LedgerEntry
+from gazette_spark.query_checkpoint import escape_glob, is_inside
+
+APP_ID_PREFIX = "gazette_spark/"
+"""Comes before the app id in Delta's transaction id, lest it meets another program's."""
+
+RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
+
+DICTIONARY_KEY = "parquet.enable.dictionary#value"
+"""Session key: Delta hands only a few writer options on to Parquet, but all keys of the session."""
+
+
+class DeltaTable:
+    """A Delta table named by its directory or by the catalog. Holds no session, so it pickles."""
+
+    def __init__(self, *, path: str | None, table: str | None) -> None:
+        self.path = path
+        self.table = table
+
+    @property
+    def name(self) -> str:
+        """The table as SQL and errors name it."""
+        return self.table if self.table is not None else f"delta.`{str(self.path).replace('`', '``')}`"
+
+    def history(self, spark: SparkSession, limit: int) -> list[HistoryRow]:
+        """Return the newest commits, newest first; none if there is no table."""
+        rows = self._describe(
+            spark,
+            f"HISTORY {self.name} LIMIT {limit}",
+            "version",
+            "operation",
+            "operationParameters",
+            "userMetadata",
+            "concat(CAST(timestamp AS STRING), ' ', current_timezone()) AS time",
+        )
+        return [
+            HistoryRow(row.version, row.operation, row.operationParameters or {}, row.userMetadata, row.time)
+            for row in rows or []
+        ]
+
+    def check(self, spark: SparkSession, checkpoint: str) -> None:
+        """Refuse a table on which exactly-once cannot be kept.
+
+        Raises:
+            TableRefusedError: saying why.
+        """
+        location = self.path
+        if detail := self._describe(spark, f"DETAIL {self.name}", "location", "properties"):
+            location = detail[0].location
+            kept = detail[0].properties.get(RETENTION_PROPERTY)
+            if kept is not None:
+                problem = (
+                    f"property {RETENTION_PROPERTY} is {kept!r}: Delta would forget what was written and "
+                    "write it twice. "
+                    f"Run ALTER TABLE {self.name} UNSET TBLPROPERTIES ('{RETENTION_PROPERTY}')"
+                )
+                raise TableRefusedError(self.name, problem)
+        elif self.path is not None and _has_files(spark, self.path):
+            raise TableRefusedError(
+                self.name, "the directory holds files but no Delta table; use an empty one"
+            )
+        if location is not None and is_inside(checkpoint, location):
+            problem = (
+                f"the query checkpoint {checkpoint} lies inside the table at {location}; put it elsewhere"
+            )
+            raise TableRefusedError(self.name, problem)
+
+    def append(self, df: DataFrame, entry: LedgerEntry, *, exists: bool) -> None:
+        """Append ``df``, and ``entry`` with it, in one Delta commit; or do nothing, in silence."""
+        options = {
+            "txnAppId": APP_ID_PREFIX + entry.app_id,
+            "txnVersion": str(entry.txn_version),
+            "userMetadata": entry.to_json(),
+            "compression": "zstd",
+        }
+        with _plain_values(df):
+            if self.path is not None:
+                df.write.format("delta").mode("append").options(**options).save(self.path)
+                return
+            assert self.table is not None
+            if not exists:
+                # A table made with rows records neither transaction id nor metadata (Delta 4.4).
+                df.limit(0).write.format("delta").mode("ignore").saveAsTable(self.table)
+            df.writeTo(self.table).options(**options).append()
+
+    def _describe(self, spark: SparkSession, what: str, *columns: str) -> list[Row] | None:
+        """Return the answer of a DESCRIBE statement, None if there is no table."""
+        try:
+            return spark.sql(f"DESCRIBE {what}").selectExpr(*columns).collect()
+        except AnalysisException as error:
+            # A directory without a Delta log is not told from one that does not exist.
+            missing = "TABLE_OR_VIEW_NOT_FOUND" if self.table else "DELTA_TABLE_ONLY_OPERATION"
+            if error.getCondition() == missing:
+                return None
+            raise
+
+
+@contextmanager
+def _plain_values(df: DataFrame) -> Iterator[None]:
+    """Have Parquet write a binary ``value`` without a dictionary.
+
+    Records hardly repeat, and to find that out costs a third of the write's CPU time.
+    """
+    if not any(f.name == "value" and isinstance(f.dataType, BinaryType) for f in df.schema.fields):
+        yield
+        return
+    conf = df.sparkSession.conf
+    before = conf.get(DICTIONARY_KEY, None)
+    conf.set(DICTIONARY_KEY, "false")
+    try:
+        yield
+    finally:
+        if before is None:
+            conf.unset(DICTIONARY_KEY)
+        else:
+            conf.set(DICTIONARY_KEY, before)
+
+
+def read_text(spark: SparkSession, path: str) -> str:
+    """Return a small file's text.
+
+    Raises:
+        QueryCheckpointError: it is missing or empty.
+    """
+    try:
+        rows = spark.read.text(escape_glob(path), wholetext=True).collect()
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        problem = "the file is missing. Is this the checkpoint of the query that calls the sink?"
+        raise QueryCheckpointError(path, problem) from error
+    if len(rows) != 1:
+        raise QueryCheckpointError(path, "the file is empty")
+    return str(rows[0].value)
+
+
+def _has_files(spark: SparkSession, path: str) -> bool:
+    try:
+        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(escape_glob(path))
+        return bool(files.select("path").limit(1).collect())
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return False
+        raise

@@ -1,0 +1,288 @@
+"""The exactly-once Delta writer.
+
+Why a row cannot be lost or doubled:
+
+- **One Delta commit holds the rows of a batch and a ledger entry**: from which offset to which the
+  batch read, and up to where the table is filled. Either both are visible or neither is.
+- **The table decides, not a batch id.** Before it writes, the sink reads the newest entry and compares
+  it with the offsets Spark wrote into the query checkpoint for this batch. It writes only what
+  continues the table, byte by byte; a batch that is in the table is skipped, anything else is refused
+  (:mod:`gazette_spark.ledger`). The source gives the same rows for the same offsets, always.
+- **The write is a compare-and-set.** It carries a Delta transaction id numbered one past the newest
+  entry's, undone ones included. Of two writers that decided on the same entry Delta lets one through.
+- **Silence is not success.** Delta skips a transaction number it knows without a word, and a conflict
+  can be raised for a write that landed. So after each write the sink reads the history again: the
+  newest entry must be its own, and the one before it the one it decided on.
+
+What a crash leaves, and what the next run finds:
+
+========================================  ================================================
+before the Delta commit                   files nobody refers to; the batch is run again
+after it, before Spark's ``commits/<n>``  the entry; the batch is run again, and skipped
+query checkpoint deleted                  the entry; see :meth:`DeltaSink.resume_offsets`
+query checkpoint copied, second writer    an entry of another: one of the two is fenced
+========================================  ================================================
+
+The source's first batch is empty and pins where the query starts. It makes the table and its first
+entry, and on an old table it is where a query that does not continue the table is refused.
+
+Nothing here needs more than Spark Connect offers, but for finding the query checkpoint when its path
+is not given.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import Any
+
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from gazette_spark.delta_history import read_state
+from gazette_spark.delta_table import DeltaTable, read_text
+from gazette_spark.errors import OptionError, QueryCheckpointError, TableRefusedError
+from gazette_spark.failpoints import failpoint
+from gazette_spark.ledger import (
+    Batch,
+    Landed,
+    LedgerEntry,
+    LedgerState,
+    Refuse,
+    Skip,
+    Write,
+    decide,
+    verify,
+)
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.query_checkpoint import (
+    check_pinned,
+    metadata_path,
+    offsets_path,
+    parse_offsets,
+    parse_query_id,
+)
+
+log = logging.getLogger(__name__)
+
+MAX_APP_ID_LENGTH = 512
+
+MAX_TRIES = 5
+"""Writes of one batch that Delta may turn down for reasons that pass, such as a changed schema."""
+
+CONFLICTS = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+"""Delta's conflict errors; they do not share a base."""
+
+
+class DeltaSink:
+    """Writes a stream into a Delta table exactly once.
+
+    To be given to ``foreachBatch``, or started with :meth:`start`. One sink serves one query at a
+    time and is called by one thread.
+    """
+
+    def __init__(
+        self,
+        app_id: str,
+        *,
+        path: str | None = None,
+        table: str | None = None,
+        checkpoint: str | None = None,
+        on_overlap: str = "fail",
+    ) -> None:
+        """Describe the writer; nothing is read or made yet.
+
+        Args:
+            app_id: Name of this stream in the table. Keep it for the table's life; two streams in one
+                table need two.
+            path: Directory of the table.
+            table: Or its name in the catalog.
+            checkpoint: The query's checkpoint directory. Needed for ``foreachBatch`` on Spark Connect.
+            on_overlap: What to do with a batch that is partly in the table: ``fail``.
+        """
+        _check_app_id(app_id)
+        if (path is None) == (table is None):
+            raise OptionError("path and table", f"path={path!r}, table={table!r}", "exactly one of them")
+        if on_overlap != "fail":
+            raise OptionError("on_overlap", repr(on_overlap), "'fail'")
+        self.app_id = app_id
+        self._target = DeltaTable(path=path, table=table)
+        self._checkpoint = checkpoint
+        self._checked = False
+        self._seen: str | None = None
+        """Attempt of the newest entry after this run's last batch. Another there means another writer."""
+
+    def __repr__(self) -> str:
+        return f"DeltaSink({self.app_id!r}, {self._target.name}, seen={self._seen})"
+
+    def start(
+        self,
+        df: DataFrame,
+        *,
+        checkpoint: str | None = None,
+        query_name: str | None = None,
+        **trigger: Any,  # noqa: ANN401 - the types are Spark's
+    ) -> StreamingQuery:
+        """Start the query that writes ``df``.
+
+        Args:
+            df: The stream.
+            checkpoint: Its checkpoint directory, unless the sink has it already.
+            query_name: Name of the query in Spark's listings.
+            trigger: As for ``DataStreamWriter.trigger``, e.g. ``availableNow=True``.
+        """
+        root = checkpoint or self._checkpoint
+        if not root:
+            raise OptionError("checkpoint", "none", "the query's checkpoint directory")
+        if "realTime" in trigger:
+            raise OptionError("trigger", "realTime", "processingTime or availableNow: a batch is one commit")
+        sink = DeltaSink(self.app_id, path=self._target.path, table=self._target.table, checkpoint=root)
+        self._target.check(df.sparkSession, root)
+        writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", root)
+        if query_name:
+            writer = writer.queryName(query_name)
+        if trigger:
+            writer = writer.trigger(**trigger)
+        return writer.start()
+
+    def ledger(self, spark: SparkSession | None = None) -> LedgerEntry | None:
+        """Return the table's newest entry of this app id, None if it has none."""
+        return self._state(spark or _active_session()).entry
+
+    def resume_offsets(self, spark: SparkSession | None = None) -> str | None:
+        """Return the ``startingOffsets`` with which a query without a checkpoint continues the table.
+
+        Returns:
+            JSON, or None if the table has no entry yet: start then where you like.
+        """
+        entry = self.ledger(spark)
+        return JournalOffsets(entry.read_through).to_json() if entry else None
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Bring one batch into the table, or find it there.
+
+        Raises:
+            SinkError: the batch does not continue the table; nothing was written.
+        """
+        failpoint("sink.entry")
+        # Forgotten until this batch is done: whoever runs after a failure is a new writer.
+        seen, self._seen = self._seen, None
+        spark = df.sparkSession
+        root = self._checkpoint or _running_query_checkpoint(spark)
+        if not self._checked:
+            self._target.check(spark, root)
+        batch = self._batch(spark, root, batch_id)
+        self._seen = self._commit_batch(df, batch, seen)
+        if not self._checked:
+            self._target.check(spark, root)  # Again, now that the first batch has made the table.
+            self._checked = True
+        failpoint("sink.return")
+
+    def _commit_batch(self, df: DataFrame, batch: Batch, seen: str | None) -> str | None:
+        """Return the attempt of the newest entry, which holds the batch."""
+        spark = df.sparkSession
+        conflict: PySparkException | None = None
+        for _ in range(MAX_TRIES):
+            before = self._state(spark)
+            decision = decide(before, batch, attempt=uuid.uuid4().hex, seen=seen)
+            if isinstance(decision, Refuse):
+                raise decision.error from conflict
+            if isinstance(decision, Skip):
+                log.info("batch_skipped app_id=%s batch_id=%d", self.app_id, batch.batch_id)
+                return before.entry.attempt if before.entry else None
+            conflict = self._write(df, before, decision)
+            after = self._state(spark, entries=2)
+            outcome = verify(before, after, decision.entry, batch, conflict=conflict is not None)
+            if isinstance(outcome, Refuse):
+                raise outcome.error from conflict
+            if isinstance(outcome, Landed):
+                log.info(
+                    "batch_written app_id=%s batch_id=%d table_version=%d",
+                    self.app_id,
+                    batch.batch_id,
+                    after.entry_version,
+                )
+                return decision.entry.attempt
+        problem = f"batch {batch.batch_id} was turned down {MAX_TRIES} times by commits of others"
+        raise TableRefusedError(self._target.name, problem) from conflict
+
+    def _write(self, df: DataFrame, before: LedgerState, decision: Write) -> PySparkException | None:
+        """Append once; return the conflict, if Delta raises one, for it does not tell the outcome."""
+        failpoint("sink.before_write")
+        conflict: PySparkException | None = None
+        try:
+            self._target.append(df, decision.entry, exists=before.table_version >= 0)
+        except CONFLICTS as error:
+            conflict = error
+        failpoint("sink.after_write")
+        return conflict
+
+    def _state(self, spark: SparkSession, entries: int = 1) -> LedgerState:
+        return read_state(
+            lambda limit: self._target.history(spark, limit),
+            self.app_id,
+            table=self._target.name,
+            entries=entries,
+        )
+
+    def _batch(self, spark: SparkSession, root: str, batch_id: int) -> Batch:
+        """Read from the query checkpoint what the batch is."""
+        path = offsets_path(root, batch_id)
+        end = parse_offsets(read_text(spark, path), path)
+        if batch_id == 0:
+            check_pinned(end, path)
+            begin = ()
+        else:
+            earlier = offsets_path(root, batch_id - 1)
+            begin = parse_offsets(read_text(spark, earlier), earlier)
+        about = metadata_path(root)
+        query_id = parse_query_id(read_text(spark, about), about)
+        return Batch(self._target.name, self.app_id, query_id, batch_id, begin, end)
+
+
+def _check_app_id(app_id: object) -> None:
+    expected = f"a name of 1 to {MAX_APP_ID_LENGTH} printable characters"
+    if not isinstance(app_id, str):
+        raise OptionError("app_id", type(app_id).__name__, expected)
+    if not app_id or app_id != app_id.strip() or not app_id.isprintable() or len(app_id) > MAX_APP_ID_LENGTH:
+        raise OptionError("app_id", repr(app_id[:80]), expected)
+
+
+def _active_session() -> SparkSession:
+    session = SparkSession.getActiveSession()
+    if session is None:
+        raise OptionError("spark", "none, and no session is active in this thread", "a SparkSession")
+    return session
+
+
+def _running_query_checkpoint(spark: SparkSession) -> str:
+    """Ask classic PySpark where the query that runs this thread's batch has its checkpoint."""
+    problem = "not given and cannot be found here: pass checkpoint= to DeltaSink, or use DeltaSink.start"
+    default = SparkSession._instantiatedSession
+    if default is None or not hasattr(spark, "_jsparkSession"):
+        raise QueryCheckpointError("?", problem)
+    query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+    query = default.streams.get(query_id) if query_id else None
+    if query is None:
+        raise QueryCheckpointError("?", problem)
+    return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
