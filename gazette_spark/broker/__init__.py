@@ -1,1 +1,1 @@
-"""An embedded broker for development and tests."""
+"""The embedded broker: a Gazette broker of one process, for development and tests."""

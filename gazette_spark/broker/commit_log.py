@@ -1,0 +1,135 @@
+"""The commit log of a spool: which of the spool's bytes are committed. Format only, no files.
+
+One line per record, a CRC-32 in hex before the JSON. The first line is the header; each commit adds
+one. Reading stops at the first line that is torn or does not match its CRC: what a crash cut short was
+never answered, so nothing promised is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gazette_spark.protocol import protocol_pb2 as pb
+
+FORMAT_VERSION = 1
+
+Registers = tuple[tuple[str, str], ...]
+"""Names and values of a journal's registers, sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolHeader:
+    """Where a spool begins, and the registers the journal had then."""
+
+    journal: str
+    begin: int
+    codec: int
+    registers: Registers
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRecord:
+    """One committed append: the spool reaches to ``end``."""
+
+    end: int
+    sum: bytes
+    """SHA-1 of the spool's bytes up to ``end``."""
+    at: float
+    """Unix seconds."""
+    registers: Registers | None = None
+    """The registers after it; None when they stayed as they were."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedLog:
+    """What could be read of a commit log."""
+
+    header: SpoolHeader | None
+    records: tuple[tuple[CommitRecord, int], ...]
+    """Each commit with the log's length up to and with it."""
+
+
+def encode_header(header: SpoolHeader) -> bytes:
+    """Return the first line of a commit log."""
+    return _line(
+        {
+            "format_version": FORMAT_VERSION,
+            "journal": header.journal,
+            "begin": header.begin,
+            "codec": header.codec,
+            "registers": [list(pair) for pair in header.registers],
+        }
+    )
+
+
+def encode_commit(record: CommitRecord) -> bytes:
+    """Return the line of one commit."""
+    value: dict[str, Any] = {"end": record.end, "sum": record.sum.hex(), "at": record.at}
+    if record.registers is not None:
+        value["registers"] = [list(pair) for pair in record.registers]
+    return _line(value)
+
+
+def parse_log(data: bytes) -> ParsedLog:
+    """Read a commit log up to its last whole line."""
+    header: SpoolHeader | None = None
+    records: list[tuple[CommitRecord, int]] = []
+    position = 0
+    while (newline := data.find(b"\n", position)) >= 0:
+        value = _parse_line(data[position:newline])
+        position = newline + 1
+        if value is None:
+            break
+        if header is None:
+            header = _parse_header(value)
+            if header is None:
+                break
+        else:
+            records.append((_parse_commit(value), position))
+    return ParsedLog(header, tuple(records))
+
+
+def registers_of(labels: pb.LabelSet) -> Registers:
+    """Return a label set as pairs."""
+    return tuple((label.name, label.value) for label in labels.labels)
+
+
+def label_set_of(registers: Registers) -> pb.LabelSet:
+    """Return pairs as a label set."""
+    return pb.LabelSet(labels=[pb.Label(name=name, value=value) for name, value in registers])
+
+
+def _line(value: Mapping[str, Any]) -> bytes:
+    body = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+def _parse_line(line: bytes) -> dict[str, Any] | None:
+    if len(line) < 9 or line[:9] != b"%08x " % zlib.crc32(line[9:]):
+        return None
+    value = json.loads(line[9:])
+    return value if isinstance(value, dict) else None
+
+
+def _parse_header(value: dict[str, Any]) -> SpoolHeader | None:
+    if value.get("format_version") != FORMAT_VERSION:
+        return None
+    return SpoolHeader(value["journal"], value["begin"], value["codec"], _pairs(value["registers"]))
+
+
+def _parse_commit(value: dict[str, Any]) -> CommitRecord:
+    registers = value.get("registers")
+    return CommitRecord(
+        value["end"],
+        bytes.fromhex(value["sum"]),
+        value["at"],
+        None if registers is None else _pairs(registers),
+    )
+
+
+def _pairs(value: list[list[str]]) -> Registers:
+    return tuple((name, text) for name, text in value)
