@@ -1,0 +1,49 @@
+"""Path postfix templates: the part of Gazette's that names fragments by date, Hive style.
+
+Gazette takes any Go text/template. The one form seen in practice formats the time of the fragment's
+first append, and that is the one form known here::
+
+    date={{ .Spool.FirstAppendTime.Format "2006-01-02" }}/hour={{ .Spool.FirstAppendTime.Format "15" }}
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from gazette_spark.errors import ProtocolError
+
+_ACTION = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.DOTALL)
+_TIME_FORMAT = re.compile(r"""\.Spool\.FirstAppendTime\.Format\s+["`]([^"`]*)["`]""")
+_LAYOUT_TOKEN = re.compile("2006|01|02|15|04|05")
+_STRFTIME = {"2006": "%Y", "01": "%m", "02": "%d", "15": "%H", "04": "%M", "05": "%S"}
+
+WHERE = "JournalSpec.Fragment.PathPostfixTemplate"
+
+
+def check_template(template: str) -> None:
+    """Raise ProtocolError unless the template is of the known form."""
+    render_postfix(template, 0.0)
+
+
+def render_postfix(template: str, first_append_time: float) -> str:
+    """Return the path postfix of a spool first appended to at this Unix time, in UTC.
+
+    >>> render_postfix('date={{ .Spool.FirstAppendTime.Format "2006-01-02" }}', 1795240680.0)
+    'date=2026-11-21'
+    """
+    moment = datetime.fromtimestamp(first_append_time, UTC)
+    text = _ACTION.sub(lambda action: _render_action(action[1], moment), template)
+    if "{{" in text or "}}" in text:
+        raise ProtocolError(WHERE, f"unbalanced braces in {template!r}")
+    if any(part in ("", ".", "..") for part in text.split("/")) and text:
+        raise ProtocolError(WHERE, f"{template!r} gives {text!r}, which is not a clean relative path")
+    return text
+
+
+def _render_action(action: str, moment: datetime) -> str:
+    found = _TIME_FORMAT.fullmatch(action)
+    if found is None:
+        known = '{{ .Spool.FirstAppendTime.Format "2006-01-02" }}'
+        raise ProtocolError(WHERE, f"this broker knows {known} only, got {action!r}")
+    return _LAYOUT_TOKEN.sub(lambda token: moment.strftime(_STRFTIME[token[0]]), found[1])
