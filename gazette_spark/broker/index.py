@@ -1,0 +1,97 @@
+"""What a journal can serve: its stored fragments, and the local spools that no store covers yet."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gazette_spark.protocol.fragments import Fragment
+
+HOLE_AGE_S = 6 * 3600
+"""A hole is skipped once the fragment behind it is this old; a younger one may still be uploading."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexView:
+    """One state of a journal's index. Readers keep it for as long as they like."""
+
+    closed: tuple[Fragment, ...] = ()
+    """Fragments that do not grow any more: ascending by begin and by end, none covered by another."""
+    current: Fragment | None = None
+    """The spool being grown; None while it is empty."""
+
+    @property
+    def begin(self) -> int:
+        """Smallest offset of any fragment; 0 without one."""
+        begins = [fragment.begin for fragment in (*self.closed[:1], self.current) if fragment is not None]
+        return min(begins, default=0)
+
+    @property
+    def end(self) -> int:
+        """Largest end of any fragment; 0 without one. This is the write head readers are told."""
+        ends = [fragment.end for fragment in (*self.closed[-1:], self.current) if fragment is not None]
+        return max(ends, default=0)
+
+    def fragments(self) -> Iterator[Fragment]:
+        """Yield every fragment, ascending."""
+        yield from self.closed
+        if self.current is not None and (not self.closed or self.current.end > self.closed[-1].end):
+            yield self.current
+
+    def covering(self, offset: int) -> tuple[Fragment | None, Fragment | None]:
+        """Find the fragment that covers the offset and reaches furthest.
+
+        Returns:
+            (it, None), or (None, the next fragment behind the offset) - which may be None, too.
+        """
+        current = self.current
+        if current is not None and current.begin <= offset < current.end:
+            return current, None
+        at = bisect_right(self.closed, offset, key=lambda fragment: fragment.begin) - 1
+        if at >= 0 and self.closed[at].end > offset:
+            return self.closed[at], None
+        behind = [*self.closed[at + 1 : at + 2]]
+        if current is not None and current.begin > offset:
+            behind.append(current)
+        following = min(behind, key=lambda fragment: fragment.begin, default=None)
+        return None, following
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """Where a read continues."""
+
+    offset: int
+    """Effective offset; past the wanted one after a jump."""
+    fragment: Fragment | None
+    """The fragment that covers it; None if nothing can be read there yet."""
+    write_head: int
+
+
+def resolve_read(view: IndexView, offset: int, begin_mod_time: int, now: float) -> Resolution:
+    """Find what a read at the offset is given.
+
+    Args:
+        view: the index.
+        offset: wanted offset; -1 is the write head.
+        begin_mod_time: stored fragments older than this Unix second are passed over.
+        now: Unix seconds; decides whether a hole is old enough to be skipped.
+    """
+    if offset == -1:
+        offset = view.end
+    while True:
+        fragment, following = view.covering(offset)
+        if fragment is not None and 0 != fragment.mod_time < begin_mod_time:
+            offset = fragment.end
+        elif fragment is None and following is not None and _may_jump(view, following, now):
+            offset = following.begin
+        else:
+            return Resolution(offset, fragment, view.end)
+
+
+def _may_jump(view: IndexView, following: Fragment, now: float) -> bool:
+    if following.mod_time == 0:
+        return False
+    is_first = bool(view.closed) and following == view.closed[0]
+    return is_first or following.mod_time < now - HOLE_AGE_S

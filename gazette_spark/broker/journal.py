@@ -1,0 +1,308 @@
+"""One journal: its spools, its index, and the threads that append to it, read it and persist it.
+
+Two locks. The *turnstile* is the journal's pipeline: whoever has the turn - an append, the pulse - may
+write to the current spool and roll it. The *condition* guards what readers see: the spec, the list of
+spools and the index view. It is held for moments only, never while bytes are written, so that readers do
+not wait for appends. A thread with the turn may take the condition, never the other way round.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gazette_spark.broker.append_fsm import AppendPlan, JournalHead, plan_append
+from gazette_spark.broker.append_txn import AppendTxn
+from gazette_spark.broker.codecs import encode
+from gazette_spark.broker.commit_log import SpoolHeader, label_set_of
+from gazette_spark.broker.fragment_store import FragmentStore, open_store
+from gazette_spark.broker.index import IndexView, Resolution, resolve_read
+from gazette_spark.broker.postfix import render_postfix
+from gazette_spark.broker.spool import Spool, SpoolData
+from gazette_spark.broker.turnstile import Turnstile
+from gazette_spark.errors import GazetteError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import CoverSet, Fragment
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSettings:
+    """What every journal of a broker shares."""
+
+    root: Path
+    is_journal: Callable[[str], bool]
+    """Whether a name is another journal's, whose files must be left alone."""
+    fsync: bool = False
+    clock: Callable[[], float] = time.time
+    on_sealed: Callable[[LiveJournal], None] = lambda _journal: None
+    """Called, with the turn held, after a spool was closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a read at an offset is given: where it continues, and what to read the bytes from."""
+
+    resolution: Resolution
+    version: int
+    """Number of the index state this comes from; wait for a change of it."""
+    spool: SpoolData | None = None
+    """The data of a local fragment."""
+    store: FragmentStore | None = None
+    """The store of a stored fragment."""
+
+
+class JournalClosedError(GazetteError):
+    """The journal was deleted, or the broker stops. Stays inside the broker."""
+
+
+class LiveJournal:
+    """A journal that a running broker serves. Methods may be called by any thread, as each one says."""
+
+    def __init__(self, spec: pb.JournalSpec, directory: Path, settings: JournalSettings) -> None:
+        self.name = spec.name
+        self.spec = spec
+        self.turnstile = Turnstile()
+        self.changed = threading.Condition()
+        self.closed = False
+        """No read or append may begin or go on waiting."""
+        self.deleted = False
+        """No append may be committed either."""
+        self._directory = directory
+        self._settings = settings
+        self._store_lock = threading.Lock()
+        """Held by listings and uploads: a listing begun before an upload must not undo it."""
+        self._stores: dict[str, FragmentStore] = {}
+        self._stored = CoverSet()
+        self._version = 0
+        self._view = IndexView()
+        self._serial = 0
+        self._sealed, self._spool = self._recover()
+        self.use_spec(spec)
+
+    def __repr__(self) -> str:
+        return f"LiveJournal({self.name!r}, {self._spool!r}, sealed={len(self._sealed)})"
+
+    # -- Appends. The caller has the turn.
+
+    def head(self) -> JournalHead:
+        """Return what the preconditions of an append are checked against."""
+        spool, view = self._spool, self._view
+        return JournalHead(
+            spool_begin=spool.begin,
+            spool_end=spool.end,
+            spool_codec=spool.header.codec,
+            first_append_time=spool.first_append_time,
+            index_begin=view.begin,
+            index_end=view.end,
+            registers=label_set_of(spool.registers),
+        )
+
+    def plan(self, request: pb.AppendRequest) -> AppendPlan:
+        """Check the preconditions of an append."""
+        return plan_append(self.head(), self.spec, request, self._settings.clock())
+
+    def start_append(self, plan: AppendPlan) -> AppendTxn:
+        """Roll as planned and begin an append at the write head."""
+        if plan.roll_to is not None:
+            self.roll(plan.roll_to)
+        return AppendTxn(self._spool, self._settings.clock, self._publish)
+
+    def roll(self, begin: int | None = None) -> None:
+        """Close the current spool, if it holds anything, and begin the next one."""
+        old = self._spool
+        header = SpoolHeader(
+            self.name,
+            old.end if begin is None else begin,
+            self.spec.fragment.compression_codec,
+            old.registers,
+        )
+        spool = self._make_spool(header)
+        if header.begin or header.registers:
+            spool.write_header()
+            spool.release()
+        with self.changed:
+            if old.length:
+                self._sealed.append(old)
+            self._spool = spool
+            self._update_view()
+        if old.length:
+            old.release()
+            self._settings.on_sealed(self)
+        else:
+            old.delete()
+
+    def pulse(self) -> None:
+        """Do what an empty append would: roll if it is time."""
+        plan = self.plan(pb.AppendRequest(journal=self.name))
+        if plan.status == pb.OK and plan.roll_to is not None and self._spool.length:
+            self.roll(plan.roll_to)
+
+    def _publish(self) -> None:
+        with self.changed:
+            self._update_view(same_closed=True)
+
+    # -- Reads. Any thread.
+
+    @property
+    def view(self) -> IndexView:
+        """The index as it is now."""
+        return self._view
+
+    def serve(self, offset: int, begin_mod_time: int) -> Served:
+        """Find what a read at the offset is given, and hold on to its bytes."""
+        with self.changed:
+            if self.closed:
+                raise JournalClosedError
+            now = self._settings.clock()
+            resolution = resolve_read(self._view, offset, begin_mod_time, now)
+            fragment = resolution.fragment
+            if fragment is None:
+                return Served(resolution, self._version)
+            if fragment.mod_time:
+                return Served(resolution, self._version, store=self.store_of(fragment))
+            return Served(resolution, self._version, spool=self._spool_of(fragment).data())
+
+    def wait_for_change(self, version: int, still_wanted: Callable[[], bool]) -> None:
+        """Wait until the index is no longer at ``version``, the journal closes, or nobody wants it."""
+        with self.changed:
+            while self._version == version and not self.closed and still_wanted():
+                self.changed.wait()
+
+    def wake(self) -> None:
+        """Have every waiting thread ask whether it is still wanted."""
+        with self.changed:
+            self.changed.notify_all()
+        self.turnstile.wake()
+
+    def store_of(self, fragment: Fragment) -> FragmentStore:
+        """Return the store that holds a stored fragment."""
+        return self._stores[fragment.backing_store]
+
+    def _spool_of(self, fragment: Fragment) -> Spool:
+        return next(one for one in (self._spool, *reversed(self._sealed)) if one.begin == fragment.begin)
+
+    # -- Stores and spec. Any thread.
+
+    @property
+    def first_store(self) -> FragmentStore | None:
+        """The store new fragments go to."""
+        urls = self.spec.fragment.stores
+        return self._stores[urls[0]] if urls else None
+
+    def use_spec(self, spec: pb.JournalSpec) -> None:
+        """Take up a spec, new or changed, and list its stores."""
+        stores = {url: open_store(self._settings.root, url) for url in spec.fragment.stores}
+        with self.changed:
+            self.spec = spec
+            # A store left out of the spec may still serve fragments found before the next listing.
+            self._stores = self._stores | stores
+        self.refresh()
+
+    def refresh(self) -> None:
+        """List the stores and take up what they hold now."""
+        with self._store_lock:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        listed: list[Fragment] = []
+        for url in self.spec.fragment.stores:
+            try:
+                listed.extend(self._stores[url].list(self.name, self._settings.is_journal))
+            except OSError as error:
+                _log.warning("store_listing_failed journal=%s store=%s error=%s", self.name, url, error)
+                return
+        # In order each one goes to the end of the set, and of equal ends the widest comes first.
+        stored = CoverSet.of(sorted(listed, key=lambda one: (one.begin, -one.end)))
+        with self.changed:
+            self._stored = stored
+            self._drop_covered()
+            self._update_view()
+
+    def sealed(self) -> list[Spool]:
+        """Return the closed spools that are not stored yet, oldest first."""
+        with self.changed:
+            return list(self._sealed)
+
+    def persist(self) -> None:
+        """Write every closed spool to the first store.
+
+        Raises:
+            OSError: the store refused one; it and later ones stay where they are.
+        """
+        with self._store_lock:
+            store = self.first_store
+            for spool in self.sealed() if store is not None else []:
+                assert store is not None
+                self._persist(spool, store)
+
+    def _persist(self, spool: Spool, store: FragmentStore) -> None:
+        postfix = render_postfix(self.spec.fragment.path_postfix_template, spool.first_append_time)
+        fragment = replace(spool.fragment, path_postfix=postfix)
+        blocks = encode(spool.blocks(), fragment.codec)
+        stored = store.put(fragment, blocks, fsync=self._settings.fsync)
+        with self.changed:
+            self._stored.add(stored)
+            self._drop_covered()
+            self._update_view()
+
+    def close(self, *, delete: bool) -> None:
+        """End reads and appends; with ``delete``, drop the spools, too."""
+        with self.changed:
+            self.closed = True
+            self.deleted = delete
+            self.changed.notify_all()
+        self.turnstile.wake()
+        if delete:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def release(self) -> None:
+        """Close the files. Nobody may append any more."""
+        for spool in (*self._sealed, self._spool):
+            spool.release()
+
+    # -- With the condition held.
+
+    def _update_view(self, *, same_closed: bool = False) -> None:
+        if same_closed:  # Commits are many, and the closed fragments may be, too.
+            closed = self._view.closed
+        else:
+            # The stored one of an equal span stays: it comes later.
+            local = (spool.fragment for spool in self._sealed)
+            closed = tuple(CoverSet.of((*local, *self._stored)) if self._sealed else self._stored)
+        current = self._spool.fragment if self._spool.length else None
+        self._view = IndexView(closed, current)
+        self._version += 1
+        self.changed.notify_all()
+
+    def _drop_covered(self) -> None:
+        for spool in [one for one in self._sealed if self._stored.is_covered(one.begin, one.end)]:
+            self._sealed.remove(spool)
+            spool.delete()
+
+    # -- Start.
+
+    def _recover(self) -> tuple[list[Spool], Spool]:
+        stems = sorted({path.with_suffix("") for path in self._directory.glob("*.log")})
+        found = [Spool.recover(stem, fsync=self._settings.fsync) for stem in stems]
+        spools = [spool for spool in found if spool is not None]
+        self._serial = int(stems[-1].name) if stems else 0
+        if not spools:
+            codec = self.spec.fragment.compression_codec
+            return [], self._make_spool(SpoolHeader(self.name, 0, codec, ()))
+        *older, current = spools
+        for spool in older:
+            if not spool.length:
+                spool.delete()
+            spool.release()
+        return [spool for spool in older if spool.length], current
+
+    def _make_spool(self, header: SpoolHeader) -> Spool:
+        self._serial += 1
+        return Spool(self._directory / f"{self._serial:08d}", header, fsync=self._settings.fsync)
