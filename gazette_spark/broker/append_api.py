@@ -1,0 +1,206 @@
+"""The Append RPC: take a stream of chunks, and commit all of it or nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gazette_spark.broker import append_fsm
+from gazette_spark.broker.append_fsm import StreamEvent, StreamState, SuspendStep
+from gazette_spark.broker.append_txn import AppendTxn, Committed
+from gazette_spark.broker.call import Call, ServiceContext, await_revision, resolve
+from gazette_spark.broker.flow_control import TICK_S, MinRate
+from gazette_spark.broker.journal import JournalClosedError, LiveJournal
+from gazette_spark.broker.message_pump import MessagePump, NoMessage
+from gazette_spark.errors import NotAllowedError, ProtocolError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.protocol.requests import validate_append_request
+
+FIRST_MESSAGE_TIMEOUT_S = 10.0
+"""A client that opens an append and says nothing holds a thread for this long."""
+
+_Suspend = pb.JournalSpec.Suspend
+
+
+@dataclass(eq=False)
+class AppendAbortedError(ProtocolError):
+    """The append's stream broke a rule, and was rolled back. Its text is Gazette's own."""
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+def append(context: ServiceContext, messages: Iterator[pb.AppendRequest], call: Call) -> pb.AppendResponse:
+    """Serve one append.
+
+    Raises:
+        ProtocolError: the request or its stream breaks a rule; nothing was appended.
+        JournalClosedError: the broker stops; nothing was appended.
+        OSError: the disk refused; nothing was appended.
+    """
+    pump = MessagePump(messages, context.pumps)
+    try:
+        request = _first_message(context, pump)
+        if not await_revision(context, request.min_etcd_revision, call):
+            raise JournalClosedError
+        resolved = resolve(context, request.journal)
+        journal = resolved.journal
+        if journal is None:
+            return _refusal(context, resolved.status)
+        call.wake_when_over(journal.wake)
+        with journal.turnstile.turn(lambda: call.is_wanted() and not journal.closed) as granted:
+            if journal.deleted:
+                return _refusal(context, pb.JOURNAL_NOT_FOUND)
+            if not granted or journal.closed:
+                raise JournalClosedError
+            return _AppendTurn(context, request, journal, call).run(pump)
+    finally:
+        pump.close()
+
+
+def _first_message(context: ServiceContext, pump: MessagePump[pb.AppendRequest]) -> pb.AppendRequest:
+    request = pump.take(FIRST_MESSAGE_TIMEOUT_S)
+    if isinstance(request, NoMessage):
+        raise _aborted(append_fsm.UNEXPECTED_EOF)
+    validate_append_request(request)
+    if request.HasField("header"):
+        context.identity.check_proxied(request.header)
+    return request
+
+
+def _refusal(context: ServiceContext, status: int, problem: str = "") -> pb.AppendResponse:
+    routed = status != pb.JOURNAL_NOT_FOUND
+    return pb.AppendResponse(
+        status=pb.Status.Name(status), header=context.header(routed=routed), store_health_error=problem
+    )
+
+
+def _aborted(text: str) -> AppendAbortedError:
+    return AppendAbortedError("append stream", text)
+
+
+class _AppendTurn:
+    """One append that has its journal's turn."""
+
+    def __init__(
+        self, context: ServiceContext, request: pb.AppendRequest, journal: LiveJournal, call: Call
+    ) -> None:
+        self._context = context
+        self._request = request
+        self._journal = journal
+        self._call = call
+        self._chunks = 0
+
+    def run(self, pump: MessagePump[pb.AppendRequest]) -> pb.AppendResponse:
+        """Check the preconditions, stage the content, commit."""
+        journal, request = self._journal, self._request
+        if (store := journal.first_store) is not None and (problem := store.problem()):
+            return _refusal(self._context, pb.FRAGMENT_STORE_UNHEALTHY, problem)
+        if self._is_suspended():
+            return _refusal(self._context, pb.SUSPENDED)
+        plan = journal.plan(request)
+        if plan.status != pb.OK:
+            return self._precondition_failed(plan.status)
+        txn = journal.start_append(plan)
+        committed: Committed | None = None
+        try:
+            self._stage(txn, pump)
+            committed = self._commit(txn)
+        except NotAllowedError:
+            return _refusal(self._context, pb.NOT_ALLOWED)
+        finally:
+            if committed is None:
+                txn.roll_back()
+        return self._answer(committed)
+
+    def _is_suspended(self) -> bool:
+        """Act on the request's suspend field; whether the append ends there."""
+        journal = self._journal
+        step = append_fsm.suspend_step(journal.spec.suspend.level, self._request)
+        if step is SuspendStep.RESUME:
+            registry = self._context.registry
+            registry.set_suspension(journal.name, _Suspend.NONE, journal.spec.suspend.offset)
+        if step is SuspendStep.TRY:
+            return self._try_suspend()
+        return step is SuspendStep.REFUSE
+
+    def _try_suspend(self) -> bool:
+        journal = self._journal
+        ignore_age = self._request.suspend == pb.AppendRequest.SUSPEND_NOW
+        head = journal.head()
+        if ignore_age and head.spool_end > head.spool_begin:
+            journal.roll()
+            journal.persist()
+        present = journal.spec.suspend.level
+        held = [(fragment.end, fragment.mod_time) for fragment in journal.view.fragments()]
+        reachable = append_fsm.suspend_level(held, journal.spec, ignore_age=ignore_age, now=time.time())
+        level = max(present, reachable)
+        if level != present:
+            offset = max(head.spool_end, head.index_end, journal.spec.suspend.offset)
+            self._context.registry.set_suspension(journal.name, level, offset)
+        return level != _Suspend.NONE
+
+    def _precondition_failed(self, status: int) -> pb.AppendResponse:
+        response = _refusal(self._context, status)
+        if status == pb.REGISTER_MISMATCH:
+            response.registers.CopyFrom(self._journal.head().registers)
+            response.registers.SetInParent()  # An absent empty set is refused by Gazette's client.
+        return response
+
+    def _stage(self, txn: AppendTxn, pump: MessagePump[pb.AppendRequest]) -> None:
+        """Take the stream to its end; raise unless it ends in a commit."""
+        state = StreamState.CONTENT
+        rate = MinRate.start(self._context.min_append_rate, time.monotonic())
+        while state is not StreamState.COMMIT:
+            message = pump.take(TICK_S)
+            rate = rate.at_time(time.monotonic())
+            if message is NoMessage.NOT_YET:
+                if rate.underflow:
+                    raise _aborted(append_fsm.UNDERFLOW)
+                continue
+            if message is NoMessage.BROKEN:
+                raise _aborted(append_fsm.UNEXPECTED_EOF)
+            if isinstance(message, NoMessage):
+                event = StreamEvent.HALF_CLOSE
+            else:
+                event = append_fsm.classify(message)
+                self._chunks += 1
+            state, problem = append_fsm.TRANSITIONS[state, event]
+            if problem:
+                raise _aborted(problem)
+            if event is StreamEvent.CHUNK and not isinstance(message, NoMessage):
+                if not append_fsm.may_carry_content(self._journal.spec, self._request):
+                    raise NotAllowedError(self._journal.name)
+                txn.write(message.content)
+                rate = rate.delivered(len(message.content))
+
+    def _commit(self, txn: AppendTxn) -> Committed:
+        if not self._call.is_wanted():
+            raise _aborted(append_fsm.UNEXPECTED_EOF)
+        if self._journal.deleted:
+            raise _aborted(f"journal {self._journal.name} was deleted during the append")
+        if not append_fsm.modifies_registers(self._request):
+            return txn.commit_append(txn.registers)
+        if not txn.size:
+            raise _aborted(append_fsm.REGISTERS_NEED_CONTENT)
+        return txn.commit_append(append_fsm.next_registers(txn.registers, self._request))
+
+    def _answer(self, committed: Committed) -> pb.AppendResponse:
+        fragment = Fragment(
+            journal=self._journal.name,
+            begin=committed.begin,
+            end=committed.end,
+            sum=committed.sum,
+            codec=committed.codec,
+        )
+        response = pb.AppendResponse(
+            status=pb.OK,
+            header=self._context.header(),
+            commit=fragment.to_pb(),
+            registers=committed.registers,
+            total_chunks=self._chunks,
+        )
+        response.registers.SetInParent()  # An absent empty set is refused by Gazette's client.
+        return response

@@ -1,0 +1,217 @@
+"""A Gazette broker inside this process.
+
+What it promises:
+
+* The Journal service over gRPC as Gazette's own brokers serve it - List, Apply, Read, Append,
+  ListFragments, FragmentStoreHealth - so that ``gazctl`` and every Gazette client work against it.
+* What it answered stays: specs, revisions, registers, write heads and the bytes not yet in a fragment
+  file survive the end of the process, SIGKILL included. A power cut is survived with ``fsync=True``.
+* Fragment files under the root have Gazette's names and codecs; a Gazette broker given the same root
+  lists and reads them, and the other way round.
+* One broker at a time uses a root; a second one is refused.
+
+What it leaves out: replication and Etcd (it is the one broker of its cluster and primary of every
+journal), authorization, TLS, the HTTP gateway, ``max_append_rate``. It listens on the loopback
+interface unless told otherwise. It is for development and tests.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from gazette_spark.broker.call import ServiceContext
+from gazette_spark.broker.identity import BrokerIdentity
+from gazette_spark.broker.journal import JournalSettings, LiveJournal
+from gazette_spark.broker.persister import Persister
+from gazette_spark.broker.registry import JournalRegistry
+from gazette_spark.broker.service import JournalService
+from gazette_spark.errors import OptionError
+from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
+
+PULSE_INTERVAL_S = 60.0
+"""Gazette's own: within it an idle journal's first fragment is stored, and flush intervals are seen."""
+
+MIN_APPEND_RATE = 1 << 16
+"""Gazette's own, in bytes per second: a slower append is aborted so that others get their turn."""
+
+CHUNK_BYTES = 1 << 18
+"""Content per message of a read; Gazette sends 32 KiB, which costs Python eight times the messages."""
+
+MAX_REQUEST_BYTES = 4 << 20
+"""Gazette's own limit of a request's size."""
+
+THREADS = 512
+"""Most threads that serve calls; made as they are needed."""
+
+RESERVED_THREADS = 64
+"""Threads that reads and watches, which may last for ever, leave to other calls."""
+
+STOP_GRACE_S = 5.0
+"""Time that calls in progress have to end when the broker stops."""
+
+
+class EmbeddedBroker:
+    """A running broker, or one about to be. Any thread may call anything; a context manager."""
+
+    def __init__(
+        self,
+        root: Path | str,
+        *,
+        port: int = 0,
+        host: str = "127.0.0.1",
+        pulse_interval_s: float = PULSE_INTERVAL_S,
+        min_append_rate: int = MIN_APPEND_RATE,
+        chunk_bytes: int = CHUNK_BYTES,
+        threads: int = THREADS,
+        fsync: bool = False,
+    ) -> None:
+        """Prepare a broker; entering it, or :meth:`start`, runs it.
+
+        Args:
+            root: directory of the fragment stores and, in ``.gazette``, of the broker's state. Made if
+                it does not exist.
+            port: 0 takes any free one.
+            host: address to listen on.
+            pulse_interval_s: time between two looks at an idle journal, at the latest.
+            min_append_rate: bytes a second that an append has to deliver; 0 lets it stall for ever.
+            chunk_bytes: most content in one message of a read.
+            threads: most threads serving calls; reads and watches use all but 64 of them, or half.
+            fsync: force every append to the disk before it is answered.
+        """
+        self.root = Path(root)
+        self.host = host
+        self.port = port
+        self._options = (pulse_interval_s, min_append_rate, chunk_bytes, threads)
+        self._fsync = fsync
+        self._lock = threading.Lock()
+        self._running: _Running | None = None
+
+    def __repr__(self) -> str:
+        state = self.endpoint if self._running is not None else "stopped"
+        return f"EmbeddedBroker({str(self.root)!r}, {state})"
+
+    @classmethod
+    def start(cls, root: Path | str, **options: Any) -> Self:  # noqa: ANN401 - those of __init__
+        """Make a broker and run it. Stop it by :meth:`stop`, or use it as a context manager."""
+        broker = cls(root, **options)
+        broker._run()
+        return broker
+
+    def __enter__(self) -> Self:
+        self._run()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def endpoint(self) -> str:
+        """Address of the running broker, ``http://host:port``."""
+        return f"http://{self.host}:{self.port}"
+
+    def stop(self) -> None:
+        """End every call, finish uploads in progress, keep the rest on disk. Again does nothing."""
+        with self._lock:
+            running, self._running = self._running, None
+        if running is not None:
+            running.stop()
+
+    def flush(self, timeout_s: float = 60.0) -> None:
+        """Close every spool and wait until the stores hold them.
+
+        Raises:
+            TimeoutError: uploads did not end in time.
+        """
+        running = self._running
+        if running is None:
+            raise RuntimeError("the broker is not running")
+        running.flush(timeout_s)
+
+    def _run(self) -> None:
+        with self._lock:
+            if self._running is None:
+                pulse_interval_s, min_append_rate, chunk_bytes, threads = self._options
+                self._running = _Running(
+                    self, pulse_interval_s, min_append_rate, chunk_bytes, threads, fsync=self._fsync
+                )
+
+
+class _Running:
+    """Everything a running broker owns."""
+
+    def __init__(
+        self,
+        broker: EmbeddedBroker,
+        pulse_interval_s: float,
+        min_append_rate: int,
+        chunk_bytes: int,
+        threads: int,
+        *,
+        fsync: bool,
+    ) -> None:
+        settings = JournalSettings(
+            root=broker.root, is_journal=lambda _name: False, fsync=fsync, on_sealed=self._on_sealed
+        )
+        self.registry = JournalRegistry(broker.root, settings)
+        self.persister = Persister(self.registry.journals, pulse_interval_s)
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="gazette-serve")
+        self.pumps = ThreadPoolExecutor(threads, thread_name_prefix="gazette-pump")
+        options = [
+            ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.so_reuseport", 0),  # A port in use is refused, not shared.
+        ]
+        self.server = grpc.server(self.pool, options=options)
+        try:
+            broker.port = _bind(self.server, broker.host, broker.port)
+            identity = BrokerIdentity(self.registry.catalog.cluster_id, broker.endpoint)
+            service = ServiceContext(
+                self.registry, self.persister, identity, self.pumps, min_append_rate, chunk_bytes
+            )
+            max_streams = max(threads - RESERVED_THREADS, threads // 2)
+            pb_grpc.add_JournalServicer_to_server(JournalService(service, max_streams), self.server)
+            self.persister.start()
+            self.server.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _on_sealed(self, journal: LiveJournal) -> None:
+        if journal.first_store is not None:
+            self.persister.upload(journal)
+
+    def flush(self, timeout_s: float) -> None:
+        for journal in self.registry.journals():
+            with journal.turnstile.turn(lambda: True):
+                head = journal.head()
+                if head.spool_end > head.spool_begin:
+                    journal.roll()
+            if journal.first_store is not None and journal.sealed():
+                self.persister.upload(journal)
+        if not self.persister.wait_idle(timeout_s):
+            raise TimeoutError(f"uploads did not end within {timeout_s:g} s")
+
+    def stop(self) -> None:
+        self.registry.stop()
+        self.server.stop(STOP_GRACE_S).wait()
+        # No thread may touch a file once the root is given up.
+        self.pool.shutdown(wait=True)
+        self.pumps.shutdown(wait=True)
+        self.persister.stop()
+        self.registry.close()
+
+
+def _bind(server: grpc.Server, host: str, port: int) -> int:
+    try:
+        return int(server.add_insecure_port(f"{host}:{port}"))
+    except RuntimeError as error:
+        expected = "a port nobody listens on, or 0 for any free one"
+        raise OptionError("port", f"{host}:{port}", expected) from error

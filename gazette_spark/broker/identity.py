@@ -1,0 +1,54 @@
+"""Who the broker says it is, and the header of its answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gazette_spark.errors import ProtocolError
+from gazette_spark.protocol import protocol_pb2 as pb
+
+_ETCD_MEMBER = 1
+_RAFT_TERM = 1
+
+NO_PRIMARY = -1
+"""A route without members has to say so: the default, 0, would name the first of none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerIdentity:
+    """The one broker of its cluster, and the primary of every journal."""
+
+    cluster_id: int
+    endpoint: str
+    zone: str = "local"
+    suffix: str = "embedded"
+
+    @property
+    def process_id(self) -> pb.ProcessSpec.ID:
+        """The broker's process id."""
+        return pb.ProcessSpec.ID(zone=self.zone, suffix=self.suffix)
+
+    def route(self) -> pb.Route:
+        """Return the route of every journal."""
+        return pb.Route(members=[self.process_id], primary=0, endpoints=[self.endpoint])
+
+    def header(self, revision: int, *, routed: bool = True) -> pb.Header:
+        """Return a header at a revision; without a route where no journal is meant or known."""
+        return pb.Header(
+            process_id=self.process_id,
+            route=self.route() if routed else pb.Route(primary=NO_PRIMARY),
+            etcd=pb.Header.Etcd(
+                cluster_id=self.cluster_id, member_id=_ETCD_MEMBER, revision=revision, raft_term=_RAFT_TERM
+            ),
+        )
+
+    def check_proxied(self, header: pb.Header) -> None:
+        """Refuse a request that another broker, or a caller of another cluster, routed here by mistake."""
+        if header.etcd.cluster_id != self.cluster_id:
+            named_cluster = header.etcd.cluster_id
+            problem = f"request Etcd ClusterId doesn't match our own ({named_cluster} vs {self.cluster_id})"
+            raise ProtocolError("Header.Etcd", problem)
+        named = header.process_id
+        if (named.zone or named.suffix) and named != self.process_id:
+            problem = f"request ProcessId doesn't match our own ({named.zone}/{named.suffix})"
+            raise ProtocolError("Header.ProcessId", problem)

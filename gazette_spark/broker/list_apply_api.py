@@ -1,0 +1,89 @@
+"""The List and Apply RPCs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gazette_spark.broker.call import Call, ServiceContext
+from gazette_spark.broker.state import Catalog, CatalogEntry
+from gazette_spark.protocol import labels
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.requests import validate_apply_request, validate_list_request
+
+JOURNALS_PER_MESSAGE = 25
+"""Gazette's own page; more would be allowed."""
+
+
+def list_journals(context: ServiceContext, request: pb.ListRequest, call: Call) -> Iterator[pb.ListResponse]:
+    """Serve a snapshot, or with ``watch`` one after each change until the client or the broker ends it."""
+    validate_list_request(request)
+    selector = labels.expand_prefix(request.selector)
+    if not request.watch:
+        catalog = context.registry.catalog
+        yield from _snapshot(context, catalog, select(catalog, selector))
+        return
+    yield from _watch(context, request, selector, call)
+
+
+def _watch(
+    context: ServiceContext, request: pb.ListRequest, selector: pb.LabelSelector, call: Call
+) -> Iterator[pb.ListResponse]:
+    registry = context.registry
+    call.wake_when_over(registry.wake)
+    resume = request.watch_resume.etcd.revision if request.HasField("watch_resume") else 0
+    if not registry.wait_for(lambda catalog: catalog.revision > resume, call.is_wanted):
+        return
+    sent: tuple[int, int] | None = None
+    while call.is_wanted():
+        catalog = registry.catalog
+        entries = select(catalog, selector)
+        mark = (len(entries), max((entry.mod_revision for entry in entries), default=0))
+        if mark != sent:
+            sent = mark
+            yield from _snapshot(context, catalog, entries)
+            yield pb.ListResponse()  # Ends the snapshot.
+        seen = catalog.revision
+        if not registry.wait_for(lambda now, seen=seen: now.revision > seen, call.is_wanted):  # type: ignore[misc]
+            return
+
+
+def select(catalog: Catalog, selector: pb.LabelSelector) -> list[CatalogEntry]:
+    """Return the entries the selector matches, ascending by name."""
+    found = (
+        entry
+        for _, entry in sorted(catalog.journals.items())
+        if labels.selector_matches(selector, labels.labels_with_name(entry.spec))
+    )
+    return list(found)
+
+
+def _snapshot(
+    context: ServiceContext, catalog: Catalog, entries: list[CatalogEntry]
+) -> Iterator[pb.ListResponse]:
+    route = context.identity.route()
+    for start in range(0, len(entries) or 1, JOURNALS_PER_MESSAGE):
+        page = entries[start : start + JOURNALS_PER_MESSAGE]
+        response = pb.ListResponse(
+            journals=[
+                pb.ListResponse.Journal(
+                    spec=entry.spec,
+                    mod_revision=entry.mod_revision,
+                    create_revision=entry.create_revision,
+                    route=route,
+                )
+                for entry in page
+            ]
+        )
+        if start == 0:
+            response.header.CopyFrom(context.identity.header(catalog.revision, routed=False))
+        yield response
+
+
+def apply_changes(context: ServiceContext, request: pb.ApplyRequest) -> pb.ApplyResponse:
+    """Serve one transaction: all changes, or none."""
+    validate_apply_request(request)
+    revision = context.registry.apply(request.changes)
+    if revision is None:
+        header = context.header(routed=False)
+        return pb.ApplyResponse(status=pb.ETCD_TRANSACTION_FAILED, header=header)
+    return pb.ApplyResponse(header=context.identity.header(revision, routed=False))

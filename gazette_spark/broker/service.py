@@ -1,0 +1,104 @@
+"""The gRPC face of the embedded broker: handlers, and how errors leave it.
+
+Gazette answers broken rules and failures with gRPC UNKNOWN and a bare text, and so does this broker:
+Go tools then print the familiar messages.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+
+from gazette_spark.broker.append_api import append
+from gazette_spark.broker.call import Call, ServiceContext
+from gazette_spark.broker.fragments_api import list_fragments, store_health
+from gazette_spark.broker.journal import JournalClosedError
+from gazette_spark.broker.list_apply_api import apply_changes, list_journals
+from gazette_spark.broker.read_api import read
+from gazette_spark.errors import GazetteError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
+
+_log = logging.getLogger(__name__)
+
+
+class JournalService(pb_grpc.JournalServicer):
+    """Serves ``protocol.Journal``. gRPC calls it from its pool's threads.
+
+    A read or a watch holds its thread for as long as the client tails. At most ``max_streams`` do at a
+    time, the next is told to try again later, so that threads are left for appends.
+    """
+
+    def __init__(self, context: ServiceContext, max_streams: int) -> None:
+        self._service = context
+        self._max_streams = max_streams
+        self._streams = threading.Semaphore(max_streams)
+
+    def __repr__(self) -> str:
+        return f"JournalService({self._service.identity.endpoint})"
+
+    def List(self, request: pb.ListRequest, context: grpc.ServicerContext) -> Iterator[pb.ListResponse]:  # noqa: N802 - the wire's name
+        """Serve List."""
+        with self._stream(context), _errors(context):
+            yield from list_journals(self._service, request, Call(context))
+
+    def Apply(self, request: pb.ApplyRequest, context: grpc.ServicerContext) -> pb.ApplyResponse:  # noqa: N802 - the wire's name
+        """Serve Apply."""
+        with _errors(context):
+            return apply_changes(self._service, request)
+
+    def Read(self, request: pb.ReadRequest, context: grpc.ServicerContext) -> Iterator[pb.ReadResponse]:  # noqa: N802 - the wire's name
+        """Serve Read."""
+        with self._stream(context), _errors(context):
+            yield from read(self._service, request, Call(context))
+
+    def Append(  # noqa: N802 - the wire's name
+        self, request_iterator: Iterator[pb.AppendRequest], context: grpc.ServicerContext
+    ) -> pb.AppendResponse:
+        """Serve Append."""
+        with _errors(context):
+            return append(self._service, request_iterator, Call(context))
+
+    def ListFragments(  # noqa: N802 - the wire's name
+        self, request: pb.FragmentsRequest, context: grpc.ServicerContext
+    ) -> pb.FragmentsResponse:
+        """Serve ListFragments."""
+        with _errors(context):
+            return list_fragments(self._service, request)
+
+    def FragmentStoreHealth(  # noqa: N802 - the wire's name
+        self, request: pb.FragmentStoreHealthRequest, context: grpc.ServicerContext
+    ) -> pb.FragmentStoreHealthResponse:
+        """Serve FragmentStoreHealth."""
+        with _errors(context):
+            return store_health(self._service, request)
+
+    # Replicate is not overridden: the base class answers UNIMPLEMENTED.
+
+    @contextmanager
+    def _stream(self, context: grpc.ServicerContext) -> Iterator[None]:
+        if not self._streams.acquire(blocking=False):
+            text = f"{self._max_streams} reads and watches are open, the most this broker serves; try again"
+            context.abort(grpc.StatusCode.UNAVAILABLE, text)
+        try:
+            yield
+        finally:
+            self._streams.release()
+
+
+@contextmanager
+def _errors(context: grpc.ServicerContext) -> Iterator[None]:
+    """Turn errors into gRPC statuses."""
+    try:
+        yield
+    except JournalClosedError:
+        context.abort(grpc.StatusCode.UNAVAILABLE, "the broker is stopping")
+    except GazetteError as error:
+        context.abort(grpc.StatusCode.UNKNOWN, str(error))
+    except OSError as error:
+        _log.warning("call_failed error=%s", error)
+        context.abort(grpc.StatusCode.UNKNOWN, f"broker storage: {error}")
