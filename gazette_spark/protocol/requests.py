@@ -1,0 +1,278 @@
+"""Rules of requests and responses, and the headers that responses carry.
+
+A broker checks requests; clients check responses, and Go's refuse those that break a rule. An error names
+the field the way brokers do: ``ReadRequest.Offset``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from google.protobuf.message import Message
+
+from gazette_spark.errors import ProtocolError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.protocol.journal_specs import validate_journal_name, validate_journal_spec, validate_store
+from gazette_spark.protocol.labels import PREFIX, validate_label_set, validate_selector, values_of
+from gazette_spark.protocol.names import validate_token
+
+ZONE_BYTES = (1, 32)
+"""Least and greatest length of a process's zone."""
+SUFFIX_BYTES = (4, 128)
+"""Least and greatest length of a process's suffix."""
+MAX_PAGE_LIMIT = 10_000
+"""Most fragments a page may be asked to have."""
+DEFAULT_PAGE_LIMIT = 1000
+"""Fragments of a page if none are asked for."""
+
+
+def make_header(
+    process_id: pb.ProcessSpec.ID, endpoint: str, revision: int, *, primary: int = 0
+) -> pb.Header:
+    """Return the header of a broker that is a cluster by itself.
+
+    Args:
+        process_id: who answers.
+        endpoint: where it does.
+        revision: revision of its specs, above 0.
+        primary: 0 if it is the journal's primary; -1 makes a route without members.
+    """
+    members = [process_id] if primary >= 0 else []
+    header = pb.Header(
+        process_id=process_id,
+        route=pb.Route(members=members, primary=primary, endpoints=[endpoint] * len(members)),
+        # No number may be zero. There is no Etcd, so one member of one cluster in its first term.
+        etcd=pb.Header.Etcd(cluster_id=1, member_id=1, revision=revision, raft_term=1),
+    )
+    validate_header(header)
+    return header
+
+
+def validate_header(header: pb.Header, where: str = "Header") -> None:
+    """Raise ProtocolError unless the header is well formed; it need not say who answers."""
+    if header.process_id.ByteSize():
+        validate_process_id(header.process_id, f"{where}.ProcessId")
+    validate_route(header.route, f"{where}.Route")
+    for name in ("cluster_id", "member_id", "revision", "raft_term"):
+        if (number := getattr(header.etcd, name)) <= 0:
+            raise ProtocolError(f"{where}.Etcd", f"{name} must be above 0, got {number}")
+
+
+def validate_process_id(process_id: pb.ProcessSpec.ID, where: str = "ProcessSpec.ID") -> None:
+    """Raise ProtocolError unless zone and suffix are tokens of allowed lengths."""
+    validate_token(f"{where}.Zone", process_id.zone, *ZONE_BYTES)
+    validate_token(f"{where}.Suffix", process_id.suffix, *SUFFIX_BYTES)
+
+
+def validate_route(route: pb.Route, where: str = "Route") -> None:
+    """Raise ProtocolError unless members ascend, the primary is one or -1, and endpoints fit members."""
+    previous = ("", "")
+    for at, member in enumerate(route.members):
+        validate_process_id(member, f"{where}.Members[{at}]")
+        if (member.zone, member.suffix) <= previous:
+            raise ProtocolError(f"{where}.Members[{at}]", f"must be unique and ascend, follows {previous}")
+        previous = (member.zone, member.suffix)
+    if not -1 <= route.primary < len(route.members):
+        problem = (
+            f"must be from -1 to the number of members, {len(route.members)}, less 1, got {route.primary}"
+        )
+        raise ProtocolError(f"{where}.Primary", problem)
+    if route.endpoints and len(route.endpoints) != len(route.members):
+        problem = f"must be none or one per member, got {len(route.endpoints)} for {len(route.members)}"
+        raise ProtocolError(f"{where}.Endpoints", problem)
+    for at, endpoint in enumerate(route.endpoints):
+        if endpoint:
+            validate_endpoint(endpoint, f"{where}.Endpoints[{at}]")
+
+
+def validate_endpoint(endpoint: str, where: str = "Endpoint") -> None:
+    """Raise ProtocolError unless the endpoint is an absolute URL with a host."""
+    try:
+        parts = urlsplit(endpoint)
+        _ = parts.port
+    except ValueError as error:
+        raise ProtocolError(where, f"{endpoint!r} is no URL: {error}") from None
+    if not parts.scheme or not parts.netloc:
+        raise ProtocolError(where, f"must be an absolute URL with a host, got {endpoint!r}")
+
+
+def validate_read_request(request: pb.ReadRequest) -> None:
+    """Raise ProtocolError unless the request is well formed."""
+    where = "ReadRequest"
+    _check_request(request, where)
+    _at_least(f"{where}.Offset", request.offset, -1)
+    if request.end_offset != 0:
+        _at_least(f"{where}.EndOffset", request.end_offset, max(request.offset, 0))
+
+
+def validate_read_response(response: pb.ReadResponse) -> None:
+    """Raise ProtocolError unless the response is metadata that holds together, or a chunk and no more."""
+    where = "ReadResponse"
+    _check_status(response.status, where)
+    if response.content:
+        _only(response, {"offset", "content"}, where, "beside content")
+        return
+    if response.HasField("header"):
+        validate_header(response.header, f"{where}.Header")
+    _at_least(f"{where}.WriteHead", response.write_head, 0)
+    if response.HasField("fragment"):
+        _check_read_fragment(response, where)
+    elif response.fragment_url:
+        raise ProtocolError(f"{where}.FragmentUrl", "is allowed with a fragment only")
+    elif response.status == pb.OK and response.offset != 0:
+        raise ProtocolError(
+            f"{where}.Offset", f"must be 0 without fragment or content, got {response.offset}"
+        )
+
+
+def _check_read_fragment(response: pb.ReadResponse, where: str) -> None:
+    fragment = _fragment(response.fragment, where)
+    if not fragment.begin <= response.offset < fragment.end:
+        span = f"[{fragment.begin}, {fragment.end})"
+        raise ProtocolError(f"{where}.Offset", f"{response.offset} is outside of its fragment {span}")
+    _at_least(f"{where}.WriteHead", response.write_head, fragment.end)
+
+
+def validate_append_request(request: pb.AppendRequest, *, first: bool) -> None:
+    """Raise ProtocolError unless the request may be the first message of an append, or a later one."""
+    where = "AppendRequest"
+    if not first:
+        _only(request, {"content"}, where, "after the first message")
+        return
+    _check_request(request, where)
+    _at_least(f"{where}.Offset", request.offset, 0)
+    if request.content:
+        raise ProtocolError(f"{where}.Content", "is not allowed in the first message")
+    if request.HasField("check_registers"):
+        validate_selector(request.check_registers, f"{where}.CheckRegisters")
+    validate_label_set(request.union_registers, f"{where}.UnionRegisters")
+    validate_label_set(request.subtract_registers, f"{where}.SubtractRegisters")
+    if request.suspend not in pb.AppendRequest.Suspend.values():
+        raise ProtocolError(f"{where}.Suspend", f"{request.suspend} is unknown")
+
+
+def validate_append_response(response: pb.AppendResponse) -> None:
+    """Raise ProtocolError unless the response says all that its status calls for."""
+    where = "AppendResponse"
+    _check_status(response.status, where)
+    validate_header(response.header, f"{where}.Header")
+    if response.status == pb.OK and not response.HasField("commit"):
+        raise ProtocolError(f"{where}.Commit", "is missing from an OK response")
+    if response.status in (pb.OK, pb.REGISTER_MISMATCH) and not response.HasField("registers"):
+        name = pb.Status.Name(response.status)
+        raise ProtocolError(f"{where}.Registers", f"must be present, if empty, in a response of {name}")
+    if response.HasField("commit"):
+        _fragment(response.commit, where)
+    validate_label_set(response.registers, f"{where}.Registers")
+
+
+def validate_list_request(request: pb.ListRequest) -> None:
+    """Raise ProtocolError unless the selector is well formed and values of ``prefix`` end in a slash."""
+    where = "ListRequest.Selector"
+    validate_selector(request.selector, where)
+    for labels in (request.selector.include, request.selector.exclude):
+        for value in values_of(labels, PREFIX):
+            if not value.endswith("/"):
+                raise ProtocolError(where, f"values of label 'prefix' must end in '/', got {value!r}")
+
+
+def validate_list_response(response: pb.ListResponse) -> None:
+    """Raise ProtocolError unless status, header and every journal are well formed."""
+    where = "ListResponse"
+    _check_status(response.status, where)
+    validate_header(response.header, f"{where}.Header")
+    for at, journal in enumerate(response.journals):
+        here = f"{where}.Journals[{at}]"
+        validate_journal_spec(journal.spec, f"{here}.Spec")
+        _at_least(f"{here}.ModRevision", journal.mod_revision, 1)
+        validate_route(journal.route, f"{here}.Route")
+
+
+def validate_apply_request(request: pb.ApplyRequest) -> None:
+    """Raise ProtocolError unless each change upserts a valid spec or deletes a journal, not both."""
+    for at, change in enumerate(request.changes):
+        _check_change(change, f"ApplyRequest.Changes[{at}]")
+
+
+def _check_change(change: pb.ApplyRequest.Change, where: str) -> None:
+    if change.HasField("upsert") == bool(change.delete):
+        raise ProtocolError(where, "must have one of upsert and delete")
+    if change.delete:
+        validate_journal_name(change.delete, where=f"{where}.Delete")
+    else:
+        validate_journal_spec(change.upsert, f"{where}.Upsert")
+    least = 1 if change.delete else 0
+    if change.expect_mod_revision != -1:
+        _at_least(f"{where}.ExpectModRevision", change.expect_mod_revision, least)
+
+
+def validate_apply_response(response: pb.ApplyResponse) -> None:
+    """Raise ProtocolError unless status and header are well formed."""
+    _check_status(response.status, "ApplyResponse")
+    validate_header(response.header, "ApplyResponse.Header")
+
+
+def validate_fragments_request(request: pb.FragmentsRequest) -> None:
+    """Raise ProtocolError unless the request is well formed."""
+    where = "FragmentsRequest"
+    _check_request(request, where)
+    if request.end_mod_time != 0:
+        _at_least(f"{where}.EndModTime", request.end_mod_time, request.begin_mod_time)
+    _at_least(f"{where}.NextPageToken", request.next_page_token, 0)
+    if not 0 <= request.page_limit <= MAX_PAGE_LIMIT:
+        raise ProtocolError(
+            f"{where}.PageLimit", f"must be from 0 to {MAX_PAGE_LIMIT}, got {request.page_limit}"
+        )
+    if request.HasField("signatureTTL") and request.signatureTTL.ToNanoseconds() <= 0:
+        raise ProtocolError(f"{where}.SignatureTTL", "must be above 0 if present")
+
+
+def validate_fragments_response(response: pb.FragmentsResponse) -> None:
+    """Raise ProtocolError unless status, header and every fragment are well formed."""
+    where = "FragmentsResponse"
+    _check_status(response.status, where)
+    validate_header(response.header, f"{where}.Header")
+    for at, each in enumerate(response.fragments):
+        _fragment(each.spec, f"{where}.Fragments[{at}]")
+
+
+def validate_store_health_request(request: pb.FragmentStoreHealthRequest) -> None:
+    """Raise ProtocolError unless the store is one, and a prefix for deletion goes with a wish to delete."""
+    where = "FragmentStoreHealthRequest"
+    validate_store(request.fragment_store, f"{where}.FragmentStore")
+    prefix = request.check_delete_prefix
+    if prefix and not (request.check_delete and prefix.endswith("/")):
+        raise ProtocolError(
+            f"{where}.CheckDeletePrefix", f"needs check_delete and a '/' at its end, got {prefix!r}"
+        )
+
+
+def _check_request(request: pb.ReadRequest | pb.AppendRequest | pb.FragmentsRequest, where: str) -> None:
+    if request.HasField("header"):
+        validate_header(request.header, f"{where}.Header")
+    validate_journal_name(request.journal, allow_meta=True, where=f"{where}.Journal")
+
+
+def _check_status(status: int, where: str) -> None:
+    if status not in pb.Status.values():
+        raise ProtocolError(f"{where}.Status", f"{status} is unknown")
+
+
+def _fragment(message: pb.Fragment, where: str) -> Fragment:
+    try:
+        return Fragment.from_pb(message)
+    except ProtocolError as error:
+        raise ProtocolError(f"{where}.{error.where}", error.problem) from None
+
+
+def _at_least(where: str, value: int, least: int) -> None:
+    if value < least:
+        raise ProtocolError(where, f"must be at least {least}, got {value}")
+
+
+def _only(message: Message, allowed: Iterable[str], where: str, when: str) -> None:
+    for field, _ in message.ListFields():
+        if field.name not in allowed:
+            raise ProtocolError(where, f"{field.name} is not allowed {when}")
