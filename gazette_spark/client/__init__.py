@@ -1,1 +1,9 @@
-"""A client of Gazette's broker protocol."""
+"""A client of Gazette brokers: :class:`Client`, its readers and appenders. Loads gRPC."""
+
+from gazette_spark.client.append import Appender, AppendResult
+from gazette_spark.client.client import Client
+from gazette_spark.client.fragments import Chunk
+from gazette_spark.client.list import ListedFragment
+from gazette_spark.client.retry_reader import RetryReader
+
+__all__ = ["AppendResult", "Appender", "Chunk", "Client", "ListedFragment", "RetryReader"]

@@ -1,0 +1,223 @@
+"""Connections to one broker: where it is, how calls are made, what their failures mean.
+
+Reads each lease a channel, hence a connection, of their own: HTTP/2 shares one flow-control window
+among the streams of a connection, so one reader that is slow to take its bytes would starve all
+others on it. All other calls share one channel. Channels are made at first use, never at import:
+gRPC does not survive a fork, and Spark forks its Python workers.
+
+Every call has a deadline. There is no HTTP/2 keep-alive: Gazette's server cuts off clients that ping
+more often than every five minutes, so a hung connection is found by the call's deadline instead.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+import httpx
+from grpc.experimental import ChannelOptions
+
+from gazette_spark.errors import (
+    AuthError,
+    BrokerError,
+    GazetteError,
+    OptionError,
+    StatusError,
+    UnavailableError,
+)
+from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
+
+MAX_RECEIVE_BYTES = 16 << 20
+"""Largest message taken from a broker, as in Gazette's own client."""
+
+IDLE_CHANNELS = 4
+"""Channels of closed readers kept for the next ones: a connection costs a reader about 2 ms."""
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+NO_ANSWER = "no answer within the deadline"
+"""Problem of a call that its deadline ended."""
+
+_NO_DETAILS = "no details"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a broker listens."""
+
+    text: str
+    """As given: ``http://host:port``, ``https://host:port`` or ``unix://host/path``."""
+    target: str
+    """What gRPC dials."""
+    secure: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        """Return the endpoint of a URL.
+
+        Raises:
+            OptionError: not such a URL.
+        """
+        try:
+            url = urlsplit(text)
+            port = url.port
+        except ValueError:
+            raise _bad_endpoint(text) from None
+        if url.username is not None or url.query or url.fragment or re.search(r"\s", text):
+            raise _bad_endpoint(text)
+        if url.scheme == "unix" and url.path:
+            return cls(text, f"unix://{url.path}", secure=False)
+        if url.scheme not in DEFAULT_PORTS or not url.hostname or url.path not in ("", "/"):
+            raise _bad_endpoint(text)
+        host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
+        return cls(text, f"{host}:{port or DEFAULT_PORTS[url.scheme]}", secure=url.scheme == "https")
+
+
+def _bad_endpoint(text: str) -> OptionError:
+    shown = re.sub(r"//[^/]*@", "//***@", text)
+    return OptionError("brokerAddress", repr(shown), "a URL such as http://localhost:8080")
+
+
+def rpc_error(endpoint: str, error: grpc.RpcError) -> GazetteError:
+    """Return the package's error for a failed call."""
+    code: grpc.StatusCode = error.code()
+    details = error.details() or _NO_DETAILS
+    match code:
+        case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
+            return AuthError(endpoint, details)
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return UnavailableError(endpoint, NO_ANSWER)
+        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
+            return UnavailableError(endpoint, details)
+    return BrokerError(endpoint, code.name, details)
+
+
+class Connection:
+    """Channels to one broker and what all calls on them share. Thread-safe; closed once.
+
+    ``contacted`` tells whether the broker has ever answered: until then, failing to connect is more
+    likely a wrong address than a restart, and is given ``connect_timeout_s`` only.
+    """
+
+    def __init__(self, endpoint: str, *, connect_timeout_s: float, token: str | None) -> None:
+        self.endpoint = Endpoint.parse(endpoint)
+        self.connect_timeout_s = connect_timeout_s
+        self.contacted = False
+        self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {token}"),) if token else ()
+        self._lock = threading.Lock()
+        self._idle: list[grpc.Channel] = []
+        self._shared: grpc.Channel | None = None
+        self._http: httpx.Client | None = None
+        self._closed = False
+        self._pid = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"Connection({self.endpoint.text!r})"
+
+    def patience_s(self, timeout_s: float) -> float:
+        """Return the seconds to go on trying within ``timeout_s``."""
+        return timeout_s if self.contacted else min(timeout_s, self.connect_timeout_s)
+
+    def stub(self) -> pb_grpc.JournalStub:
+        """Return a stub on the shared channel."""
+        with self._lock:
+            self._check_usable()
+            if self._shared is None:
+                self._shared = self._new_channel()
+            return pb_grpc.JournalStub(self._shared)
+
+    def lease(self) -> grpc.Channel:
+        """Return a channel nobody else uses; hand it to :meth:`give_back`."""
+        with self._lock:
+            self._check_usable()
+            return self._idle.pop() if self._idle else self._new_channel()
+
+    def give_back(self, channel: grpc.Channel) -> None:
+        """Take back a leased channel with no call on it."""
+        with self._lock:
+            if not self._closed and len(self._idle) < IDLE_CHANNELS:
+                self._idle.append(channel)
+                return
+        channel.close()
+
+    def http(self) -> httpx.Client:
+        """Return the client that fetches fragments by URL."""
+        with self._lock:
+            self._check_usable()
+            if self._http is None:
+                timeout = httpx.Timeout(30.0, connect=self.connect_timeout_s)
+                self._http = httpx.Client(timeout=timeout, follow_redirects=False)
+            return self._http
+
+    def close(self) -> None:
+        """Close all channels; calls under way fail."""
+        with self._lock:
+            self._closed = True
+            channels = [*self._idle, *([self._shared] if self._shared else [])]
+            self._idle, self._shared = [], None
+            http, self._http = self._http, None
+        for channel in channels:
+            channel.close()
+        if http is not None:
+            http.close()
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Raise gRPC's errors as the package's, and note that the broker answered."""
+        try:
+            yield
+        except grpc.RpcError as error:
+            translated = rpc_error(self.endpoint.text, error)
+            if not isinstance(translated, UnavailableError):
+                self.contacted = True
+            raise translated from None
+        except StatusError:
+            self.contacted = True
+            raise
+        self.contacted = True
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise UnavailableError(self.endpoint.text, "the client is closed")
+        if os.getpid() != self._pid:
+            raise UnavailableError(
+                self.endpoint.text, f"the client belongs to process {self._pid}; make one in each process"
+            )
+
+    def _new_channel(self) -> grpc.Channel:
+        options = _channel_options(self.connect_timeout_s)
+        if self.endpoint.secure:
+            return grpc.secure_channel(self.endpoint.target, grpc.ssl_channel_credentials(), options)
+        return grpc.insecure_channel(self.endpoint.target, options)
+
+
+def _channel_options(connect_timeout_s: float) -> list[tuple[str, Any]]:
+    return [
+        ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
+        ("grpc.max_send_message_length", MAX_RECEIVE_BYTES),
+        # Streams are taken from on the calling thread: a third more bytes per second than by way of
+        # gRPC's own thread. Windows and frames are best left alone, they adapt to the link.
+        (ChannelOptions.SingleThreadedUnaryStream, 1),
+        # Otherwise all channels of a process to one address share a connection.
+        ("grpc.use_local_subchannel_pool", 1),
+        # As in Gazette's client: brokers are dialled directly, whatever http_proxy says.
+        ("grpc.enable_http_proxy", 0),
+        # Our own back-off decides; a connection attempt ends at the connect deadline.
+        ("grpc.min_reconnect_backoff_ms", max(1, int(connect_timeout_s * 1000))),
+        ("grpc.initial_reconnect_backoff_ms", 50),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+    ]
+
+
+def cancel(call: grpc.Call | None) -> None:
+    """Cancel a call, whatever state it is in."""
+    if call is not None:
+        with suppress(ValueError, grpc.RpcError):
+            call.cancel()  # type: ignore[no-untyped-call]  # grpc's stubs leave it out

@@ -1,0 +1,286 @@
+"""A broker's client: one object for everything a program does with journals.
+
+It retries what may pass (:mod:`gazette_spark.client.retry`) and gives up at a deadline: a call takes at
+most ``timeout_s``. It has not many connections: one for all calls but reads, and one per open reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import NoReturn, Self, TypeVar
+
+from gazette_spark.client import heads, retry
+from gazette_spark.client import list as listing
+from gazette_spark.client.append import Appender, AppendOptions, AppendResult, Content
+from gazette_spark.client.channel import Connection
+from gazette_spark.client.list import FragmentsOptions, ListedFragment
+from gazette_spark.client.read import ReadOptions
+from gazette_spark.client.retry_reader import RetryReader
+from gazette_spark.errors import GazetteError, OptionError, SuspendedError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journals import validate_journal_name
+
+T = TypeVar("T")
+
+CHANGES_PER_APPLY = 100
+"""Etcd takes 128 operations in a transaction by default."""
+
+
+class Client:
+    """Calls one broker, which proxies to the others. Thread-safe.
+
+    Its readers and appenders are for one thread each. A client belongs to the process that made it: it
+    cannot be pickled, and does not survive a fork.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        timeout_s: float = 60.0,
+        idle_timeout_s: float = 30.0,
+        connect_timeout_s: float = 10.0,
+        fragment_root: str | None = None,
+        token: str | None = None,
+    ) -> None:
+        """Make a client; no connection is made yet.
+
+        Args:
+            endpoint: the broker, ``http://host:port``.
+            timeout_s: seconds a call may take; a reader, to get its next byte.
+            idle_timeout_s: seconds after which a silent stream is opened again.
+            connect_timeout_s: seconds to reach a broker that has never been reached.
+            fragment_root: folder behind the journals' ``file://`` stores, if this host has it.
+            token: sent with each call.
+        """
+        for name, value in (
+            ("timeout_s", timeout_s),
+            ("idle_timeout_s", idle_timeout_s),
+            ("connect_timeout_s", connect_timeout_s),
+        ):
+            if not value > 0:
+                raise OptionError(name, repr(value), "a number of seconds above 0")
+        self.endpoint = endpoint
+        self.fragment_root = fragment_root
+        self._timeout_s = timeout_s
+        self._idle_timeout_s = idle_timeout_s
+        self._connection = Connection(endpoint, connect_timeout_s=connect_timeout_s, token=token)
+
+    def __repr__(self) -> str:
+        return f"Client({self.endpoint!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Client cannot be pickled: make one in each process, from the same endpoint")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; calls and readers under way fail."""
+        self._connection.close()
+
+    def list_journals(self, selector: str | pb.LabelSelector = "") -> list[pb.ListResponse.Journal]:
+        """Return the journals a selector matches, ascending by name; ``""`` matches all."""
+        return self._retrying(
+            lambda left_s: listing.list_journals(self._connection, selector, timeout_s=left_s)
+        )
+
+    def get_journal(self, name: str) -> pb.ListResponse.Journal:
+        """Return one journal.
+
+        Raises:
+            JournalNotFoundError: there is none, or the token does not cover it.
+        """
+        return self._retrying(lambda left_s: listing.get_journal(self._connection, name, timeout_s=left_s))
+
+    def apply(self, changes: Sequence[pb.ApplyRequest.Change]) -> int:
+        """Apply all changes in one transaction, and return its revision.
+
+        Not tried again once sent: whether it was done is unknown after an UnavailableError.
+
+        Raises:
+            EtcdTransactionFailedError: a spec has another revision than expected; nothing was done.
+        """
+        listing.validate_changes(changes)
+        return self._retrying(
+            lambda left_s: listing.apply_changes(self._connection, changes, timeout_s=left_s),
+            decide=retry.after_apply,
+        )
+
+    def create_journals(self, *specs: pb.JournalSpec) -> int:
+        """Create journals, wait until each takes appends, and return the last revision.
+
+        More than a hundred are created in several transactions.
+
+        Raises:
+            EtcdTransactionFailedError: one exists already.
+        """
+        changes = [pb.ApplyRequest.Change(upsert=spec) for spec in specs]
+        revision = 0
+        for at in range(0, len(changes), CHANGES_PER_APPLY):
+            revision = self.apply(changes[at : at + CHANGES_PER_APPLY])
+        for spec in specs:
+            self._append(AppendOptions(spec.name), Content(b""), self._timeout_s, retry.after_create)
+        return revision
+
+    def write_head(self, journal: str) -> int:
+        """Return the offset the journal's next append will have.
+
+        Of a journal that is fully suspended, the one it will go on at.
+        """
+        validate_journal_name(journal, allow_meta=True)
+        try:
+            return self._retrying(
+                partial(self._ask_head, journal), decide=partial(retry.after_read, waits=False)
+            )
+        except SuspendedError:
+            return self.get_journal(journal.partition(";")[0]).spec.suspend.offset
+
+    def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
+        """Return the write head of each journal, asked for concurrently."""
+        for journal in journals:
+            validate_journal_name(journal, allow_meta=True)
+        return heads.write_heads(self._connection, journals, self.write_head, timeout_s=self._timeout_s)
+
+    def first_offset(self, journal: str) -> int:
+        """Return the smallest offset that can be read; the write head of an empty journal."""
+        options = FragmentsOptions(journal)
+        try:
+            first = self._retrying(
+                lambda left_s: listing.list_fragments(self._connection, options, timeout_s=left_s, limit=1)
+            )
+        except SuspendedError:
+            return self.write_head(journal)
+        return first[0].fragment.begin if first else self.write_head(journal)
+
+    def list_fragments(
+        self,
+        journal: str,
+        *,
+        begin_mod_time: int = 0,
+        end_mod_time: int = 0,
+        signature_ttl_s: float | None = None,
+    ) -> list[ListedFragment]:
+        """Return a journal's fragments, ascending by begin; neighbours may overlap.
+
+        Args:
+            journal: its name.
+            begin_mod_time: leave out what was stored before, in Unix seconds.
+            end_mod_time: leave out what was stored later or is not stored yet; 0: nothing.
+            signature_ttl_s: ask for URLs that are valid for so long.
+        """
+        options = FragmentsOptions(journal, begin_mod_time, end_mod_time, signature_ttl_s)
+        return self._retrying(
+            lambda left_s: listing.list_fragments(self._connection, options, timeout_s=left_s)
+        )
+
+    def append(
+        self,
+        journal: str,
+        content: bytes | Iterable[bytes],
+        *,
+        offset: int = 0,
+        check_registers: pb.LabelSelector | None = None,
+        union_registers: pb.LabelSet | None = None,
+        subtract_registers: pb.LabelSet | None = None,
+        timeout_s: float | None = None,
+    ) -> AppendResult:
+        """Append bytes as one transaction; no bytes make a write barrier.
+
+        Tried again while the journal has no primary, and after a broken connection: then the bytes may
+        be in the journal twice. An iterator that cannot be begun again is tried until its first bytes are
+        taken.
+
+        Args:
+            journal: its name.
+            content: the bytes, or pieces of them of any size.
+            offset: the write head they have to land at; 0: any.
+            check_registers: what the journal's registers have to match.
+            union_registers: registers to set.
+            subtract_registers: registers to remove.
+            timeout_s: seconds for all tries, by default the client's.
+        """
+        options = AppendOptions(journal, offset, check_registers, union_registers, subtract_registers)
+        return self._append(options, Content(content), timeout_s or self._timeout_s, retry.after_call)
+
+    def appender(
+        self,
+        journal: str,
+        *,
+        offset: int = 0,
+        check_registers: pb.LabelSelector | None = None,
+        union_registers: pb.LabelSet | None = None,
+        subtract_registers: pb.LabelSet | None = None,
+        timeout_s: float | None = None,
+    ) -> Appender:
+        """Return an append to write to piece by piece; never tried again. Arguments as of :meth:`append`."""
+        options = AppendOptions(journal, offset, check_registers, union_registers, subtract_registers)
+        return Appender(self._connection, options, timeout_s=timeout_s or self._timeout_s)
+
+    def read(
+        self,
+        journal: str,
+        *,
+        offset: int = 0,
+        end_offset: int = 0,
+        block: bool = False,
+        do_not_proxy: bool = False,
+        begin_mod_time: int = 0,
+        timeout_s: float | None = None,
+    ) -> RetryReader:
+        """Return a reader of ``[offset, end_offset)``; nothing is asked of the broker yet.
+
+        Args:
+            journal: its name.
+            offset: of the first byte; -1: the write head.
+            end_offset: behind the last byte; 0: none. What is not there yet is waited for.
+            block: at the write head, wait for more.
+            do_not_proxy: prefer to fetch stored fragments by their URLs. Done anyway for ``file://`` if
+                the client has a fragment root, and for http once a URL was seen.
+            begin_mod_time: leave out fragments stored before, in Unix seconds.
+            timeout_s: seconds without a byte after which the reader gives up, by default the client's.
+        """
+        return RetryReader(
+            self._connection,
+            ReadOptions(journal, offset, end_offset, block, do_not_proxy, begin_mod_time),
+            timeout_s=timeout_s or self._timeout_s,
+            idle_timeout_s=self._idle_timeout_s,
+            fragment_root=self.fragment_root,
+        )
+
+    def _ask_head(self, journal: str, left_s: float) -> int:
+        timeout_s = min(left_s, self._idle_timeout_s)
+        return heads.HeadCall(self._connection, journal, timeout_s=timeout_s).take()
+
+    def _append(
+        self, options: AppendOptions, content: Content, timeout_s: float, decide: retry.Decide
+    ) -> AppendResult:
+        def once(left_s: float) -> AppendResult:
+            with Appender(self._connection, options, timeout_s=left_s) as appender:
+                for piece in content:
+                    appender.write(piece)
+                return appender.commit_append()
+
+        def decide_unless_spent(cause: GazetteError, attempt: int) -> float | None:
+            return None if content.spent else decide(cause, attempt)
+
+        return self._retrying(once, decide=decide_unless_spent, timeout_s=timeout_s)
+
+    def _retrying(
+        self,
+        call: Callable[[float], T],
+        *,
+        decide: retry.Decide = retry.after_call,
+        timeout_s: float | None = None,
+    ) -> T:
+        limit_s = timeout_s or self._timeout_s
+        return retry.retrying(
+            call, decide, timeout_s=limit_s, patience_s=lambda: self._connection.patience_s(limit_s)
+        )

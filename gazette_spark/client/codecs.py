@@ -1,0 +1,176 @@
+"""Decode the content of fragment files, piece by piece.
+
+A fragment file is raw journal bytes under one codec. Gazette's GZIP is one or more members, its
+SNAPPY the framing format, its ZSTANDARD frames without a content size. Every decoder here reads a
+bounded amount, gives a bounded piece and keeps nothing, so a small file that claims to be a huge one
+costs its reader one piece before the caller's length check stops it.
+
+Nothing here imports gRPC.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import cramjam
+import zstandard
+
+from gazette_spark.errors import GazetteError
+from gazette_spark.protocol import protocol_pb2 as pb
+
+try:
+    from isal import isal_zlib
+
+    _decompressobj: Callable[..., Any] = isal_zlib.decompressobj
+    # isal's stubs take its error for an instance.
+    _GZIP_ERRORS = cast(tuple[type[Exception], ...], (isal_zlib.error, zlib.error))
+except ImportError:
+    _decompressobj = zlib.decompressobj
+    _GZIP_ERRORS = (zlib.error,)
+
+READ_BYTES = 1 << 18
+"""Compressed bytes asked of the stream at a time."""
+
+PIECE_BYTES = 1 << 18
+"""Uncompressed bytes in a piece, at most, but for SNAPPY and NONE: fits a core's cache."""
+
+SNAPPY_GROUP = 8
+"""Snappy blocks of at most 64 KiB decoded in one call: fewer calls, and still a bounded piece."""
+
+ZSTD_MAX_WINDOW_BYTES = 1 << 26
+"""Largest history a zstd frame may ask for. Gazette's writers use 2 MiB."""
+
+_GZIP_WBITS = 31
+_SNAPPY_IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
+_SNAPPY_BODY_BYTES = 76_490 + 4
+"""Largest body of a data chunk: 64 KiB that grew in compression, and its checksum."""
+
+
+class BinaryStream(Protocol):
+    """What a decoder reads from: a file, or an HTTP body."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to ``size`` bytes, and none only at the end."""
+
+
+@dataclass(eq=False)
+class CodecError(GazetteError, ValueError):
+    """Bytes are not what their codec asks for."""
+
+    codec: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"not {self.codec}: {self.problem}"
+
+
+def codec_name(codec: int) -> str:
+    """Return the name of a codec, or its number if it has none."""
+    return pb.CompressionCodec.Name(codec) if codec in pb.CompressionCodec.values() else str(codec)
+
+
+def decode_fragment(stream: BinaryStream, codec: int) -> Iterator[bytes]:
+    """Yield the content of a fragment file in non-empty pieces of at most a MiB.
+
+    A stream that ends inside a codec's frame raises; one that ends between frames does not, so the
+    caller compares the length with the fragment's.
+
+    Args:
+        stream: the file from its first byte.
+        codec: a ``CompressionCodec``. GZIP_OFFLOAD_DECOMPRESSION means the bytes are still compressed;
+            where a store has decompressed them already, pass NONE.
+
+    Raises:
+        CodecError: the bytes break the codec's rules, or the codec is unknown.
+    """
+    match codec:
+        case pb.NONE:
+            return _plain(stream)
+        case pb.GZIP | pb.GZIP_OFFLOAD_DECOMPRESSION:
+            return _gzip(stream)
+        case pb.SNAPPY:
+            return _snappy(stream)
+        case pb.ZSTANDARD:
+            return _zstandard(stream)
+    raise CodecError(codec="a fragment", problem=f"unknown compression codec {codec_name(codec)}")
+
+
+def _plain(stream: BinaryStream) -> Iterator[bytes]:
+    while piece := stream.read(1 << 20):
+        yield piece
+
+
+def _gzip(stream: BinaryStream) -> Iterator[bytes]:
+    data = stream.read(READ_BYTES)
+    while data:
+        member = _decompressobj(_GZIP_WBITS)
+        while not member.eof:
+            if not data:
+                raise CodecError("GZIP", "the file ends inside a member")
+            try:
+                piece = member.decompress(data, PIECE_BYTES)
+            except _GZIP_ERRORS as error:
+                raise CodecError("GZIP", str(error)) from error
+            if piece:
+                yield piece
+            data = member.unconsumed_tail or (b"" if member.eof else stream.read(READ_BYTES))
+        data = member.unused_data or stream.read(READ_BYTES)
+
+
+def _zstandard(stream: BinaryStream) -> Iterator[bytes]:
+    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW_BYTES)
+    # Only read() is used of the stream.
+    reader = decompressor.stream_reader(
+        cast(Any, stream), read_size=READ_BYTES, read_across_frames=True, closefd=False
+    )
+    try:
+        while piece := reader.read(PIECE_BYTES):
+            yield piece
+    except zstandard.ZstdError as error:
+        raise CodecError("ZSTANDARD", str(error)) from error
+
+
+def _snappy(stream: BinaryStream) -> Iterator[bytes]:
+    group: list[bytes] = []
+    for chunk in _snappy_chunks(stream):
+        group.append(chunk)
+        if len(group) == SNAPPY_GROUP:
+            yield _snappy_blocks(group)
+            group = []
+    if group:
+        yield _snappy_blocks(group)
+
+
+def _snappy_blocks(chunks: list[bytes]) -> bytes:
+    """Decode data chunks; their checksums are verified."""
+    try:
+        return bytes(cramjam.snappy.decompress(b"".join([_SNAPPY_IDENTIFIER, *chunks])))
+    except cramjam.DecompressionError as error:
+        raise CodecError("SNAPPY", str(error)) from error
+
+
+def _snappy_chunks(stream: BinaryStream) -> Iterator[bytes]:
+    """Yield the data chunks of a framed stream, each with its header."""
+    first = True
+    while header := stream.read(4):
+        size = int.from_bytes(header[1:], "little")
+        kind = header[0]
+        if len(header) < 4:
+            raise CodecError("SNAPPY", "the file ends inside a chunk header")
+        if first and header != _SNAPPY_IDENTIFIER[:4]:
+            raise CodecError("SNAPPY", "the stream identifier is missing")
+        if kind < 0x02 and size > _SNAPPY_BODY_BYTES:
+            raise CodecError("SNAPPY", f"a chunk of {size} bytes is larger than any block")
+        if 0x02 <= kind < 0x80:
+            raise CodecError("SNAPPY", f"unknown chunk type {kind:#04x}")
+        body = stream.read(size)
+        if len(body) < size:
+            raise CodecError("SNAPPY", "the file ends inside a chunk")
+        if kind == 0xFF and header + body != _SNAPPY_IDENTIFIER:
+            raise CodecError("SNAPPY", "the stream identifier is malformed")
+        first = False
+        if kind < 0x02:
+            yield header + body

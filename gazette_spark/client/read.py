@@ -1,0 +1,164 @@
+"""One Read call: what its messages mean, and what a broker may not send.
+
+A stream is metadata, then chunks up to the metadata's fragment end, then the next metadata. The
+:class:`Cursor` follows it with no I/O: it takes one message and gives a chunk, nothing, or an error.
+A broker that repeats bytes, leaves some out without saying so, sends content where none belongs, or
+sends other bytes than a stored fragment's SHA-1 stands for gets an error, and its bytes go no further.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import grpc
+
+from gazette_spark.client.channel import Connection, cancel, rpc_error
+from gazette_spark.client.fragments import Chunk, without_query
+from gazette_spark.client.status import read_status_error
+from gazette_spark.errors import CorruptFragmentError, ProtocolError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.protocol.journals import validate_journal_name
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read of a journal. ``offset`` -1 is the write head; ``end_offset`` 0 is no end."""
+
+    journal: str
+    offset: int = 0
+    end_offset: int = 0
+    block: bool = False
+    do_not_proxy: bool = False
+    begin_mod_time: int = 0
+
+    def __post_init__(self) -> None:
+        validate_journal_name(self.journal, allow_meta=True)
+        if self.offset < -1:
+            raise ProtocolError("ReadRequest.Offset", f"invalid Offset ({self.offset}; expected -1 or more)")
+        if self.end_offset != 0 and self.end_offset < self.offset:
+            raise ProtocolError(
+                "ReadRequest.EndOffset",
+                f"invalid EndOffset ({self.end_offset}; expected 0 or >= {self.offset})",
+            )
+        if self.begin_mod_time < 0:
+            raise ProtocolError("ReadRequest.BeginModTime", f"invalid BeginModTime ({self.begin_mod_time})")
+
+
+class Cursor:
+    """Follows the messages of one Read stream."""
+
+    __slots__ = ("_digest", "_limit", "fragment", "journal", "jumps", "offset", "url", "write_head")
+
+    def __init__(self, journal: str, offset: int, jumps: list[tuple[int, int]]) -> None:
+        self.journal = journal
+        self.offset = offset
+        """Next byte; -1 until the broker says where its write head is."""
+        self.jumps = jumps
+        """Each offset that was wanted, with the larger one that came: appended to."""
+        self.fragment: Fragment | None = None
+        """Of the last metadata."""
+        self.url = ""
+        self.write_head = 0
+        self._limit = -1
+        self._digest: hashlib._Hash | None = None
+
+    def feed(self, message: pb.ReadResponse) -> Chunk | None:
+        """Take the stream's next message; return the chunk it brings, if any.
+
+        Raises:
+            StatusError: the broker ended the stream with a status.
+            ProtocolError: the message may not come here.
+            CorruptFragmentError: the stored fragment just completed is not what its name says.
+        """
+        content = message.content
+        if not content:
+            self._on_metadata(message)
+            return None
+        if message.status or message.write_head or message.fragment_url or message.HasField("fragment"):
+            raise self._lie("content comes together with metadata")
+        offset = message.offset
+        if offset != self.offset:
+            raise self._lie(f"a chunk begins at offset {offset}; expected {self.offset}")
+        end = offset + len(content)
+        if end > self._limit:
+            raise self._lie(f"a chunk ends at offset {end}, its fragment at {self._limit}")
+        if self._digest is not None:
+            self._digest.update(content)
+            if end == self._limit:
+                self._check_sum(self._digest.digest())
+        self.offset = end
+        return Chunk(offset, content)
+
+    def _on_metadata(self, message: pb.ReadResponse) -> None:
+        self._advance(message.offset)
+        self.write_head = message.write_head
+        if message.status != pb.OK:
+            raise read_status_error(message, self.journal)
+        fragment = Fragment.from_pb(message.fragment)
+        if fragment.journal.partition(";")[0] != self.journal.partition(";")[0]:
+            raise self._lie(f"a fragment of journal {fragment.journal!r}")
+        if not fragment.begin <= self.offset < fragment.end <= self.write_head:
+            span = f"fragment [{fragment.begin}, {fragment.end})"
+            raise self._lie(f"{span} at offset {self.offset}, write head {self.write_head}")
+        self.fragment, self.url, self._limit = fragment, message.fragment_url, fragment.end
+        # A stored fragment does not change any more: what is read of it can be held to its sum.
+        whole = bool(self.url) and self.offset == fragment.begin
+        self._digest = hashlib.sha1(usedforsecurity=False) if whole else None
+
+    def _advance(self, offset: int) -> None:
+        if self.offset == -1:
+            self.offset = offset
+        if offset < self.offset:
+            raise self._lie(f"it went back to offset {offset} from {self.offset}")
+        if offset > self.offset:
+            self.jumps.append((self.offset, offset))
+            self.offset = offset
+
+    def _check_sum(self, found: bytes) -> None:
+        fragment = self.fragment
+        if fragment is not None and found != fragment.sum:
+            problem = f"its SHA-1 is {found.hex()}, not {fragment.sum.hex()}"
+            raise CorruptFragmentError(
+                self.journal, fragment.begin, fragment.end, problem, without_query(self.url)
+            )
+
+    def _lie(self, problem: str) -> ProtocolError:
+        return ProtocolError(f"ReadResponse of journal {self.journal!r}", problem)
+
+
+class ReadStream:
+    """A Read call under way, on a channel of its own.
+
+    One thread takes :meth:`messages`; any thread may :meth:`cancel`.
+    """
+
+    def __init__(self, connection: Connection, request: pb.ReadRequest, timeout_s: float) -> None:
+        self._connection = connection
+        self._channel: grpc.Channel | None = connection.lease()
+        self._call = pb_grpc.JournalStub(self._channel).Read(
+            request, timeout=timeout_s, metadata=connection.metadata
+        )
+
+    def messages(self) -> Iterator[pb.ReadResponse]:
+        """Yield the stream's messages; its failure is raised as one of the package's errors."""
+        try:
+            for message in self._call:
+                self._connection.contacted = True
+                yield message
+        except grpc.RpcError as error:
+            raise rpc_error(self._connection.endpoint.text, error) from None
+
+    def cancel(self) -> None:
+        """End the call, from any thread."""
+        cancel(self._call)
+
+    def close(self) -> None:
+        """End the call and give its channel back."""
+        self.cancel()
+        if self._channel is not None:
+            self._connection.give_back(self._channel)
+            self._channel = None

@@ -1,0 +1,156 @@
+"""Whether a failed call is tried again, and after how long: a table, with no clock of its own.
+
+==============================================  ======================  =====================
+cause                                           read                    append, list, apply
+==============================================  ======================  =====================
+stream ended with no error                      at once, then 50 ms     –
+transport (UnavailableError)                    back-off                back-off (1)
+routing statuses                                back-off                back-off
+OFFSET_NOT_YET_AVAILABLE                        back-off if waiting     raised
+JOURNAL_NOT_FOUND                               4 tries, then raised    raised (2)
+UNKNOWN, INTERNAL about a stale process         back-off                back-off
+other UNKNOWN, INTERNAL                         6 tries, then raised    raised
+everything else: token, validation, corruption  raised                  raised
+==============================================  ======================  =====================
+
+(1) An append may be done twice then: raw appends are at-least-once. Apply is tried again only while
+no connection was made. (2) Tried again while a journal just created spreads.
+
+Every retry also ends at the caller's deadline; gazette's own reader has none and tries a refused
+token for ever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from gazette_spark.errors import (
+    BrokerError,
+    GazetteError,
+    JournalNotFoundError,
+    OffsetNotYetAvailableError,
+    UnavailableError,
+)
+
+T = TypeVar("T")
+
+BACKOFF_S = (0.05, 0.05, 0.1, 0.1, 1.0, 1.0)
+"""Seconds before the first retries; Gazette's own."""
+
+BACKOFF_MAX_S = 5.0
+"""Seconds before every later retry."""
+
+NOT_FOUND_TRIES = 4
+"""Reads of a journal that is not there: a fresh spec takes a moment to reach all brokers."""
+
+UNKNOWN_TRIES = 6
+"""Reads that fail with a text only: most such errors stay, some pass."""
+
+MARGIN_S = 0.1
+"""Seconds the last try before a deadline gets."""
+
+_STALE_PROCESS = "ProcessId"
+_NOT_CONNECTED = ("failed to connect", "DNS resolution failed", "Connection refused")
+
+Decide = Callable[[GazetteError, int], float | None]
+"""From a cause and the number of tries since the last progress to seconds to wait, or None: raise."""
+
+
+def backoff_s(attempt: int) -> float:
+    """Return the seconds to wait after try number ``attempt``, counted from 0."""
+    return BACKOFF_S[attempt] if attempt < len(BACKOFF_S) else BACKOFF_MAX_S
+
+
+def within(wait_s: float, left_s: float) -> float | None:
+    """Return how long to wait so that a try still fits into ``left_s``; None if none does."""
+    if wait_s + MARGIN_S <= left_s:
+        return wait_s
+    return left_s - MARGIN_S if left_s > 2 * MARGIN_S else None
+
+
+def after_read(cause: GazetteError | None, attempt: int, *, waits: bool) -> float | None:
+    """Decide about a read.
+
+    Args:
+        cause: why the stream ended; None where it ended without an error.
+        attempt: tries since a byte last arrived, from 0.
+        waits: content that is not there yet is waited for.
+
+    Returns:
+        Seconds to wait before the next try, or None: give up and raise the cause.
+    """
+    match cause:
+        case None:
+            return 0.0 if attempt == 0 else BACKOFF_S[0]
+        case OffsetNotYetAvailableError():
+            return backoff_s(attempt) if waits else None
+        case JournalNotFoundError():
+            return backoff_s(attempt) if attempt < NOT_FOUND_TRIES else None
+        case BrokerError() if _may_pass(cause) and not _is_stale_process(cause):
+            return backoff_s(attempt) if attempt + 1 < UNKNOWN_TRIES else None
+    return after_call(cause, attempt)
+
+
+def after_call(cause: GazetteError, attempt: int) -> float | None:
+    """Decide about an append or a listing; see :func:`after_read`."""
+    again = cause.retryable or (isinstance(cause, BrokerError) and _is_stale_process(cause))
+    return backoff_s(attempt) if again else None
+
+
+def after_create(cause: GazetteError, attempt: int) -> float | None:
+    """Decide about the first append to a journal just created."""
+    if isinstance(cause, JournalNotFoundError):
+        return backoff_s(min(attempt, 3))
+    return after_call(cause, attempt)
+
+
+def after_apply(cause: GazetteError, attempt: int) -> float | None:
+    """Decide about an apply: its outcome is unknown once it was sent."""
+    if isinstance(cause, UnavailableError) and any(text in cause.problem for text in _NOT_CONNECTED):
+        return backoff_s(attempt)
+    return None
+
+
+def once(_cause: GazetteError, _attempt: int) -> float | None:
+    """Decide never to try again."""
+    return None
+
+
+def _may_pass(cause: BrokerError) -> bool:
+    return cause.code in ("UNKNOWN", "INTERNAL")
+
+
+def _is_stale_process(cause: BrokerError) -> bool:
+    """Whether a broker that was restarted is still known by its former id: passes with its lease."""
+    return _may_pass(cause) and _STALE_PROCESS in cause.problem
+
+
+def retrying(
+    call: Callable[[float], T],
+    decide: Decide,
+    *,
+    timeout_s: float,
+    patience_s: Callable[[], float],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> T:
+    """Call until it succeeds, ``decide`` gives up, or patience ends; then raise the last cause.
+
+    ``call`` gets the seconds left of ``timeout_s``, its own deadline. ``patience_s``, after which no
+    retry begins, is asked before each: a client that has never reached its broker has less of it.
+    """
+    started = clock()
+    attempt = 0
+    while True:
+        try:
+            return call(max(0.001, timeout_s - (clock() - started)))
+        except GazetteError as cause:
+            wait_s = decide(cause, attempt)
+            if wait_s is not None:
+                wait_s = within(wait_s, patience_s() - (clock() - started))
+            if wait_s is None:
+                raise
+        sleep(wait_s)
+        attempt += 1
