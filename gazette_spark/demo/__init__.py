@@ -7,5 +7,6 @@
 - ``watch``    what the table and the checkpoint on disk say about the query, read without Spark
 - ``plan``     decides from there when to kill, when to stop writing, when to give up
 - ``proof``    compares every appended event with the table
-- ``run``      ties these together
+- ``trial``    looks, decides, acts
+- ``run``      sets everything up and reports
 """

@@ -1,0 +1,173 @@
+"""The trial itself: looks at the query and the writers, decides, acts, until the table holds everything.
+
+Everything waits under a deadline: a query that shows nothing new for a while fails the trial with the
+end of its log.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from gazette_spark.demo.child import QueryProcess
+from gazette_spark.demo.plan import Script, Sight, Step, decide
+from gazette_spark.demo.settings import Settings
+from gazette_spark.demo.watch import TableState, TableWatch, batch_in_flight, ledger_heads
+from gazette_spark.demo.writers import Writers
+
+POLL_S = 0.02
+"""Time between two looks at the table and the checkpoint."""
+
+STALL_S = 120.0
+"""A running query that commits nothing for this long has failed."""
+
+START_STALL_S = 420.0
+"""Same for its first start, when Spark may have to download Delta's jar."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where the demo stands, for a progress bar."""
+
+    phase: str
+    appended_rows: int
+    table_rows: int
+    expected_rows: int
+    """What will have been appended, as far as one can say; at least ``appended_rows``."""
+
+
+class Screen(Protocol):
+    """Where the demo tells what happens."""
+
+    def say(self, text: str) -> None:
+        """Show one line."""
+
+    def show(self, progress: Progress) -> None:
+        """Show how far things are; called often."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialTimes:
+    """What happened in a trial."""
+
+    kills: int
+    table_commits: int
+    writing_s: float
+    drained_s: float
+    """From the first append until the last byte was in the table, kills and restarts included."""
+
+
+class Trial:
+    """One run of the demo. Used by one thread."""
+
+    def __init__(
+        self,
+        script: Script,
+        rate: float,
+        settings: Settings,
+        *,
+        writers: Writers,
+        child: QueryProcess,
+        screen: Screen,
+    ) -> None:
+        self._script = script
+        self._rate = rate
+        self._settings = settings
+        self._writers = writers
+        self._child = child
+        self._screen = screen
+        self._watch = TableWatch(settings.table)
+        self._sight = Sight()
+        self._writing_since: float | None = None
+        self._committed_since: float | None = None
+        self._writing_s = 0.0
+        self._at_start_of_run = TableState()
+        self._last_news = (time.monotonic(), TableState())
+
+    def run(self) -> TrialTimes:
+        """Run until the table holds everything; the query still runs then.
+
+        Raises:
+            QueryDiedError: it ended by itself, or made no progress.
+            GazetteError: an append failed.
+        """
+        self._child.start()
+        while (step := decide(self._look(), self._script)) is not Step.FINISH:
+            self._act(step)
+            self._check()
+            time.sleep(POLL_S)
+        return TrialTimes(
+            kills=self._sight.kills,
+            table_commits=self._watch.state.commits,
+            writing_s=self._writing_s,
+            drained_s=_since(self._writing_since) or 0.0,
+        )
+
+    def _look(self) -> Sight:
+        table = self._watch.look()
+        if self._committed_since is None and table.data_commits > self._at_start_of_run.data_commits:
+            self._committed_since = time.monotonic()
+        if table != self._last_news[1]:
+            self._last_news = (time.monotonic(), table)
+        self._sight = replace(
+            self._sight,
+            table_exists=table.commits > 0,
+            writing_s=_since(self._writing_since),
+            committed_s=_since(self._committed_since),
+            in_flight=batch_in_flight(self._settings.checkpoint) is not None,
+            drained=self._sight.stopped and ledger_heads(table.metadata) == self._writers.heads,
+        )
+        self._screen.show(self._progress(table))
+        return self._sight
+
+    def _progress(self, table: TableState) -> Progress:
+        phase = "writing"
+        if self._sight.stopped:
+            phase = "draining"
+        elif self._writing_since is None or self._committed_since is None:
+            phase = "starting" if self._sight.kills == 0 else "restarting"
+        expected = 0 if self._sight.stopped else int(self._rate * self._script.seconds)
+        return Progress(phase, self._writers.rows, table.rows, max(expected, self._writers.rows))
+
+    def _act(self, step: Step) -> None:
+        match step:
+            case Step.START_WRITING:
+                self._writers.start()
+                self._writing_since = time.monotonic()
+                self._screen.say(f"the query is up; four writers append {self._rate:,.0f} events a second")
+            case Step.KILL:
+                self._kill()
+            case Step.STOP_WRITING:
+                self._writers.stop()
+                self._writing_s = _since(self._writing_since) or 0.0
+                self._sight = replace(self._sight, stopped=True)
+                self._screen.say(f"{self._writers.rows:,} events appended; the query catches up")
+
+    def _kill(self) -> None:
+        self._child.kill()
+        batch = batch_in_flight(self._settings.checkpoint)
+        table = self._watch.look()
+        self._sight = replace(self._sight, kills=self._sight.kills + 1)
+        self._at_start_of_run, self._committed_since = table, None
+        self._last_news = (time.monotonic(), table)
+        where = "between two batches" if batch is None else f"in the middle of batch {batch}"
+        self._screen.say(
+            f"kill {self._sight.kills}: SIGKILL to the query {where}, {table.rows:,} rows in the table; "
+            "starting it again"
+        )
+        self._child.start()
+
+    def _check(self) -> None:
+        """Fail if the query or a writer has failed, or nothing moves."""
+        self._child.check()
+        if self._writers.error is not None:
+            raise self._writers.error
+        since, _ = self._last_news
+        limit = STALL_S if self._sight.table_exists else START_STALL_S
+        if time.monotonic() - since > limit:
+            raise self._child.failure(f"the query committed nothing for {limit:g} s")
+
+
+def _since(moment: float | None) -> float | None:
+    return None if moment is None else time.monotonic() - moment

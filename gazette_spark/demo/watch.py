@@ -1,0 +1,72 @@
+"""What the table and the query checkpoint on disk say about a running query, read without Spark.
+
+Both are logs of numbered files which appear whole, by a rename, so a look at any moment is safe, and a
+kill cannot make it lie.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gazette_spark.demo.settings import APP_ID
+from gazette_spark.ledger import parse_entry
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """What the commits of a Delta table up to some version add up to."""
+
+    commits: int = 0
+    rows: int = 0
+    data_commits: int = 0
+    """Commits that added rows."""
+    metadata: str = ""
+    """``userMetadata`` of the newest commit that has one: the ledger."""
+
+    def after(self, actions: Iterable[Mapping[str, Any]]) -> TableState:
+        """Return the state after one more commit. The table is only ever appended to."""
+        rows, metadata = 0, self.metadata
+        for action in actions:
+            match action:
+                case {"add": {"stats": str(stats)}}:
+                    rows += json.loads(stats)["numRecords"]
+                case {"commitInfo": {"userMetadata": str(found)}}:
+                    metadata = found
+        return TableState(self.commits + 1, self.rows + rows, self.data_commits + (rows > 0), metadata)
+
+
+class TableWatch:
+    """Follows the Delta log of the table at ``path``, reading each commit once."""
+
+    def __init__(self, path: Path) -> None:
+        self.state = TableState()
+        self._log = path / "_delta_log"
+
+    def look(self) -> TableState:
+        """Read the commits made since the last look."""
+        while (commit := self._log / f"{self.state.commits:020}.json").exists():
+            self.state = self.state.after(map(json.loads, commit.read_text().splitlines()))
+        return self.state
+
+
+def ledger_heads(metadata: str) -> dict[str, int]:
+    """Return up to which offset of each journal the table is filled, as the ledger says."""
+    entry = parse_entry(metadata, APP_ID)
+    return entry.read_through if entry else {}
+
+
+def batch_in_flight(checkpoint: Path) -> int | None:
+    """Return the id of the batch that is planned and not yet recorded as done, if there is one."""
+    planned, done = _newest(checkpoint / "offsets"), _newest(checkpoint / "commits")
+    return planned if planned > done else None
+
+
+def _newest(directory: Path) -> int:
+    """Return the largest number among the file names, or -1."""
+    if not directory.is_dir():
+        return -1
+    return max((int(path.name) for path in directory.iterdir() if path.name.isdigit()), default=-1)

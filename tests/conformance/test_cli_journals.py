@@ -1,0 +1,134 @@
+"""``gazette-spark journals`` does with either broker what ``gazctl journals`` does."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gazette_spark.cli.main import main
+from gazette_spark.testing.gazctl import BrokerHandle
+
+SPECS = """
+name: {prefix}
+children:
+  - name: {prefix}orders
+    replication: 1
+    labels: [{{name: app, value: shop}}]
+    fragment: {{length: 1048576, compression_codec: GZIP, stores: ["file:///"], refresh_interval: 1m0s}}
+"""
+
+
+class Command:
+    """``gazette-spark journals`` against one broker."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+
+    def __call__(self, *args: str, stdin: bytes | str | None = None) -> Result:
+        return CliRunner().invoke(main, ["journals", "--broker", self._endpoint, *args], input=stdin)
+
+
+@pytest.fixture
+def run(broker: BrokerHandle) -> Command:
+    """The command, with the broker's address."""
+    return Command(broker.endpoint)
+
+
+@pytest.fixture
+def orders(run: Command, fresh_prefix: str) -> str:
+    """A journal made by the command."""
+    done = run("apply", stdin=SPECS.format(prefix=fresh_prefix))
+    assert done.exit_code == 0, done.stderr
+    return f"{fresh_prefix}orders"
+
+
+def test_apply_list_append_read_and_fragments_work_together(
+    run: Command, orders: str, tmp_path: Path
+) -> None:
+    """What is appended is read back, byte for byte, and every answer agrees."""
+    content = "".join(f'{{"id": {n}, "name": "äöü"}}\n' for n in range(5000)).encode()
+    appended = json.loads(run("append", orders, "--format", "json", stdin=content).stdout)
+    assert appended == {
+        "journal": orders,
+        "begin": 0,
+        "end": len(content),
+        "sha1": hashlib.sha1(content).hexdigest(),
+    }
+    (listed,) = json.loads(run("list", "-l", f"name={orders}", "--heads", "--format", "json").stdout)
+    assert (listed["name"], listed["codec"], listed["labels"]) == (orders, "GZIP", {"app": "shop"})
+    assert listed["write_head"] == len(content)
+    assert run("read", orders).stdout_bytes == content
+    assert run("read", orders, "--offset", "10", "--end-offset", "200").stdout_bytes == content[10:200]
+    target = tmp_path / "copy"
+    assert run("read", orders, "-o", str(target)).exit_code == 0
+    assert target.read_bytes() == content
+    fragments = json.loads(run("fragments", orders, "--format", "json").stdout)
+    assert (fragments[0]["begin"], fragments[-1]["end"]) == (0, len(content))
+
+
+def test_json_chunks_join_to_the_content(run: Command, orders: str) -> None:
+    """Each line holds an offset and the bytes there."""
+    content = bytes(range(256)) * 2000
+    run("append", orders, stdin=content)
+    chunks = [json.loads(line) for line in run("read", orders, "--format", "json").stdout.splitlines()]
+    read = bytearray()
+    for chunk in chunks:
+        assert chunk["offset"] == len(read)
+        read += base64.b64decode(chunk["content"])
+    assert read == content
+
+
+def test_text_is_a_table(run: Command, orders: str) -> None:
+    """People get a heading and a line for each journal."""
+    heading, line = run("list", "-l", f"name={orders}").stdout.splitlines()
+    assert heading.split()[:2] == ["NAME", "CODEC"]
+    assert line.split()[:2] == [orders, "GZIP"]
+
+
+def test_a_dry_run_applies_nothing(run: Command, fresh_prefix: str) -> None:
+    """The changes are shown, and the journal does not come to exist."""
+    done = run("apply", "--dry-run", "--format", "json", stdin=SPECS.format(prefix=fresh_prefix))
+    assert json.loads(done.stdout)["changes"] == [{"name": f"{fresh_prefix}orders", "change": "upsert"}]
+    assert json.loads(run("list", "-l", f"name={fresh_prefix}orders", "--format", "json").stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        pytest.param(["read", "{prefix}none"], "JOURNAL_NOT_FOUND", id="read what is not there"),
+        pytest.param(["append", "{prefix}none"], "JOURNAL_NOT_FOUND", id="append to what is not there"),
+        pytest.param(["fragments", "{prefix}none"], "JOURNAL_NOT_FOUND", id="fragments of what is not there"),
+        pytest.param(["append", "{orders}", "--offset", "77"], "WRONG_APPEND_OFFSET", id="append elsewhere"),
+        pytest.param(["list", "-l", "app in (shop"], "app in (shop", id="bad selector"),
+    ],
+)
+def test_refusals_are_one_line_and_exit_code_1(
+    run: Command, orders: str, fresh_prefix: str, args: list[str], problem: str
+) -> None:
+    """The line names what was wrong; nothing goes to stdout."""
+    run("append", orders, stdin=b"some bytes\n")
+    answer = run(*(arg.format(prefix=fresh_prefix, orders=orders) for arg in args), stdin=b"more\n")
+    assert answer.exit_code == 1
+    assert problem in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+    assert answer.stdout == ""
+
+
+def test_creating_twice_is_refused(run: Command, orders: str, fresh_prefix: str) -> None:
+    """Without a revision a spec creates only."""
+    answer = run("apply", stdin=SPECS.format(prefix=fresh_prefix))
+    assert answer.exit_code == 1
+    assert "ETCD_TRANSACTION_FAILED" in answer.stderr
+    assert orders in run("list").stdout
+
+
+def test_an_unreachable_broker_is_named_in_time() -> None:
+    """The command gives up after its time-out."""
+    answer = Command("http://127.0.0.1:1")("--timeout", "1", "list")
+    assert answer.exit_code == 1
+    assert "127.0.0.1:1" in answer.stderr
