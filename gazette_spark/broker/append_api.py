@@ -64,7 +64,7 @@ def _first_message(context: ServiceContext, pump: MessagePump[pb.AppendRequest])
     request = pump.take(FIRST_MESSAGE_TIMEOUT_S)
     if isinstance(request, NoMessage):
         raise _aborted(append_fsm.UNEXPECTED_EOF)
-    validate_append_request(request)
+    validate_append_request(request, first=True)
     if request.HasField("header"):
         context.identity.check_proxied(request.header)
     return request

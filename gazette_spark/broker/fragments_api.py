@@ -11,7 +11,7 @@ from gazette_spark.broker.journal import LiveJournal
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.protocol.requests import validate_fragments_request
+from gazette_spark.protocol.requests import validate_fragments_request, validate_store_health_request
 
 DEFAULT_PAGE = 1000
 """Fragments a page holds when the request does not say."""
@@ -67,6 +67,7 @@ def store_health(
     context: ServiceContext, request: pb.FragmentStoreHealthRequest
 ) -> pb.FragmentStoreHealthResponse:
     """Say whether a store can take fragments."""
+    validate_store_health_request(request)
     try:
         problem = open_store(context.registry.root, request.fragment_store).problem()
     except ProtocolError as error:
