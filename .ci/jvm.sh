@@ -1,9 +1,10 @@
 #!/bin/sh
 # Print the home of a Java that Spark 4.2 runs on (17 or 21). `--install` fetches one where it may.
 #
-# Looked at, in this order: JAVA_HOME, the java on PATH, Debian's directories. Spark itself obeys
-# JAVA_HOME only, so callers export what this prints.
+# Looked at, in this order: JAVA_HOME, the java on PATH, Debian's directories (under JVM_ROOT in tests).
+# Spark itself obeys JAVA_HOME first, so callers export what this prints.
 set -eu
+jvm_root="${JVM_ROOT:-/usr/lib/jvm}"
 
 major_of() {
     # 'openjdk version "17.0.15" 2025-04-15' -> 17, 'java version "1.8.0_202"' -> 1
@@ -21,7 +22,7 @@ home_of_path_java() {
 }
 
 find_home() {
-    for home in "${JAVA_HOME:-}" "$(home_of_path_java || true)" /usr/lib/jvm/java-17-* /usr/lib/jvm/java-21-*; do
+    for home in "${JAVA_HOME:-}" "$(home_of_path_java || true)" "$jvm_root"/java-17-* "$jvm_root"/java-21-*; do
         if [ -n "$home" ] && suits "$home"; then
             printf '%s\n' "$home"
             return 0
@@ -42,7 +43,7 @@ install_debian() {
 find_home && exit 0
 if [ "${1:-}" = --install ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     echo "no Java 17 or 21 found; installing Debian's openjdk-17-jre-headless" >&2
-    install_debian
+    install_debian || echo "apt-get could not install it" >&2
     find_home && exit 0
 fi
 echo "Spark needs Java 17 or 21: install openjdk-17-jre-headless (or your system's JDK 17) and try again." >&2
