@@ -9,12 +9,17 @@ The front door of the package. Loading it loads neither Spark nor gRPC:
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from gazette_spark.version import VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# PySpark starts its JVM by a fork in which Python code runs. gRPC's fork handlers run there too, and one
+# child in thirty dies of them before it becomes a JVM. Our channels are not used across forks anyway.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __all__ = ["__version__", "register"]
 
