@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gazette_spark.broker.append_fsm import is_readable
@@ -36,7 +36,7 @@ def read(context: ServiceContext, request: pb.ReadRequest, call: Call) -> Iterat
         yield pb.ReadResponse(status=pb.Status.Name(status), header=header)
         return
     call.wake_when_over(journal.wake)
-    responses = _ReadStream(context, request, journal, call).responses()
+    responses = ReadStream(request, journal, context.chunk_bytes, call.is_wanted).responses()
     for first in responses:
         first.header.CopyFrom(header)
         yield first
@@ -44,13 +44,17 @@ def read(context: ServiceContext, request: pb.ReadRequest, call: Call) -> Iterat
 
 
 @dataclass(slots=True)
-class _ReadStream:
-    context: ServiceContext
+class ReadStream:
+    """The messages of one read of a journal."""
+
     request: pb.ReadRequest
     journal: LiveJournal
-    call: Call
+    chunk_bytes: int
+    is_wanted: Callable[[], bool]
+    """Whether the client still reads; asked while waiting for content."""
 
     def responses(self) -> Iterator[pb.ReadResponse]:
+        """Yield metadata and chunks, without header."""
         request = self.request
         offset = request.offset
         while (served := self._next_fragment(offset)) is not None:
@@ -70,8 +74,8 @@ class _ReadStream:
         try:
             served = self.journal.serve(offset, self.request.begin_mod_time)
             while self.request.block and served.resolution.fragment is None:
-                self.journal.wait_for_change(served.version, self.call.is_wanted)
-                if not self.call.is_wanted():
+                self.journal.wait_for_change(served.version, self.is_wanted)
+                if not self.is_wanted():
                     return None
                 # From where it resolved to: the write head asked for as -1 must not move with appends.
                 served = self.journal.serve(served.resolution.offset, self.request.begin_mod_time)
@@ -99,7 +103,7 @@ class _ReadStream:
         )
 
     def _content(self, served: Served, fragment: Fragment, end: int) -> Iterator[bytes]:
-        begin, chunk_bytes = served.resolution.offset, self.context.chunk_bytes
+        begin, chunk_bytes = served.resolution.offset, self.chunk_bytes
         if served.spool is not None:
             return spool_content(served.spool, fragment, begin, end, chunk_bytes)
         assert served.store is not None
