@@ -202,6 +202,9 @@ class RetryReader:
         cursor = Cursor(self.journal, self._offset, self.jumps)
         stream = ReadStream(self._connection, self._request(do_not_proxy=by_url), self._stream_timeout_s())
         self._stream = stream
+        if self._closed.is_set():
+            # close() came between the loop's look at it and now, and found no stream to cancel.
+            stream.cancel()
         try:
             for message in stream.messages():
                 chunk = cursor.feed(message)

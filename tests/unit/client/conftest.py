@@ -1,0 +1,24 @@
+"""A scripted broker and a client of it with short deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gazette_spark.client import Client
+from gazette_spark.testing.stub_broker import StubBroker
+
+
+@pytest.fixture
+def stub() -> Iterator[StubBroker]:
+    """A broker that has no script yet."""
+    with StubBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def client(stub: StubBroker) -> Iterator[Client]:
+    """A client of ``stub`` that gives up after a second."""
+    with Client(stub.endpoint, timeout_s=1.0, idle_timeout_s=0.4, connect_timeout_s=0.8) as opened:
+        yield opened
