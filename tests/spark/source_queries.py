@@ -1,0 +1,110 @@
+"""What the source's tests share: journals with records, queries that end, and waiting with a deadline."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from gazette_spark.client import Client
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.testing.brokers import BrokerHandle
+
+QUERY_TIMEOUT_S = 120
+"""Longest a query over a few kilobytes may take on a busy machine."""
+
+
+@dataclass(frozen=True)
+class Journals:
+    """Journals of one test, all under its own prefix, and DataFrames over them."""
+
+    spark: SparkSession
+    broker: BrokerHandle
+    client: Client
+    prefix: str
+
+    def name(self, short: str) -> str:
+        """Return a journal's whole name."""
+        return self.prefix + short
+
+    def create(self, *shorts: str, **spec: Any) -> None:
+        """Create journals that take appends."""
+        self.client.create_journals(*(journal_spec(self.name(short), **spec) for short in shorts))
+
+    def append(self, short: str, content: bytes) -> int:
+        """Append bytes and return the offset at which they begin."""
+        return self.client.append(self.name(short), content).begin
+
+    def batch(self, short: str = "", *, schema: str | None = None, **options: Any) -> DataFrame:
+        """Return a batch DataFrame over a journal, or over the prefix."""
+        return self._load(self.spark.read, short, schema, options)
+
+    def stream(self, short: str = "", *, schema: str | None = None, **options: Any) -> DataFrame:
+        """Return a streaming DataFrame over a journal, or over the prefix, from the earliest offset."""
+        return self._load(self.spark.readStream, short, schema, {"startingOffsets": "earliest"} | options)
+
+    def _load(self, reader: Any, short: str, schema: str | None, options: dict[str, Any]) -> DataFrame:
+        reader = reader.format("gazette").options(brokerAddress=self.broker.endpoint, **options)
+        if schema:
+            reader = reader.schema(schema)
+        if options.keys() & {"journals", "selector"}:
+            return reader.load()  # type: ignore[no-any-return]
+        return reader.load(self.name(short))  # type: ignore[no-any-return]
+
+
+def run_available(
+    frame: DataFrame, checkpoint: Path, on_batch: Callable[[DataFrame, int], None] | None = None
+) -> dict[int, list[Row]]:
+    """Run a stream over what is there now; return the rows of each batch, by batch id.
+
+    Raises:
+        StreamingQueryException: the query failed.
+    """
+    batches: dict[int, list[Row]] = {}
+
+    def take(batch: DataFrame, batch_id: int) -> None:
+        batches[batch_id] = batch.collect()
+        if on_batch is not None:
+            on_batch(batch, batch_id)
+
+    writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(QUERY_TIMEOUT_S), "the query did not end in time"
+    finally:
+        query.stop()
+    return batches
+
+
+def rows_of(batches: dict[int, list[Row]]) -> list[Row]:
+    """Return the rows of all batches."""
+    return [row for batch_id in sorted(batches) for row in batches[batch_id]]
+
+
+def records(content: bytes, begin: int = 0) -> list[tuple[int, bytes]]:
+    """Return offset and value of each whole record of some journal bytes, the slow and obvious way."""
+    found, at = [], begin
+    for line in content.splitlines(keepends=True):
+        if line.endswith(b"\n"):
+            found.append((at, line[:-1]))
+        at += len(line)
+    return found
+
+
+def raw(rows: Iterable[Row], journal: str | None = None) -> list[tuple[int, bytes]]:
+    """Return offset and value of raw rows, of one journal if named, in order."""
+    return sorted((row.offset, bytes(row.value)) for row in rows if journal in (None, row.journal))
+
+
+def wait_until(what: str, condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    """Wait until a condition holds; fail with ``what`` after the deadline."""
+    deadline = monotonic() + timeout_s
+    pause = threading.Event()
+    while not condition():
+        assert monotonic() < deadline, f"waited {timeout_s} s in vain: {what}"
+        pause.wait(0.05)

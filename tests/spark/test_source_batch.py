@@ -1,0 +1,228 @@
+"""A batch query gives each whole record of the journals selected, once, whatever the broker."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from gazette_spark.client import Client
+from gazette_spark.testing.brokers import BrokerHandle
+from tests.spark.source_queries import Journals, raw, records
+
+LINES = b"".join(b"record %d of some length\n" % n for n in range(500))
+
+
+@pytest.fixture
+def journals(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str) -> Journals:
+    """An empty prefix on the broker under test."""
+    return Journals(spark, broker, client, fresh_prefix)
+
+
+def test_a_prefix_reads_every_journal_under_it(journals: Journals) -> None:
+    """Each row says where its record begins; an empty journal and one beside the prefix give none."""
+    journals.create("a", "deep/b", "empty")
+    Journals(journals.spark, journals.broker, journals.client, journals.prefix[:-1] + "-beside/").create("c")
+    journals.append("a", LINES)
+    journals.append("deep/b", b"\n\nafter two empty records\r\n")
+    rows = journals.batch().collect()
+    assert raw(rows, journals.name("a")) == records(LINES)
+    assert raw(rows, journals.name("deep/b")) == [(0, b""), (1, b""), (2, b"after two empty records\r")]
+    assert {row.journal for row in rows} == {journals.name("a"), journals.name("deep/b")}
+
+
+def test_journals_are_selected_by_name_and_by_label(journals: Journals) -> None:
+    """Three ways to say the same."""
+    journals.create("a", "b", labels={"app.gazette.dev/tag": journals.prefix + "tag"})
+    journals.create("c")
+    for short in "abc":
+        journals.append(short, b"of %s\n" % short.encode())
+    names = ",".join(journals.name(short) for short in "ab")
+    by_name = journals.batch(journals=names).collect()
+    by_label = journals.batch(selector=f"app.gazette.dev/tag={journals.prefix}tag").collect()
+    assert sorted(by_name) == sorted(by_label)
+    assert sorted(bytes(row.value) for row in by_name) == [b"of a", b"of b"]
+
+
+def test_a_schema_is_a_projection(journals: Journals) -> None:
+    """Any of the raw columns, in any order; the others are not built."""
+    journals.create("a")
+    journals.append("a", b"one\ntwo\n")
+    frame = journals.batch("a", schema="value BINARY, offset BIGINT NOT NULL")
+    assert [(bytes(value), offset) for value, offset in frame.collect()] == [(b"one", 0), (b"two", 4)]
+
+
+def test_a_record_that_is_half_written_is_left_out(journals: Journals) -> None:
+    """Until its newline is there."""
+    journals.create("a")
+    journals.append("a", b"whole\nhalf")
+    assert raw(journals.batch("a").collect()) == [(0, b"whole")]
+    journals.append("a", b" no more\n")
+    assert raw(journals.batch("a").collect()) == [(0, b"whole"), (6, b"half no more")]
+
+
+@pytest.mark.parametrize("options", [{"maxBytesPerPartition": "1k"}, {"minPartitions": "7"}], ids=str)
+def test_cutting_a_range_changes_no_row(journals: Journals, options: dict[str, str]) -> None:
+    """Records that span cuts are read once, by the task in whose piece they begin."""
+    journals.create("a")
+    journals.append("a", LINES)
+    frame = journals.batch("a", **options).withColumn("task", f.spark_partition_id())
+    rows = frame.collect()
+    assert raw(rows) == records(LINES)
+    assert len({row.task for row in rows}) >= 7
+
+
+def test_a_batch_has_the_ends_it_is_told(journals: Journals) -> None:
+    """The record that the end cuts is left out."""
+    journals.create("a")
+    journals.append("a", LINES)
+    begin, end = records(LINES)[100][0], records(LINES)[200][0]
+    frame = journals.batch(
+        "a",
+        startingOffsets=f'{{"{journals.name("a")}":{begin}}}',
+        endingOffsets=f'{{"format_version":1,"journals":{{"{journals.name("a")}":{end + 3}}}}}',
+    )
+    assert raw(frame.collect()) == records(LINES)[100:200]
+
+
+def test_json_gives_typed_columns(journals: Journals) -> None:
+    """Every type of the schema reaches Spark as itself, with where the record came from."""
+    journals.create("a", labels={"content-type": "application/x-ndjson"})
+    journals.append(
+        "a",
+        b'{"id":1,"at":"2026-01-02T03:04:05.678901Z","day":"2026-01-02","price":12.34,"ok":true,'
+        b'"tags":["x","y"],"who":{"name":"L\xc3\xa4rm"},"more":{"k":1.5},"extra":0}\n'
+        b'{"id":null}\n',
+    )
+    schema = (
+        "_offset BIGINT, id BIGINT, at TIMESTAMP, day DATE, price DECIMAL(10,2), ok BOOLEAN, "
+        "tags ARRAY<STRING>, who STRUCT<name: STRING>, more MAP<STRING, DOUBLE>, _journal STRING"
+    )
+    full, empty = sorted(journals.batch("a", schema=schema, format="json").collect(), key=lambda r: r._offset)
+    assert (full.id, full.ok, full.tags, full.more) == (1, True, ["x", "y"], {"k": 1.5})
+    assert full.at == datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001 - Spark's, in UTC.
+    assert (full.day, full.price) == (datetime.date(2026, 1, 2), decimal.Decimal("12.34"))
+    assert (full.who.name, full._journal) == ("Lärm", journals.name("a"))
+    assert [empty[name] for name in ("id", "at", "tags", "who", "more")] == [None] * 5
+
+
+MALFORMED = b'{"id":1}\n{"id":\n\xff\xfe\n[2]\n{"id":3}\n'
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        pytest.param(
+            "PERMISSIVE",
+            [(0, 1, None), (9, None, '{"id":'), (16, None, "\ufffd\ufffd"), (19, None, "[2]"), (23, 3, None)],
+            id="permissive",
+        ),
+        pytest.param("dropMalformed", [(0, 1, None), (23, 3, None)], id="drop_malformed"),
+    ],
+)
+def test_malformed_records(journals: Journals, mode: str, expected: list[tuple[object, ...]]) -> None:
+    """By mode: a row of nulls with the record's text, or no row."""
+    journals.create("a")
+    journals.append("a", MALFORMED)
+    frame = journals.batch(
+        "a",
+        schema="_offset BIGINT, id BIGINT, bad STRING",
+        format="json",
+        mode=mode,
+        columnNameOfCorruptRecord="bad",
+    )
+    assert sorted(tuple(row) for row in frame.collect()) == expected
+
+
+def test_a_malformed_record_fails_fast_with_journal_and_offset(journals: Journals) -> None:
+    """The first one, in the error's own words."""
+    journals.create("a")
+    journals.append("a", MALFORMED)
+    with pytest.raises(
+        PySparkException, match=f"journal '{journals.name('a')}', record at offset 9: malformed"
+    ):
+        journals.batch("a", schema="id BIGINT", format="json", mode="FAILFAST").collect()
+
+
+@pytest.mark.parametrize(
+    ("mode", "tail", "offset"),
+    [
+        pytest.param("PERMISSIVE", b"\nlast\n", 6, id="inside"),
+        # Looked for from the head backwards, its first byte is not reached: it would cost its whole length.
+        pytest.param("DROPMALFORMED", b"", 3981, id="at_the_head"),
+    ],
+)
+def test_an_oversized_record_is_named(journals: Journals, mode: str, tail: bytes, offset: int) -> None:
+    """Whatever the mode, whether it has an end or not; nothing is dropped in silence."""
+    journals.create("a")
+    journals.append("a", b"first\n" + b"x" * 5000 + tail)
+    expected = rf"journal '{journals.name('a')}', record at offset {offset}: .*maxRecordBytes=1024"
+    with pytest.raises(PySparkException, match=expected):
+        journals.batch("a", schema="id BIGINT", format="json", mode=mode, maxRecordBytes="1k").collect()
+
+
+def test_a_record_as_long_as_allowed_is_read(journals: Journals) -> None:
+    """The newline does not count."""
+    journals.create("a")
+    journals.append("a", b"x" * 1024 + b"\n")
+    assert raw(journals.batch("a", maxRecordBytes="1k").collect()) == [(0, b"x" * 1024)]
+
+
+def test_an_empty_journal_has_no_rows(journals: Journals) -> None:
+    """Spark plans a task of its own for it, which reads nothing."""
+    journals.create("a")
+    assert journals.batch("a").collect() == []
+    assert journals.batch("a", schema="id BIGINT", format="json").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        pytest.param({"journals": "{prefix}none"}, "'{prefix}none': JOURNAL_NOT_FOUND", id="name"),
+        pytest.param({"selector": "name={prefix}none"}, "which matches no journal", id="selector"),
+        pytest.param({"startingOffsets": '{"{prefix}a":7}'}, "past the write head 6", id="past_head"),
+        pytest.param({"endingOffsets": '{"{prefix}a":7}'}, "past the write head 6", id="past_end"),
+        pytest.param({"startingOffsets": '{"{prefix}none":0}'}, "JOURNAL_NOT_FOUND", id="no_such_start"),
+    ],
+)
+def test_what_cannot_be_read_is_named(journals: Journals, options: dict[str, str], error: str) -> None:
+    """One sentence with journal and offset."""
+    journals.create("a")
+    journals.append("a", b"whole\n")
+    filled = {name: text.replace("{prefix}", journals.prefix) for name, text in options.items()}
+    with pytest.raises(PySparkException, match=error.replace("{prefix}", journals.prefix)):
+        journals.batch("a", **filled).collect()
+
+
+def test_a_journal_of_another_framing_is_refused(journals: Journals) -> None:
+    """With its label, and how to overrule it."""
+    journals.create("a", labels={"content-type": "application/x-protobuf-fixed"})
+    journals.append("a", b"whole\n")
+    with pytest.raises(
+        PySparkException, match=r"content-type=application/x-protobuf-fixed; expected .*framing=lines"
+    ):
+        journals.batch("a").collect()
+    assert raw(journals.batch("a", framing="lines").collect()) == [(0, b"whole")]
+
+
+def test_every_journal_of_a_batch_is_split_by_one_plan(journals: Journals) -> None:
+    """A batch over many journals, each of a few records, is exact."""
+    shorts = [f"part-{n:02}" for n in range(12)]
+    journals.create(*shorts)
+    for n, short in enumerate(shorts):
+        journals.append(short, LINES[: 100 * n])
+    rows = journals.batch(minPartitions="30").collect()
+    for n, short in enumerate(shorts):
+        assert raw(rows, journals.name(short)) == records(LINES[: 100 * n])
+
+
+@pytest.mark.parametrize("use", ["read", "readStream"])
+def test_a_wrong_option_is_refused_at_load(spark: SparkSession, use: str) -> None:
+    """Before any connection: no broker listens at that address."""
+    reader = getattr(spark, use).format("gazette").option("brokerAddress", "http://127.0.0.1:9")
+    with pytest.raises(AnalysisException, match="option 'failondataloss2': got an unknown option; expected "):
+        reader.option("failOnDataLoss2", True).load("some/journal")
