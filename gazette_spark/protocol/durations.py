@@ -35,10 +35,12 @@ def parse_duration(text: str, where: str = "Duration") -> Duration:
     if not found:
         raise ProtocolError(where, f"{text!r} is no duration; examples are '90s' and '1h30m'")
     total = sum(int(Fraction(number) * _UNITS_NS[unit]) for number, unit in _PART.findall(found[2]))
-    if total >= 1 << 63:
+    if found[1] == "-":
+        total = -total
+    if not -(1 << 63) <= total < 1 << 63:
         raise ProtocolError(where, f"{text!r} is too long a duration")
     duration = Duration()
-    duration.FromNanoseconds(-total if found[1] == "-" else total)
+    duration.FromNanoseconds(total)
     return duration
 
 

@@ -40,7 +40,7 @@ _CODECS = {extension: codec for codec, extension in EXTENSIONS.items()} | {
 }
 """Codec of each extension that is read, in lower case."""
 
-_NAME = re.compile(r"([0-9a-fA-F]{1,16})-([0-9a-fA-F]{1,16})-([0-9a-fA-F]{40})((?:\.[^.]*)?)")
+_NAME = re.compile(r"([0-9a-fA-F]+)-([0-9a-fA-F]+)-([0-9a-fA-F]{40})((?:\.[^.]*)?)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ invalid. :func:`journal_spec` has defaults that suit a development broker.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import SplitResult, urlsplit
 
@@ -28,6 +29,9 @@ REFRESH_INTERVAL_S = (1, 24 * 3600)
 """Least and greatest period of listing stores again, in seconds."""
 MIN_FLUSH_INTERVAL_S = 60
 """Least flush interval other than zero, in seconds."""
+
+_NO_URL = re.compile(r"[\x00-\x1f\x7f]|%(?![0-9a-fA-F]{2})")
+"""What no URL holds: control characters, which ``urlsplit`` drops, and a broken escape."""
 
 _BUCKET_SCHEMES = frozenset({"s3", "gs", "azure"})
 
@@ -170,7 +174,7 @@ def validate_store(url: str, where: str = "FragmentStore") -> SplitResult:
         _ = parts.port
     except ValueError as error:
         raise ProtocolError(where, f"{url!r} is no URL: {error}") from None
-    problem = _store_problem(parts)
+    problem = "is no URL" if _NO_URL.search(url) or " " in parts.netloc else _store_problem(parts)
     if problem:
         raise ProtocolError(where, f"{problem}: {url!r}; an example is 's3://bucket/prefix/'")
     return parts

@@ -135,16 +135,18 @@ def _check_read_fragment(response: pb.ReadResponse, where: str) -> None:
     _at_least(f"{where}.WriteHead", response.write_head, fragment.end)
 
 
-def validate_append_request(request: pb.AppendRequest, *, first: bool) -> None:
+def validate_append_request(request: pb.AppendRequest, *, first: bool = True) -> None:
     """Raise ProtocolError unless the request may be the first message of an append, or a later one."""
     where = "AppendRequest"
     if not first:
         _only(request, {"content"}, where, "after the first message")
         return
     _check_request(request, where)
-    _at_least(f"{where}.Offset", request.offset, 0)
+    # Both texts are the brokers' own, which their users know.
+    if request.offset < 0:
+        raise ProtocolError(where, f"invalid Offset ({request.offset}; expected >= 0)")
     if request.content:
-        raise ProtocolError(f"{where}.Content", "is not allowed in the first message")
+        raise ProtocolError(where, "unexpected Content")
     if request.HasField("check_registers"):
         validate_selector(request.check_registers, f"{where}.CheckRegisters")
     validate_label_set(request.union_registers, f"{where}.UnionRegisters")

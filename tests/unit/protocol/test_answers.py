@@ -1,0 +1,99 @@
+"""Names, selectors, stores, durations and fragment paths mean what they mean to Gazette itself.
+
+``tests/golden/protocol_answers.json`` holds inputs and what Gazette's Go implementation made of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gazette_spark.errors import ProtocolError
+from gazette_spark.protocol.durations import format_duration, parse_duration
+from gazette_spark.protocol.fragments import parse_content_path
+from gazette_spark.protocol.journals import journal_spec, validate_journal_name, validate_store
+from gazette_spark.protocol.labels import format_selector, label_set, parse_selector, selector_matches
+
+ANSWERS = json.loads(Path(__file__).parents[2].joinpath("golden/protocol_answers.json").read_text("utf-8"))
+
+STRICTER = {"journal_names": ["../journal"]}
+"""What Gazette accepts and we refuse: names become paths of files."""
+
+
+def accepts(check: Callable[[str], object]) -> Callable[[str], bool]:
+    """Turn a check that raises into one that answers."""
+
+    def answer(text: str) -> bool:
+        try:
+            check(text)
+        except ProtocolError:
+            return False
+        return True
+
+    return answer
+
+
+def result(convert: Callable[[str], object]) -> Callable[[str], object]:
+    """Turn a conversion that raises into one that answers None."""
+
+    def answer(text: str) -> object:
+        try:
+            return convert(text)
+        except ProtocolError:
+            return None
+
+    return answer
+
+
+QUESTIONS: dict[str, Callable[[str], object]] = {
+    "journal_names": accepts(lambda text: validate_journal_name(text, allow_meta=True)),
+    "label_names": accepts(lambda text: label_set({text: ""})),
+    "label_values": accepts(lambda text: label_set({"aa": text})),
+    "stores": accepts(validate_store),
+    "content_types": accepts(lambda text: journal_spec("a/journal", labels={"content-type": text})),
+    "selectors": result(lambda text: format_selector(parse_selector(text))),
+    "fragment_paths": result(lambda text: parse_content_path("a/journal", text).content_path),
+}
+
+
+@pytest.mark.parametrize("topic", QUESTIONS)
+def test_answers_are_those_of_gazette(topic: str) -> None:
+    """Each input is accepted or refused, and put in canonical form, as by Gazette, but for one rule."""
+    ask = QUESTIONS[topic]
+    differing = [text for text, expected in ANSWERS[topic] if ask(text) != expected]
+    assert differing == STRICTER.get(topic, [])
+
+
+def test_durations() -> None:
+    """A duration parses to the nanoseconds, and back to the text, that Go makes of it."""
+
+    def ask(text: str) -> tuple[Any, Any]:
+        try:
+            duration = parse_duration(text)
+        except ProtocolError:
+            return None, None
+        return duration.ToNanoseconds(), format_duration(duration)
+
+    differing = [text for text, *expected in ANSWERS["durations"] if ask(text) != tuple(expected)]
+    assert differing == []
+
+
+def test_matches() -> None:
+    """A selector matches the label sets that Gazette's matcher says it does."""
+    differing = [
+        (selector, labels)
+        for selector, labels, expected in ANSWERS["matches"]
+        if selector_matches(parse_selector(selector), parse_selector(labels).include) != expected
+    ]
+    assert differing == []
+
+
+def test_nothing_is_left_unasked() -> None:
+    """Every topic of the file is asked about, and has inputs of both outcomes."""
+    assert set(ANSWERS) == {"comment", "durations", "matches", *QUESTIONS}
+    for topic in QUESTIONS:
+        assert len({bool(expected) for _, expected in ANSWERS[topic]}) == 2, topic

@@ -1,0 +1,171 @@
+"""Journal YAML is read, and written, the way gazctl does it.
+
+In ``tests/golden/protocol_journals`` ``NAME.txtpb`` is what gazctl asks brokers for when it applies
+``NAME.yaml``, and ``NAME.listed.yaml`` is how it lists the journals then.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from google.protobuf import text_format
+
+from gazette_spark.errors import ProtocolError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journal_yaml import changes_of_journals
+from gazette_spark.protocol.journals import format_journal_yaml, journal_spec, parse_journal_yaml
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "protocol_journals"
+
+SPEC = "replication: 1, fragment: {length: 1024, compression_codec: GZIP, refresh_interval: 1m}"
+"""What a journal needs beside its name."""
+
+
+def gazctl_changes(name: str) -> list[pb.ApplyRequest.Change]:
+    """Return the changes of a golden file, with the empty messages that its text leaves out."""
+    request = text_format.Parse((GOLDEN / f"{name}.txtpb").read_text("utf-8"), pb.ApplyRequest())
+    for change in request.changes:
+        if not change.delete:
+            change.upsert.labels.SetInParent()
+            for duration in ("refresh_interval", "retention", "flush_interval"):
+                getattr(change.upsert.fragment, duration).SetInParent()
+    return list(request.changes)
+
+
+@pytest.mark.parametrize("name", ["inherited", "no_root", "one"])
+def test_parse(name: str) -> None:
+    """A tree asks for the changes that gazctl reads from it."""
+    assert parse_journal_yaml((GOLDEN / f"{name}.yaml").read_text("utf-8")) == gazctl_changes(name)
+
+
+@pytest.mark.parametrize("name", ["inherited", "no_root", "one"])
+def test_format(name: str) -> None:
+    """Journals are written as the tree that gazctl writes, which reads back as the same journals."""
+    kept = [change for change in gazctl_changes(name) if not change.delete]
+    listed = (GOLDEN / f"{name}.listed.yaml").read_text("utf-8")
+    assert yaml.safe_load(format_journal_yaml(reversed(kept))) == yaml.safe_load(listed)
+    assert parse_journal_yaml(listed) == kept
+
+
+def test_deletions_survive() -> None:
+    """A deletion says nothing of a spec, and does not keep others from sharing theirs."""
+    changes = [
+        pb.ApplyRequest.Change(upsert=journal_spec("shop/a")),
+        pb.ApplyRequest.Change(delete="shop/b", expect_mod_revision=7),
+        pb.ApplyRequest.Change(upsert=journal_spec("shop/c"), expect_mod_revision=-1),
+    ]
+    text = format_journal_yaml(changes)
+    assert yaml.safe_load(text)["replication"] == 1
+    assert parse_journal_yaml(text) == changes
+
+
+def test_listed_journals_are_left_as_they_are() -> None:
+    """Listed journals become changes that expect their present revisions."""
+    listed = [pb.ListResponse.Journal(spec=journal_spec("a/journal"), mod_revision=12)]
+    assert parse_journal_yaml(format_journal_yaml(changes_of_journals(listed))) == [
+        pb.ApplyRequest.Change(upsert=journal_spec("a/journal", stores=["file:///"]), expect_mod_revision=12)
+    ]
+
+
+@pytest.mark.parametrize("changes", [[], ["a/journal", "a/journal"]], ids=["none", "one twice"])
+def test_format_needs_distinct_journals(changes: list[str]) -> None:
+    """There is no tree of no journals, nor one with a journal twice."""
+    with pytest.raises(ProtocolError, match="one or more journals, each once"):
+        format_journal_yaml(pb.ApplyRequest.Change(upsert=journal_spec(name)) for name in changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "problem"),
+    [
+        pytest.param("{", "", "not YAML", id="not YAML"),
+        pytest.param("name: a/bc\nname: a/bd", "", "keys come twice: ['name']", id="key twice"),
+        pytest.param("", ".children", "needs one or more", id="nothing"),
+        pytest.param("[]", "", "must be a mapping", id="list"),
+        pytest.param("nme: a/bc", "", "unknown key 'nme'", id="unknown key"),
+        pytest.param(
+            "{name: a/bc, fragment: {codec: GZIP}}", ".fragment", "unknown key 'codec'", id="inner key"
+        ),
+        pytest.param("{name: a/bc, labels: [{nme: x}]}", ".labels[0]", "unknown key 'nme'", id="label key"),
+        pytest.param("{name: a/bc, labels: {x: y}}", ".labels", "must be a list", id="labels not a list"),
+        pytest.param(
+            "{name: a/bc, labels: [{name: zz}, {name: aa}]}", ".labels.Labels[1]", "sorted", id="label order"
+        ),
+        pytest.param(f"{{name: a/, {SPEC}}}", ".children", "needs one or more", id="childless directory"),
+        pytest.param(
+            f"{{name: a/, {SPEC}, children: [{{name: b/cd}}]}}",
+            ".children[0].name",
+            "must begin with its parent's 'a/'",
+            id="foreign child",
+        ),
+        pytest.param(
+            f"{{name: a/, {SPEC}, children: [{{name: a/cc}}, {{name: a/bb}}]}}",
+            ".children",
+            "must ascend by name",
+            id="child order",
+        ),
+        pytest.param(
+            f"{{name: a/bc, {SPEC}, children: [{{name: a/bcd}}]}}",
+            "",
+            "cannot have children",
+            id="journal's child",
+        ),
+        pytest.param(
+            f"{{name: a/, revision: 1, {SPEC}, children: [{{name: a/bc}}]}}",
+            "",
+            "cannot have a revision or suspend",
+            id="directory's revision",
+        ),
+        pytest.param(
+            f"{{name: a/, suspend: {{level: FULL}}, {SPEC}, children: [{{name: a/bc}}]}}",
+            "",
+            "cannot have a revision or suspend",
+            id="directory's suspend",
+        ),
+        pytest.param(f"{{name: a/bc, {SPEC}, revision: -2}}", ".revision", "at least -1", id="revision"),
+        pytest.param(f"{{name: a/bc, {SPEC}, revision: x}}", ".revision", "must be an integer", id="number"),
+        pytest.param(
+            f"{{name: a/bc, {SPEC}, max_append_rate: {2**63}}}", ".max_append_rate", "64 bits", id="size"
+        ),
+        pytest.param(f"{{name: a/bc, {SPEC}, flags: O_WR}}", ".flags", "is not one of", id="enum"),
+        pytest.param(f"{{name: a/bc, {SPEC}, delete: maybe}}", ".delete", "true or false", id="boolean"),
+        pytest.param("{name: a/bc, delete: true}", ".revision", "must be above 0, or -1", id="delete what"),
+        pytest.param("{name: a/b, delete: true, revision: 1}", ".name", "4 to 512", id="delete a bad name"),
+        pytest.param("{name: a/bc, replication: 1}", ".Fragment.Length", "from 1024", id="spec incomplete"),
+        pytest.param("{name: [a], replication: 1}", ".name", "must be text", id="name not text"),
+        pytest.param(
+            "{name: a/bc, fragment: {refresh_interval: 60}}",
+            ".fragment.refresh_interval",
+            "no duration",
+            id="unit",
+        ),
+        pytest.param("&top\nname: a/\nchildren: [*top]", None, "levels deep", id="its own child"),
+    ],
+)
+def test_errors_name_the_place(text: str, where: str | None, problem: str) -> None:
+    """A tree that breaks a rule is refused, with the place in the tree and the reason."""
+    with pytest.raises(ProtocolError) as caught:
+        parse_journal_yaml(text)
+    assert problem in caught.value.problem
+    assert where is None or caught.value.where == f"journals{where}"
+
+
+def test_scalars_are_text() -> None:
+    """A label's value is the text that stands there, whatever YAML would make of it."""
+    labels = "[{name: bool, value: yes}, {name: date, value: 2026-11-21}, {name: hex, value: 0x1F}]"
+    (change,) = parse_journal_yaml(f"{{name: a/bc, {SPEC}, labels: {labels}}}")
+    assert [label.value for label in change.upsert.labels.labels] == ["yes", "2026-11-21", "0x1F"]
+
+
+@pytest.mark.parametrize("delete", ["true", "True", "yes", "on"])
+def test_booleans(delete: str) -> None:
+    """A boolean is any of those of YAML 1.1."""
+    (change,) = parse_journal_yaml(f"{{name: a/bc, revision: -1, delete: {delete}}}")
+    assert change.delete == "a/bc"
+
+
+def test_anchors_and_merges() -> None:
+    """A tree may use YAML's own means of saying a thing once."""
+    text = f"children:\n- &one {{name: a/bc, {SPEC}}}\n- {{<<: *one, name: a/bd}}"
+    assert [change.upsert.name for change in parse_journal_yaml(text)] == ["a/bc", "a/bd"]

@@ -1,0 +1,190 @@
+"""Label sets are built, joined, matched and validated by Gazette's rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from gazette_spark.errors import ProtocolError
+from gazette_spark.protocol import labels
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.labels import label_set, parse_selector
+
+
+def raw(*pairs: tuple[str, str], prefix: bool = False) -> pb.LabelSet:
+    """Return a set of the pairs as they are, in their order."""
+    return pb.LabelSet(labels=[pb.Label(name=name, value=value, prefix=prefix) for name, value in pairs])
+
+
+def pairs(labels: pb.LabelSet) -> list[tuple[str, str]]:
+    """Return the set's names and values, in order."""
+    return [(label.name, label.value) for label in labels.labels]
+
+
+def test_label_set_sorts_and_drops_duplicates() -> None:
+    """Labels come out in order of name and value, each once."""
+    built = label_set({"zz": "1", "aa": ["b", "a", "b"], "ab": ()})
+    assert pairs(built) == [("aa", "a"), ("aa", "b"), ("zz", "1")]
+
+
+def test_labels_sort_by_bytes() -> None:
+    """The order is that of UTF-8 bytes, where letters beyond 16 bits come last."""
+    names = ["zz", "éé", "\uff21\uff21", "\U00010400\U00010400"]
+    built = label_set(dict.fromkeys(reversed(names), ""))
+    assert [label.name for label in built.labels] == sorted(names, key=str.encode) == names
+
+
+@pytest.mark.parametrize(
+    ("found", "where", "problem"),
+    [
+        pytest.param(raw(("b", "")), "Labels[0].Name", "2 to 64 bytes, got 1", id="one letter"),
+        pytest.param(raw(("x" * 65, "")), "Labels[0].Name", "got 65", id="long name"),
+        pytest.param(raw(("é" * 33, "")), "Labels[0].Name", "got 66", id="long name in bytes"),
+        pytest.param(raw(("a=b", "")), "Labels[0].Name", "'=' in", id="path symbol in a name"),
+        pytest.param(raw(("a b", "")), "Labels[0].Name", "' ' in", id="space in a name"),
+        pytest.param(raw(("aa", "x" * 1025)), "Labels[0].Value", "got 1025", id="long value"),
+        pytest.param(raw(("aa", "x;y")), "Labels[0].Value", "';' in", id="semicolon in a value"),
+        pytest.param(raw(("bb", ""), ("aa", "")), "Labels[1]", "sorted", id="names descend"),
+        pytest.param(raw(("aa", "2"), ("aa", "1")), "Labels[1]", "sorted", id="values descend"),
+        pytest.param(raw(("aa", "1"), ("aa", "1")), "Labels[1]", "unique", id="duplicate"),
+        pytest.param(raw(("aa", ""), ("aa", "1")), "Labels[1]", "empty value", id="empty among others"),
+        pytest.param(raw(("aa", "1"), prefix=True), "Labels[0].Prefix", "selectors only", id="prefix"),
+    ],
+)
+def test_label_set_rules(found: pb.LabelSet, where: str, problem: str) -> None:
+    """Each broken rule is told with the label's place."""
+    with pytest.raises(ProtocolError) as caught:
+        labels.validate_label_set(found)
+    assert caught.value.where == f"LabelSet.{where}"
+    assert problem in caught.value.problem
+
+
+def test_prefix_is_allowed_in_selectors() -> None:
+    """Selectors may match by prefix, on either side."""
+    selector = pb.LabelSelector(include=raw(("aa", "1"), prefix=True), exclude=raw(("bb", "1"), prefix=True))
+    labels.validate_selector(selector)
+    assert labels.format_selector(selector) == "aa:prefix=1,bb:prefix!=1"
+
+
+@pytest.mark.parametrize("part", ["include", "exclude"])
+def test_selector_rules(part: str) -> None:
+    """A selector's error names the set that breaks the rule."""
+    selector = pb.LabelSelector()
+    getattr(selector, part).labels.add(name="b")
+    with pytest.raises(ProtocolError, match=rf"LabelSelector\.{part.title()}\.Labels\[0\]\.Name"):
+        labels.validate_selector(selector)
+
+
+@pytest.mark.parametrize("name", sorted(labels.SINGLE_VALUED))
+@pytest.mark.parametrize("validate", [labels.validate_journal_labels, labels.validate_shard_labels])
+def test_single_valued_labels(validate: object, name: str) -> None:
+    """Six well-known labels take one value in specs of journals and of shards."""
+    assert callable(validate)
+    with pytest.raises(ProtocolError, match="takes one value"):
+        validate(label_set({name: ["a", "b"]}))
+
+
+def test_tags_take_many_values() -> None:
+    """The tag label is multi-valued."""
+    labels.validate_journal_labels(many := label_set({labels.TAG: ["a", "b"]}))
+    assert labels.values_of(many, labels.TAG) == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["name", "prefix"])
+def test_journal_labels_hold_no_meta_label(name: str) -> None:
+    """A journal's spec may not hold the labels that selectors use for its name."""
+    with pytest.raises(ProtocolError, match=f"cannot include label '{name}'"):
+        labels.validate_journal_labels(label_set({name: "x/"}))
+    labels.validate_shard_labels(label_set({name: "x/"}))
+
+
+def test_shard_labels_hold_no_meta_label() -> None:
+    """A shard's spec may not hold the label that selectors use for its id."""
+    with pytest.raises(ProtocolError, match="cannot include label 'id'"):
+        labels.validate_shard_labels(label_set({"id": "x"}))
+    labels.validate_journal_labels(label_set({"id": "x"}))
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        pytest.param({labels.CONTENT_TYPE: "a/b/c"}, "must be a MIME type", id="content type"),
+        pytest.param({labels.CONTENT_TYPE: ""}, "must be a MIME type", id="empty content type"),
+        pytest.param({labels.MESSAGE_TYPE: "T"}, "needs label 'content-type'", id="message type"),
+        pytest.param(
+            {labels.CONTENT_TYPE: "text/csv", labels.MESSAGE_SUBTYPE: "S"},
+            "needs label 'app.gazette.dev/message-type'",
+            id="message subtype",
+        ),
+    ],
+)
+def test_content_labels(values: dict[str, str], problem: str) -> None:
+    """The labels of a journal's content build on each other."""
+    with pytest.raises(ProtocolError, match=problem):
+        labels.validate_journal_labels(label_set(values))
+
+
+def test_content_labels_together() -> None:
+    """A journal may name content type, message type and subtype at once."""
+    chain = {
+        labels.CONTENT_TYPE: labels.CONTENT_TYPE_NDJSON,
+        labels.MESSAGE_TYPE: "T",
+        labels.MESSAGE_SUBTYPE: "S",
+    }
+    built = label_set(chain)
+    labels.validate_journal_labels(built)
+    assert dict(pairs(built)) == chain
+
+
+LEFT = label_set({"both": ["1", "2"], "left": "x", "same": ["1", "2"]})
+RIGHT = label_set({"both": ["2"], "right": "y", "same": ["1", "2"]})
+
+
+def test_union_prefers_the_left_name_by_name() -> None:
+    """A name that both sets have keeps the left one's values, all of them."""
+    expected = label_set({"both": ["1", "2"], "left": "x", "right": "y", "same": ["1", "2"]})
+    assert labels.union(LEFT, RIGHT) == expected
+
+
+def test_intersect_keeps_names_of_equal_values() -> None:
+    """Only names whose value lists are equal are kept."""
+    assert labels.intersect(LEFT, RIGHT) == label_set({"same": ["1", "2"]})
+
+
+def test_subtract_drops_names_of_equal_values() -> None:
+    """Only names whose value lists are equal are dropped."""
+    assert labels.subtract(LEFT, RIGHT) == label_set({"both": ["1", "2"], "left": "x"})
+
+
+def test_labels_with_name_are_in_order() -> None:
+    """The name takes its place in the order, and does not change the spec."""
+    spec = pb.JournalSpec(name="a/journal", labels=label_set({"app": "x", "zone": "y"}))
+    found = labels.labels_with_name(spec)
+    assert pairs(found) == [("app", "x"), ("name", "a/journal"), ("zone", "y")]
+    assert pairs(spec.labels) == [("app", "x"), ("zone", "y")]
+
+
+def test_values_of_a_name_are_alternatives() -> None:
+    """``prefix`` is a prefix of ``name``, so that a list of both matches either journal."""
+    selector = labels.expand_prefix(parse_selector("name=x/one,prefix=y/,!prefix"))
+    assert labels.format_selector(selector) == "name=x/one,name:prefix=y/,!name:prefix"
+    included = labels.expand_prefix(parse_selector("name=x/one,prefix=y/"))
+    names = ("x/one", "x/two", "y/one")
+    matched = [name for name in names if labels.selector_matches(included, label_set({"name": name}))]
+    assert matched == ["x/one", "y/one"]
+
+
+def test_empty_selector_matches_everything() -> None:
+    """A selector of no labels matches every set, the empty one too."""
+    assert labels.selector_matches(parse_selector(""), label_set({}))
+    assert labels.selector_matches(pb.LabelSelector(), label_set({"aa": "b"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [("aa=b,cc dd", "'cc dd'"), ("aa in (b c)", r"list \(b c\)"), ("aa=b;c", "'aa=b;c'"), ("b", "'b'")],
+    ids=["two names", "two values", "semicolon", "short name"],
+)
+def test_parse_errors_say_where(text: str, rest: str) -> None:
+    """The error shows what could not be parsed."""
+    with pytest.raises(ProtocolError, match=f"cannot parse .*{rest}"):
+        parse_selector(text)

@@ -1,0 +1,351 @@
+"""Requests and responses are held to the rules of brokers and of Go's clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from gazette_spark.errors import ProtocolError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import requests
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.protocol.journals import journal_spec
+
+ID = pb.ProcessSpec.ID(zone="local", suffix="broker")
+HEADER = requests.make_header(ID, "http://127.0.0.1:8080", 3)
+FRAGMENT = Fragment("a/journal", 10, 20, bytes(range(20)), pb.SNAPPY).to_pb()
+REGISTERS = pb.LabelSet(labels=[pb.Label(name="author", value="x")])
+BAD_LABELS = pb.LabelSet(labels=[pb.Label(name="x")])
+BAD_SELECTOR = pb.LabelSelector(include=BAD_LABELS)
+BAD_HEADER = pb.Header()
+
+Case = tuple[Callable[..., None], Any, str]
+
+
+def refused(check: Callable[..., None], message: Any, **options: Any) -> str:
+    """Return where ``message`` breaks a rule."""
+    with pytest.raises(ProtocolError) as caught:
+        check(message, **options)
+    return caught.value.where
+
+
+def test_header_of_a_single_broker() -> None:
+    """Its header names itself as primary and only member, and no number of Etcd's is zero."""
+    assert HEADER.process_id == ID
+    assert list(HEADER.route.members) == [ID]
+    assert HEADER.route.primary == 0
+    assert list(HEADER.route.endpoints) == ["http://127.0.0.1:8080"]
+    assert HEADER.etcd == pb.Header.Etcd(cluster_id=1, member_id=1, revision=3, raft_term=1)
+
+
+def test_header_without_members() -> None:
+    """A journal that nobody serves has a route without members and primary -1."""
+    route = requests.make_header(ID, "http://127.0.0.1:8080", 3, primary=-1).route
+    assert route == pb.Route(primary=-1)
+
+
+def test_header_needs_a_revision() -> None:
+    """Revision zero would be refused by Go's clients."""
+    with pytest.raises(ProtocolError, match="revision must be above 0, got 0"):
+        requests.make_header(ID, "http://127.0.0.1:8080", 0)
+
+
+@pytest.mark.parametrize("field", ["cluster_id", "member_id", "revision", "raft_term"])
+def test_header_etcd(field: str) -> None:
+    """Every number of Etcd's has to be set."""
+    header = pb.Header()
+    header.CopyFrom(HEADER)
+    header.etcd.ClearField(field)  # type: ignore[arg-type]  # the name of a field
+    assert refused(requests.validate_header, header) == "Header.Etcd"
+
+
+def test_header_of_nobody() -> None:
+    """A header need not say who answers."""
+    header = pb.Header(route=pb.Route(primary=-1), etcd=HEADER.etcd)
+    assert requests.validate_header(header) is None
+
+
+@pytest.mark.parametrize(
+    ("zone", "suffix", "where"),
+    [
+        ("", "broker", "Zone"),
+        ("z" * 33, "broker", "Zone"),
+        ("a b", "broker", "Zone"),
+        ("a", "abc", "Suffix"),
+        ("a", "s" * 129, "Suffix"),
+        ("a", "a=bc", "Suffix"),
+    ],
+)
+def test_process_id(zone: str, suffix: str, where: str) -> None:
+    """Zone and suffix are tokens of 1 to 32 and 4 to 128 bytes."""
+    header = pb.Header(process_id=pb.ProcessSpec.ID(zone=zone, suffix=suffix), route=HEADER.route)
+    header.etcd.CopyFrom(HEADER.etcd)
+    assert refused(requests.validate_header, header) == f"Header.ProcessId.{where}"
+
+
+OTHER = pb.ProcessSpec.ID(zone="local", suffix="another")
+
+
+@pytest.mark.parametrize(
+    ("route", "where"),
+    [
+        pytest.param(pb.Route(members=[ID, OTHER]), "Members[1]", id="descending"),
+        pytest.param(pb.Route(members=[ID, ID]), "Members[1]", id="twice"),
+        pytest.param(pb.Route(members=[pb.ProcessSpec.ID()]), "Members[0].Zone", id="no zone"),
+        pytest.param(pb.Route(), "Primary", id="primary of nobody"),
+        pytest.param(pb.Route(members=[ID], primary=1), "Primary", id="primary past the end"),
+        pytest.param(pb.Route(primary=-2), "Primary", id="primary below -1"),
+        pytest.param(pb.Route(members=[OTHER, ID], endpoints=["http://h:1"]), "Endpoints", id="too few"),
+        pytest.param(pb.Route(members=[ID], endpoints=["h:1"]), "Endpoints[0]", id="no URL"),
+        pytest.param(pb.Route(members=[ID], endpoints=["/path"]), "Endpoints[0]", id="no host"),
+        pytest.param(pb.Route(members=[ID], endpoints=["http://[::1/"]), "Endpoints[0]", id="bad host"),
+    ],
+)
+def test_route(route: pb.Route, where: str) -> None:
+    """Members ascend, the primary is one of them or -1, and endpoints are none or one each."""
+    assert refused(requests.validate_route, route) == f"Route.{where}"
+
+
+def test_route_with_unknown_endpoints() -> None:
+    """An endpoint may be empty, and there may be none."""
+    requests.validate_route(pb.Route(members=[OTHER, ID], endpoints=["", "unix://host/path"]))
+    assert requests.validate_route(pb.Route(members=[OTHER, ID])) is None
+
+
+ACCEPTED: dict[str, tuple[Callable[..., None], Any]] = {
+    "read at the head": (requests.validate_read_request, pb.ReadRequest(journal="a/journal", offset=-1)),
+    "read a range": (
+        requests.validate_read_request,
+        pb.ReadRequest(journal="a/journal", offset=5, end_offset=5),
+    ),
+    "read with meta": (
+        requests.validate_read_request,
+        pb.ReadRequest(journal="a/journal;meta", header=HEADER),
+    ),
+    "read metadata": (
+        requests.validate_read_response,
+        pb.ReadResponse(header=HEADER, offset=10, write_head=20, fragment=FRAGMENT, fragment_url="file:///x"),
+    ),
+    "read chunk": (requests.validate_read_response, pb.ReadResponse(offset=12, content=b"x")),
+    "read not yet": (
+        requests.validate_read_response,
+        pb.ReadResponse(status="OFFSET_NOT_YET_AVAILABLE", header=HEADER, offset=20, write_head=20),
+    ),
+    "append": (
+        requests.validate_append_request,
+        pb.AppendRequest(
+            journal="a/journal",
+            check_registers=pb.LabelSelector(include=REGISTERS),
+            union_registers=REGISTERS,
+            subtract_registers=REGISTERS,
+            suspend="SUSPEND_KEEP",
+        ),
+    ),
+    "appended": (
+        requests.validate_append_response,
+        pb.AppendResponse(header=HEADER, commit=FRAGMENT, registers=pb.LabelSet()),
+    ),
+    "append refused": (
+        requests.validate_append_response,
+        pb.AppendResponse(status="NOT_ALLOWED", header=HEADER),
+    ),
+    "list": (
+        requests.validate_list_request,
+        pb.ListRequest(selector={"include": {"labels": [{"name": "prefix", "value": "a/"}]}}),
+    ),
+    "listed": (
+        requests.validate_list_response,
+        pb.ListResponse(
+            header=HEADER, journals=[{"spec": journal_spec("a/bc"), "mod_revision": 1, "route": HEADER.route}]
+        ),
+    ),
+    "apply": (
+        requests.validate_apply_request,
+        pb.ApplyRequest(
+            changes=[
+                {"upsert": journal_spec("a/bc")},
+                {"upsert": journal_spec("a/bc"), "expect_mod_revision": -1},
+                {"delete": "a/bc", "expect_mod_revision": 1},
+                {"delete": "a/bc", "expect_mod_revision": -1},
+            ]
+        ),
+    ),
+    "applied": (requests.validate_apply_response, pb.ApplyResponse(header=HEADER)),
+    "fragments": (
+        requests.validate_fragments_request,
+        pb.FragmentsRequest(
+            journal="a/journal",
+            begin_mod_time=5,
+            end_mod_time=5,
+            page_limit=10_000,
+            signatureTTL=Duration(nanos=1),
+        ),
+    ),
+    "fragments found": (
+        requests.validate_fragments_response,
+        pb.FragmentsResponse(header=HEADER, fragments=[{"spec": FRAGMENT}]),
+    ),
+    "store health": (
+        requests.validate_store_health_request,
+        pb.FragmentStoreHealthRequest(fragment_store="file:///", check_delete=True, check_delete_prefix="x/"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_accepted(case: str) -> None:
+    """These messages keep all rules."""
+    check, message = ACCEPTED[case]
+    assert check(message) is None
+
+
+def read(**fields: Any) -> Case:
+    """Return a ReadRequest, its check, and how errors name it."""
+    return requests.validate_read_request, pb.ReadRequest(**{"journal": "a/journal"} | fields), "ReadRequest"
+
+
+def readable(**fields: Any) -> Case:
+    """Return a ReadResponse, its check, and how errors name it."""
+    return requests.validate_read_response, pb.ReadResponse(**fields), "ReadResponse"
+
+
+def append(**fields: Any) -> Case:
+    """Return the first AppendRequest, its check, and how errors name it."""
+    message = pb.AppendRequest(**{"journal": "a/journal"} | fields)
+    return requests.validate_append_request, message, "AppendRequest"
+
+
+def appended(**fields: Any) -> Case:
+    """Return an AppendResponse, its check, and how errors name it."""
+    message = pb.AppendResponse(**{"header": HEADER} | fields)
+    return requests.validate_append_response, message, "AppendResponse"
+
+
+def listing(name: str, value: str, part: str = "include") -> Case:
+    """Return a ListRequest of one label, its check, and how errors name it."""
+    selector = {part: {"labels": [{"name": name, "value": value}]}}
+    return requests.validate_list_request, pb.ListRequest(selector=selector), "ListRequest.Selector"
+
+
+def listed(**fields: Any) -> Case:
+    """Return a ListResponse of one journal, its check, and how errors name it."""
+    journal = {"spec": journal_spec("a/bc"), "mod_revision": 1, "route": HEADER.route} | fields
+    message = pb.ListResponse(header=HEADER, journals=[journal])
+    return requests.validate_list_response, message, "ListResponse.Journals[0]"
+
+
+def apply(**fields: Any) -> Case:
+    """Return an ApplyRequest whose second change has the fields, its check, and how errors name it."""
+    message = pb.ApplyRequest(changes=[{"delete": "a/bc", "expect_mod_revision": -1}, fields])
+    return requests.validate_apply_request, message, "ApplyRequest.Changes[1]"
+
+
+def fragments(**fields: Any) -> Case:
+    """Return a FragmentsRequest, its check, and how errors name it."""
+    message = pb.FragmentsRequest(**{"journal": "a/journal"} | fields)
+    return requests.validate_fragments_request, message, "FragmentsRequest"
+
+
+def health(**fields: Any) -> Case:
+    """Return a FragmentStoreHealthRequest, its check, and how errors name it."""
+    message = pb.FragmentStoreHealthRequest(**{"fragment_store": "file:///"} | fields)
+    return requests.validate_store_health_request, message, "FragmentStoreHealthRequest"
+
+
+UPSERT = journal_spec("a/bc")
+META = {"offset": 10, "write_head": 20, "fragment": FRAGMENT}
+
+REFUSED: dict[str, tuple[Case, str]] = {
+    "read nothing": (read(journal=""), ".Journal"),
+    "read bad meta": (read(journal="a/journal;"), ".Journal.Meta"),
+    "read before the head": (read(offset=-2), ".Offset"),
+    "read backwards": (read(offset=5, end_offset=4), ".EndOffset"),
+    "read to before 0": (read(offset=-1, end_offset=-1), ".EndOffset"),
+    "read proxied by nobody": (read(header=BAD_HEADER), ".Header.Route.Primary"),
+    "unknown status": (readable(status=99), ".Status"),
+    "chunk with status": (readable(content=b"x", status="NOT_ALLOWED"), ""),
+    "chunk with header": (readable(content=b"x", header=HEADER), ""),
+    "chunk with head": (readable(content=b"x", write_head=1), ""),
+    "chunk with fragment": (readable(content=b"x", fragment=FRAGMENT), ""),
+    "chunk with URL": (readable(content=b"x", fragment_url="file:///x"), ""),
+    "metadata of bad header": (readable(**META, header=BAD_HEADER), ".Header.Route.Primary"),
+    "negative head": (readable(write_head=-1), ".WriteHead"),
+    "offset before fragment": (readable(**META | {"offset": 9}), ".Offset"),
+    "offset after fragment": (readable(**META | {"offset": 20}), ".Offset"),
+    "head in fragment": (readable(**META | {"write_head": 19}), ".WriteHead"),
+    "bad fragment": (readable(**META | {"fragment": pb.Fragment()}), ".Fragment.Journal"),
+    "offset without fragment": (readable(offset=1), ".Offset"),
+    "URL without fragment": (readable(fragment_url="file:///x"), ".FragmentUrl"),
+    "append nowhere": (append(journal=""), ".Journal"),
+    "append before 0": (append(offset=-1), ""),
+    "append early content": (append(content=b"x"), ""),
+    "append check": (
+        append(check_registers={"include": BAD_LABELS}),
+        ".CheckRegisters.Include.Labels[0].Name",
+    ),
+    "append union": (append(union_registers=BAD_LABELS), ".UnionRegisters.Labels[0].Name"),
+    "append subtract": (append(subtract_registers=BAD_LABELS), ".SubtractRegisters.Labels[0].Name"),
+    "append suspend": (append(suspend=9), ".Suspend"),
+    "append proxied by nobody": (append(header=BAD_HEADER), ".Header.Route.Primary"),
+    "appended where": (appended(registers=REGISTERS), ".Commit"),
+    "appended registers": (appended(commit=FRAGMENT), ".Registers"),
+    "mismatch of what": (appended(status="REGISTER_MISMATCH"), ".Registers"),
+    "appended bad labels": (appended(commit=FRAGMENT, registers=BAD_LABELS), ".Registers.Labels[0].Name"),
+    "appended bad fragment": (appended(commit=pb.Fragment(), registers=REGISTERS), ".Fragment.Journal"),
+    "appended by nobody": (appended(header=BAD_HEADER), ".Header.Route.Primary"),
+    "list short name": (listing("x", ""), ".Include.Labels[0].Name"),
+    "list prefix": (listing("prefix", "a/b"), ""),
+    "list empty prefix": (listing("prefix", ""), ""),
+    "list excluded prefix": (listing("prefix", "a/b", "exclude"), ""),
+    "listed bad spec": (listed(spec=pb.JournalSpec()), ".Spec.Name"),
+    "listed revision": (listed(mod_revision=0), ".ModRevision"),
+    "listed route": (listed(route=pb.Route()), ".Route.Primary"),
+    "apply nothing": (apply(), ""),
+    "apply both": (apply(upsert=UPSERT, delete="a/bc"), ""),
+    "apply bad spec": (apply(upsert=pb.JournalSpec()), ".Upsert.Name"),
+    "apply revision": (apply(upsert=UPSERT, expect_mod_revision=-2), ".ExpectModRevision"),
+    "delete bad name": (apply(delete="abc", expect_mod_revision=1), ".Delete"),
+    "delete any": (apply(delete="a/bc"), ".ExpectModRevision"),
+    "delete revision": (apply(delete="a/bc", expect_mod_revision=-2), ".ExpectModRevision"),
+    "fragments of nothing": (fragments(journal=""), ".Journal"),
+    "fragments backwards": (fragments(begin_mod_time=5, end_mod_time=4), ".EndModTime"),
+    "fragments token": (fragments(next_page_token=-1), ".NextPageToken"),
+    "fragments page": (fragments(page_limit=-1), ".PageLimit"),
+    "fragments large page": (fragments(page_limit=10_001), ".PageLimit"),
+    "fragments no time": (fragments(signatureTTL=Duration()), ".SignatureTTL"),
+    "health of no store": (health(fragment_store="x"), ".FragmentStore"),
+    "health prefix": (health(check_delete=True, check_delete_prefix="x"), ".CheckDeletePrefix"),
+    "health prefix alone": (health(check_delete_prefix="x/"), ".CheckDeletePrefix"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str) -> None:
+    """Each of these messages breaks one rule, and the error names the field."""
+    (check, message, where), field = REFUSED[case]
+    assert refused(check, message) == where + field
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"journal": "a/journal"},
+        {"header": HEADER},
+        {"do_not_proxy": True},
+        {"offset": 1},
+        {"check_registers": pb.LabelSelector()},
+        {"union_registers": pb.LabelSet()},
+        {"subtract_registers": pb.LabelSet()},
+        {"suspend": 1},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_later_messages_of_an_append(fields: dict[str, Any]) -> None:
+    """A later message holds content, or nothing to announce the end, and no other field."""
+    requests.validate_append_request(pb.AppendRequest(content=b"x"), first=False)
+    requests.validate_append_request(pb.AppendRequest(), first=False)
+    message = pb.AppendRequest(**fields)
+    assert refused(requests.validate_append_request, message, first=False) == "AppendRequest"
