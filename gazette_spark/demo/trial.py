@@ -19,7 +19,7 @@ from gazette_spark.demo.writers import Writers
 POLL_S = 0.02
 """Time between two looks at the table and the checkpoint."""
 
-STALL_S = 120.0
+STALL_S = 240.0
 """A running query that commits nothing for this long has failed."""
 
 START_STALL_S = 420.0
