@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.scan.blocks import Gap
@@ -55,6 +55,7 @@ def rows_of(
     return list(zip(*table.to_pydict().values(), strict=True)), list(scan.gaps)
 
 
+@settings(deadline=None)
 @given(journals(holes=False), st.lists(st.integers(0, 500), max_size=8), st.integers(1, 60))
 def test_any_cut_gives_the_same_rows(journal: FakeJournal, cuts: list[int], block_bytes: int) -> None:
     """Rows of all pieces together are the records of the range, in order, none twice."""
@@ -68,6 +69,7 @@ def test_any_cut_gives_the_same_rows(journal: FakeJournal, cuts: list[int], bloc
     assert journal.open_reads == 0
 
 
+@settings(deadline=None)
 @given(journals(), st.lists(st.integers(0, 500), max_size=8), st.integers(1, 60))
 def test_any_cut_gives_the_same_rows_around_holes(
     journal: FakeJournal, cuts: list[int], block_bytes: int
@@ -138,6 +140,7 @@ def test_record_end_is_the_largest_boundary(content: bytes, data: st.DataObject)
     assert limited_end(read, begin, end, len(content), LONG) == expected
 
 
+@settings(deadline=None)
 @given(journals(), st.data())
 def test_ends_found_around_holes_lose_nothing(journal: FakeJournal, data: st.DataObject) -> None:
     """Two batches that meet at an end found in a journal with holes have the rows of one batch."""

@@ -1,0 +1,154 @@
+"""The fast and the exact half of the JSON framing give the same rows, and no row depends on others."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gazette_spark.framing.base import Block
+from gazette_spark.framing.json import JsonFormat, JsonParser
+from gazette_spark.framing.lines import cut
+
+SCHEMA = pa.schema(
+    [
+        ("_journal", pa.string()),
+        ("_offset", pa.int64()),
+        ("flag", pa.bool_()),
+        ("small", pa.int8()),
+        ("whole", pa.int64()),
+        ("single", pa.float32()),
+        ("double", pa.float64()),
+        ("price", pa.decimal128(10, 2)),
+        ("text", pa.string()),
+        ("raw", pa.binary()),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("local", pa.timestamp("us")),
+        ("list", pa.list_(pa.field("element", pa.int32()))),
+        ("nest", pa.struct([("x", pa.int64()), ("d", pa.date32()), ("l", pa.list_(pa.string()))])),
+        ("_corrupt_record", pa.string()),
+    ]
+)
+NAMES = [name for name in SCHEMA.names if not name.startswith("_")]
+
+numbers = st.one_of(
+    st.integers(-(2**65), 2**65).map(str),
+    st.integers(-200, 200).map(str),
+    st.floats().map(json.dumps),
+    st.from_regex(r"-?(0|[1-9][0-9]{0,5})(\.[0-9]{1,4})?([eE][+-]?[0-9]{1,2})?", fullmatch=True),
+    st.sampled_from(["-0", "-0.0", "1e400", "1.10", "1.125", "01", "1.", "NaN", "-Infinity", "+1"]),
+)
+moments = st.from_regex(
+    r"(2024|0000|1969|9999)-(0[0-9]|1[0-3]|7)-([0-2][0-9]|31|5)"
+    r"([ T]([01][0-9]|2[3-5])(:[0-6][0-9](:[0-6][0-9](\.[0-9]{1,9})?)?)?(Z|[+-][0-2][0-9](:?[0-6][0-9])?)?)?",
+    fullmatch=True,
+)
+texts = st.one_of(
+    st.text(max_size=8),
+    moments,
+    moments,
+    st.sampled_from(["", "aGk=", "aGk", "1.5", "+.5", "NaN", "INF", "-INF", "1_0", " 1", "1e3", "true"]),
+)
+strings = st.one_of(
+    texts.map(lambda text: json.dumps(text, ensure_ascii=False)),
+    texts.map(json.dumps),
+    st.sampled_from(['"\\ud800"', '"\\u0000"', '"\\x"', '"a\\/b"', '"\x01"', '"\x7f"', '"\\ud83d\\ude00"']),
+)
+scalars = st.one_of(numbers, strings, st.sampled_from(["null", "true", "false", "nul", "{}", "[]", ""]))
+spaces = st.sampled_from(["", "", "", " ", "\t", " \r "])
+
+
+def joined(parts: list[str], brackets: str) -> str:
+    """Return JSON text of an array or object."""
+    return brackets[0] + ",".join(parts) + brackets[1]
+
+
+values = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(lambda parts: joined(parts, "[]")),
+        st.lists(st.tuples(st.sampled_from(['"x"', '"d"', '"l"', '"z"']), inner), max_size=3).map(
+            lambda pairs: joined([f"{key}:{value}" for key, value in pairs], "{}")
+        ),
+    ),
+    max_leaves=5,
+)
+FITTING = {
+    "flag": st.sampled_from(["true", "false"]),
+    "text": strings,
+    "raw": strings,
+    "day": moments.map(json.dumps),
+    "at": moments.map(json.dumps),
+    "local": moments.map(json.dumps),
+    "list": st.lists(numbers, max_size=3).map(lambda parts: joined(parts, "[]")),
+}
+
+
+@st.composite
+def members(draw: st.DrawFn) -> str:
+    """One member of a record, more often than not of the column's type."""
+    name = draw(st.sampled_from([*NAMES, "other"]))
+    value = draw(st.one_of(FITTING.get(name, numbers), FITTING.get(name, numbers), values))
+    return f"{json.dumps(name)}{draw(spaces)}:{draw(spaces)}{value}"
+
+
+objects = st.lists(members(), max_size=4).map(lambda parts: joined(parts, "{}"))
+records = st.one_of(
+    objects.map(str.encode),
+    st.tuples(spaces, objects, spaces).map("".join).map(str.encode),
+    st.tuples(objects, st.sampled_from(["", " ", ",", "x", "\0"]), objects).map("".join).map(str.encode),
+    st.tuples(objects.map(str.encode), st.integers(0, 60)).map(lambda pair: pair[0][: pair[1]]),
+    st.sampled_from([b"", b"null", b"1", b"[]", b"{", b"}", b"{}", b'{"other":"\xff"}', b'{"text":"\xff"}']),
+).map(lambda record: record.replace(b"\n", b""))
+
+
+def block_of(found: list[bytes], offset: int = 1000) -> Block:
+    """Return a block of these records."""
+    data = b"".join(record + b"\n" for record in found)
+    return Block("a/journal", offset, data, *cut(data))
+
+
+def parsed(block: Block, *, fast: bool = True, mode: str = "PERMISSIVE") -> list[dict[str, Any]]:
+    """Return rows, instants as numbers: Python has no year 0."""
+    batches = list(JsonParser(JsonFormat(SCHEMA, mode), fast=fast).record_batches([block]))
+    table = pa.Table.from_batches(batches, SCHEMA)
+    table.validate(full=True)
+    for name in ("at", "local"):
+        table = table.set_column(table.column_names.index(name), name, table.column(name).cast(pa.int64()))
+    for name in ("day",):
+        table = table.set_column(table.column_names.index(name), name, table.column(name).cast(pa.int32()))
+    nest = table.column("nest").cast(
+        pa.struct([("x", pa.int64()), ("d", pa.int32()), ("l", pa.list_(pa.string()))])
+    )
+    return table.set_column(table.column_names.index("nest"), "nest", nest).to_pylist()
+
+
+@given(records)
+@example(b'{"price":100000E3}')
+@settings(max_examples=600, deadline=None)
+def test_halves_agree(record: bytes) -> None:
+    """A record's row is that of the exact half, whether the fast half takes it or not."""
+    assert repr(parsed(block_of([record]))) == repr(parsed(block_of([record]), fast=False))
+
+
+@given(st.lists(records, min_size=1, max_size=100), st.integers(0, 100))
+@settings(max_examples=50, deadline=None)
+def test_a_row_depends_on_its_record_alone(found: list[bytes], at: int) -> None:
+    """A block parses to what its parts parse to, and to as many rows as it has records."""
+    block = block_of(found)
+    at = min(at, len(found))
+    whole = parsed(block)
+    assert repr(whole) == repr(parsed(block.rows(0, at)) + parsed(block.rows(at, len(found))))
+    assert [row["_offset"] for row in whole] == block.offsets.tolist()
+
+
+@given(st.lists(records, min_size=1, max_size=40))
+@settings(max_examples=50, deadline=None)
+def test_modes_agree_on_what_is_malformed(found: list[bytes]) -> None:
+    """DROPMALFORMED drops exactly the rows that PERMISSIVE marks."""
+    kept = [row for row in parsed(block_of(found)) if row["_corrupt_record"] is None]
+    assert repr(parsed(block_of(found), mode="DROPMALFORMED")) == repr(kept)
