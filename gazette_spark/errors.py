@@ -486,3 +486,14 @@ class OffsetJumpError(GazetteError):
             f"journal {self.journal!r}: no bytes are left at offset {self.wanted}; the next are at "
             f"{self.offset}. Read on to go on there"
         )
+
+
+@dataclass(eq=False)
+class ClosedError(GazetteError, ValueError):
+    """A client or an append is used after its end, or in a process that did not make it."""
+
+    what: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.problem}"

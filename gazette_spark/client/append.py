@@ -21,7 +21,7 @@ import grpc
 
 from gazette_spark.client.channel import Connection
 from gazette_spark.client.status import check_status
-from gazette_spark.errors import ProtocolError, UnavailableError
+from gazette_spark.errors import ClosedError, ProtocolError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import validate_journal_name
@@ -214,7 +214,7 @@ class Appender:
 
     def _check_open(self) -> None:
         if self._over:
-            raise ProtocolError(f"append to journal {self.options.journal!r}", "it was committed or aborted")
+            raise ClosedError(f"append to journal {self.options.journal!r}", "it was committed or aborted")
 
 
 def append_result(response: pb.AppendResponse, journal: str, sent_bytes: int) -> AppendResult:

@@ -27,6 +27,7 @@ from grpc.experimental import ChannelOptions
 from gazette_spark.errors import (
     AuthError,
     BrokerError,
+    ClosedError,
     GazetteError,
     OptionError,
     StatusError,
@@ -185,11 +186,10 @@ class Connection:
 
     def _check_usable(self) -> None:
         if self._closed:
-            raise UnavailableError(self.endpoint.text, "the client is closed")
+            raise ClosedError(f"client of {self.endpoint.text}", "it is closed")
         if os.getpid() != self._pid:
-            raise UnavailableError(
-                self.endpoint.text, f"the client belongs to process {self._pid}; make one in each process"
-            )
+            problem = f"it belongs to process {self._pid}; make one in each process"
+            raise ClosedError(f"client of {self.endpoint.text}", problem)
 
     def _new_channel(self) -> grpc.Channel:
         options = _channel_options(self.connect_timeout_s)

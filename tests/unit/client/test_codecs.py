@@ -20,15 +20,18 @@ LARGEST_PIECE = 1 << 20
 
 
 def zstd(content: bytes) -> bytes:
+    """Compress as Gazette does."""
     compressor = zstandard.ZstdCompressor(write_content_size=False).compressobj()
     return compressor.compress(content) + compressor.flush()
 
 
 def snappy(content: bytes) -> bytes:
+    """Compress into Snappy frames."""
     return bytes(cramjam.snappy.compress(content))
 
 
 def gzip_members(content: bytes) -> bytes:
+    """Compress into three members, the last one empty."""
     third = len(content) // 3
     return b"".join(gzip.compress(part) for part in (content[:third], content[third:], b""))
 
@@ -46,6 +49,7 @@ COMPRESSED = [name for name in ENCODED if name != "none"]
 
 
 def decode(data: bytes, codec: int) -> bytes:
+    """Return all content at once."""
     return b"".join(decode_fragment(io.BytesIO(data), codec))
 
 

@@ -26,11 +26,13 @@ END = BEGIN + len(CONTENT)
 
 
 def fragment_of(content: bytes = CONTENT, codec: int = pb.NONE) -> Fragment:
+    """Return the fragment that holds ``content``."""
     digest = hashlib.sha1(content, usedforsecurity=False).digest()
     return Fragment("a/journal", BEGIN, BEGIN + len(content), digest, codec, "file:///", 1_700_000_000)
 
 
 def store(root: Path, fragment: Fragment, data: bytes) -> str:
+    """Store a fragment's file; return its URL."""
     path = root / fragment.content_path
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
@@ -38,6 +40,7 @@ def store(root: Path, fragment: Fragment, data: bytes) -> str:
 
 
 def read(root: Path, url: str, fragment: Fragment, offset: int = BEGIN, end_offset: int = 0) -> bytes:
+    """Read a fragment directly; its chunks have to join."""
     position = offset
     parts = []
     for chunk in read_directly(url, fragment, offset=offset, end_offset=end_offset, fragment_root=str(root)):
@@ -112,7 +115,7 @@ def test_bytes_of_another_codec(tmp_path: Path, wrong: str) -> None:
     """A file renamed to another codec's extension is corrupt, and the codec is named."""
     fragment = fragment_of(codec=ENCODED[wrong][0])
     url = store(tmp_path, fragment, CONTENT)
-    with pytest.raises(CorruptFragmentError, match="not (GZIP|SNAPPY|ZSTANDARD)"):
+    with pytest.raises(CorruptFragmentError, match=r"not (GZIP|SNAPPY|ZSTANDARD)"):
         read(tmp_path, url, fragment)
 
 
@@ -198,14 +201,17 @@ def test_which_urls_can_be_read(url: str, root: str | None, expected: bool) -> N
 
 
 def serve(handler: Callable[[httpx.Request], httpx.Response]) -> httpx.Client:
+    """Return an HTTP client whose requests are answered by ``handler``."""
     return httpx.Client(transport=httpx.MockTransport(handler))
 
 
 def answer(content: bytes, headers: dict[str, str] | None = None) -> httpx.Response:
+    """Return an answer whose body is not decoded yet."""
     return httpx.Response(200, headers=headers, stream=httpx.ByteStream(content))
 
 
 def fetch(client: httpx.Client, fragment: Fragment, url: str = "https://store/x?sig=SECRET") -> bytes:
+    """Read a fragment over HTTP."""
     chunks = read_directly(url, fragment, offset=BEGIN, http=client)
     return b"".join(chunk.content for chunk in chunks)
 

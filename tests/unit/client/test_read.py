@@ -21,11 +21,13 @@ JOURNAL = "a/journal"
 
 
 def follow(messages: list[pb.ReadResponse], offset: int = 0) -> tuple[Cursor, list[Chunk]]:
+    """Feed messages to a cursor."""
     cursor = Cursor(JOURNAL, offset, [])
     return cursor, [got for message in messages if (got := cursor.feed(message)) is not None]
 
 
 def meta(begin: int, end: int, **keys: object) -> pb.ReadResponse:
+    """Return metadata about JOURNAL."""
     return metadata(JOURNAL, begin, end, **keys)  # type: ignore[arg-type]
 
 
@@ -66,6 +68,7 @@ def test_other_statuses_are_errors_of_their_own() -> None:
 
 
 def with_fragment(message: pb.ReadResponse) -> pb.ReadResponse:
+    """Add a fragment to a message."""
     message.fragment.CopyFrom(meta(0, 10).fragment)
     return message
 

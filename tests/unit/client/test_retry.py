@@ -33,6 +33,7 @@ ROUTING = [
 
 
 def kind(value: object) -> str:
+    """Name a case."""
     return f"{type(value).__name__} {getattr(value, 'code', '')}".strip()
 
 

@@ -36,6 +36,7 @@ HEAD = len(CONTENT)
 
 
 def meta(offset: int, end: int = HEAD, begin: int = 0, url: str = "") -> pb.ReadResponse:
+    """Return metadata to read from ``offset``."""
     return metadata(JOURNAL, begin, end, offset=offset, write_head=HEAD, url=url)
 
 
@@ -47,6 +48,7 @@ def serve(request: pb.ReadRequest) -> list[Act]:
 
 
 def elapsed(started: float) -> float:
+    """Return the seconds since ``started``."""
     return time.monotonic() - started
 
 
@@ -335,6 +337,7 @@ def test_a_listener_that_never_answers() -> None:
 
 
 def stored(root: Path, codec: pb.CompressionCodec, data: bytes) -> Fragment:
+    """Store CONTENT as a fragment."""
     digest = hashlib.sha1(CONTENT, usedforsecurity=False).digest()
     fragment = Fragment(JOURNAL, 0, HEAD, digest, codec, "file:///", 1_700_000_000)
     path = root / fragment.content_path
@@ -344,6 +347,7 @@ def stored(root: Path, codec: pb.CompressionCodec, data: bytes) -> Fragment:
 
 
 def points_at(fragment: Fragment, url: str) -> pb.ReadResponse:
+    """Return metadata of a fragment in a store."""
     return pb.ReadResponse(write_head=HEAD, fragment=fragment.to_pb(), fragment_url=url)
 
 

@@ -1,0 +1,337 @@
+"""The client's calls besides reads and appends: what they ask, join, refuse, and how long they try."""
+
+from __future__ import annotations
+
+import pickle
+import time
+
+import grpc
+import pytest
+
+from gazette_spark.client import Client
+from gazette_spark.client.client import CHANGES_PER_APPLY
+from gazette_spark.client.heads import CALLS_IN_FLIGHT
+from gazette_spark.client.list import ListedFragment
+from gazette_spark.errors import (
+    AuthError,
+    ClosedError,
+    EtcdTransactionFailedError,
+    GazetteError,
+    JournalNotFoundError,
+    OptionError,
+    ProtocolError,
+    SuspendedError,
+    UnavailableError,
+)
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.labels import format_selector, label_set, parse_selector
+from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker, metadata, not_yet
+
+JOURNAL = "a/journal"
+EMPTY_COMMIT = pb.AppendResponse(
+    commit=pb.Fragment(journal=JOURNAL, compression_codec=pb.NONE), registers=pb.LabelSet()
+)
+
+
+def page(*names: str) -> pb.ListResponse:
+    """Return a message of a listing."""
+    journals = [pb.ListResponse.Journal(spec=journal_spec(name), mod_revision=1) for name in names]
+    return pb.ListResponse(journals=journals)
+
+
+def applied(revision: int) -> pb.ApplyResponse:
+    """Return the answer to an apply."""
+    return pb.ApplyResponse(header=pb.Header(etcd=pb.Header.Etcd(revision=revision)))
+
+
+def test_list_joins_pages_and_sorts(stub: StubBroker, client: Client) -> None:
+    """All messages of a listing count, ascending by name."""
+    stub.script("List", [page("b/one", "b/two"), page("a/three")])
+    assert [each.spec.name for each in client.list_journals()] == ["a/three", "b/one", "b/two"]
+    assert stub.requests("List")[0].selector == pb.LabelSelector()
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_list_sends_the_selector(stub: StubBroker, client: Client, as_text: bool) -> None:
+    """Text and message mean the same."""
+    stub.script("List", [page()])
+    text = "app=one,team notin (a,b)"
+    assert client.list_journals(text if as_text else parse_selector(text)) == []
+    assert format_selector(stub.requests("List")[0].selector) == format_selector(parse_selector(text))
+
+
+def test_list_cut_in_the_middle_is_asked_again(stub: StubBroker, client: Client) -> None:
+    """A broken listing leaves nothing of itself behind."""
+    stub.script("List", [page("a/one"), Fail()], [page("a/one"), page("a/two")])
+    assert [each.spec.name for each in client.list_journals()] == ["a/one", "a/two"]
+
+
+@pytest.mark.parametrize("selector", ["=x", "a in", "name="])
+def test_list_with_a_bad_selector(stub: StubBroker, client: Client, selector: str) -> None:
+    """Text that is no selector raises before any call, or is one that brokers take."""
+    if selector == "name=":
+        stub.script("List", [page()])
+        assert client.list_journals(selector) == []
+        return
+    with pytest.raises(ProtocolError):
+        client.list_journals(selector)
+    assert stub.requests("List") == []
+
+
+def test_get_journal(stub: StubBroker, client: Client) -> None:
+    """One journal is asked for by its name."""
+    stub.script("List", [page(JOURNAL)], [page()])
+    assert client.get_journal(JOURNAL).spec.name == JOURNAL
+    assert stub.requests("List")[0].selector.include == label_set({"name": JOURNAL})
+    with pytest.raises(JournalNotFoundError, match=JOURNAL):
+        client.get_journal(JOURNAL)
+
+
+def test_apply_returns_the_revision(stub: StubBroker, client: Client) -> None:
+    """The changes are sent as they are."""
+    stub.script("Apply", [applied(17)])
+    changes = [pb.ApplyRequest.Change(upsert=journal_spec(JOURNAL), expect_mod_revision=3)]
+    assert client.apply(changes) == 17
+    assert list(stub.requests("Apply")[0].changes) == changes
+
+
+def test_apply_that_lost_a_race(stub: StubBroker, client: Client) -> None:
+    """The error names the journals."""
+    stub.script("Apply", [pb.ApplyResponse(status=pb.ETCD_TRANSACTION_FAILED)])
+    with pytest.raises(EtcdTransactionFailedError, match=JOURNAL):
+        client.apply([pb.ApplyRequest.Change(upsert=journal_spec(JOURNAL))])
+
+
+def test_apply_is_not_sent_twice(stub: StubBroker, client: Client) -> None:
+    """After a broken connection its outcome is unknown, and the caller is told."""
+    stub.script("Apply", [Fail(text="Socket closed")], [applied(1)])
+    with pytest.raises(UnavailableError):
+        client.apply([pb.ApplyRequest.Change(delete=JOURNAL, expect_mod_revision=-1)])
+    assert len(stub.requests("Apply")) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(pb.ApplyRequest.Change(), id="neither"),
+        pytest.param(pb.ApplyRequest.Change(upsert=journal_spec(JOURNAL), delete=JOURNAL), id="both"),
+        pytest.param(pb.ApplyRequest.Change(delete=JOURNAL), id="delete at revision 0"),
+        pytest.param(pb.ApplyRequest.Change(delete=JOURNAL, expect_mod_revision=-2), id="revision -2"),
+        pytest.param(
+            pb.ApplyRequest.Change(upsert=journal_spec(JOURNAL), expect_mod_revision=-2), id="upsert at -2"
+        ),
+        pytest.param(pb.ApplyRequest.Change(upsert=pb.JournalSpec(name=JOURNAL)), id="empty spec"),
+        pytest.param(pb.ApplyRequest.Change(delete="../x", expect_mod_revision=-1), id="name that goes up"),
+    ],
+)
+def test_bad_changes_are_refused_before_sending(
+    stub: StubBroker, client: Client, change: pb.ApplyRequest.Change
+) -> None:
+    """A change that no broker would take raises, naming its place."""
+    with pytest.raises(ProtocolError):
+        client.apply([change])
+    assert stub.requests("Apply") == []
+
+
+def test_create_waits_until_appends_work(stub: StubBroker, client: Client) -> None:
+    """The barrier is repeated while the journal is not assigned, or not even known."""
+    stub.script("Apply", [applied(5)])
+    stub.script(
+        "Append",
+        [pb.AppendResponse(status=pb.JOURNAL_NOT_FOUND)],
+        [pb.AppendResponse(status=pb.NO_JOURNAL_PRIMARY_BROKER)],
+        [EMPTY_COMMIT],
+    )
+    assert client.create_journals(journal_spec(JOURNAL)) == 5
+    assert stub.requests("Apply")[0].changes[0].expect_mod_revision == 0
+    assert len(stub.requests("Append")) == 3
+
+
+def test_create_gives_up_at_the_deadline(stub: StubBroker, client: Client) -> None:
+    """A journal that is never assigned is named."""
+    stub.script("Apply", [applied(5)])
+    stub.script("Append", [pb.AppendResponse(status=pb.NO_JOURNAL_PRIMARY_BROKER)])
+    with pytest.raises(GazetteError, match=JOURNAL):
+        client.create_journals(journal_spec(JOURNAL))
+
+
+def test_many_journals_are_created_in_several_transactions(stub: StubBroker, client: Client) -> None:
+    """No transaction is larger than etcd takes."""
+    stub.script("Apply", [applied(1)], [applied(2)], [applied(3)])
+    stub.script("Append", [EMPTY_COMMIT])
+    specs = [journal_spec(f"many/{index:04}") for index in range(2 * CHANGES_PER_APPLY + 1)]
+    assert client.create_journals(*specs) == 3
+    sizes = [len(request.changes) for request in stub.requests("Apply")]
+    assert sizes == [CHANGES_PER_APPLY, CHANGES_PER_APPLY, 1]
+    assert client.create_journals() == 0
+
+
+def test_write_head_reads_nothing(stub: StubBroker, client: Client) -> None:
+    """It is asked for by metadata only, at -1, without blocking."""
+    stub.script("Read", [not_yet(123)])
+    assert client.write_head(JOURNAL) == 123
+    expected = pb.ReadRequest(journal=JOURNAL, offset=-1, metadata_only=True)
+    assert stub.requests("Read") == [expected]
+
+
+def test_write_head_while_content_arrives(stub: StubBroker, client: Client) -> None:
+    """A broker that has content by now tells its head too."""
+    stub.script("Read", [metadata(JOURNAL, 0, 9, offset=5)])
+    assert client.write_head(JOURNAL) == 9
+
+
+def test_write_head_of_a_suspended_journal(stub: StubBroker, client: Client) -> None:
+    """It is where the journal will go on."""
+    suspended = page(JOURNAL)
+    suspended.journals[0].spec.suspend.offset = 77
+    stub.script("Read", [pb.ReadResponse(status=pb.SUSPENDED)])
+    stub.script("List", [suspended])
+    stub.script("ListFragments", [pb.FragmentsResponse(status=pb.SUSPENDED)])
+    assert client.write_head(JOURNAL) == 77
+    assert client.first_offset(JOURNAL) == 77
+
+
+def test_write_heads_of_many_journals(stub: StubBroker, client: Client) -> None:
+    """Each journal has its own, also those that fail at first."""
+    names = [f"many/{index:04}" for index in range(3 * CALLS_IN_FLIGHT)]
+    failed: set[str] = set()
+
+    def head(request: pb.ReadRequest) -> list[Act]:
+        index = int(request.journal[-4:])
+        if index % 50 == 0 and request.journal not in failed:
+            failed.add(request.journal)
+            return [Fail()]
+        return [not_yet(1000 + index)]
+
+    stub.script("Read", head)
+    expected = {name: 1000 + index for index, name in enumerate(names)}
+    assert client.write_heads(names + names[:5]) == expected
+    assert len(failed) == 4
+    assert client.write_heads([]) == {}
+
+
+def test_write_heads_names_the_missing_journal(stub: StubBroker, client: Client) -> None:
+    """One that does not exist fails the call."""
+    stub.script("Read", [pb.ReadResponse(status=pb.JOURNAL_NOT_FOUND)])
+    with pytest.raises(JournalNotFoundError, match="some/other"):
+        client.write_heads(["some/other"])
+
+
+def fragments(*spans: tuple[int, int], token: int = 0, url: str = "") -> pb.FragmentsResponse:
+    """Return a page of fragments."""
+    response = pb.FragmentsResponse(next_page_token=token)
+    for begin, end in spans:
+        spec = Fragment(JOURNAL, begin, end, bytes(20), pb.GZIP).to_pb()
+        response.fragments.add(spec=spec, signed_url=url)
+    return response
+
+
+def test_list_fragments_joins_pages(stub: StubBroker, client: Client) -> None:
+    """Each page is asked for by the token of the one before; times and signature are sent with all."""
+    stub.script(
+        "ListFragments",
+        [fragments((0, 5), (5, 9), token=9)],
+        [fragments((9, 12), url="https://s/x?sig=SECRET")],
+    )
+    got = client.list_fragments(JOURNAL, begin_mod_time=3, end_mod_time=8, signature_ttl_s=1.5)
+    assert [(each.fragment.begin, each.fragment.end) for each in got] == [(0, 5), (5, 9), (9, 12)]
+    assert got[-1].signed_url == "https://s/x?sig=SECRET"
+    assert "SECRET" not in repr(got)
+    first, second = stub.requests("ListFragments")
+    assert (first.next_page_token, second.next_page_token) == (0, 9)
+    assert (second.begin_mod_time, second.end_mod_time) == (3, 8)
+    assert second.signatureTTL.ToMilliseconds() == 1500
+
+
+def test_list_fragments_does_not_go_in_circles(stub: StubBroker, client: Client) -> None:
+    """A token that does not grow is a lie."""
+    stub.script("ListFragments", [fragments((0, 5), token=5)])
+    with pytest.raises(ProtocolError, match="NextPageToken"):
+        client.list_fragments(JOURNAL)
+
+
+@pytest.mark.parametrize(
+    "keys", [{"begin_mod_time": 5, "end_mod_time": 4}, {"signature_ttl_s": 0}, {"signature_ttl_s": -1}]
+)
+def test_bad_fragment_queries(stub: StubBroker, client: Client, keys: dict[str, float]) -> None:
+    """A query that no broker would take raises before any call."""
+    with pytest.raises(ProtocolError):
+        client.list_fragments(JOURNAL, **keys)  # type: ignore[arg-type]
+    assert stub.requests("ListFragments") == []
+
+
+def test_first_offset(stub: StubBroker, client: Client) -> None:
+    """It is the first fragment's begin; a journal without fragments begins at its head."""
+    stub.script("ListFragments", [fragments((40, 50), token=50)], [fragments()])
+    stub.script("Read", [not_yet(60)])
+    assert client.first_offset(JOURNAL) == 40
+    assert client.first_offset(JOURNAL) == 60
+    assert stub.requests("ListFragments")[0].page_limit == 1
+
+
+@pytest.mark.parametrize("rpc", ["List", "Apply", "ListFragments"])
+def test_every_call_ends_at_its_deadline(stub: StubBroker, client: Client, rpc: str) -> None:
+    """A broker that hangs is unavailable after the client's timeout."""
+    stub.script(rpc, [Hang()])
+    calls = {
+        "List": client.list_journals,
+        "Apply": lambda: client.apply([pb.ApplyRequest.Change(delete=JOURNAL, expect_mod_revision=-1)]),
+        "ListFragments": lambda: client.list_fragments(JOURNAL),
+    }
+    started = time.monotonic()
+    with pytest.raises(UnavailableError, match="no answer within the deadline"):
+        calls[rpc]()
+    assert time.monotonic() - started < 2.5
+
+
+def test_a_refused_token_fails_at_once_and_is_not_shown(stub: StubBroker) -> None:
+    """The token is sent, and no text of the error or the client holds it."""
+    stub.script("List", [Fail(grpc.StatusCode.UNAUTHENTICATED, "verification failed")])
+    with Client(stub.endpoint, token="SECRET") as client:
+        with pytest.raises(AuthError) as caught:
+            client.list_journals()
+        assert "SECRET" not in repr(client) + str(caught.value) + repr(caught.value)
+    assert len(stub.requests("List")) == 1
+
+
+def test_a_client_is_not_pickled() -> None:
+    """Each process makes its own."""
+    with Client("http://127.0.0.1:1") as client, pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(client)
+
+
+def test_a_closed_client_makes_no_calls(stub: StubBroker) -> None:
+    """Its calls say that it is closed."""
+    client = Client(stub.endpoint)
+    client.close()
+    client.close()
+    with pytest.raises(ClosedError, match="it is closed"):
+        client.write_head(JOURNAL)
+    with pytest.raises(ClosedError, match="it is closed"):
+        client.read(JOURNAL).read()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [{"timeout_s": 0}, {"idle_timeout_s": -1}, {"connect_timeout_s": float("nan")}],
+    ids=["no time", "less than none", "not a number"],
+)
+def test_bad_timeouts(keys: dict[str, float]) -> None:
+    """A timeout is above zero."""
+    with pytest.raises(OptionError, match=next(iter(keys))):
+        Client("http://127.0.0.1:1", **keys)  # type: ignore[arg-type]
+
+
+def test_suspended_reads_surface(stub: StubBroker, client: Client) -> None:
+    """A reader of a suspended journal is told so."""
+    stub.script("Read", [pb.ReadResponse(status=pb.SUSPENDED)])
+    with pytest.raises(SuspendedError):
+        client.read(JOURNAL).read()
+
+
+def test_listed_fragments_hide_their_url() -> None:
+    """A signed URL is a secret."""
+    listed = ListedFragment(Fragment(JOURNAL, 0, 1, bytes(20), pb.NONE), "https://s/x?sig=SECRET")
+    assert "SECRET" not in repr(listed)
