@@ -1,0 +1,171 @@
+"""A stream gives each whole record once, through restarts, crashes, new journals and half-written records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from gazette_spark.client import Client
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.testing.brokers import BrokerHandle
+from tests.spark.source_queries import Journals, raw, records, rows_of, run_available, wait_until
+
+LINES = b"".join(b"record %d of some length\n" % n for n in range(200))
+
+
+@pytest.fixture
+def journals(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str) -> Journals:
+    """An empty prefix on the broker under test."""
+    return Journals(spark, broker, client, fresh_prefix)
+
+
+def test_batches_keep_the_limit_and_restarts_go_on(journals: Journals, tmp_path: Path) -> None:
+    """The first batch is empty; later ones end at whole records and exceed the limit by a record at most."""
+    journals.create("a", "b")
+    journals.append("a", LINES)
+    journals.append("b", LINES[:1000])
+    first = run_available(journals.stream(maxBytesPerTrigger="2500"), tmp_path)
+    assert first[0] == []
+    sizes = [sum(len(row.value) + 1 for row in rows) for rows in first.values()]
+    assert max(sizes) <= 2500 + 2 * 26
+    assert len(sizes) >= 3
+
+    journals.append("a", b"after the restart\n")
+    second = run_available(journals.stream(maxBytesPerTrigger="2500"), tmp_path)
+    assert list(second) == [len(first)]
+    rows = rows_of(first | second)
+    assert raw(rows, journals.name("a")) == records(LINES + b"after the restart\n")
+    whole = LINES[: LINES.rindex(b"\n", 0, 1000) + 1]
+    assert raw(rows, journals.name("b")) == records(whole)
+
+
+def test_json_streams_as_typed_columns(journals: Journals, tmp_path: Path) -> None:
+    """With where each record came from."""
+    journals.create("a", labels={"content-type": "application/x-ndjson"})
+    journals.append("a", b"".join(b'{"id":%d,"name":"n%d"}\n' % (n, n) for n in range(50)))
+    frame = journals.stream("a", schema="id BIGINT, name STRING, _offset BIGINT", format="json")
+    rows = sorted(tuple(row)[:2] for row in rows_of(run_available(frame, tmp_path)))
+    assert rows == [(n, f"n{n}") for n in range(50)]
+
+
+def test_a_crash_in_the_first_batch_keeps_the_start(journals: Journals, tmp_path: Path) -> None:
+    """The head moves between crash and restart; what was appended then is read, not skipped."""
+    journals.create("a")
+    journals.append("a", b"before the query\n")
+
+    def crash(_batch: DataFrame, _batch_id: int) -> None:
+        journals.append("a", b"after the start\n")
+        raise RuntimeError("crash")
+
+    frame = journals.stream("a", startingOffsets="latest")
+    with pytest.raises(StreamingQueryException, match="crash"):
+        run_available(frame, tmp_path, crash)
+    rows = rows_of(run_available(journals.stream("a", startingOffsets="latest"), tmp_path))
+    assert raw(rows) == [(17, b"after the start")]
+
+
+def test_a_failed_batch_is_read_again_with_the_same_range(journals: Journals, tmp_path: Path) -> None:
+    """What is appended between crash and restart waits for the next batch."""
+    journals.create("a")
+    journals.append("a", LINES)
+
+    def crash(_batch: DataFrame, batch_id: int) -> None:
+        if batch_id == 1:
+            journals.append("a", b"later\n")
+            raise RuntimeError("crash")
+
+    with pytest.raises(StreamingQueryException, match="crash"):
+        run_available(journals.stream("a"), tmp_path, crash)
+    again = run_available(journals.stream("a"), tmp_path)
+    assert raw(again[1]) == records(LINES)
+    assert raw(again[2]) == [(len(LINES), b"later")]
+
+
+def test_available_now_ends_while_journals_grow(journals: Journals, tmp_path: Path) -> None:
+    """At the heads taken at its start; journals that appear meanwhile wait for the next run."""
+    journals.create("a")
+    journals.append("a", LINES)
+
+    def append(_batch: DataFrame, batch_id: int) -> None:
+        journals.append("a", b"appended by batch %d\n" % batch_id)
+        if batch_id == 0:
+            journals.create("new")
+            journals.append("new", b"first of a new journal\n")
+
+    frame = journals.stream(maxBytesPerTrigger="2k")
+    first = run_available(frame, tmp_path, append)
+    assert raw(rows_of(first)) == records(LINES)
+
+    second = rows_of(run_available(journals.stream(), tmp_path))
+    assert raw(second, journals.name("new")) == [(0, b"first of a new journal")]
+    assert len(raw(second, journals.name("a"))) == len(first)
+
+
+def test_a_running_query_follows_its_journals(journals: Journals, tmp_path: Path) -> None:
+    """Half a record waits for the rest, a new journal is read whole, a deleted one ends the query."""
+    journals.create("a")
+    journals.append("a", b"whole\nhalf")
+    rows: list[tuple[str, int, bytes]] = []
+
+    def take(batch: DataFrame, _batch_id: int) -> None:
+        rows.extend((row.journal, row.offset, bytes(row.value)) for row in batch.collect())
+
+    writer = journals.stream().writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path))
+    query = writer.start()
+    try:
+        a, b = journals.name("a"), journals.name("b")
+        wait_until("the whole record", lambda: rows == [(a, 0, b"whole")])
+        journals.append("a", b" and half\n")
+        wait_until("the record's other half", lambda: rows[1:] == [(a, 6, b"half and half")])
+        journals.create("b")
+        journals.append("b", b"of b\n")
+        wait_until("the new journal", lambda: rows[2:] == [(b, 0, b"of b")])
+        delete(journals.client, b)
+        with pytest.raises(StreamingQueryException, match=f"'{b}': JOURNAL_NOT_FOUND.*failOnDataLoss=false"):
+            assert query.awaitTermination(60), "the query did not notice"
+    finally:
+        query.stop()
+
+
+def delete(client: Client, journal: str) -> None:
+    """Delete a journal's spec, whatever its revision."""
+    client.apply([pb.ApplyRequest.Change(delete=journal, expect_mod_revision=-1)])
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [
+        pytest.param("null", "a position is a JSON object, got None", id="null"),
+        pytest.param('{"format_version":1,"journals":{"%s":999}}', "offset 999 was already read", id="past"),
+    ],
+)
+def test_a_damaged_position_is_refused(journals: Journals, tmp_path: Path, damage: str, error: str) -> None:
+    """Spark hands over what the file says; the source names what is wrong with it."""
+    journals.create("a")
+    journals.append("a", b"whole\n")
+    run_available(journals.stream("a"), tmp_path)
+    newest = tmp_path / "offsets" / "1"
+    lines = newest.read_text().splitlines()
+    lines[-1] = damage.replace("%s", journals.name("a"))
+    newest.write_text("\n".join(lines))
+    newest.with_name(".1.crc").unlink()
+    with pytest.raises(StreamingQueryException, match=error):
+        run_available(journals.stream("a"), tmp_path)
+
+
+def test_positions_in_the_query_checkpoint_are_what_the_documentation_says(
+    journals: Journals, tmp_path: Path
+) -> None:
+    """The sink and other tools read them there."""
+    journals.create("a")
+    journals.append("a", b"whole\nhalf")
+    run_available(journals.stream("a"), tmp_path)
+    stored = [json.loads((tmp_path / "offsets" / name).read_text().splitlines()[-1]) for name in ("0", "1")]
+    assert stored == [
+        {"format_version": 1, "journals": {journals.name("a"): 0}, "position": "pinned"},
+        {"format_version": 1, "journals": {journals.name("a"): 6}},
+    ]
