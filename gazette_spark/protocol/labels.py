@@ -234,7 +234,9 @@ def _format_term(key: str, values: list[str], *, excludes: int) -> str:
     if values == [""]:
         return f"!{key}" if excludes else key
     if len(values) == 1:
-        return f"{key}{'!=' if excludes else '='}{values[0]}"
+        # Of "k==v" the value is "v"; Gazette's own form of the value "=v" is that, and does not read back.
+        equals = "==" if values[0].startswith("=") else "="
+        return f"{key}{'!=' if excludes else equals}{values[0]}"
     return f"{key} {'notin' if excludes else 'in'} ({','.join(values)})"
 
 

@@ -20,8 +20,11 @@ from gazette_spark.protocol.labels import format_selector, label_set, parse_sele
 
 ANSWERS = json.loads(Path(__file__).parents[2].joinpath("golden/protocol_answers.json").read_text("utf-8"))
 
-STRICTER = {"journal_names": ["../journal"]}
-"""What Gazette accepts and we refuse: names become paths of files."""
+DIFFERENCES = {
+    "journal_names": ["../journal"],  # Refused here: names become paths of files.
+    "selectors": ["aa===bb"],  # Kept here: Gazette writes it as "aa==bb", which is another selector.
+}
+"""Inputs of which we make something else, on purpose."""
 
 
 def accepts(check: Callable[[str], object]) -> Callable[[str], bool]:
@@ -62,10 +65,10 @@ QUESTIONS: dict[str, Callable[[str], object]] = {
 
 @pytest.mark.parametrize("topic", QUESTIONS)
 def test_answers_are_those_of_gazette(topic: str) -> None:
-    """Each input is accepted or refused, and put in canonical form, as by Gazette, but for one rule."""
+    """Each input is accepted or refused, and put in canonical form, as by Gazette, but for two."""
     ask = QUESTIONS[topic]
     differing = [text for text, expected in ANSWERS[topic] if ask(text) != expected]
-    assert differing == STRICTER.get(topic, [])
+    assert differing == DIFFERENCES.get(topic, [])
 
 
 def test_durations() -> None:

@@ -1,0 +1,118 @@
+"""Selectors round trip and match, and label sets combine, as slow and obvious versions say."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gazette_spark.errors import ProtocolError
+from gazette_spark.protocol import labels
+from gazette_spark.protocol import protocol_pb2 as pb
+
+ALPHABET = "ab1-_+/.é日Ⅷ"
+"""Few characters, so that names and values meet often; each kind of the alphabet is among them."""
+
+NAMES = st.text(ALPHABET, min_size=2, max_size=3)
+VALUES = st.text(ALPHABET + "=%", max_size=3)
+VALUE_LISTS = st.one_of(st.just([""]), st.lists(VALUES.filter(bool), min_size=1, max_size=3))
+
+Groups = dict[str, list[str]]
+GROUPS = st.dictionaries(NAMES, VALUE_LISTS, max_size=4)
+SETS = GROUPS.map(labels.label_set)
+
+
+@st.composite
+def selectors(draw: st.DrawFn) -> pb.LabelSelector:
+    """Draw a valid selector, with matches by prefix."""
+    parts = draw(SETS), draw(SETS)
+    for part in parts:
+        for label in part.labels:
+            label.prefix = draw(st.booleans())
+    # An empty set and none are the same to a broker; the parser leaves it out.
+    included, excluded = (part if part.labels else None for part in parts)
+    return pb.LabelSelector(include=included, exclude=excluded)
+
+
+def groups(found: pb.LabelSet) -> Groups:
+    """Return the values of each name, in order."""
+    return {label.name: labels.values_of(found, label.name) for label in found.labels}
+
+
+@settings(deadline=None)
+@given(selectors())
+def test_selector_round_trips(selector: pb.LabelSelector) -> None:
+    """A selector's text is parsed to the selector, and formatting that gives the same text."""
+    text = labels.format_selector(selector)
+    assert labels.parse_selector(text) == selector
+    assert labels.format_selector(labels.parse_selector(text)) == text
+
+
+@settings(deadline=None)
+@given(selectors())
+def test_spacing_means_nothing(selector: pb.LabelSelector) -> None:
+    """Single spaces around terms, and a comma at the end, change nothing."""
+    text = labels.format_selector(selector)
+    spaced = text.replace(",", " , ") + ("," if text else "")
+    assert labels.parse_selector(spaced) == selector
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text("ab =!,()in:prefixot", max_size=12))
+def test_any_text_parses_or_is_refused(text: str) -> None:
+    """Text is either refused, or a selector whose canonical form means the same."""
+    try:
+        selector = labels.parse_selector(text)
+    except ProtocolError:
+        selector = labels.parse_selector("")
+    assert labels.parse_selector(labels.format_selector(selector)) == selector
+
+
+def satisfied(selector: pb.LabelSet, name: str, have: Groups) -> bool:
+    """Say, one pair at a time, whether a set satisfies what a selector wants of a name."""
+    for want in selector.labels:
+        for value in have.get(name, []):
+            if want.name != name:
+                continue
+            if want.value in ("", value):
+                return True
+            if want.prefix and value[: len(want.value)] == want.value:
+                return True
+    return False
+
+
+@settings(max_examples=300, deadline=None)
+@given(selectors(), SETS)
+def test_matching(selector: pb.LabelSelector, found: pb.LabelSet) -> None:
+    """A selector matches where every included name is satisfied, and no excluded one."""
+    have = groups(found)
+    expected = all(satisfied(selector.include, name, have) for name in groups(selector.include))
+    expected &= not any(satisfied(selector.exclude, name, have) for name in groups(selector.exclude))
+    assert labels.selector_matches(selector, found) == expected
+
+
+@settings(deadline=None)
+@given(SETS)
+def test_a_set_matches_itself(found: pb.LabelSet) -> None:
+    """A selector of all labels of a set matches it, and excluding any of them does not."""
+    assert labels.selector_matches(pb.LabelSelector(include=found), found)
+    assert labels.selector_matches(pb.LabelSelector(exclude=found), found) == (not found.labels)
+
+
+@settings(deadline=None)
+@given(GROUPS, GROUPS)
+def test_set_algebra(left: Groups, right: Groups) -> None:
+    """Union, intersection and difference treat a name's values as one value of a dictionary."""
+    one, other = labels.label_set(left), labels.label_set(right)
+    had, has = groups(one), groups(other)
+    assert groups(labels.union(one, other)) == has | had
+    assert groups(labels.intersect(one, other)) == {n: v for n, v in had.items() if has.get(n) == v}
+    assert groups(labels.subtract(one, other)) == {n: v for n, v in had.items() if has.get(n) != v}
+
+
+@settings(deadline=None)
+@given(SETS, SETS)
+def test_algebra_keeps_sets_valid(one: pb.LabelSet, other: pb.LabelSet) -> None:
+    """What the operations return is in order, and splits a set in two."""
+    for combine in (labels.union, labels.intersect, labels.subtract):
+        labels.validate_label_set(combine(one, other))
+    assert labels.union(labels.intersect(one, other), labels.subtract(one, other)) == one

@@ -1,0 +1,18 @@
+"""Examples in the protocol's docstrings are true."""
+
+from __future__ import annotations
+
+import doctest
+from types import ModuleType
+
+import pytest
+
+from gazette_spark.protocol import durations, labels
+
+
+@pytest.mark.parametrize("module", [durations, labels], ids=lambda module: module.__name__)
+def test_examples(module: ModuleType) -> None:
+    """Every example of the module gives what stands below it."""
+    results = doctest.testmod(module)
+    assert results.attempted
+    assert not results.failed
