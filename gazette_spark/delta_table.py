@@ -25,6 +25,13 @@ RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
 DICTIONARY_KEY = "parquet.enable.dictionary#value"
 """Session key: Delta hands only a few writer options on to Parquet, but all keys of the session."""
 
+NO_SUCH_NAME = frozenset({"TABLE_OR_VIEW_NOT_FOUND"})
+NO_SUCH_PATH = frozenset(
+    {"DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_ONLY_OPERATION"}
+)
+"""Conditions that say there is no table. A directory without a Delta log is not told from one that does
+not exist; a name in the catalog that is no Delta table is an error."""
+
 
 class DeltaTable:
     """A Delta table named by its directory or by the catalog. Holds no session, so it pickles."""
@@ -104,9 +111,7 @@ class DeltaTable:
         try:
             return spark.sql(f"DESCRIBE {what}").selectExpr(*columns).collect()
         except AnalysisException as error:
-            # A directory without a Delta log is not told from one that does not exist.
-            missing = "TABLE_OR_VIEW_NOT_FOUND" if self.table else "DELTA_TABLE_ONLY_OPERATION"
-            if error.getCondition() == missing:
+            if error.getCondition() in (NO_SUCH_NAME if self.table else NO_SUCH_PATH):
                 return None
             raise
 

@@ -1,0 +1,126 @@
+"""Journals that are files: a source for tests of what comes after a source.
+
+Each file of a directory is a journal of newline-ended records. Offsets, positions, the pinned first
+batch and the rows (``journal, offset, value``) are those of the format ``gazette``; there is no
+broker, so a test that is about the sink does not depend on one. A journal grows when its file is
+appended to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from gazette_spark.failpoints import failpoint
+from gazette_spark.offsets import JournalOffsets
+
+
+def whole_records(file: Path) -> int:
+    """Return the offset just past the last newline."""
+    return file.read_bytes().rfind(b"\n") + 1
+
+
+class FileJournals(DataSource):
+    """The format ``file_journals``. Options: ``root``, ``startingOffsets``, ``maxBytesPerTrigger``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "file_journals"
+
+    def schema(self) -> str:
+        """Return the raw columns."""
+        return "journal STRING, offset BIGINT, value BINARY"
+
+    def streamReader(self, schema: StructType) -> FileJournalsReader:  # noqa: N802, ARG002 - Spark's name.
+        """Return the reader of ``spark.readStream``."""
+        return FileJournalsReader(
+            Path(self.options["root"]),
+            self.options.get("startingOffsets", "earliest"),
+            int(self.options.get("maxBytesPerTrigger", 1 << 30)),
+        )
+
+
+class RecordsPartition(InputPartition):
+    """Records of one journal in ``[begin, end)``."""
+
+    def __init__(self, journal: str, begin: int, end: int) -> None:
+        self.journal = journal
+        self.begin = begin
+        self.end = end
+
+
+class FileJournalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the files of a directory."""
+
+    def __init__(self, root: Path, starting_offsets: str, max_bytes: int) -> None:
+        self._root = root
+        self._starting_offsets = starting_offsets
+        self._max_bytes = max_bytes
+        self._frozen: dict[str, int] | None = None
+
+    def _heads(self) -> dict[str, int]:
+        return {file.name: whole_records(file) for file in sorted(self._root.iterdir())}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are those below.
+        """Return where a new query starts."""
+        first = dict.fromkeys(self._heads(), 0)
+        if self._starting_offsets != "earliest":
+            first.update(JournalOffsets.from_json(self._starting_offsets).read_through)
+        return JournalOffsets(first, "initial").to_dict()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return no limit: the reader has its own."""
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Take the present ends as the end of this run."""
+        self._frozen = self._heads()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, ARG002
+        """Return the end of the batch that begins at ``start``."""
+        failpoint("source.latest_offset")
+        position = JournalOffsets.from_dict(start)
+        if position.position == "initial":
+            return position.at("pinned").to_dict()
+        heads = self._heads() if self._frozen is None else self._frozen
+        reached = dict(position.read_through)
+        for journal, head in heads.items():
+            begin = reached.get(journal)
+            reached[journal] = 0 if begin is None else self._limited(journal, begin, head)
+        return start if reached == position.read_through else JournalOffsets(reached).to_dict()
+
+    def _limited(self, journal: str, begin: int, head: int) -> int:
+        if head - begin <= self._max_bytes:
+            return max(begin, head)
+        window = (self._root / journal).read_bytes()[begin:head]
+        fits = window.rfind(b"\n", 0, self._max_bytes) + 1
+        return begin + (fits or window.index(b"\n") + 1)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return one partition per journal that has moved."""
+        failpoint("source.partitions")
+        begins, reached = JournalOffsets.from_dict(start).read_through, JournalOffsets.from_dict(end)
+        if reached.position == "pinned":
+            return []
+        return [
+            RecordsPartition(journal, begins[journal], until)
+            for journal, until in reached.read_through.items()
+            if until > begins.get(journal, until)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[str, int, bytes]]:
+        """Yield the records of a partition."""
+        failpoint("source.read")
+        if not isinstance(partition, RecordsPartition):  # Spark's own empty one.
+            return
+        content = (self._root / partition.journal).read_bytes()[partition.begin : partition.end]
+        offset = partition.begin
+        for line in content.splitlines(keepends=True):
+            yield partition.journal, offset, line.removesuffix(b"\n")
+            offset += len(line)

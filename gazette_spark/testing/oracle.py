@@ -1,0 +1,211 @@
+"""The table oracle: is every record in the Delta table, once, unchanged, and does each version say so?
+
+It reads the table's log and Parquet files itself, with neither Spark nor the sink's own search, and
+compares them with the true bytes of the journals:
+
+- **I1 uniqueness**: no ``(journal, offset)`` twice.
+- **I2 contiguity**: per journal each record begins where the one before it ends.
+- **I3 bytes**: the records, joined, are the journal's bytes.
+- **I4 same transaction**: at *every* version the recorded ends are those of the rows visible at it.
+- **I5 monotonic**: recorded ends never go back, but by a RESTORE.
+
+The table has the columns ``journal, offset, value`` of raw records, on a local disk, with its log whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+
+from gazette_spark.ledger import LedgerEntry, parse_entry
+
+Row = tuple[str, int, bytes]
+"""Journal, offset, value without its newline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of the table."""
+
+    number: int
+    operation: str
+    files: frozenset[str]
+    entry: LedgerEntry | None
+    """Entry that holds at this version."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What the oracle found."""
+
+    rows: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    altered: int = 0
+    versions: int = 0
+    entries: int = 0
+    violations: list[str] = field(default_factory=list)
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing at all is wrong."""
+        return not (self.lost or self.duplicated or self.altered or self.violations)
+
+
+class TableFiles:
+    """Rows of a table's Parquet files, each file read once."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._rows: dict[str, list[Row]] = {}
+
+    def rows(self, files: frozenset[str]) -> list[Row]:
+        """Return the rows of some files, in order."""
+        return sorted(row for name in files for row in self._file(name))
+
+    def _file(self, name: str) -> list[Row]:
+        if name not in self._rows:
+            table = pq.ParquetFile(self._directory / unquote(name)).read(["journal", "offset", "value"])
+            columns = (column.to_pylist() for column in table.columns)
+            self._rows[name] = list(zip(*columns, strict=True))
+        return self._rows[name]
+
+
+def read_versions(directory: Path, app_id: str) -> Iterator[Version]:
+    """Replay a table's log from its beginning."""
+    by_number: dict[int, Version] = {}
+    files: frozenset[str] = frozenset()
+    entry: LedgerEntry | None = None
+    for number, path in enumerate(sorted((directory / "_delta_log").glob("*.json"))):
+        if int(path.stem) != number:
+            raise ValueError(f"{path} is not version {number}: the log has a hole")
+        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        files = _apply(files, actions)
+        info: dict[str, Any] = next(
+            (action["commitInfo"] for action in actions if "commitInfo" in action), {}
+        )
+        operation = info.get("operation", "")
+        if operation == "RESTORE":
+            entry = by_number[int(info["operationParameters"]["version"])].entry
+        entry = parse_entry(info.get("userMetadata"), app_id) or entry
+        by_number[number] = Version(number, operation, files, entry)
+        yield by_number[number]
+
+
+def _apply(files: frozenset[str], actions: list[dict[str, Any]]) -> frozenset[str]:
+    removed = {action["remove"]["path"] for action in actions if "remove" in action}
+    added = {action["add"]["path"] for action in actions if "add" in action}
+    return (files - removed) | added
+
+
+def check_table(
+    directory: Path,
+    truth: Mapping[str, bytes],
+    *,
+    app_id: str,
+    starts: Mapping[str, int] | None = None,
+    complete: bool = True,
+) -> Verdict:
+    """Check a table against the true bytes of its journals.
+
+    Args:
+        directory: Of the table.
+        truth: All bytes ever appended, by journal.
+        app_id: Of the sink that wrote it.
+        starts: Where the query was told to start, 0 for journals not named.
+        complete: The query has read everything: what the table lacks of the truth's whole records is
+            lost. If not, only what lies before the table's recorded end is.
+    """
+    verdict = Verdict()
+    starts = dict.fromkeys(truth, 0) | dict(starts or {})
+    files = TableFiles(directory)
+    before: LedgerEntry | None = None
+    last: Version | None = None
+    for last in read_versions(directory, app_id):
+        rows = files.rows(last.files)
+        verdict.violations += _unique_and_contiguous(last, rows, starts)
+        verdict.violations += _same_transaction(last, rows, starts)
+        verdict.violations += _monotonic(last, before)
+        verdict.versions += 1
+        verdict.entries += last.entry is not before
+        before = last.entry
+    if last is None:
+        verdict.violations.append("there is no table")
+        return verdict
+    ends = {journal: content.rfind(b"\n") + 1 for journal, content in truth.items()}
+    if not complete:
+        ends = {journal: (before.read_through if before else {}).get(journal, 0) for journal in truth}
+    _compare(verdict, files.rows(last.files), truth, starts, ends)
+    return verdict
+
+
+def _unique_and_contiguous(version: Version, rows: list[Row], starts: Mapping[str, int]) -> Iterator[str]:
+    """Check I1 and I2, and that rows begin where the query was told to start."""
+    first_of: set[str] = set()
+    for journal, offset, _ in rows:
+        if journal not in first_of and offset != starts.get(journal, 0):
+            yield f"I2 version {version.number}: {journal} begins at {offset}, not {starts.get(journal, 0)}"
+        first_of.add(journal)
+    for (journal, offset, value), (next_journal, next_offset, _) in pairwise(rows):
+        end = offset + len(value) + 1
+        if journal != next_journal or next_offset == end:
+            continue
+        if next_offset == offset:
+            yield f"I1 version {version.number}: {journal} offset {offset} is there twice"
+        else:
+            yield f"I2 version {version.number}: {journal} goes on at {next_offset} after {end}"
+
+
+def _same_transaction(version: Version, rows: list[Row], starts: Mapping[str, int]) -> Iterator[str]:
+    """Check I4. Rows are sorted, so the last one of a journal has the largest end."""
+    ends = {journal: offset + len(value) + 1 for journal, offset, value in rows}
+    recorded = version.entry.read_through if version.entry else {}
+    for journal in sorted(ends.keys() | recorded.keys()):
+        says, holds = recorded.get(journal), ends.get(journal, starts.get(journal, 0))
+        if says != holds:
+            yield f"I4 version {version.number}: {journal} is recorded up to {says}, its rows end at {holds}"
+
+
+def _monotonic(version: Version, before: LedgerEntry | None) -> Iterator[str]:
+    """Check I5."""
+    if before is None or version.operation == "RESTORE":
+        return
+    now = version.entry.read_through if version.entry else {}
+    for journal, offset in before.read_through.items():
+        if now.get(journal, -1) < offset:
+            yield f"I5 version {version.number}: {journal} went from {offset} back to {now.get(journal)}"
+
+
+def _compare(
+    verdict: Verdict,
+    rows: list[Row],
+    truth: Mapping[str, bytes],
+    starts: Mapping[str, int],
+    ends: Mapping[str, int],
+) -> None:
+    """Check I3, record by record, so that the verdict can count."""
+    expected = {
+        (journal, offset): value
+        for journal, content in truth.items()
+        for offset, value in split_records(content[: ends[journal]], starts[journal])
+    }
+    held = {(journal, offset): value for journal, offset, value in rows}
+    verdict.rows = len(rows)
+    verdict.duplicated = len(rows) - len(held)
+    verdict.lost = len(expected.keys() - held.keys())
+    verdict.altered = sum(expected.get(key) != value for key, value in held.items())
+
+
+def split_records(content: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield offset and value of each newline-ended record from ``start`` on."""
+    offset = start
+    for line in content[start:].split(b"\n")[:-1]:
+        yield offset, line
+        offset += len(line) + 1

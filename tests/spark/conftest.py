@@ -1,0 +1,99 @@
+"""A stream from files to a Delta table, to be run, crashed and run again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from gazette_spark.failpoints import FAILPOINT_VARIABLE
+from gazette_spark.sink import DeltaSink
+from gazette_spark.testing.file_source import FileJournals
+from gazette_spark.testing.oracle import Verdict, check_table
+
+APP_ID = "orders"
+DEADLINE_S = 120
+
+
+class FileStream:
+    """Two journals that are files, a table, and a query checkpoint."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        spark.dataSource.register(FileJournals)
+        self.spark = spark
+        self.journals = root / "journals"
+        self.journals.mkdir()
+        self.table = root / "table"
+        self.checkpoint = root / "checkpoint"
+        self._written = 0
+
+    def append(self, records: int, journal: str | None = None) -> None:
+        """Append numbered records, to both journals in turn unless one is named."""
+        for _ in range(records):
+            name = journal or ("a", "b")[self._written % 2]
+            with (self.journals / name).open("ab") as file:
+                file.write(b"record %d %s\n" % (self._written, b"x" * (self._written % 7)))
+            self._written += 1
+
+    def truth(self) -> dict[str, bytes]:
+        """All bytes of each journal."""
+        return {file.name: file.read_bytes() for file in self.journals.iterdir()}
+
+    def sink(self) -> DeltaSink:
+        """A writer of the table, as a fresh process would make it."""
+        return DeltaSink(APP_ID, path=str(self.table))
+
+    def rows(self, **options: Any) -> DataFrame:
+        """The journals as a stream."""
+        return (
+            self.spark.readStream.format("file_journals").options(root=str(self.journals), **options).load()
+        )
+
+    def run(self, sink: DeltaSink | None = None, *, checkpoint: Path | None = None, **options: Any) -> None:
+        """Run the query up to the journals' present ends."""
+        query = (sink or self.sink()).start(
+            self.rows(**options), checkpoint=str(checkpoint or self.checkpoint), availableNow=True
+        )
+        assert query.awaitTermination(DEADLINE_S)
+
+    def run_batches(self, write: Callable[[DataFrame, int], None], **options: Any) -> None:
+        """Run the query into any function for ``foreachBatch``."""
+        writer = self.rows(**options).writeStream.foreachBatch(write)
+        query = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
+        assert query.awaitTermination(DEADLINE_S)
+
+    def copy_checkpoint(self, name: str) -> Path:
+        """Copy the query checkpoint as it stands."""
+        return shutil.copytree(self.checkpoint, self.checkpoint.parent / name)
+
+    def lose_checkpoint(self) -> None:
+        """Delete the query checkpoint."""
+        shutil.rmtree(self.checkpoint)
+
+    def sql(self, statement: str) -> None:
+        """Run a statement on the table, written ``{t}``."""
+        self.spark.sql(statement.format(t=f"delta.`{self.table}`")).collect()
+
+    def verdict(self, *, complete: bool = True) -> Verdict:
+        """What the oracle says about the table."""
+        return check_table(self.table, self.truth(), app_id=APP_ID, complete=complete)
+
+    def assert_exact(self) -> Verdict:
+        """Check that every record is in the table once, and that every version says so."""
+        verdict = self.verdict()
+        assert verdict.exact, verdict
+        return verdict
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileStream:
+    """A new stream whose two journals are empty."""
+    monkeypatch.delenv(FAILPOINT_VARIABLE, raising=False)
+    made = FileStream(spark, tmp_path)
+    for journal in ("a", "b"):
+        (made.journals / journal).touch()
+    return made

@@ -1,0 +1,186 @@
+"""Rows and offsets reach a Delta table in one commit, and crashes neither lose nor double any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from gazette_spark.delta_table import DeltaTable
+from gazette_spark.errors import OptionError, QueryCheckpointError, TableRefusedError
+from gazette_spark.failpoints import FAILPOINT_VARIABLE
+from gazette_spark.sink import DeltaSink
+from gazette_spark.testing.oracle import check_table
+from tests.spark.conftest import APP_ID, FileStream
+
+
+def test_every_version_holds_rows_and_offsets_that_agree(stream: FileStream) -> None:
+    """Many batches, two runs: the oracle finds each record once and each version consistent."""
+    stream.append(40)
+    stream.run(maxBytesPerTrigger=70)
+    stream.append(10)
+    stream.run(maxBytesPerTrigger=70)
+    verdict = stream.assert_exact()
+    assert verdict.rows == 50
+    assert verdict.entries == verdict.versions > 5
+
+
+def test_the_first_batch_makes_the_table_and_its_first_entry(stream: FileStream) -> None:
+    """A query without a record leaves an empty table that says where it starts."""
+    stream.run()
+    entry = stream.sink().ledger()
+    assert entry is not None
+    assert (entry.batch_id, entry.txn_version, entry.parent) == (0, 0, None)
+    assert entry.read_through == {"a": 0, "b": 0}
+    assert stream.assert_exact().rows == 0
+
+
+def test_a_journal_that_appears_later_is_read_from_its_first_byte(stream: FileStream) -> None:
+    """Its first entry pins it, the next one has its rows."""
+    stream.append(4)
+    stream.run()
+    stream.append(3, "late")
+    stream.append(2)
+    stream.run()
+    assert stream.assert_exact().rows == 9
+
+
+def test_a_catalog_table_is_as_good_as_a_path(stream: FileStream, spark: SparkSession) -> None:
+    """It is made on the first batch, and continued under its name."""
+    spark.sql("CREATE DATABASE IF NOT EXISTS sinks")
+    try:
+        sink = DeltaSink(APP_ID, table="sinks.orders")
+        stream.append(20)
+        stream.run(sink, maxBytesPerTrigger=100)
+        stream.append(5)
+        stream.run(sink)
+        location = spark.sql("DESCRIBE DETAIL sinks.orders").collect()[0].location
+        verdict = check_table(Path(location.removeprefix("file:")), stream.truth(), app_id=APP_ID)
+        assert verdict.exact, verdict
+        assert verdict.rows == 25
+    finally:
+        spark.sql("DROP DATABASE sinks CASCADE")
+
+
+def test_foreach_batch_finds_its_checkpoint(stream: FileStream) -> None:
+    """On classic Spark the sink can be handed to foreachBatch as it is."""
+    stream.append(6)
+    stream.run_batches(stream.sink())
+    assert stream.assert_exact().rows == 6
+
+
+@pytest.mark.parametrize("point", ["sink.entry", "sink.before_write", "sink.after_write", "sink.return"])
+def test_a_crash_between_the_steps_of_a_batch_changes_nothing(
+    stream: FileStream, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """The batch that failed is written once, by the run before or by the run after."""
+    stream.append(12)
+    for nth in (1, 2):
+        monkeypatch.setenv(FAILPOINT_VARIABLE, f"{point}:{nth}:raise")
+        with pytest.raises(StreamingQueryException, match=point):
+            stream.run(maxBytesPerTrigger=40)
+    monkeypatch.delenv(FAILPOINT_VARIABLE)
+    stream.run(maxBytesPerTrigger=40)
+    assert stream.assert_exact().rows == 12
+
+
+def test_commits_of_others_do_not_disturb(stream: FileStream) -> None:
+    """OPTIMIZE, a changed property and an app id beside ours leave the ledger alone."""
+    stream.append(6)
+    stream.run(maxBytesPerTrigger=60)
+    stream.sql("OPTIMIZE {t}")
+    stream.sql("ALTER TABLE {t} SET TBLPROPERTIES ('note' = 'x')")
+    nothing = stream.spark.read.format("delta").load(str(stream.table)).limit(0)
+    nothing.write.format("delta").mode("append").option("txnAppId", "other").option("txnVersion", 99).option(
+        "userMetadata", '{"app_id":"other","format_version":1}'
+    ).save(str(stream.table))
+    stream.append(6)
+    stream.run()
+    assert stream.assert_exact().rows == 12
+
+
+def test_values_are_written_as_zstd_without_a_dictionary(stream: FileStream) -> None:
+    """And the session is left as it was."""
+    stream.append(10)
+    stream.run()
+    columns = [
+        pq.ParquetFile(file).metadata.row_group(0).column(2)
+        for file in stream.table.glob("*.parquet")
+        if pq.ParquetFile(file).metadata.num_rows
+    ]
+    assert {(column.path_in_schema, column.compression) for column in columns} == {("value", "ZSTD")}
+    assert not any(column.has_dictionary_page for column in columns)
+    assert stream.spark.conf.get("parquet.enable.dictionary#value", None) is None
+
+
+def test_a_table_that_forgets_transactions_is_refused(stream: FileStream) -> None:
+    """At start, with the statement that mends it."""
+    stream.run()
+    stream.sql(
+        "ALTER TABLE {t} SET TBLPROPERTIES ('delta.setTransactionRetentionDuration' = 'interval 1 day')"
+    )
+    with pytest.raises(TableRefusedError, match="UNSET TBLPROPERTIES"):
+        stream.run()
+
+
+def test_a_checkpoint_inside_the_table_is_refused(stream: FileStream) -> None:
+    """VACUUM would delete it."""
+    with pytest.raises(TableRefusedError, match="lies inside the table"):
+        stream.run(checkpoint=stream.table / "_checkpoint")
+
+
+def test_a_directory_of_other_files_is_refused(stream: FileStream) -> None:
+    """They would be in the table's way, and VACUUM would delete them."""
+    stream.table.mkdir()
+    (stream.table / "notes.txt").write_text("mine")
+    with pytest.raises(TableRefusedError, match="holds files but no Delta table"):
+        stream.run()
+
+
+def test_a_batch_outside_a_query_is_refused(stream: FileStream) -> None:
+    """Without the query's checkpoint nobody knows the batch's offsets."""
+    rows = stream.spark.createDataFrame([("a", 0, b"x")], "journal STRING, offset BIGINT, value BINARY")
+    with pytest.raises(QueryCheckpointError, match="pass checkpoint="):
+        stream.sink()(rows, 3)
+    sink = DeltaSink(APP_ID, path=str(stream.table), checkpoint=str(stream.checkpoint))
+    with pytest.raises(QueryCheckpointError, match="the file is missing"):
+        sink(rows, 3)
+    assert not stream.table.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        pytest.param({"app_id": "", "path": "/t"}, "app_id", id="empty app id"),
+        pytest.param({"app_id": "a\nb", "path": "/t"}, "app_id", id="newline in app id"),
+        pytest.param({"app_id": "a" * 513, "path": "/t"}, "app_id", id="long app id"),
+        pytest.param({"app_id": None, "path": "/t"}, "app_id", id="no app id"),
+        pytest.param({"app_id": "a"}, "path and table", id="no table"),
+        pytest.param({"app_id": "a", "path": "/t", "table": "t"}, "path and table", id="two tables"),
+        pytest.param(
+            {"app_id": "a", "path": "/t", "on_overlap": "ignore"}, "on_overlap", id="unknown on_overlap"
+        ),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: dict[str, str], option: str) -> None:
+    """Before anything is started, naming the argument."""
+    with pytest.raises(OptionError) as caught:
+        DeltaSink(**arguments)  # type: ignore[arg-type]
+    assert caught.value.option == option
+
+
+def test_start_needs_a_checkpoint_and_a_trigger_with_batches(stream: FileStream) -> None:
+    """Real-time queries have no batch to commit."""
+    with pytest.raises(OptionError, match="'checkpoint'"):
+        stream.sink().start(stream.rows())
+    with pytest.raises(OptionError, match="realTime"):
+        stream.sink().start(stream.rows(), checkpoint="/c", realTime="5 seconds")
+
+
+def test_names_are_quoted() -> None:
+    """A backtick in a path does not end the name."""
+    assert DeltaTable(path="/a`b", table=None).name == "delta.`/a``b`"
+    assert DeltaTable(path=None, table="c.d.t").name == "c.d.t"
