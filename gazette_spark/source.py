@@ -168,8 +168,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         reached = JournalOffsets.from_dict(end)
         if reached.position == "pinned":
             return []
-        pieces = self._plan().pieces(JournalOffsets.from_dict(start), reached)
-        return [PiecePartition(piece) for piece in pieces]
+        position = JournalOffsets.from_dict(start)
+        return [PiecePartition(piece) for piece in self._plan().pieces(position, reached)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the query checkpoint, or the sink's table, says what is done."""
@@ -190,7 +190,11 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _wait_if_idle(self) -> None:
         left = self._looked_in_vain_at + IDLE_POLL_S - time.monotonic()
         if left > 0 and not self._available_now:
-            threading.Event().wait(left)
+            _wait(left)
+
+
+def _wait(seconds: float) -> None:
+    threading.Event().wait(seconds)
 
 
 def open_client(options: SourceOptions) -> Client:

@@ -1,0 +1,288 @@
+"""The source translates between Spark and the planner, and shows no secret on the way."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, Self
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DayTimeIntervalType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+import pyspark_gazette
+from gazette_spark import source
+from gazette_spark.client import Client
+from gazette_spark.errors import OffsetError, OptionError
+from gazette_spark.scan.ranges import Piece
+from gazette_spark.source import GazetteDataSource, PiecePartition, StreamReader
+from tests.oracles.lines import FakeJournal
+
+
+def struct(*columns: tuple[str, DataType] | tuple[str, DataType, bool]) -> StructType:
+    """Build a schema of nullable columns, if nothing else is said; Spark's own parser needs a JVM."""
+    schema = StructType()
+    for name, kind, *nullable in columns:
+        schema.add(name, kind, *nullable)
+    return schema
+
+
+RAW = struct(("journal", StringType()), ("offset", LongType()), ("value", BinaryType()))
+
+JSON = {"format": "json"}
+
+
+def data_source(**options: str) -> GazetteDataSource:
+    """Make a data source as Spark does."""
+    given = {"brokerAddress": "http://broker.test:80", "path": "log/a"} | options
+    return GazetteDataSource(CaseInsensitiveDict(given))
+
+
+def stream_reader(schema: StructType = RAW, /, **options: str) -> StreamReader:
+    """Make the reader of a stream."""
+    return data_source(**options).streamReader(schema)
+
+
+class FakeClient:
+    """A client over one fake journal."""
+
+    def __init__(self, journal: FakeJournal) -> None:
+        self.journal = journal
+        self.closed = False
+
+    def read(self, journal: str, **options: Any) -> object:
+        return self.journal.read(journal, **options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
+    """What readers get instead of a connected client."""
+    fake = FakeClient(FakeJournal(b'{"id":1}\n{"id":2}\n'))
+    monkeypatch.setattr(source, "open_client", lambda _options: fake)
+    return fake
+
+
+def read(reader: StreamReader, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Read a partition as an executor does: from pickled copies."""
+    copied, part = pickle.loads(pickle.dumps((reader, partition)))
+    return copied.read(part)  # type: ignore[no-any-return]
+
+
+WHOLE = PiecePartition(Piece("log/a", 0, 18, 18, head=True))
+
+
+@pytest.mark.parametrize(
+    ("schema", "options"),
+    [
+        pytest.param(RAW, {}, id="raw"),
+        pytest.param(struct(("offset", LongType(), False), ("journal", StringType())), {}, id="projection"),
+        pytest.param(
+            struct(("id", IntegerType()), ("_journal", StringType(), False), ("at", TimestampType())),
+            JSON,
+            id="json",
+        ),
+    ],
+)
+def test_record_batches_have_exactly_the_schema_of_spark(
+    client: FakeClient, schema: StructType, options: dict[str, str]
+) -> None:
+    """Types, order and nullability: Spark refuses the first one otherwise."""
+    record_batches = list(read(stream_reader(schema, **options), WHOLE))
+    assert [batch.schema for batch in record_batches] == [to_arrow_schema(schema, timezone="UTC")]
+    assert sum(batch.num_rows for batch in record_batches) == 2
+    assert client.closed
+
+
+def test_the_empty_partition_of_spark_reads_nothing(client: FakeClient) -> None:
+    """Spark plans one of its own for a batch without partitions, and connects to nothing for it."""
+    assert list(read(stream_reader(), InputPartition(None))) == []
+    assert not client.closed
+
+
+def test_a_raw_stream_needs_no_schema_and_a_json_stream_does() -> None:
+    """The columns of JSON are not guessed."""
+    assert data_source().schema() == "journal STRING, offset BIGINT, value BINARY"
+    with pytest.raises(OptionError, match="json without a schema"):
+        data_source(format="json").schema()
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "problem"),
+    [
+        pytest.param(struct(("value", StringType())), {}, "column value string under format=raw", id="type"),
+        pytest.param(struct(("Value", BinaryType())), {}, "column Value binary", id="case"),
+        pytest.param(struct(("id", LongType())), {}, "or format=json", id="not_raw"),
+        pytest.param(struct(("id", LongType(), False)), JSON, "column id NOT NULL", id="not_null"),
+        pytest.param(struct(("id", LongType()), ("ID", LongType())), JSON, "column 'ID' twice", id="twice"),
+        pytest.param(struct(("_offset", IntegerType())), JSON, "_offset bigint", id="metadata"),
+        pytest.param(struct(("_corrupt_record", LongType())), JSON, "_corrupt_record string", id="corrupt"),
+        pytest.param(struct(("v", DayTimeIntervalType())), JSON, "option 'schema'", id="no_json_type"),
+    ],
+)
+def test_a_schema_that_cannot_be_read_is_refused(
+    schema: StructType, options: dict[str, str], problem: str
+) -> None:
+    """On the driver, before the first batch."""
+    with pytest.raises(OptionError) as caught:
+        stream_reader(schema, **options)
+    assert problem in str(caught.value)
+
+
+def test_a_schema_without_columns_is_refused() -> None:
+    """There is nothing to read into."""
+    with pytest.raises(OptionError, match="no columns"):
+        stream_reader(StructType([]))
+
+
+def test_the_read_limit_is_the_option() -> None:
+    """And none without it."""
+    assert stream_reader().getDefaultReadLimit() == ReadAllAvailable()
+    assert stream_reader(maxBytesPerTrigger="2k").getDefaultReadLimit() == ReadMaxBytes(2048)
+
+
+class FakePlanner:
+    """Notes what it is asked for; nothing is ever new."""
+
+    def __init__(self) -> None:
+        self.limits: list[int | None] = []
+
+    def next(self, start: object, max_bytes: int | None) -> object:
+        self.limits.append(max_bytes)
+        return start
+
+    def freeze(self) -> None:
+        self.frozen = True
+
+
+START = {"format_version": 1, "journals": {"log/a": 5}}
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> StreamReader:
+    """A stream's reader over a fake planner."""
+    made = stream_reader()
+    planner = FakePlanner()
+    monkeypatch.setattr(made, "_plan", lambda: planner)
+    monkeypatch.setattr(made, "fake", planner, raising=False)
+    return made
+
+
+def test_the_limit_of_the_engine_is_obeyed(reader: StreamReader) -> None:
+    """ReadAllAvailable overrules the option: Trigger.Once asks for all."""
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(START, ReadAllAvailable()) == START
+    reader.latestOffset(START, ReadMaxBytes(7))
+    assert reader.fake.limits == [None, 7]  # type: ignore[attr-defined]
+    with pytest.raises(OptionError, match="ReadMaxRows"):
+        reader.latestOffset(START, ReadMaxRows(3))
+
+
+def test_an_idle_stream_is_looked_at_ten_times_a_second(
+    reader: StreamReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a hundred times, as Spark would; an AvailableNow run does not wait at all."""
+    waits: list[float] = []
+    monkeypatch.setattr(source, "_wait", waits.append)
+    for _ in range(3):
+        reader.latestOffset(START, ReadAllAvailable())
+    assert len(waits) == 2
+    assert all(0 < wait <= source.IDLE_POLL_S for wait in waits)
+    reader.prepareForTriggerAvailableNow()
+    reader.latestOffset(START, ReadAllAvailable())
+    assert len(waits) == 2
+
+
+@pytest.mark.parametrize("start", [None, "5", {"journals": {}}], ids=["null", "text", "no_version"])
+def test_a_position_that_is_none_is_refused(reader: StreamReader, start: Any) -> None:
+    """Spark passes on whatever it has."""
+    with pytest.raises(OffsetError):
+        reader.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(OffsetError):
+        reader.partitions(start, START)
+    with pytest.raises(OffsetError):
+        reader.partitions(START, start)
+
+
+def test_a_pinned_batch_is_empty_even_without_a_start(reader: StreamReader) -> None:
+    """When batch 0 runs again Spark may have no start for it."""
+    assert reader.partitions(None, START | {"position": "pinned"}) == []
+
+
+def test_no_repr_shows_the_token() -> None:
+    """Reprs end up in logs and in Spark's own errors."""
+    made = data_source(**{"auth.token": "s3cret-token"})
+    reader = made.streamReader(RAW)
+    assert "s3cret" not in repr(made) + repr(reader) + repr(WHOLE)
+    assert repr(WHOLE) == "PiecePartition(piece=Piece(journal='log/a', begin=0, end=18, limit=18, head=True))"
+
+
+def test_the_address_is_looked_up_on_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executors have another environment."""
+    monkeypatch.setenv("BROKER_ADDRESS", "http://from.environment:1")
+    made = GazetteDataSource(CaseInsensitiveDict({"path": "log/a"}))
+    monkeypatch.delenv("BROKER_ADDRESS")
+    assert pickle.loads(pickle.dumps(made)).options["brokeraddress"] == "http://from.environment:1"
+
+
+def test_a_wrong_option_is_refused_when_the_data_source_is_made() -> None:
+    """That is at load()."""
+    with pytest.raises(OptionError, match="failOnDataLoss"):
+        data_source(failOnDataLoss="perhaps")
+
+
+def test_options_of_the_other_use_are_refused_by_the_reader() -> None:
+    """At load() Spark does not say whether it reads a stream or a batch."""
+    made = data_source(maxBytesPerTrigger="1m")
+    with pytest.raises(OptionError, match="stream query only"):
+        made.reader(RAW)
+    made = data_source(endingOffsets="latest")
+    with pytest.raises(OptionError, match="batch query only"):
+        made.streamReader(RAW)
+
+
+def test_the_client_gets_the_options() -> None:
+    """Milliseconds become seconds."""
+    options = data_source(requestTimeoutMs="1500", fragmentRoot="/data").streamReader(RAW)._options
+    with source.open_client(options) as opened:
+        assert isinstance(opened, Client)
+        assert (opened.endpoint, opened.fragment_root) == ("http://broker.test:80", "/data")
+
+
+def test_pyspark_finds_the_format_by_itself() -> None:
+    """PySpark asks every module named pyspark_* for this name, and for none other."""
+    assert pyspark_gazette.DefaultSource is GazetteDataSource
+    assert GazetteDataSource.name() == "gazette"
+    assert not hasattr(pyspark_gazette, "OtherSource")
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "0"), ("1", "1")], ids=["default", "of_the_user"])
+def test_grpc_stays_out_of_forks(given: str | None, expected: str) -> None:
+    """Its handlers kill a JVM's start now and then; a user's own choice is kept."""
+    environ = {name: text for name, text in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
+    environ |= {"GRPC_ENABLE_FORK_SUPPORT": given} if given else {}
+    code = "import gazette_spark, os; print(os.environ['GRPC_ENABLE_FORK_SUPPORT'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, env=environ
+    )
+    assert done.stdout.strip() == expected
