@@ -25,8 +25,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from gazette_spark.client.channel import Connection
 from gazette_spark.client.fragments import (
@@ -55,6 +56,19 @@ LOGGED_ATTEMPT = 5
 """Which retry in a row is logged, and the only one: shorter outages are of no interest."""
 
 
+class Stream(Protocol):
+    """A Read call under way, as :class:`ReadStream` makes it."""
+
+    def messages(self) -> Iterator[pb.ReadResponse]:
+        """Yield the call's messages; raise its failure."""
+
+    def cancel(self) -> None:
+        """End the call, from any thread."""
+
+    def close(self) -> None:
+        """End the call and let go of what it holds."""
+
+
 class RetryReader:
     """Iterator over a journal's chunks, in order, without gap or repeat; see the module.
 
@@ -74,7 +88,9 @@ class RetryReader:
         timeout_s: float,
         idle_timeout_s: float,
         fragment_root: str | None = None,
+        open_stream: Callable[[pb.ReadRequest, float], Stream] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] | None = None,
     ) -> None:
         self.journal = options.journal
         self.jumps: list[tuple[int, int]] = []
@@ -84,9 +100,11 @@ class RetryReader:
         self._timeout_s = timeout_s
         self._idle_timeout_s = idle_timeout_s
         self._fragment_root = fragment_root
-        self._clock = clock
         self._closed = threading.Event()
-        self._stream: ReadStream | None = None
+        self._open_stream = open_stream or partial(ReadStream, connection)
+        self._clock = clock
+        self._sleep = sleep or self._closed.wait
+        self._stream: Stream | None = None
         self._offset = options.offset
         self._rest = b""
         self._rest_at = 0
@@ -200,7 +218,7 @@ class RetryReader:
         """Yield what one Read call brings, or the stored fragment it points at."""
         by_url = self._ask_for_urls and self._offset >= self._proxied_to
         cursor = Cursor(self.journal, self._offset, self.jumps)
-        stream = ReadStream(self._connection, self._request(do_not_proxy=by_url), self._stream_timeout_s())
+        stream = self._open_stream(self._request(do_not_proxy=by_url), self._stream_timeout_s())
         self._stream = stream
         if self._closed.is_set():
             # close() came between the loop's look at it and now, and found no stream to cancel.
@@ -311,7 +329,7 @@ class RetryReader:
                 raise failure
             self._since = self._clock()
             wait_s = 0.0
-        self._closed.wait(wait_s)
+        self._sleep(wait_s)
 
     def _without_content(self) -> UnavailableError:
         where = f"journal {self.journal!r}, offset {self._offset}"
@@ -322,7 +340,7 @@ class RetryReader:
         """Ask for the write head: a quiet journal and a hung broker look the same to a waiting reader."""
         request = pb.ReadRequest(journal=self.journal, offset=-1, metadata_only=True)
         timeout_s = min(self._idle_timeout_s, self._connection.connect_timeout_s)
-        stream = ReadStream(self._connection, request, timeout_s)
+        stream = self._open_stream(request, timeout_s)
         try:
             for message in stream.messages():
                 if message.status not in (pb.OK, pb.OFFSET_NOT_YET_AVAILABLE):
