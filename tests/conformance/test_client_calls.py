@@ -1,0 +1,266 @@
+"""The client's calls mean the same on the embedded and on the real broker."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from itertools import pairwise
+
+import pytest
+
+from gazette_spark.client import Client
+from gazette_spark.errors import (
+    EtcdTransactionFailedError,
+    JournalNotFoundError,
+    NotAllowedError,
+    OffsetNotYetAvailableError,
+    RegisterMismatchError,
+    UnavailableError,
+    WrongAppendOffsetError,
+)
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.labels import label_set
+from gazette_spark.testing.brokers import BrokerHandle
+
+LINES = [b'{"line": %d}\n' % index for index in range(1000)]
+
+
+@pytest.fixture
+def journal(client: Client, journal_name: str) -> str:
+    """A fresh journal that takes appends."""
+    client.create_journals(journal_spec(journal_name, codec="GZIP"))
+    return journal_name
+
+
+def selector(**labels: str) -> pb.LabelSelector:
+    """Return a selector that includes labels."""
+    return pb.LabelSelector(include=label_set(labels))
+
+
+def test_a_created_journal_takes_appends_at_once(client: Client, journal: str) -> None:
+    """Creation returns after the journal has a primary; it is empty, and listed."""
+    assert client.write_head(journal) == 0
+    assert client.first_offset(journal) == 0
+    listed = client.get_journal(journal)
+    assert listed.spec.name == journal
+    assert listed.mod_revision > 0
+    assert client.append(journal, b"x").begin == 0
+
+
+def test_list_by_prefix_and_label(client: Client, fresh_prefix: str) -> None:
+    """Selector text is understood by the broker."""
+    specs = [
+        journal_spec(f"{fresh_prefix}part-{index}", labels={"app.gazette.dev/tag": f"tag-{index % 2}"})
+        for index in range(60)
+    ]
+    client.create_journals(*specs)
+    names = sorted(spec.name for spec in specs)
+    assert [each.spec.name for each in client.list_journals(f"prefix={fresh_prefix}")] == names
+    tagged = client.list_journals(f"name:prefix={fresh_prefix},app.gazette.dev/tag=tag-1")
+    assert [each.spec.name for each in tagged] == [name for name in names if int(name[-2:].strip("-")) % 2]
+    heads = client.write_heads(names)
+    assert heads == dict.fromkeys(names, 0)
+
+
+def test_unknown_journals_are_named(client: Client, journal_name: str) -> None:
+    """Every call about a journal that does not exist says which."""
+    calls = [
+        lambda: client.get_journal(journal_name),
+        lambda: client.write_head(journal_name),
+        lambda: client.first_offset(journal_name),
+        lambda: client.append(journal_name, b"x"),
+        lambda: client.read(journal_name).read(),
+        lambda: client.list_fragments(journal_name),
+    ]
+    for call in calls:
+        with pytest.raises(JournalNotFoundError, match=journal_name):
+            call()
+
+
+def test_creating_twice_is_refused(client: Client, journal: str) -> None:
+    """The second creation changes nothing."""
+    before = client.get_journal(journal)
+    with pytest.raises(EtcdTransactionFailedError, match=journal):
+        client.create_journals(journal_spec(journal, codec="SNAPPY"))
+    assert client.get_journal(journal).mod_revision == before.mod_revision
+
+
+def test_specs_are_changed_and_deleted_by_revision(client: Client, journal: str) -> None:
+    """A change with the present revision is taken, one with an old revision is not."""
+    listed = client.get_journal(journal)
+    spec = pb.JournalSpec()
+    spec.CopyFrom(listed.spec)
+    spec.fragment.length = 1 << 20
+    old = listed.mod_revision
+    revision = client.apply([pb.ApplyRequest.Change(upsert=spec, expect_mod_revision=old)])
+    assert revision > old
+    assert client.get_journal(journal).spec.fragment.length == 1 << 20
+    with pytest.raises(EtcdTransactionFailedError):
+        client.apply([pb.ApplyRequest.Change(delete=journal, expect_mod_revision=old)])
+    client.apply([pb.ApplyRequest.Change(delete=journal, expect_mod_revision=-1)])
+    assert client.list_journals(selector(name=journal)) == []
+
+
+def test_appends_are_contiguous(client: Client, journal: str) -> None:
+    """Each result tells where the bytes are, with their SHA-1, and reading gives them back."""
+    position = 0
+    for line in LINES[:20]:
+        result = client.append(journal, line)
+        assert (result.begin, result.end) == (position, position + len(line))
+        assert result.sum == hashlib.sha1(line, usedforsecurity=False).digest()
+        position = result.end
+    assert client.write_head(journal) == position
+    assert client.read(journal, end_offset=position).read() == b"".join(LINES[:20])
+
+
+def test_a_large_append_is_one(client: Client, journal: str) -> None:
+    """Ten MiB in several messages land together."""
+    block = bytes(range(256)) * 4096
+    result = client.append(journal, [block] * 10)
+    assert (result.begin, result.end) == (0, 10 * len(block))
+    assert client.read(journal, end_offset=result.end).read() == block * 10
+
+
+def test_an_aborted_append_leaves_nothing(client: Client, journal: str) -> None:
+    """Bytes sent but not committed are never read."""
+    with client.appender(journal) as appender:
+        appender.write(b"rolled back\n")
+    appender = client.appender(journal)
+    appender.write(b"rolled back too\n")
+    appender.abort()
+    result = client.append(journal, b"committed\n")
+    assert result.begin == 0
+    assert client.read(journal, end_offset=result.end).read() == b"committed\n"
+
+
+def test_an_empty_append_is_a_barrier(client: Client, journal: str) -> None:
+    """It tells the write head, and the SHA-1 of nothing."""
+    client.append(journal, b"12345")
+    result = client.append(journal, b"")
+    assert (result.begin, result.end) == (5, 5)
+    assert result.sum.hex() == "da39a3ee5e6b4b0d3255bfef95601890afd80709"
+
+
+def test_an_append_at_an_offset(client: Client, journal: str) -> None:
+    """Only the write head is taken."""
+    client.append(journal, b"12345")
+    assert client.append(journal, b"6", offset=5).end == 6
+    for wrong in (5, 7):
+        with pytest.raises(WrongAppendOffsetError, match=journal):
+            client.append(journal, b"7", offset=wrong)
+    assert client.write_head(journal) == 6
+
+
+def test_registers_fence_a_writer(client: Client, journal: str) -> None:
+    """Who holds the register writes; who lost it is told who has it."""
+    mine, theirs = label_set({"author": "mine"}), label_set({"author": "theirs"})
+    held = client.append(journal, b"a", check_registers=selector(author="mine"), union_registers=mine)
+    assert held.registers == mine
+    client.append(journal, b"b", check_registers=selector(author="mine"))
+    assert client.append(journal, b"c", union_registers=theirs).registers == theirs
+    with pytest.raises(RegisterMismatchError, match="author=theirs"):
+        client.append(journal, b"d", check_registers=selector(author="mine"))
+    assert client.append(journal, b"e", subtract_registers=theirs).registers == pb.LabelSet()
+    assert client.read(journal, end_offset=4).read() == b"abce"
+
+
+@pytest.mark.parametrize(("flags", "writes"), [(1, False), (2, True)], ids=["read-only", "write-only"])
+def test_flags_forbid(client: Client, journal_name: str, flags: int, writes: bool) -> None:
+    """A read-only journal takes no bytes but barriers; a write-only one gives none."""
+    spec = journal_spec(journal_name)
+    spec.flags = flags
+    client.create_journals(spec)
+    if writes:
+        client.append(journal_name, b"x")
+        with pytest.raises(NotAllowedError, match=journal_name):
+            client.read(journal_name).read()
+    else:
+        assert client.append(journal_name, b"").end == 0
+        with pytest.raises(NotAllowedError, match=journal_name):
+            client.append(journal_name, b"x")
+
+
+def test_ranges_and_heads(client: Client, journal: str) -> None:
+    """Any range is exact; without an end a reader stops at the head; past it there is nothing."""
+    content = b"".join(LINES)
+    client.append(journal, content[:5000])
+    client.append(journal, content[5000:])
+    head = len(content)
+    for begin, end in [(0, 1), (17, 4000), (4990, 5010), (head - 1, head), (9, 9)]:
+        assert client.read(journal, offset=begin, end_offset=end).read() == content[begin:end]
+    with client.read(journal, offset=4000) as reader:
+        assert reader.read() == content[4000:]
+        assert (reader.offset, reader.jumps) == (head, [])
+    assert client.read(journal, offset=head).read() == b""
+    tail = client.read(journal, offset=-1)
+    assert (tail.read(), tail.offset) == (b"", head)
+    with pytest.raises(OffsetNotYetAvailableError, match=journal) as caught:
+        client.read(journal, offset=head + 1).read()
+    assert caught.value.write_head == head
+    with pytest.raises(OffsetNotYetAvailableError):
+        client.read(journal, offset=head, end_offset=head + 1, timeout_s=0.5).read()
+
+
+@pytest.mark.parametrize("offset", [0, -1], ids=["from the beginning", "from the head"])
+def test_a_tail_follows_appends(client: Client, journal: str, offset: int) -> None:
+    """A blocking reader gets what is appended while it waits, and ends when closed."""
+    client.append(journal, b"before\n")
+    expected = (b"" if offset else b"before\n") + b"".join(LINES)
+    got = bytearray()
+    done = threading.Event()
+
+    def tail() -> None:
+        for each in reader:
+            got.extend(each.content)
+            if len(got) >= len(expected):
+                done.set()
+
+    # The head is asked for before the writer begins, so that no line is missed.
+    start = client.write_head(journal) if offset else 0
+    reader = client.read(journal, offset=start, block=True)
+    thread = threading.Thread(target=tail)
+    thread.start()
+    for at in range(0, len(LINES), 100):
+        client.append(journal, b"".join(LINES[at : at + 100]))
+    assert done.wait(20)
+    reader.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert bytes(got) == expected
+
+
+def test_concurrent_appends_do_not_mix(client: Client, journal: str) -> None:
+    """Each append's bytes stay together, whoever writes beside."""
+
+    def write(letter: bytes) -> None:
+        for _ in range(20):
+            client.append(journal, letter * 50 + b"\n")
+
+    threads = [threading.Thread(target=write, args=(bytes([65 + index]),)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    lines = client.read(journal).read().splitlines()
+    assert sorted(lines) == sorted(bytes([65 + index]) * 50 for index in range(4) for _ in range(20))
+
+
+def test_fragments_cover_the_journal(client: Client, journal: str) -> None:
+    """They are listed ascending, from the first byte to the head."""
+    for _ in range(3):
+        client.append(journal, b"".join(LINES))
+    fragments = [each.fragment for each in client.list_fragments(journal)]
+    assert fragments[0].begin == 0
+    assert fragments[-1].end == client.write_head(journal)
+    assert all(left.end >= right.begin for left, right in pairwise(fragments))
+    assert {each.journal for each in fragments} == {journal}
+
+
+def test_a_wrong_port_is_told_soon(broker: BrokerHandle) -> None:
+    """Nobody listens on port 1."""
+    with (
+        Client("http://127.0.0.1:1", connect_timeout_s=0.5) as lost,
+        pytest.raises(UnavailableError, match="brokerAddress"),
+    ):
+        lost.list_journals()
