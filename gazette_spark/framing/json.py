@@ -1,16 +1,9 @@
 """Records of JSON to the user's columns: one row from each record, from that record alone.
 
-The fast half gives a whole block to ``pyarrow.json``. That parser reads a stream of JSON values and
-does not care for lines, so a block is only given to it when every record begins with ``{`` and ends
-with ``}``, and its answer only taken when there are as many rows as records. Then each row comes from
-its own record: after a ``}`` that closes nothing outermost no ``{`` may follow, and strings cannot span
-lines, so a value that runs on into the next record is a syntax error; hence every record holds at least
-one value, and by the count exactly one. Blocks with a NUL or invalid UTF-8 are not given to it, nor is
-anything else than objects: a lone ``null`` crashes the parser (pyarrow 26).
-
-A block that fails is halved until what fails is small; that goes through the exact half, record by
-record (``framing.json_exact``). Both halves give the same row where both accept a record, and what
-only the fast half accepts is asked of it for that record alone: a row never depends on its neighbours.
+The fast half (``framing.json_fast``) gives a whole block to ``pyarrow.json``. A block that fails is
+halved until what fails is small; that goes through the exact half (``framing.json_exact``), record by
+record. Both halves give the same row where both accept a record, and a record that only the fast half
+accepts is given to it alone: a row never depends on its neighbours.
 
 Where this differs from Spark's own JSON reader, on purpose:
 
@@ -30,17 +23,16 @@ Where this differs from Spark's own JSON reader, on purpose:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.json as pj
 
 from gazette_spark.errors import OptionError, RecordError
-from gazette_spark.framing.base import Block, Positions
+from gazette_spark.framing.base import Block
 from gazette_spark.framing.json_exact import ExactReader, Row, readable
-from gazette_spark.framing.json_values import decode_base64
+from gazette_spark.framing.json_fast import FastReader
 
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 
@@ -49,12 +41,6 @@ OFFSET_COLUMN = "_offset"
 
 EXACT_ROWS = 32
 """Largest part of a failed block that goes through the exact half as a whole."""
-
-MAX_TRIM = 8
-"""White space around a record that the fast half still looks behind."""
-
-_SPACES = np.zeros(256, np.bool_)
-_SPACES[[0x09, 0x0D, 0x20]] = True
 
 _META_TYPES = {JOURNAL_COLUMN: pa.string(), OFFSET_COLUMN: pa.int64()}
 
@@ -103,7 +89,7 @@ class JsonParser:
         self.malformed = 0
         """Malformed records so far."""
         self._exact = ExactReader(wanted.data_fields)
-        self._storage = _storage_schema(wanted.data_fields) if fast else None
+        self._reader = FastReader(wanted.data_fields) if fast else None
 
     def __repr__(self) -> str:
         return f"JsonParser({self.format.schema.names}, {self.format.mode}, malformed={self.malformed})"
@@ -125,7 +111,7 @@ class JsonParser:
         fast = self._fast(block)
         if fast is not None:
             yield fast
-        elif len(block) <= EXACT_ROWS or self._storage is None:
+        elif len(block) <= EXACT_ROWS or self._reader is None or not self._reader.usable:
             yield from self._slow(block)
         else:
             middle = len(block) // 2
@@ -133,26 +119,9 @@ class JsonParser:
             yield from self._parse(block.rows(middle, len(block)))
 
     def _fast(self, block: Block) -> pa.RecordBatch | None:
-        """Parse a block with ``pyarrow.json``, None when its answer may not be each record's own."""
-        if self._storage is None or not _only_objects(block):
-            return None
-        try:
-            table = pj.read_json(
-                pa.BufferReader(block.data),
-                read_options=pj.ReadOptions(use_threads=False, block_size=len(block.data) + 1),
-                parse_options=pj.ParseOptions(
-                    explicit_schema=self._storage, unexpected_field_behavior="ignore"
-                ),
-            )
-            if table.num_rows != len(block):
-                return None
-            found = {
-                field.name: _target(table.column(field.name), field.type) for field in self.format.data_fields
-            }
-        except (pa.ArrowException, ValueError):
-            # Whatever is wrong, the exact half finds out which record it is.
-            return None
-        return self._record_batch(block, found)
+        """Parse a whole block, None when the fast half cannot."""
+        found = None if self._reader is None else self._reader.columns(block)
+        return None if found is None else self._record_batch(block, found)
 
     def _slow(self, block: Block) -> Iterator[pa.RecordBatch]:
         """Parse record by record; hand rows on in runs."""
@@ -181,7 +150,7 @@ class JsonParser:
             for field in self.format.data_fields
         }
         corrupt = self.format.corrupt_column
-        if self.format.mode == "PERMISSIVE" and corrupt in self.format.schema.names:
+        if corrupt and self.format.mode == "PERMISSIVE" and corrupt in self.format.schema.names:
             texts = [
                 None if row.problem is None else block.record(index).decode("utf-8", "replace")
                 for index, row in enumerate(rows)
@@ -199,81 +168,16 @@ class JsonParser:
             if self.format.mode == "FAILFAST":
                 raise RecordError(block.journal, int(block.offsets[index]), f"malformed: {row.problem}")
 
-    def _record_batch(self, block: Block, found: dict[str | None, pa.Array]) -> pa.RecordBatch:
+    def _record_batch(self, block: Block, found: Mapping[str, pa.Array]) -> pa.RecordBatch:
         """Put the columns into the schema's order; add where the records came from."""
-        schema, count = self.format.schema, len(block)
-        if JOURNAL_COLUMN in schema.names:
-            found[JOURNAL_COLUMN] = pa.repeat(pa.scalar(block.journal, pa.string()), count)
-        if OFFSET_COLUMN in schema.names:
-            found[OFFSET_COLUMN] = pa.array(block.offsets)
-        corrupt = self.format.corrupt_column
-        if corrupt in schema.names:
-            found.setdefault(corrupt, pa.nulls(count, pa.string()))
-        return pa.RecordBatch.from_arrays([found[name] for name in schema.names], schema=schema)
-
-
-def _only_objects(block: Block) -> bool:
-    """Tell whether each record looks like one JSON object, and the bytes are UTF-8 without NUL."""
-    octets = np.frombuffer(block.data, np.uint8)
-    first, last = _trimmed(octets, block.starts, block.ends - 1)
-    if (octets[first] != ord("{")).any() or (octets[last] != ord("}")).any() or b"\0" in block.data:
-        return False
-    if block.data.isascii():
-        return True
-    try:
-        block.data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _trimmed(octets: np.ndarray, first: Positions, last: Positions) -> tuple[Positions, Positions]:
-    """Move positions inward over a little white space."""
-    for _ in range(MAX_TRIM):
-        before, after = _SPACES[octets[first]], _SPACES[octets[last]]
-        if not (before.any() or after.any()):
-            break
-        first, last = first + (before & (first < last)), last - (after & (first < last))
-    return first, last
-
-
-def _storage_schema(fields: Iterable[pa.Field]) -> pa.Schema | None:
-    """Return what ``pyarrow.json`` is asked for, None when it cannot give what is wanted."""
-    storage = [(field.name, _storage(field.type, nested=False)) for field in fields]
-    if any(kind is None for _, kind in storage):
-        return None
-    return pa.schema([pa.field(name, kind) for name, kind in storage])
-
-
-def _storage(kind: pa.DataType, *, nested: bool) -> pa.DataType | None:
-    """Return the type ``pyarrow.json`` reads a column as. Dates are strings in JSON, binary is base64."""
-    if pa.types.is_struct(kind):
-        children = [(field, _storage(field.type, nested=True)) for field in kind]
-        known = [field.with_type(child) for field, child in children if child is not None]
-        return pa.struct(known) if len(known) == len(children) else None
-    if pa.types.is_list(kind):
-        child = _storage(kind.value_type, nested=True)
-        return None if child is None else pa.list_(kind.value_field.with_type(child))
-    if pa.types.is_map(kind) or (nested and pa.types.is_binary(kind)):
-        return None
-    return pa.string() if pa.types.is_date32(kind) or pa.types.is_binary(kind) else kind
-
-
-def _target(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
-    """Return a column as the type that is wanted."""
-    whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    if pa.types.is_binary(kind):
-        return pa.array([None if text is None else decode_base64(text) for text in whole.to_pylist()], kind)
-    if _has_decimals(kind):
-        # pyarrow.json lets 100000E3 into decimal(10, 2): with an exponent it counts the digits written.
-        whole.validate(full=True)
-    return whole if whole.type == kind else whole.cast(kind)
-
-
-def _has_decimals(kind: pa.DataType) -> bool:
-    if pa.types.is_nested(kind):
-        return any(_has_decimals(kind.field(index).type) for index in range(kind.num_fields))
-    return bool(pa.types.is_decimal(kind))
+        places: dict[str | None, Callable[[], pa.Array]] = {
+            JOURNAL_COLUMN: lambda: pa.repeat(pa.scalar(block.journal, pa.string()), len(block)),
+            OFFSET_COLUMN: lambda: pa.array(block.offsets),
+            self.format.corrupt_column: lambda: pa.nulls(len(block), pa.string()),
+        }
+        schema = self.format.schema
+        columns = [found[name] if name in found else places[name]() for name in schema.names]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 _TYPES = (

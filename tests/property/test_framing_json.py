@@ -129,7 +129,7 @@ def parsed(block: Block, *, fast: bool = True, mode: str = "PERMISSIVE") -> list
 
 @given(records)
 @example(b'{"price":100000E3}')
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_halves_agree(record: bytes) -> None:
     """A record's row is that of the exact half, whether the fast half takes it or not."""
     assert repr(parsed(block_of([record]))) == repr(parsed(block_of([record]), fast=False))

@@ -1,0 +1,162 @@
+"""Whole blocks of JSON records through ``pyarrow.json``: the fast half of ``framing.json``.
+
+That parser reads a stream of JSON values and does not care for lines, so a block is only given to it
+when every record begins with ``{`` and ends with ``}``, and its answer only taken when there are as many
+rows as records. Then each row comes from its own record: after a ``}`` no ``{`` may follow unless the
+value before is closed, and strings cannot span lines, so a value that runs on into the next record is a
+syntax error; hence every record holds at least one value, and by the count exactly one. Blocks with a
+NUL or invalid UTF-8 are not given to it, nor is anything else than objects: a lone ``null`` crashes it.
+
+It gets decimals wrong without a word (all seen with pyarrow 26): digits beyond the column's precision
+when there is an exponent, and bits beyond 128. So their magnitude is read as doubles first, and the
+result validated. Decimals written as strings are converted one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from gazette_spark.framing.base import Block, Positions
+from gazette_spark.framing.json_values import converter
+
+MAX_TRIM = 8
+"""White space around a record that is still looked behind."""
+
+_SPACES = np.zeros(256, np.bool_)
+_SPACES[[0x09, 0x0D, 0x20]] = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """One way to ask for the columns."""
+
+    storage: pa.Schema
+    magnitudes: dict[str, float]
+    """Largest absolute value of the columns that have to be looked at as doubles first."""
+
+
+class FastReader:
+    """Reads blocks by a schema. Immutable."""
+
+    def __init__(self, fields: Sequence[pa.Field]) -> None:
+        self._fields = tuple(fields)
+        self._plans = _plans(self._fields)
+
+    @property
+    def usable(self) -> bool:
+        """Tell whether the parser knows all types of the schema."""
+        return bool(self._plans)
+
+    def columns(self, block: Block) -> dict[str, pa.Array] | None:
+        """Return the columns by name, None when an answer would not be each record's own."""
+        if not self._plans or not _only_objects(block):
+            return None
+        answers = (self._try(plan, block) for plan in self._plans)
+        return next((answer for answer in answers if answer is not None), None)
+
+    def _try(self, plan: _Plan, block: Block) -> dict[str, pa.Array] | None:
+        try:
+            if not _within(plan.magnitudes, block):
+                return None
+            table = _read(block, plan.storage)
+            if table.num_rows != len(block):
+                return None
+            return {field.name: _target(table.column(field.name), field.type) for field in self._fields}
+        except (pa.ArrowException, ValueError):
+            # The parser's texts name no record that can be relied on: the exact half finds it.
+            return None
+
+
+def _plans(fields: Sequence[pa.Field]) -> list[_Plan]:
+    storage = [(field, _storage(field.type, nested=False)) for field in fields]
+    if any(kind is None for _, kind in storage):
+        return []
+    numbers = pa.schema([field.with_type(kind) for field, kind in storage])
+    decimals = {field.name: field.type for field in fields if pa.types.is_decimal(field.type)}
+    if not decimals:
+        return [_Plan(numbers, {})]
+    texts = [field.with_type(pa.string()) if field.name in decimals else field for field in numbers]
+    # A hair more than the type holds: past that no 128 bits overflow, and validation sees the rest.
+    magnitudes = {name: 10.0 ** (kind.precision - kind.scale) * 1.001 for name, kind in decimals.items()}
+    return [_Plan(numbers, magnitudes), _Plan(pa.schema(texts), {})]
+
+
+def _storage(kind: pa.DataType, *, nested: bool) -> pa.DataType | None:
+    """Return the type a column is asked for as, None: not at all. Dates and binary are strings in JSON."""
+    if pa.types.is_struct(kind):
+        children = [(field, _storage(field.type, nested=True)) for field in kind]
+        known = [field.with_type(child) for field, child in children if child is not None]
+        return pa.struct(known) if len(known) == len(children) else None
+    if pa.types.is_list(kind):
+        child = _storage(kind.value_type, nested=True)
+        return None if child is None else pa.list_(kind.value_field.with_type(child))
+    if pa.types.is_map(kind) or (nested and (pa.types.is_binary(kind) or pa.types.is_decimal(kind))):
+        return None
+    return pa.string() if pa.types.is_date32(kind) or pa.types.is_binary(kind) else kind
+
+
+def _read(block: Block, storage: pa.Schema) -> pa.Table:
+    return pj.read_json(
+        pa.BufferReader(block.data),
+        read_options=pj.ReadOptions(use_threads=False, block_size=len(block.data) + 1),
+        parse_options=pj.ParseOptions(explicit_schema=storage, unexpected_field_behavior="ignore"),
+    )
+
+
+def _within(magnitudes: dict[str, float], block: Block) -> bool:
+    """Tell whether the columns, read as doubles, keep to these magnitudes."""
+    if not magnitudes:
+        return True
+    table = _read(block, pa.schema([(name, pa.float64()) for name in magnitudes]))
+    return all(
+        pc.all(pc.less(pc.abs(table.column(name)), most)).as_py() is not False
+        for name, most in magnitudes.items()
+    )
+
+
+def _target(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
+    """Return a column as the type that is wanted."""
+    whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if pa.types.is_string(whole.type) and (pa.types.is_binary(kind) or pa.types.is_decimal(kind)):
+        return _converted(whole.to_pylist(), kind)
+    if pa.types.is_decimal(kind):
+        whole.validate(full=True)
+    return whole if whole.type == kind else whole.cast(kind)
+
+
+def _converted(texts: Iterable[str | None], kind: pa.DataType) -> pa.Array:
+    convert = converter(kind)
+    assert convert is not None
+    return pa.array([None if text is None else convert(text, '"') for text in texts], kind)
+
+
+def _only_objects(block: Block) -> bool:
+    """Tell whether each record looks like one JSON object, and the bytes are UTF-8 without NUL."""
+    octets = np.frombuffer(block.data, np.uint8)
+    first, last = _trimmed(octets, block.starts, block.ends - 1)
+    if (octets[first] != ord("{")).any() or (octets[last] != ord("}")).any() or b"\0" in block.data:
+        return False
+    if block.data.isascii():
+        return True
+    try:
+        block.data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _trimmed(octets: npt.NDArray[np.uint8], first: Positions, last: Positions) -> tuple[Positions, Positions]:
+    """Move positions inward over a little white space."""
+    for _ in range(MAX_TRIM):
+        before, after = _SPACES[octets[first]], _SPACES[octets[last]]
+        if not (before.any() or after.any()):
+            break
+        first, last = first + (before & (first < last)), last - (after & (first < last))
+    return first, last

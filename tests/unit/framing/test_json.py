@@ -1,0 +1,251 @@
+"""JSON records by mode, and what bad or hostile records do: a clear result, never a crash."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import pickle
+import sys
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gazette_spark.errors import OptionError, RecordError
+from gazette_spark.framing.base import Block
+from gazette_spark.framing.json import JsonFormat, JsonParser
+from gazette_spark.framing.lines import cut
+
+UTC = datetime.UTC
+BOTH = pytest.mark.parametrize("fast", [pytest.param(True, id="fast"), pytest.param(False, id="exact")])
+
+
+def block_of(*records: bytes, offset: int = 0) -> Block:
+    """Return a block of these records."""
+    data = b"".join(record + b"\n" for record in records)
+    return Block("acme/events", offset, data, *cut(data))
+
+
+def rows(
+    columns: dict[str, pa.DataType], *records: bytes, mode: str = "PERMISSIVE", fast: bool = True
+) -> list[dict[str, Any]]:
+    """Parse records to rows, each column whole and of the wanted type."""
+    schema = pa.schema(list(columns.items()))
+    batches = list(JsonParser(JsonFormat(schema, mode), fast=fast).record_batches([block_of(*records)]))
+    assert all(batch.schema.equals(schema, check_metadata=True) for batch in batches)
+    return pa.Table.from_batches(batches, schema).to_pylist()
+
+
+VALUES: list[tuple[pa.DataType, str, object]] = [
+    (pa.bool_(), "true", True),
+    (pa.int8(), "-128", -128),
+    (pa.int64(), "9223372036854775807", 2**63 - 1),
+    (pa.float32(), "0.1", 0.10000000149011612),
+    (pa.float64(), "1e3", 1000.0),
+    (pa.float64(), "-Infinity", float("-inf")),
+    (pa.float64(), '"+INF"', float("inf")),
+    (pa.float64(), "1e999", float("inf")),
+    (pa.decimal128(10, 2), "1.25", decimal.Decimal("1.25")),
+    (pa.decimal128(10, 2), '"1.25"', decimal.Decimal("1.25")),
+    (pa.decimal128(10, 2), "1.255", decimal.Decimal("1.26")),
+    (pa.decimal128(38, 18), "1e19", decimal.Decimal("1e19")),
+    (pa.string(), '"\\u00e9\\ud83d\\ude00"', "é😀"),
+    (pa.string(), '"\\ud800x"', "?x"),
+    (pa.string(), "1.50", "1.50"),
+    (pa.string(), '{"a": [1,  2]}', '{"a": [1,  2]}'),
+    (pa.binary(), '"aGk="', b"hi"),
+    (pa.date32(), '"2024-02-29"', datetime.date(2024, 2, 29)),
+    (pa.date32(), '"2024-2-9"', datetime.date(2024, 2, 9)),
+    (
+        pa.timestamp("us", "UTC"),
+        '"2024-01-01T00:00:00.123456Z"',
+        datetime.datetime(2024, 1, 1, 0, 0, 0, 123456, UTC),
+    ),
+    (pa.timestamp("us", "UTC"), '"2024-01-01 02:00:00+02:00"', datetime.datetime(2024, 1, 1, tzinfo=UTC)),
+    (pa.timestamp("us", "UTC"), '"2024-01-01T00:00:00"', datetime.datetime(2024, 1, 1, tzinfo=UTC)),
+    (
+        pa.timestamp("us", "UTC"),
+        '"2024-01-01T00:00:00.1234567Z"',
+        datetime.datetime(2024, 1, 1, 0, 0, 0, 123456, UTC),
+    ),
+    (pa.timestamp("us", "UTC"), "86400", datetime.datetime(1970, 1, 2, tzinfo=UTC)),
+    (pa.timestamp("us"), '"2024-01-01"', datetime.datetime(2024, 1, 1)),  # noqa: DTZ001 - the type has no zone
+    (pa.list_(pa.int32()), "[1,null]", [1, None]),
+    (pa.struct([("x", pa.date32())]), '{"x":"2024-01-01","y":1}', {"x": datetime.date(2024, 1, 1)}),
+    (pa.map_(pa.string(), pa.int64()), '{"k":1,"l":null}', [("k", 1), ("l", None)]),
+    (pa.list_(pa.struct([("b", pa.binary())])), '[{"b":"aGk="}]', [{"b": b"hi"}]),
+]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"), VALUES, ids=[f"{kind}-{text}" for kind, text, _ in VALUES]
+)
+def test_values(kind: pa.DataType, text: str, expected: object, *, fast: bool) -> None:
+    """Each type reads what Spark reads; null and an absent field are null."""
+    columns = {"a": kind, "_corrupt_record": pa.string()}
+    records = (f'{{"a":{text}}}'.encode(), b'{"a":null}', b"{}")
+    fine = {"_corrupt_record": None}
+    assert rows(columns, *records, fast=fast) == [
+        {"a": expected} | fine,
+        {"a": None} | fine,
+        {"a": None} | fine,
+    ]
+
+
+MISFITS = [
+    (pa.bool_(), "1"),
+    (pa.int8(), "128"),
+    (pa.int64(), "9223372036854775808"),
+    (pa.int64(), "1.0"),
+    (pa.int64(), "9" * 5000),
+    (pa.int64(), '"1"'),
+    (pa.float64(), '"1.5"'),
+    (pa.decimal128(10, 2), "100000E3"),
+    (pa.decimal128(38, 18), "7.2e33"),
+    (pa.decimal128(38, 18), '"7.2e33"'),
+    (pa.decimal128(10, 2), "1e999999999999"),
+    (pa.binary(), '"aGk"'),
+    (pa.date32(), "19000"),
+    (pa.date32(), '"2024-02-30"'),
+    (pa.timestamp("us", "UTC"), '"2024-01-01T24:00:00Z"'),
+    (pa.timestamp("us", "UTC"), "9223372036854775807"),
+    (pa.list_(pa.int32()), "1"),
+    (pa.struct([("x", pa.int32())]), "[]"),
+]
+
+
+@BOTH
+@pytest.mark.parametrize(("kind", "text"), MISFITS, ids=[f"{kind}-{text[:12]}" for kind, text in MISFITS])
+def test_a_misfit_is_null_and_the_rest_of_its_row_is_kept(
+    kind: pa.DataType, text: str, *, fast: bool
+) -> None:
+    """A value that its type cannot hold marks the record, and only that field is lost."""
+    record = f'{{"a":{text},"b":1}}'
+    columns = {"a": kind, "b": pa.int64(), "_corrupt_record": pa.string()}
+    assert rows(columns, record.encode(), fast=fast) == [{"a": None, "b": 1, "_corrupt_record": record}]
+
+
+MALFORMED = {
+    "empty": b"",
+    "blank": b"  ",
+    "carriage-return": b"\r",
+    "null": b"null",
+    "array": b'[{"a":1}]',
+    "number": b"1",
+    "text": b"Jan 01 kernel: hello",
+    "cut": b'{"a":1',
+    "two-values": b'{"a":1} {"a":2}',
+    "two-values-touching": b'{"a":1}{"a":2}',
+    "trailing-comma": b'{"a":1,}',
+    "single-quotes": b"{'a':1}",
+    "byte-order-mark": b'\xef\xbb\xbf{"a":1}',
+    "invalid-utf8": b'{"a":1,"b":"\xff"}',
+    "encoded-surrogate": b'{"b":"\xed\xa0\x80"}',
+    "nul-between": b'{"a":1}\x00{"a":2}',
+    "nul-in-string": b'{"b":"\x00"}',
+    "control-character": b'{"b":"\x01"}',
+    "open-arrays": b'{"b":' + b"[" * 1_000_000,
+    "deep-in-a-column": b'{"a":' + b"[" * 600_000 + b"]" * 600_000 + b"}",
+    "deep-at-the-top": b"[" * 600_000 + b"]" * 600_000,
+}
+
+
+@BOTH
+@pytest.mark.parametrize("record", MALFORMED.values(), ids=MALFORMED.keys())
+def test_malformed_records_by_mode(record: bytes, *, fast: bool) -> None:
+    """A malformed record takes nothing from its neighbours: nulled, dropped, or named with its offset."""
+    columns = {"a": pa.int64(), "_offset": pa.int64(), "_corrupt_record": pa.string()}
+    records = (b'{"a":1}', record, b'{"a":3}')
+    good = [
+        {"a": 1, "_offset": 0, "_corrupt_record": None},
+        {"a": 3, "_offset": 9 + len(record), "_corrupt_record": None},
+    ]
+    bad = {"a": None, "_offset": 8, "_corrupt_record": record.decode("utf-8", "replace")}
+    assert rows(columns, *records, fast=fast) == [good[0], bad, good[1]]
+    assert rows(columns, *records, mode="DROPMALFORMED", fast=fast) == good
+    with pytest.raises(RecordError, match="offset 8: malformed: ") as caught:
+        rows(columns, *records, mode="FAILFAST", fast=fast)
+    assert (caught.value.journal, caught.value.offset) == ("acme/events", 8)
+
+
+def test_only_records_nobody_reads_may_be_deep() -> None:
+    """Nesting in a field without a column costs nothing, however deep it is."""
+    deep = b'{"a":1,"b":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    assert rows({"a": pa.int64()}, deep, b"{}") == [{"a": 1}, {"a": None}]
+    assert rows({"a": pa.int64()}, deep, b"") == [{"a": 1}, {"a": None}]
+
+
+def test_results_do_not_depend_on_the_stack() -> None:
+    """A record of 400 levels parses with little of Python's stack left, as the limit promises."""
+    deep = b'{"b":' + b"[" * 400 + b"]" * 400 + b',"a":1,"a":1}'
+
+    def at_depth(frames: int) -> list[dict[str, Any]]:
+        return at_depth(frames - 1) if frames else rows({"a": pa.int64()}, deep)
+
+    assert at_depth(sys.getrecursionlimit() // 4) == [{"a": 1}]
+
+
+@BOTH
+def test_values_on_several_lines_are_not_joined(*, fast: bool) -> None:
+    """A value spread over lines is as many malformed records as it has lines."""
+    columns = {"a": pa.int64()}
+    assert rows(columns, b'{"a":', b"1}", b'{"a":2}', fast=fast) == [{"a": None}, {"a": None}, {"a": 2}]
+    shifted = (b'{"a":1} {"a":2}', b'{"a":3}', b"", b'{"a":4}')
+    assert [row["a"] for row in rows(columns, *shifted, fast=fast)] == [None, 3, None, 4]
+
+
+@BOTH
+def test_repeated_names_and_white_space(*, fast: bool) -> None:
+    """Of a repeated name the last value counts; white space around a record is nothing."""
+    columns = {"a": pa.int64(), "_corrupt_record": pa.string()}
+    records = (b'{"a":1,"a":2}', b' \t{"a" : 3}\r', b" " * 20 + b'{"a":4}', b'{"x":1,"x":2}')
+    assert [row["a"] for row in rows(columns, *records, fast=fast)] == [2, 3, 4, None]
+    assert {row["_corrupt_record"] for row in rows(columns, *records, fast=fast)} == {None}
+
+
+def test_metadata_columns_stand_where_the_schema_has_them() -> None:
+    """``_journal`` and ``_offset`` come from the place of a record, never from its fields."""
+    columns = {"_offset": pa.int64(), "a": pa.int64(), "_journal": pa.string()}
+    got = rows(columns, b'{"a":1,"_offset":99,"_journal":"x"}', b"oops")
+    assert got == [
+        {"_offset": 0, "a": 1, "_journal": "acme/events"},
+        {"_offset": 36, "a": None, "_journal": "acme/events"},
+    ]
+    assert rows({"_offset": pa.int64()}, b"{}", b"{}") == [{"_offset": 0}, {"_offset": 3}]
+
+
+def test_malformed_records_are_counted() -> None:
+    """The count grows by each record nulled or dropped, in blocks of any size."""
+    records = [b'{"a":1}', b"x"] * 500
+    for mode, left in (("PERMISSIVE", 1000), ("DROPMALFORMED", 500)):
+        parser = JsonParser(JsonFormat(pa.schema([("a", pa.int64())]), mode))
+        batches = list(parser.record_batches([block_of(*records), block_of(b"y")]))
+        assert sum(batch.num_rows for batch in batches) == left + (mode == "PERMISSIVE")
+        assert parser.malformed == 501
+
+
+@pytest.mark.parametrize(
+    ("schema", "mode", "option"),
+    [
+        pytest.param({"a": pa.int64()}, "permissive", "mode", id="mode-unknown"),
+        pytest.param({}, "PERMISSIVE", "schema", id="no-column"),
+        pytest.param({"a": pa.time64("us")}, "PERMISSIVE", "schema", id="time"),
+        pytest.param({"a": pa.list_(pa.duration("us"))}, "PERMISSIVE", "schema", id="interval-in-an-array"),
+        pytest.param({"a": pa.map_(pa.int64(), pa.string())}, "PERMISSIVE", "schema", id="map-from-numbers"),
+        pytest.param({"a": pa.null()}, "PERMISSIVE", "schema", id="void"),
+        pytest.param({"_offset": pa.string()}, "PERMISSIVE", "schema", id="offset-as-string"),
+        pytest.param({"_corrupt_record": pa.int64()}, "PERMISSIVE", "schema", id="corrupt-record-as-number"),
+    ],
+)
+def test_what_json_cannot_give_is_refused(schema: dict[str, pa.DataType], mode: str, option: str) -> None:
+    """A schema or mode that cannot work fails when it is named, before any record."""
+    with pytest.raises(OptionError) as caught:
+        JsonFormat(pa.schema(list(schema.items())), mode)
+    assert caught.value.option == option
+
+
+def test_a_format_can_be_pickled() -> None:
+    """It rides in a partition to the executors."""
+    wanted = JsonFormat(pa.schema([("a", pa.int64())]), "FAILFAST", None)
+    assert pickle.loads(pickle.dumps(wanted)) == wanted
