@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from gazette_spark.sink import DeltaSink
 from pyspark.sql import DataFrame, SparkSession
 
 import gazette_spark
+from gazette_spark.sink import DeltaSink
 from gazette_spark.testing.brokers import BrokerHandle
 
 QUERY_TIMEOUT_S = 180
