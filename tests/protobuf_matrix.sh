@@ -15,8 +15,9 @@ prepare() {
     env=$cache/$1
     if [ -e "$env/ready" ]; then return; fi
     rm -rf "$env"
-    "$python" -m venv "$env"
-    "$env/bin/python" -m pip install --quiet --disable-pip-version-check \
+    # Without pip of its own, and without compiling: that is most of the time it takes.
+    "$python" -m venv --without-pip "$env"
+    "$python" -m pip --python "$env/bin/python" install --quiet --disable-pip-version-check --no-compile \
         "protobuf==$1.*" "grpcio>=1.71.2" PyYAML pytest pytest-timeout
     touch "$env/ready"
 }
