@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=1),
     default=40.0,
     show_default=True,
-    help="How long the writers append; they go on longer if the two kills take longer.",
+    help="How long the writers append; longer where the two kills need more to interrupt.",
 )
 @click.option(
     "--rate",
@@ -106,15 +106,17 @@ def work_directory(keep: Path | None) -> Iterator[Path]:
             click.echo(f"kept in {keep}: {' '.join(sorted(path.name for path in keep.iterdir()))}")
         return
     directory = Path(tempfile.mkdtemp(prefix="gazette-spark-demo-"))
+    is_evidence = False
     try:
         yield directory
     except GazetteError:
-        click.echo(f"kept for a closer look: {directory}", err=True)
+        is_evidence = (directory / "query.log").exists()
         raise
-    except BaseException:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise
-    shutil.rmtree(directory, ignore_errors=True)
+    finally:
+        if is_evidence:
+            click.echo(f"kept for a closer look: {directory}", err=True)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def show_report(report: Report, console: Console) -> None:

@@ -1,13 +1,15 @@
 """Decides, from what is seen of the query and the writers, what the demo does next.
 
-======== ============================================ =================
-state    leaves it when                               by the step
-======== ============================================ =================
-starting the table exists                             START_WRITING
-writing  a kill is due, and the query is in mid-flight KILL
-writing  the time is up and all kills are done        STOP_WRITING
-draining the ledger stands at every write head        FINISH
-======== ============================================ =================
+======== ======================================================= =============
+state    leaves it, or stays in it, when                         by the step
+======== ======================================================= =============
+starting the table exists                                        START_WRITING
+writing  a kill is due, and the query is in mid-flight           KILL
+writing  the time is up; all kills are done, or there is enough  STOP_WRITING
+         left to read to do the others while draining
+draining a kill is missing, and the query is in mid-flight       KILL
+draining the ledger stands at every write head                   FINISH
+======== ======================================================= =============
 
 A kill is in mid-flight only if the run of the query that is killed has committed rows of its own, and
 has planned a batch that it has not finished. Killing it while it starts would prove little.
@@ -17,6 +19,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
+
+BATCHES_PER_KILL = 3
+"""A run that is killed in mid-flight does a batch and dies in the next; and one to be safe."""
 
 
 class Step(Enum):
@@ -57,6 +62,8 @@ class Sight:
     """A batch is planned and not done."""
     kills: int = 0
     """Kills so far."""
+    backlog_batches: float = 0.0
+    """What is appended and not in the table, in batches of full size."""
     stopped: bool = False
     """The writers have ended."""
     drained: bool = False
@@ -67,17 +74,18 @@ def decide(sight: Sight, script: Script) -> Step:
     """Return the next step."""
     if sight.writing_s is None:
         return Step.START_WRITING if sight.table_exists else Step.WAIT
+    missing = len(script.pauses_s) - sight.kills
+    if missing and sight.in_flight and _kill_is_due(sight, sight.writing_s, script):
+        return Step.KILL
     if sight.stopped:
         return Step.FINISH if sight.drained else Step.WAIT
-    if sight.kills < len(script.pauses_s):
-        return Step.KILL if _kill_is_due(sight, sight.writing_s, script) else Step.WAIT
-    return Step.STOP_WRITING if sight.writing_s >= script.seconds else Step.WAIT
+    is_over = sight.writing_s >= script.seconds and sight.backlog_batches >= missing * BATCHES_PER_KILL
+    return Step.STOP_WRITING if is_over else Step.WAIT
 
 
 def _kill_is_due(sight: Sight, writing_s: float, script: Script) -> bool:
-    return (
-        sight.in_flight
-        and writing_s >= script.kill_due_s(sight.kills)
-        and sight.committed_s is not None
-        and sight.committed_s >= script.pauses_s[sight.kills]
-    )
+    if sight.committed_s is None:
+        return False
+    # What is left to read while draining must not run out during a pause.
+    pause_s = 0.0 if sight.stopped else script.pauses_s[sight.kills]
+    return sight.committed_s >= pause_s and writing_s >= script.kill_due_s(sight.kills)

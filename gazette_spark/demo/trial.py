@@ -116,10 +116,14 @@ class Trial:
             writing_s=_since(self._writing_since),
             committed_s=_since(self._committed_since),
             in_flight=batch_in_flight(self._settings.checkpoint) is not None,
+            backlog_batches=self._backlog_bytes(table) / self._settings.max_bytes_per_trigger,
             drained=self._sight.stopped and ledger_heads(table.metadata) == self._writers.heads,
         )
         self._screen.show(self._progress(table))
         return self._sight
+
+    def _backlog_bytes(self, table: TableState) -> int:
+        return self._writers.size_bytes - sum(ledger_heads(table.metadata).values())
 
     def _progress(self, table: TableState) -> Progress:
         phase = "writing"

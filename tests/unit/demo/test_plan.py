@@ -30,6 +30,26 @@ WRITING = Sight(table_exists=True, writing_s=12.0, committed_s=0.6, in_flight=Tr
         ),
         pytest.param(replace(WRITING, kills=2, writing_s=39.0), Step.WAIT, id="time is not up"),
         pytest.param(replace(WRITING, kills=2, writing_s=40.0), Step.STOP_WRITING, id="time is up"),
+        pytest.param(
+            replace(WRITING, kills=1, writing_s=40.0, in_flight=False, backlog_batches=3.0),
+            Step.STOP_WRITING,
+            id="enough left for the last kill",
+        ),
+        pytest.param(
+            replace(WRITING, writing_s=40.0, in_flight=False, backlog_batches=5.0),
+            Step.WAIT,
+            id="not enough left for both kills",
+        ),
+        pytest.param(
+            replace(WRITING, kills=1, stopped=True, writing_s=50.0, committed_s=0.01),
+            Step.KILL,
+            id="the last kill while catching up",
+        ),
+        pytest.param(
+            replace(WRITING, kills=1, stopped=True, writing_s=50.0, committed_s=None),
+            Step.WAIT,
+            id="started again while catching up",
+        ),
         pytest.param(replace(WRITING, kills=2, stopped=True), Step.WAIT, id="catching up"),
         pytest.param(replace(WRITING, kills=2, stopped=True, drained=True), Step.FINISH, id="all there"),
     ],

@@ -1,0 +1,121 @@
+"""The main job runs as a user runs it: it ends with the proof, and fails loudly when it cannot.
+
+The query runs in a JVM of its own, which the demo kills and starts again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gazette_spark.client import Client
+from gazette_spark.testing.brokers import DeployedBroker
+
+COMMAND = [sys.executable, "-m", "gazette_spark.cli", "demo"]
+SHORT = ["--seconds", "8", "--rate", "3000"]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def run_demo(directory: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the demo with ``directory`` for its temporary files."""
+    directory.mkdir()
+    return subprocess.run(
+        [*COMMAND, *args],
+        env=os.environ | {"TMPDIR": str(directory)} | env,
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+
+
+def figures(output: str) -> dict[str, int]:
+    """Return the numbers of the report by their names."""
+    found = re.findall(r"^([a-z][\w /]*?) {2,}([\d,]+)", output, re.MULTILINE)
+    return {name: int(number.replace(",", "")) for name, number in found}
+
+
+def check_report(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
+    """Check what every good run reports."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = figures(done.stdout)
+    assert report["rows appended"] == report["rows in the table"] >= 3000 * 8 * 0.9
+    assert (report["lost"], report["duplicated"], report["foreign or altered"]) == (0, 0, 0)
+    assert report["kills of the query"] == 2
+    # The pinned first batch, and a commit before each kill and after the last.
+    assert report["commits of the table"] >= 4
+    assert len(re.findall(r"kill \d: SIGKILL to the query in the middle of batch", done.stdout)) == 2
+    return report
+
+
+def test_nothing_is_lost_or_doubled_and_nothing_stays_behind(tmp_path: Path) -> None:
+    """With the embedded broker and no flags but a short time; temporary files are removed."""
+    done = run_demo(tmp_path / "tmp", *SHORT)
+    report = check_report(done)
+    ledger = dict(re.findall(r"^ *(shop/[\w-]+) +([\d,]+)", done.stdout, re.MULTILINE))
+    assert sorted(ledger) == ["shop/orders", "shop/page-views", "shop/payments", "shop/telemetry"]
+    assert sum(int(offset.replace(",", "")) for offset in ledger.values()) == report["bytes appended"]
+    assert list((tmp_path / "tmp").glob("gazette-spark-demo-*")) == []
+
+
+def test_the_same_on_a_real_broker(tmp_path: Path, deployed_broker: DeployedBroker) -> None:
+    """``--broker`` leaves no journal behind; ``--keep`` leaves a table whose ledger can be shown."""
+    keep = tmp_path / "kept"
+    done = run_demo(tmp_path / "tmp", *SHORT, "--broker", deployed_broker.endpoint, "--keep", str(keep))
+    report = check_report(done)
+    with Client(deployed_broker.endpoint) as client:
+        assert [each for each in client.list_journals() if "demo" in each.spec.name] == []
+    show = [sys.executable, "-m", "gazette_spark.cli", "offsets", "show", str(keep / "table")]
+    shown = subprocess.run(
+        [*show, "--format", "json"], capture_output=True, text=True, check=True, timeout=60
+    )
+    (entry,) = json.loads(shown.stdout)
+    assert sum(entry["end"][0]["journals"].values()) == report["bytes appended"]
+    assert (keep / "query.log").exists()
+
+
+def test_a_query_that_dies_by_itself_fails_the_demo_with_its_log(tmp_path: Path) -> None:
+    """Exit code 1, the end of the log, one line that says what happened, and the evidence is kept."""
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho this machine has no memory left >&2\nexit 1\n")
+    java.chmod(0o755)
+    done = run_demo(tmp_path / "tmp", *SHORT, JAVA_HOME=str(tmp_path / "java"))
+    assert done.returncode == 1
+    assert "this machine has no memory left" in done.stderr
+    assert done.stderr.splitlines()[-1] == "Error: the query's process ended by itself with exit code 1"
+    (kept,) = (tmp_path / "tmp").glob("gazette-spark-demo-*")
+    assert f"kept for a closer look: {kept}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "problem"),
+    [
+        pytest.param([], {"JAVA_HOME": "/nowhere"}, "no Java in JAVA_HOME (/nowhere)", id="no java"),
+        pytest.param(["--broker", "http://127.0.0.1:1"], {}, "127.0.0.1:1", id="no broker"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(
+    tmp_path: Path, args: list[str], env: dict[str, str], problem: str
+) -> None:
+    """Before Spark is started."""
+    done = run_demo(tmp_path / "tmp", *args, **env)
+    assert done.returncode == 1
+    assert problem in done.stderr.splitlines()[-1]
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
+    """``--keep`` wants an empty or new directory."""
+    (tmp_path / "mine").write_text("mine")
+    done = run_demo(tmp_path / "tmp", "--keep", str(tmp_path))
+    assert done.returncode == 2
+    assert "is not empty" in done.stderr
+    assert (tmp_path / "mine").read_text() == "mine"
