@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gazette_spark.errors import BrokerRootError
 from gazette_spark.protocol import protocol_pb2 as pb
 
 FORMAT_VERSION = 1
@@ -75,7 +76,11 @@ def encode_commit(record: CommitRecord) -> bytes:
 
 
 def parse_log(data: bytes) -> ParsedLog:
-    """Read a commit log up to its last whole line."""
+    """Read a commit log up to its last whole line.
+
+    Raises:
+        BrokerRootError: a later version of this code wrote it.
+    """
     header: SpoolHeader | None = None
     records: list[tuple[CommitRecord, int]] = []
     position = 0
@@ -86,8 +91,6 @@ def parse_log(data: bytes) -> ParsedLog:
             break
         if header is None:
             header = _parse_header(value)
-            if header is None:
-                break
         else:
             records.append((_parse_commit(value), position))
     return ParsedLog(header, tuple(records))
@@ -115,9 +118,10 @@ def _parse_line(line: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _parse_header(value: dict[str, Any]) -> SpoolHeader | None:
-    if value.get("format_version") != FORMAT_VERSION:
-        return None
+def _parse_header(value: dict[str, Any]) -> SpoolHeader:
+    if (found := value.get("format_version")) != FORMAT_VERSION:
+        problem = f"a spool of it has format_version {found}, this code reads {FORMAT_VERSION}"
+        raise BrokerRootError(str(value.get("journal")), problem)
     return SpoolHeader(value["journal"], value["begin"], value["codec"], _pairs(value["registers"]))
 
 

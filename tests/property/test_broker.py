@@ -1,4 +1,4 @@
-"""Shows that no interleaving of appends, rolls, uploads, restarts and reads loses, doubles or moves a byte."""
+"""Shows that no interleaving of appends, rolls, uploads, crashes and reads loses, doubles or moves a byte."""
 
 from __future__ import annotations
 

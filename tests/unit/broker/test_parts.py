@@ -1,0 +1,243 @@
+"""Shows the small parts: flow control, turns, the message pump, the state directory, the registry."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+
+from gazette_spark.broker.flow_control import MinRate
+from gazette_spark.broker.journal import JournalSettings
+from gazette_spark.broker.message_pump import LOOK_AHEAD, MessagePump, NoMessage
+from gazette_spark.broker.registry import JournalRegistry
+from gazette_spark.broker.state import StateDirectory
+from gazette_spark.broker.turnstile import Turnstile
+from gazette_spark.errors import BrokerRootError, ProtocolError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journals import journal_spec
+
+DEADLINE_S = 10.0
+
+
+def test_a_silent_client_underflows_after_a_second() -> None:
+    """The first second is free; then silence is too slow."""
+    rate = MinRate.start(1000, 50.0)
+    assert not rate.at_time(50.99).underflow
+    assert rate.at_time(51.0).underflow
+
+
+def test_credit_is_never_more_than_a_second() -> None:
+    """A large chunk does not pay for a long silence."""
+    rate = MinRate.start(1000, 50.0).at_time(50.5).delivered(1_000_000)
+    assert rate.credit == 1000
+    assert rate.at_time(51.5).underflow
+
+
+def test_a_client_at_the_rate_goes_on() -> None:
+    """Delivering the rate each second never underflows."""
+    rate = MinRate.start(1000, 0.0)
+    for tenth in range(1, 600):
+        rate = rate.at_time(tenth / 10).delivered(101)
+        assert not rate.underflow
+
+
+def test_no_minimum_never_underflows() -> None:
+    """A rate of zero lets a client be silent for ever."""
+    assert not MinRate.start(0, 0.0).at_time(1e9).underflow
+
+
+def test_turns_come_in_order() -> None:
+    """Waiters get their turn in the order they came."""
+    turnstile, order = Turnstile(), []
+
+    def wait(number: int) -> None:
+        with turnstile.turn(lambda: True):
+            order.append(number)
+
+    with turnstile.turn(lambda: True):
+        threads = []
+        for number in range(5):
+            threads.append(threading.Thread(target=wait, args=(number,)))
+            threads[-1].start()
+            while f"waiting={number + 1}" not in repr(turnstile):
+                threads[-1].join(0.001)
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert order == [0, 1, 2, 3, 4]
+
+
+def test_a_waiter_can_give_up() -> None:
+    """A waiter no longer wanted leaves without the turn, and the next one is not held up."""
+    turnstile, wanted, given_up = Turnstile(), threading.Event(), threading.Event()
+    wanted.set()
+
+    def wait() -> None:
+        with turnstile.turn(wanted.is_set) as granted:
+            assert not granted
+            given_up.set()
+
+    with turnstile.turn(lambda: True), turnstile.turn_if_free() as second:
+        assert not second
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        wanted.clear()
+        while waiter.is_alive():
+            turnstile.wake()
+            waiter.join(0.001)
+    assert given_up.is_set()
+    with turnstile.turn_if_free() as free:
+        assert free
+
+
+@pytest.fixture
+def executor() -> Iterator[ThreadPoolExecutor]:
+    """Threads for pumps."""
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+def test_pump_moves_messages_then_tells_the_end(executor: ThreadPoolExecutor) -> None:
+    """Messages come in order, then the end, again and again."""
+    pump = MessagePump(iter(range(100)), executor)
+    assert [pump.take(DEADLINE_S) for _ in range(100)] == list(range(100))
+    assert pump.take(DEADLINE_S) is NoMessage.END
+    assert pump.take(0) is NoMessage.END
+
+
+def test_pump_times_out(executor: ThreadPoolExecutor) -> None:
+    """A client that sends nothing does not hold the taker."""
+    release = threading.Event()
+
+    def silent() -> Iterator[int]:
+        release.wait(DEADLINE_S)
+        yield 1
+
+    pump = MessagePump(silent(), executor)
+    assert pump.take(0.01) is NoMessage.NOT_YET
+    release.set()
+    assert pump.take(DEADLINE_S) == 1
+
+
+def test_pump_tells_a_broken_call(executor: ThreadPoolExecutor) -> None:
+    """A cancelled call is no half-close."""
+
+    def cancelled() -> Iterator[int]:
+        yield 1
+        raise grpc.RpcError
+
+    pump = MessagePump(cancelled(), executor)
+    assert pump.take(DEADLINE_S) == 1
+    assert pump.take(DEADLINE_S) is NoMessage.BROKEN
+
+
+def test_closed_pump_lets_its_thread_go(executor: ThreadPoolExecutor) -> None:
+    """A pump nobody takes from any more stops taking messages."""
+    taken: list[int] = []
+
+    def endless() -> Iterator[int]:
+        while True:
+            taken.append(len(taken))
+            yield taken[-1]
+
+    pump = MessagePump(endless(), executor)
+    assert pump.take(DEADLINE_S) == 0
+    pump.close()
+    executor.shutdown(wait=True)
+    assert len(taken) <= LOOK_AHEAD + 3
+
+
+def test_one_broker_a_root(tmp_path: Path) -> None:
+    """A second owner of a root is refused, and named the first; after its end it gets the root."""
+    first = StateDirectory(tmp_path)
+    with pytest.raises(BrokerRootError, match=r"process \d+"):
+        StateDirectory(tmp_path)
+    first.close()
+    first.close()
+    StateDirectory(tmp_path).close()
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[JournalRegistry]:
+    """A registry of an empty root."""
+    made = open_registry(tmp_path)
+    yield made
+    made.close()
+
+
+def open_registry(root: Path) -> JournalRegistry:
+    """Open the registry of a root."""
+    return JournalRegistry(root, JournalSettings(root=root, is_journal=lambda _: False))
+
+
+def upsert(name: str, **fields: object) -> pb.ApplyRequest.Change:
+    """Return the change that creates a journal."""
+    return pb.ApplyRequest.Change(upsert=journal_spec(name, **fields))  # type: ignore[arg-type]
+
+
+def append(registry: JournalRegistry, name: str, content: bytes) -> None:
+    """Append content to a journal."""
+    journal = registry.get(name)
+    assert journal is not None
+    txn = journal.start_append(journal.plan(pb.AppendRequest(journal=name)))
+    txn.write(content)
+    txn.commit_append(txn.registers)
+
+
+def test_all_or_nothing(registry: JournalRegistry) -> None:
+    """If one change is not as expected, none is made."""
+    assert registry.apply([upsert("a/journal")]) == 2
+    assert registry.apply([upsert("b/journal"), upsert("a/journal")]) is None
+    assert registry.get("b/journal") is None
+    assert registry.catalog.revision == 2
+
+
+def test_catalog_survives(registry: JournalRegistry, tmp_path: Path) -> None:
+    """Specs, revisions and the cluster id are there after a restart."""
+    registry.apply([upsert("a/journal", codec="GZIP")])
+    registry.apply([upsert("b/journal")])
+    before = registry.catalog
+    registry.close()
+    again = open_registry(tmp_path)
+    assert again.catalog == before
+    again.close()
+
+
+def test_recreated_journal_has_no_old_spool(registry: JournalRegistry, tmp_path: Path) -> None:
+    """Deleting a journal drops what was not stored; creating it again does not bring it back."""
+    registry.apply([upsert("a/journal")])
+    append(registry, "a/journal", b"gone")
+    registry.apply([pb.ApplyRequest.Change(expect_mod_revision=-1, delete="a/journal")])
+    registry.apply([upsert("a/journal")])
+    journal = registry.get("a/journal")
+    assert journal is not None
+    assert journal.head().spool_end == 0
+
+
+def test_orphaned_spools_are_removed(registry: JournalRegistry, tmp_path: Path) -> None:
+    """Spools of a deletion that a crash interrupted are removed at the next start."""
+    orphan = tmp_path / ".gazette" / "spools" / "0123-7"
+    orphan.mkdir(parents=True)
+    registry.close()
+    open_registry(tmp_path).close()
+    assert not orphan.exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(upsert("a/journal", stores=("file:///../x/",)), id="store-outside"),
+        pytest.param(upsert(".gazette/journal"), id="own-state"),
+        pytest.param(upsert("a/journal", path_postfix_template="{{ .Spool.Begin }}"), id="template"),
+    ],
+)
+def test_what_this_broker_cannot_do_is_refused(
+    registry: JournalRegistry, change: pb.ApplyRequest.Change
+) -> None:
+    """A spec this broker could not keep is refused when it is applied."""
+    with pytest.raises(ProtocolError):
+        registry.apply([change])
+    assert registry.journals() == []
