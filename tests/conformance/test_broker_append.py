@@ -121,12 +121,15 @@ def test_append_in_flight_is_invisible(wire: Wire, journal: str) -> None:
     """Content sent but not yet committed cannot be read, and is read once it is."""
     go_on = threading.Event()
     sent = threading.Event()
+    chunks: list[bytes] = []
 
     def messages() -> Iterator[pb.AppendRequest]:
         yield pb.AppendRequest(journal=journal)
-        yield pb.AppendRequest(content=b"soon")
-        sent.set()
-        go_on.wait(CALL_TIMEOUT_S)
+        # Goes on sending: a broker ends an append that stalls for a second.
+        while not chunks or not go_on.wait(0.05):
+            chunks.append(b"soon" * 5_000)
+            yield pb.AppendRequest(content=chunks[-1])
+            sent.set()
         yield COMMIT
 
     call = wire.stub.Append.future(messages(), timeout=CALL_TIMEOUT_S)
@@ -134,7 +137,7 @@ def test_append_in_flight_is_invisible(wire: Wire, journal: str) -> None:
     assert wire.content(journal) == b""
     go_on.set()
     assert call.result(CALL_TIMEOUT_S).status == pb.OK
-    assert wire.content(journal) == b"soon"
+    assert wire.content(journal) == b"".join(chunks)
 
 
 def test_concurrent_appends_do_not_mix(wire: Wire, journal: str) -> None:
