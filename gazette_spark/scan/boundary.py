@@ -13,7 +13,7 @@ from collections.abc import Callable
 from gazette_spark.errors import DataLossError, RecordError
 from gazette_spark.framing.base import Framing
 from gazette_spark.framing.lines import LINES
-from gazette_spark.scan.reads import Journals
+from gazette_spark.scan.reads import Journals, landed
 
 ReadWindow = Callable[[int, int], bytes]
 
@@ -123,8 +123,8 @@ def window_reader(client: Journals, journal: str, *, fail_on_data_loss: bool = T
                     parts.clear()
                 parts.append(chunk.content)
                 at = chunk.offset + len(chunk.content)
-            if reader.offset > at:
-                _hole(journal, at, reader.offset, fail=fail_on_data_loss)
+            if landed(reader) > at:
+                _hole(journal, at, landed(reader), fail=fail_on_data_loss)
                 parts.clear()
         return b"".join(parts)
 

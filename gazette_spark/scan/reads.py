@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -23,13 +23,17 @@ class Reads(Protocol):
     """A read of ``[offset, end_offset)``.
 
     Iterating yields chunks in order until ``end_offset`` exactly. Bytes the journal no longer has
-    show as a chunk that begins past the end of the one before, or as an ``offset`` past the last
-    chunk's end when the iteration is over. Everything else that goes wrong is raised.
+    show as a chunk that begins past the end of the one before, and in ``jumps``; there alone if the
+    next byte left lies at or past ``end_offset``. Everything else that goes wrong is raised.
     """
 
     @property
     def offset(self) -> int:
-        """Next byte the reader would deliver."""
+        """Next byte the reader would deliver; ``end_offset`` at most."""
+
+    @property
+    def jumps(self) -> Sequence[tuple[int, int]]:
+        """Each jump so far: the offset wanted, and the one landed on, wherever that is."""
 
     def __iter__(self) -> Iterator[ChunkLike]: ...
 
@@ -38,6 +42,11 @@ class Reads(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> bool | None: ...
+
+
+def landed(reader: Reads) -> int:
+    """Return the offset a read has come to, which is past its end if it jumped over that."""
+    return max([reader.offset, *(target for _, target in reader.jumps)])
 
 
 class Journals(Protocol):

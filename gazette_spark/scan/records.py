@@ -17,7 +17,7 @@ from gazette_spark.framing.base import Block, Framing
 from gazette_spark.framing.lines import LINES, values
 from gazette_spark.scan.blocks import BLOCK_BYTES, MAX_RECORD_BYTES, Cutter, Gap
 from gazette_spark.scan.ranges import Piece
-from gazette_spark.scan.reads import Journals
+from gazette_spark.scan.reads import Journals, landed
 
 RAW_SCHEMA = pa.schema([("journal", pa.string()), ("offset", pa.int64()), ("value", pa.binary())])
 """What ``format=raw`` gives, all of it nullable as Spark has it."""
@@ -69,7 +69,7 @@ class PieceScan:
                 yield from cutter.feed(chunk.offset, chunk.content)
                 if cutter.done():
                     return
-            yield from cutter.finish(reader.offset)
+            yield from cutter.finish(landed(reader))
 
 
 def raw_schema(columns: Sequence[str] = tuple(RAW_SCHEMA.names)) -> pa.Schema:

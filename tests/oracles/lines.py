@@ -53,6 +53,7 @@ class FakeRead:
 
     def __init__(self, source: FakeJournal, offset: int, end: int) -> None:
         self.source, self.offset, self.end = source, offset, end
+        self.jumps: list[tuple[int, int]] = []
 
     def __enter__(self) -> Self:
         self.source.open_reads += 1
@@ -68,8 +69,10 @@ class FakeRead:
         for low, high in self.source.spans():
             if high <= self.offset:
                 continue
-            self.offset = max(self.offset, low)
-            while self.offset < min(high, self.end):
+            if low > self.offset:
+                self.jumps.append((self.offset, low))
+                self.offset = min(low, self.end)
+            while low <= self.offset < min(high, self.end):
                 size = self.source.chunk_sizes[turn % len(self.source.chunk_sizes)]
                 turn += 1
                 at, stop = self.offset, min(self.offset + size, high, self.end)

@@ -38,6 +38,7 @@ class FakeChunk:
 class FakeReader:
     chunks: list[FakeChunk]
     offset: int
+    jumps: list[tuple[int, int]]
 
     def __iter__(self) -> Iterator[FakeChunk]:
         return iter(self.chunks)
@@ -120,7 +121,8 @@ class FakeClient:
         found = self.journals[journal]
         begin = max(offset, found.begin)
         content = found.content[begin - found.begin : max(0, end_offset - found.begin)]
-        return FakeReader([FakeChunk(begin, content)] if content else [], max(begin, end_offset))
+        jumps = [(offset, begin)] if begin > offset else []
+        return FakeReader([FakeChunk(begin, content)] if content else [], end_offset, jumps)
 
 
 def planner_of(
