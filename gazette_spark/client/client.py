@@ -60,8 +60,7 @@ class Client:
             ("idle_timeout_s", idle_timeout_s),
             ("connect_timeout_s", connect_timeout_s),
         ):
-            if not value > 0:
-                raise OptionError(name, repr(value), "a number of seconds above 0")
+            _check_seconds(name, value)
         self.endpoint = endpoint
         self.fragment_root = fragment_root
         self._timeout_s = timeout_s
@@ -208,7 +207,7 @@ class Client:
             timeout_s: seconds for all tries, by default the client's.
         """
         options = AppendOptions(journal, offset, check_registers, union_registers, subtract_registers)
-        return self._append(options, Content(content), timeout_s or self._timeout_s, retry.after_call)
+        return self._append(options, Content(content), self._limit_s(timeout_s), retry.after_call)
 
     def appender(
         self,
@@ -222,7 +221,7 @@ class Client:
     ) -> Appender:
         """Return an append to write to piece by piece; never tried again. Arguments as of :meth:`append`."""
         options = AppendOptions(journal, offset, check_registers, union_registers, subtract_registers)
-        return Appender(self._connection, options, timeout_s=timeout_s or self._timeout_s)
+        return Appender(self._connection, options, timeout_s=self._limit_s(timeout_s))
 
     def read(
         self,
@@ -250,10 +249,16 @@ class Client:
         return RetryReader(
             self._connection,
             ReadOptions(journal, offset, end_offset, block, do_not_proxy, begin_mod_time),
-            timeout_s=timeout_s or self._timeout_s,
+            timeout_s=self._limit_s(timeout_s),
             idle_timeout_s=self._idle_timeout_s,
             fragment_root=self.fragment_root,
         )
+
+    def _limit_s(self, timeout_s: float | None) -> float:
+        if timeout_s is None:
+            return self._timeout_s
+        _check_seconds("timeout_s", timeout_s)
+        return timeout_s
 
     def _ask_head(self, journal: str, left_s: float) -> int:
         timeout_s = min(left_s, self._idle_timeout_s)
@@ -280,7 +285,12 @@ class Client:
         decide: retry.Decide = retry.after_call,
         timeout_s: float | None = None,
     ) -> T:
-        limit_s = timeout_s or self._timeout_s
+        limit_s = self._limit_s(timeout_s)
         return retry.retrying(
             call, decide, timeout_s=limit_s, patience_s=lambda: self._connection.patience_s(limit_s)
         )
+
+
+def _check_seconds(name: str, value: float) -> None:
+    if not value > 0:
+        raise OptionError(name, repr(value), "a number of seconds above 0")

@@ -17,11 +17,22 @@ import grpc
 from gazette_spark.client.channel import Connection, cancel, rpc_error
 from gazette_spark.client.fragments import Chunk, without_query
 from gazette_spark.client.status import read_status_error
-from gazette_spark.errors import CorruptFragmentError, ProtocolError
+from gazette_spark.errors import BrokerError, CorruptFragmentError, GazetteError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import validate_journal_name
+
+_CORRUPT_TEXTS = (
+    "eof",
+    "corrupt",
+    "expected end",
+    "checksum",
+    "gzip: invalid",
+    "magic number",
+    "frame descriptor",
+)
+"""In what a broker says, in lower case, when a stored fragment's bytes are not as they should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +103,24 @@ class Cursor:
                 self._check_sum(self._digest.digest())
         self.offset = end
         return Chunk(offset, content)
+
+    def explain(self, error: GazetteError) -> GazetteError:
+        """Return a stream's failure with what it was about: a broker's bare text names no journal.
+
+        A broker that cannot make sense of a stored fragment says so in one of a few texts.
+        """
+        if not isinstance(error, BrokerError):
+            return error
+        fragment = self.fragment
+        if fragment is None or not self.url:
+            problem = f"journal {self.journal!r} at offset {self.offset}: {error.problem}"
+            return BrokerError(error.endpoint, error.code, problem)
+        source = without_query(self.url)
+        if any(text in error.problem.lower() for text in _CORRUPT_TEXTS):
+            problem = f"the broker could not read it: {error.problem}"
+            return CorruptFragmentError(self.journal, fragment.begin, fragment.end, problem, source)
+        span = f"journal {self.journal!r}, fragment [{fragment.begin}, {fragment.end}) ({source})"
+        return BrokerError(error.endpoint, error.code, f"{span}: {error.problem}")
 
     def _on_metadata(self, message: pb.ReadResponse) -> None:
         self._advance(message.offset)

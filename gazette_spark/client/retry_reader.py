@@ -105,6 +105,7 @@ class RetryReader:
         self._clock = clock
         self._sleep = sleep or self._closed.wait
         self._stream: Stream | None = None
+        self._cursor = Cursor(options.journal, options.offset, self.jumps)
         self._offset = options.offset
         self._rest = b""
         self._rest_at = 0
@@ -217,7 +218,7 @@ class RetryReader:
     def _one_stream(self) -> Iterator[Chunk]:
         """Yield what one Read call brings, or the stored fragment it points at."""
         by_url = self._ask_for_urls and self._offset >= self._proxied_to
-        cursor = Cursor(self.journal, self._offset, self.jumps)
+        self._cursor = cursor = Cursor(self.journal, self._offset, self.jumps)
         stream = self._open_stream(self._request(do_not_proxy=by_url), self._stream_timeout_s())
         self._stream = stream
         if self._closed.is_set():
@@ -316,7 +317,7 @@ class RetryReader:
         wait_s = after_read(cause, self._attempt, waits=waits)
         failure = cause or self._without_content()
         if wait_s is None:
-            raise failure
+            raise self._cursor.explain(failure)
         self._attempt += 1
         if self._attempt == LOGGED_ATTEMPT and not isinstance(cause, OffsetNotYetAvailableError):
             logger.warning(
@@ -326,7 +327,7 @@ class RetryReader:
         wait_s = within(wait_s, left_s)
         if wait_s is None:
             if not (self._options.block and self._broker_answers()):
-                raise failure
+                raise self._cursor.explain(failure)
             self._since = self._clock()
             wait_s = 0.0
         self._sleep(wait_s)

@@ -324,6 +324,14 @@ def test_bad_timeouts(keys: dict[str, float]) -> None:
         Client("http://127.0.0.1:1", **keys)  # type: ignore[arg-type]
 
 
+def test_a_call_with_no_time(client: Client) -> None:
+    """A timeout of 0 is refused, not taken for the client's own."""
+    with pytest.raises(OptionError, match="timeout_s"):
+        client.append(JOURNAL, b"x", timeout_s=0)
+    with pytest.raises(OptionError, match="timeout_s"):
+        client.read(JOURNAL, timeout_s=0)
+
+
 def test_suspended_reads_surface(stub: StubBroker, client: Client) -> None:
     """A reader of a suspended journal is told so."""
     stub.script("Read", [pb.ReadResponse(status=pb.SUSPENDED)])

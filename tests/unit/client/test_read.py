@@ -9,7 +9,9 @@ import pytest
 from gazette_spark.client.fragments import Chunk
 from gazette_spark.client.read import Cursor, ReadOptions
 from gazette_spark.errors import (
+    BrokerError,
     CorruptFragmentError,
+    GazetteError,
     OffsetNotYetAvailableError,
     ProtocolError,
     SuspendedError,
@@ -126,6 +128,25 @@ def test_a_part_of_a_stored_fragment_cannot_be_held_to_its_sum() -> None:
     """A stream that begins inside a fragment is taken as it is."""
     _, chunks = follow([meta(0, 6, offset=3, url="file:///f"), chunk(3, b"def")], offset=3)
     assert chunks == [Chunk(3, b"def")]
+
+
+@pytest.mark.parametrize(
+    ("url", "text", "kind"),
+    [
+        pytest.param("", "no such thing", BrokerError, id="held by the broker"),
+        pytest.param("https://s/f?sig=SECRET", "store timed out", BrokerError, id="store trouble"),
+        pytest.param("https://s/f?sig=SECRET", "unexpected EOF", CorruptFragmentError, id="short file"),
+    ],
+)
+def test_a_brokers_text_gets_what_it_is_about(url: str, text: str, kind: type[GazetteError]) -> None:
+    """The journal is named, the fragment if it is stored, and never its signature."""
+    cursor, _ = follow([meta(0, 6, url=url), chunk(0, b"abc")])
+    explained = cursor.explain(BrokerError("http://b:1", "UNKNOWN", text))
+    assert type(explained) is kind
+    assert JOURNAL in str(explained)
+    assert text in str(explained)
+    assert ("[0, 6)" in str(explained)) is bool(url)
+    assert "SECRET" not in str(explained)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,137 @@
+"""Stored fragments read the same from their files as through a broker, and damage to them is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gazette_spark.client import Client
+from gazette_spark.errors import BrokerError, CorruptFragmentError, OffsetNotYetAvailableError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.testing.brokers import BrokerHandle
+from tests.conformance.wire import wait_for
+
+CONTENT = b"".join(b'{"id": %d, "event": "view"}\n' % index for index in range(60_000))
+CODECS = ["NONE", "GZIP", "SNAPPY", "ZSTANDARD"]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A journal of CONTENT, then one more byte; the first fragment is in the store."""
+
+    journal: str
+    fragment: Fragment
+    path: Path
+
+
+def fill(client: Client, broker: BrokerHandle, name: str, codec: str) -> Stored:
+    """Append CONTENT and a byte, and wait until CONTENT is stored."""
+    client.create_journals(journal_spec(name, codec=codec, refresh_interval_s=1))
+    client.append(name, CONTENT)
+    client.append(name, b"!")
+
+    def stored() -> Fragment | None:
+        first = client.list_fragments(name)[0].fragment
+        return first if first.mod_time else None
+
+    fragment = wait_for(stored, "a stored fragment")
+    assert (fragment.begin, fragment.end) == (0, len(CONTENT))
+    return Stored(name, fragment, broker.file_root / fragment.content_path)
+
+
+@pytest.fixture(params=CODECS)
+def stored(request: pytest.FixtureRequest, client: Client, broker: BrokerHandle, journal_name: str) -> Stored:
+    """A stored fragment of each codec."""
+    return fill(client, broker, journal_name, request.param)
+
+
+@pytest.fixture
+def plain(client: Client, broker: BrokerHandle, journal_name: str) -> Stored:
+    """A stored fragment without compression."""
+    return fill(client, broker, journal_name, "NONE")
+
+
+def test_a_stored_fragment_reads_the_same(broker: BrokerHandle, stored: Stored) -> None:
+    """From its file and through the broker, whole and in part, up to the byte the broker still holds."""
+    assert stored.path.is_file()
+    everything = CONTENT + b"!"
+    for root in (str(broker.file_root), None):
+        with Client(broker.endpoint, timeout_s=20, fragment_root=root) as client:
+            assert client.read(stored.journal).read() == everything
+            for begin, end in [(0, 1), (12_345, 999_999), (len(CONTENT) - 1, len(CONTENT) + 1)]:
+                got = client.read(stored.journal, offset=begin, end_offset=end).read()
+                assert got == everything[begin:end]
+
+
+def truncate(data: bytes) -> bytes:
+    """Leave out the last bytes."""
+    return data[:-100]
+
+
+def flip(data: bytes) -> bytes:
+    """Change one bit in the middle."""
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+def empty(_: bytes) -> bytes:
+    """Leave out everything."""
+    return b""
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, empty])
+def test_a_damaged_file_is_named(
+    broker: BrokerHandle, plain: Stored, damage: Callable[[bytes], bytes]
+) -> None:
+    """A direct read of a damaged file raises, naming journal, span and file."""
+    plain.path.write_bytes(damage(plain.path.read_bytes()))
+    with (
+        Client(broker.endpoint, timeout_s=20, fragment_root=str(broker.file_root)) as client,
+        pytest.raises(CorruptFragmentError, match=plain.path.name) as caught,
+    ):
+        client.read(plain.journal).read()
+    assert (caught.value.journal, caught.value.begin, caught.value.end) == (plain.journal, 0, len(CONTENT))
+
+
+def test_a_bit_flipped_in_a_plain_file_is_found_through_the_broker(
+    broker: BrokerHandle, plain: Stored
+) -> None:
+    """Brokers pass such bytes on; the reader holds them to the fragment's SHA-1."""
+    plain.path.write_bytes(flip(plain.path.read_bytes()))
+    with Client(broker.endpoint, timeout_s=20) as client, pytest.raises(CorruptFragmentError) as caught:
+        client.read(plain.journal).read()
+    assert (caught.value.begin, caught.value.end) == (0, len(CONTENT))
+
+
+def test_a_short_file_read_through_the_broker(broker: BrokerHandle, stored: Stored) -> None:
+    """The broker's failure is raised as the fragment's, and the read never passes for complete."""
+    whole = stored.path.read_bytes()
+    for damage in (truncate, empty):
+        stored.path.write_bytes(damage(whole))
+        with Client(broker.endpoint, timeout_s=20) as client:
+            reader = client.read(stored.journal)
+            with pytest.raises(CorruptFragmentError) as caught:
+                reader.read()
+            assert reader.offset < len(CONTENT)
+        error = caught.value
+        assert (error.journal, error.begin, error.end) == (stored.journal, 0, len(CONTENT))
+
+
+def test_a_missing_file_is_an_error(broker: BrokerHandle, plain: Stored) -> None:
+    """A fragment that is gone from the store fails the read; it is not skipped."""
+    plain.path.unlink()
+    with (
+        Client(broker.endpoint, timeout_s=3, fragment_root=str(broker.file_root)) as client,
+        pytest.raises((BrokerError, OffsetNotYetAvailableError), match=plain.journal),
+    ):
+        client.read(plain.journal, end_offset=len(CONTENT)).read()
+
+
+def test_codec_names() -> None:
+    """The codecs tried here are all that file stores take."""
+    assert {"INVALID", "GZIP_OFFLOAD_DECOMPRESSION", *CODECS} == set(pb.CompressionCodec.keys())
