@@ -1,0 +1,218 @@
+"""Bytes that are gone, damaged or out of reach end a query with a named error, or are skipped if allowed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import SparkSession
+
+from gazette_spark.client import Client
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.testing.brokers import BrokerHandle
+from tests.spark.source_queries import Journals, raw, records, rows_of, run_available, wait_until
+
+FRAGMENTS = 4
+OLD_S = 7 * 3600
+"""Age past which a broker takes a hole for deleted data instead of data to come."""
+
+
+@dataclass
+class Stored:
+    """A journal whose fragments are in the store, but for the last one."""
+
+    journals: Journals
+    content: bytes
+    persisted: list[Fragment]
+
+    @property
+    def name(self) -> str:
+        return self.journals.name("a")
+
+    def path(self, fragment: Fragment) -> Path:
+        """Return the file of a fragment."""
+        return self.journals.broker.file_root / self.name / fragment.content_name
+
+    def delete(self, fragment: Fragment, *, age_s: int = OLD_S) -> None:
+        """Delete a fragment's file, and wait until the broker has seen that all are as old as told."""
+        for each in self.persisted:
+            modified = self.path(each).stat().st_mtime - age_s
+            os.utime(self.path(each), (modified, modified))
+        oldest = min(int(self.path(each).stat().st_mtime) for each in self.persisted)
+        self.path(fragment).unlink()
+        wait_until("the broker to list the store again", lambda: self._seen(fragment, oldest))
+
+    def _seen(self, fragment: Fragment, oldest: int) -> bool:
+        listed = [each.fragment for each in self.journals.client.list_fragments(self.name)]
+        stored = [each.mod_time for each in listed if each.mod_time]
+        return fragment.begin not in [each.begin for each in listed] and max(stored) < oldest + 3600
+
+    def records_outside(self, fragment: Fragment) -> list[tuple[int, bytes]]:
+        """Return the records that no byte of the fragment belongs to."""
+        every = records(self.content)
+        return [(at, value) for at, value in every if at + len(value) < fragment.begin or at >= fragment.end]
+
+
+@pytest.fixture
+def stored(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str) -> Stored:
+    """A journal of some 6 KB in fragments of little more than 1 KB, uncompressed."""
+    journals = Journals(spark, broker, client, fresh_prefix)
+    journals.create("a", length=1024, codec="NONE", refresh_interval_s=1)
+    content = b""
+    for n in range(FRAGMENTS + 1):
+        part = b"".join(b"record %d of part %d, of some length\n" % (i, n) for i in range(32))
+        journals.append("a", part)
+        content += part
+    name = journals.name("a")
+
+    def persisted() -> list[Fragment]:
+        return [each.fragment for each in client.list_fragments(name) if each.fragment.mod_time]
+
+    wait_until("fragments to be stored", lambda: len(persisted()) >= FRAGMENTS)
+    return Stored(journals, content, persisted())
+
+
+def test_fragments_are_read_from_their_files(stored: Stored) -> None:
+    """With fragmentRoot workers read the store; the rows are those that come through the broker."""
+    root = str(stored.journals.broker.file_root)
+    frame = stored.journals.batch("a", fragmentRoot=root, maxBytesPerPartition="1k")
+    assert raw(frame.collect()) == records(stored.content)
+    assert raw(stored.journals.batch("a").collect()) == records(stored.content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        pytest.param(lambda data: data[:-100], "is corrupt", id="truncated"),
+        pytest.param(lambda data: data[:50] + b"?" + data[51:], "is corrupt: .*SHA-1", id="changed"),
+    ],
+)
+def test_a_damaged_fragment_is_named(stored: Stored, damage: object, problem: str) -> None:
+    """Its journal, its offsets and its file; no row of the batch gets out."""
+    fragment = stored.persisted[1]
+    path = stored.path(fragment)
+    path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
+    frame = stored.journals.batch("a", fragmentRoot=str(stored.journals.broker.file_root))
+    where = rf"journal '{stored.name}': fragment \[{fragment.begin}, {fragment.end}\)"
+    with pytest.raises(PySparkException, match=f"{where}.*{problem}"):
+        frame.collect()
+
+
+def test_a_hole_is_data_loss(stored: Stored) -> None:
+    """Named by default; skipped, and nothing else with it, when that is allowed."""
+    fragment = stored.persisted[1]
+    stored.delete(fragment)
+    begin, end = fragment.begin, fragment.end
+    lost = f"journal '{stored.name}': cannot read offset {begin}, the next byte left is at {end}"
+    with pytest.raises(PySparkException, match=lost):
+        stored.journals.batch("a").collect()
+    rows = raw(stored.journals.batch("a", failOnDataLoss="false").collect())
+    assert rows == stored.records_outside(fragment)
+    cut = stored.journals.batch("a", failOnDataLoss="false", maxBytesPerPartition="700")
+    assert raw(cut.collect()) == rows
+
+
+def test_a_hole_that_may_still_be_filled_is_waited_for_and_then_named(stored: Stored) -> None:
+    """A broker does not jump over young fragments; the query ends at its deadline, not never."""
+    fragment = stored.persisted[1]
+    stored.delete(fragment, age_s=0)
+    began = monotonic()
+    waited_for = f"journal '{stored.name}': offset {fragment.begin} cannot be read yet"
+    with pytest.raises(PySparkException, match=waited_for):
+        stored.journals.batch("a", requestTimeoutMs="2000").collect()
+    assert monotonic() - began < 60
+
+
+def test_a_stream_whose_next_bytes_are_gone_ends(stored: Stored, tmp_path: Path) -> None:
+    """Retention has overtaken it; with failOnDataLoss=false the same query goes on behind the gap."""
+    options = {"maxBytesPerTrigger": "300"}
+
+    def stop(_batch: object, batch_id: int) -> None:
+        if batch_id == 1:
+            raise RuntimeError("stop here")
+
+    with pytest.raises(StreamingQueryException, match="stop here"):
+        run_available(stored.journals.stream("a", **options), tmp_path, stop)
+    stored.delete(stored.persisted[0])
+    lost = f"cannot read offset 0, the next byte left is at {stored.persisted[0].end}"
+    with pytest.raises(StreamingQueryException, match=lost):
+        run_available(stored.journals.stream("a"), tmp_path)
+    rest = run_available(stored.journals.stream("a", failOnDataLoss="false"), tmp_path)
+    assert raw(rows_of(rest)) == stored.records_outside(stored.persisted[0])
+
+
+def test_a_journal_that_was_made_again_is_not_merged(stored: Stored, tmp_path: Path) -> None:
+    """Its offsets begin again, so the old position lies past its head."""
+    client, name = stored.journals.client, stored.name
+    run_available(stored.journals.stream("a"), tmp_path)
+    client.apply([pb.ApplyRequest.Change(delete=name, expect_mod_revision=-1)])
+    for each in stored.persisted:
+        stored.path(each).unlink()
+    stored.journals.create("a")
+    stored.journals.append("a", b"another life\n")
+    with pytest.raises(
+        StreamingQueryException, match=f"'{name}': offset [0-9]+ was already read, but .* at 13"
+    ):
+        run_available(stored.journals.stream("a"), tmp_path)
+
+
+def test_a_broker_that_is_not_there_is_named(spark: SparkSession) -> None:
+    """Within the time to connect."""
+    frame = (
+        spark.read.format("gazette")
+        .option("brokerAddress", "http://127.0.0.1:9")
+        .option("connectTimeoutMs", 500)
+        .option("requestTimeoutMs", 1000)
+        .load("some/journal")
+    )
+    began = monotonic()
+    with pytest.raises(PySparkException, match=r"broker http://127\.0\.0\.1:9: unavailable"):
+        frame.collect()
+    assert monotonic() - began < 60
+
+
+@pytest.fixture
+def silent_broker() -> Iterator[str]:
+    """An address that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        held: list[socket.socket] = []
+
+        def hold() -> None:
+            while True:
+                try:
+                    held.append(server.accept()[0])
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=hold, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+        for connection in held:
+            connection.close()
+
+
+def test_a_broker_that_never_answers_is_given_up(
+    spark: SparkSession, silent_broker: str, tmp_path: Path
+) -> None:
+    """A stream on it ends with the address, within its deadlines."""
+    frame = (
+        spark.readStream.format("gazette")
+        .option("brokerAddress", silent_broker)
+        .option("connectTimeoutMs", 500)
+        .option("requestTimeoutMs", 1000)
+        .load("some/journal")
+    )
+    began = monotonic()
+    with pytest.raises(StreamingQueryException, match=f"broker {silent_broker}: unavailable"):
+        run_available(frame, tmp_path)
+    assert monotonic() - began < 60
