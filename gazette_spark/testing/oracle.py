@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -39,6 +38,10 @@ class Version:
     files: frozenset[str]
     entry: LedgerEntry | None
     """Entry that holds at this version."""
+
+    def recorded(self) -> dict[str, int]:
+        """Return where the rows end, as the entry says."""
+        return self.entry.read_through if self.entry else {}
 
 
 @dataclass(slots=True)
@@ -126,59 +129,54 @@ def check_table(
     verdict = Verdict()
     starts = dict.fromkeys(truth, 0) | dict(starts or {})
     files = TableFiles(directory)
-    before: LedgerEntry | None = None
-    last: Version | None = None
-    for last in read_versions(directory, app_id):
-        rows = files.rows(last.files)
-        verdict.violations += _unique_and_contiguous(last, rows, starts)
-        verdict.violations += _same_transaction(last, rows, starts)
-        verdict.violations += _monotonic(last, before)
+    before: Version | None = None
+    ends = dict(starts)
+    for version in read_versions(directory, app_id):
+        known = before.files if before else frozenset()
+        if not version.files >= known:  # Not an append: what held for the version before says nothing.
+            known, ends = frozenset(), dict(starts)
+        verdict.violations += _unique_and_contiguous(version, files.rows(version.files - known), ends)
+        verdict.violations += _same_transaction(version, ends, starts)
+        verdict.violations += _monotonic(version, before)
         verdict.versions += 1
-        verdict.entries += last.entry is not before
-        before = last.entry
-    if last is None:
+        verdict.entries += version.entry is not (before.entry if before else None)
+        before = version
+    if before is None:
         verdict.violations.append("there is no table")
         return verdict
-    ends = {journal: content.rfind(b"\n") + 1 for journal, content in truth.items()}
+    wanted = {journal: content.rfind(b"\n") + 1 for journal, content in truth.items()}
     if not complete:
-        ends = {journal: (before.read_through if before else {}).get(journal, 0) for journal in truth}
-    _compare(verdict, files.rows(last.files), truth, starts, ends)
+        wanted = {journal: before.recorded().get(journal, 0) for journal in truth}
+    _compare(verdict, files.rows(before.files), truth, starts, wanted)
     return verdict
 
 
-def _unique_and_contiguous(version: Version, rows: list[Row], starts: Mapping[str, int]) -> Iterator[str]:
-    """Check I1 and I2, and that rows begin where the query was told to start."""
-    first_of: set[str] = set()
-    for journal, offset, _ in rows:
-        if journal not in first_of and offset != starts.get(journal, 0):
-            yield f"I2 version {version.number}: {journal} begins at {offset}, not {starts.get(journal, 0)}"
-        first_of.add(journal)
-    for (journal, offset, value), (next_journal, next_offset, _) in pairwise(rows):
-        end = offset + len(value) + 1
-        if journal != next_journal or next_offset == end:
-            continue
-        if next_offset == offset:
-            yield f"I1 version {version.number}: {journal} offset {offset} is there twice"
-        else:
-            yield f"I2 version {version.number}: {journal} goes on at {next_offset} after {end}"
+def _unique_and_contiguous(version: Version, rows: list[Row], ends: dict[str, int]) -> Iterator[str]:
+    """Check I1 and I2 for rows added where each journal's rows so far fill it up to ``ends``; move that."""
+    for journal, offset, value in rows:
+        end = ends.get(journal, 0)
+        if offset < end:
+            yield f"I1 version {version.number}: {journal} offset {offset} is there already"
+        if offset > end:
+            yield f"I2 version {version.number}: {journal} goes on at {offset} after {end}"
+        ends[journal] = max(end, offset + len(value) + 1)
 
 
-def _same_transaction(version: Version, rows: list[Row], starts: Mapping[str, int]) -> Iterator[str]:
-    """Check I4. Rows are sorted, so the last one of a journal has the largest end."""
-    ends = {journal: offset + len(value) + 1 for journal, offset, value in rows}
-    recorded = version.entry.read_through if version.entry else {}
-    for journal in sorted(ends.keys() | recorded.keys()):
-        says, holds = recorded.get(journal), ends.get(journal, starts.get(journal, 0))
+def _same_transaction(version: Version, ends: Mapping[str, int], starts: Mapping[str, int]) -> Iterator[str]:
+    """Check I4."""
+    recorded = version.recorded()
+    for journal, holds in ends.items():
+        says = recorded.get(journal, starts.get(journal, 0))
         if says != holds:
             yield f"I4 version {version.number}: {journal} is recorded up to {says}, its rows end at {holds}"
 
 
-def _monotonic(version: Version, before: LedgerEntry | None) -> Iterator[str]:
+def _monotonic(version: Version, before: Version | None) -> Iterator[str]:
     """Check I5."""
     if before is None or version.operation == "RESTORE":
         return
-    now = version.entry.read_through if version.entry else {}
-    for journal, offset in before.read_through.items():
+    now = version.recorded()
+    for journal, offset in before.recorded().items():
         if now.get(journal, -1) < offset:
             yield f"I5 version {version.number}: {journal} went from {offset} back to {now.get(journal)}"
 

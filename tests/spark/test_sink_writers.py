@@ -1,0 +1,235 @@
+"""Lost, stale and copied checkpoints, second writers, RESTORE: resumed, fenced or refused, never doubled."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from delta.exceptions import ConcurrentTransactionException
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+
+from gazette_spark.delta_table import DeltaTable
+from gazette_spark.ledger import LedgerEntry
+from tests.spark.conftest import DEADLINE_S, FileStream
+
+Append = Any
+
+
+def test_a_lost_checkpoint_resumes_from_the_table(stream: FileStream) -> None:
+    """With the ledger's offsets a new query goes on, other batch sizes and all."""
+    stream.append(30)
+    stream.run(maxBytesPerTrigger=100)
+    stream.lose_checkpoint()
+    stream.append(30)
+    stream.run(startingOffsets=stream.sink().resume_offsets(), maxBytesPerTrigger=170)
+    assert stream.assert_exact().rows == 60
+
+
+def test_a_lost_checkpoint_that_starts_anew_is_refused(stream: FileStream) -> None:
+    """Nothing is written, and the error names journal, offsets and the way on."""
+    stream.append(10)
+    stream.run()
+    stream.lose_checkpoint()
+    with pytest.raises(StreamingQueryException, match=r"(?s)OverlapError.*journal 'a'.*resume_offsets"):
+        stream.run()
+    assert stream.assert_exact().rows == 10
+
+
+def test_a_start_past_the_table_is_refused(stream: FileStream) -> None:
+    """A query told to start later leaves no silent gap."""
+    stream.append(10)
+    stream.run()
+    stream.lose_checkpoint()
+    stream.append(10)
+    heads = {journal: len(content) for journal, content in stream.truth().items()}
+    ahead = json.dumps({"format_version": 1, "journals": heads})
+    with pytest.raises(StreamingQueryException, match=r"(?s)GapError.*journal 'a': the table ends at \d+"):
+        stream.run(startingOffsets=ahead)
+    assert stream.verdict(complete=False).exact
+
+
+def test_a_stale_copy_of_the_checkpoint_is_refused(stream: FileStream) -> None:
+    """It plans other batches over bytes the table has: nothing of them is written."""
+    stream.append(10)
+    stream.run(maxBytesPerTrigger=60)
+    stale = stream.copy_checkpoint("stale")
+    stream.append(10)
+    stream.run(maxBytesPerTrigger=60)
+    stream.append(10)
+    with pytest.raises(StreamingQueryException, match="OverlapError"):
+        stream.run(checkpoint=stale)
+    stream.run()
+    assert stream.assert_exact().rows == 30
+
+
+def test_another_tables_checkpoint_is_refused(stream: FileStream) -> None:
+    """A table without an entry is not continued in the middle."""
+    stream.append(10)
+    stream.run()
+    stream.append(10)
+    stream.table.rename(stream.table.with_name("moved"))
+    with pytest.raises(StreamingQueryException, match=r"GapError.*the table knows nothing of it"):
+        stream.run()
+    assert not stream.table.exists()
+
+
+def before_append(monkeypatch: pytest.MonkeyPatch, batch_id: int, happen: Any) -> None:
+    """Have something happen once between the decision on a batch and its write."""
+    append = DeltaTable.append
+    left = [batch_id]
+
+    def patched(self: DeltaTable, df: DataFrame, entry: LedgerEntry, **options: bool) -> None:
+        if entry.batch_id in left:
+            left.clear()
+            happen()
+        append(self, df, entry, **options)
+
+    monkeypatch.setattr(DeltaTable, "append", patched)
+
+
+def other_query(stream: FileStream) -> None:
+    """Let a copy of the checkpoint, under a query id of its own, run to the end."""
+    copy = stream.copy_checkpoint("successor")
+    (copy / "metadata").write_text('{"id":"00000000-0000-4000-8000-000000000000"}')
+    (copy / ".metadata.crc").unlink()
+    stream.run(checkpoint=copy)
+
+
+def test_a_zombie_is_fenced(stream: FileStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delta silently skips the write of a sink overtaken after its decision; it stops, naming the other."""
+    stream.append(10)
+    stream.run()
+    stream.append(10)
+    before_append(monkeypatch, 2, lambda: other_query(stream))
+    with pytest.raises(StreamingQueryException, match=r"FencedError.*00000000-0000-4000-8000-000000000000"):
+        stream.run()
+    assert stream.assert_exact().rows == 20
+
+
+def test_a_zombie_between_batches_is_fenced(stream: FileStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running query that finds another's entry stops, though its own batch is in the table already."""
+    stream.append(10)
+    stream.run()
+    stream.append(10)
+    sink = stream.sink()
+    fenced = False
+
+    def overtake(df: DataFrame, batch_id: int) -> None:
+        nonlocal fenced
+        sink(df, batch_id)
+        if not fenced:
+            fenced = True
+            other_query(stream)
+
+    with pytest.raises(StreamingQueryException, match="FencedError"):
+        stream.run_batches(overtake, maxBytesPerTrigger=60)
+    assert stream.assert_exact().rows == 20
+
+
+def test_two_writers_at_once_leave_one_stream(stream: FileStream) -> None:
+    """Two queries with one app id run at the same time: one of them stops, no row is there twice."""
+    stream.append(10)
+    stream.run()
+    copy = stream.copy_checkpoint("twin")
+    (copy / "metadata").write_text('{"id":"00000000-0000-4000-8000-000000000000"}')
+    (copy / ".metadata.crc").unlink()
+    stream.append(60)
+    queries = [
+        stream.sink().start(
+            stream.rows(maxBytesPerTrigger=100), checkpoint=str(checkpoint), availableNow=True
+        )
+        for checkpoint in (stream.checkpoint, copy)
+    ]
+    failures = []
+    for query in queries:
+        try:
+            assert query.awaitTermination(DEADLINE_S)
+        except StreamingQueryException as error:
+            failures.append(str(error))
+    assert len(failures) <= 1
+    assert all("FencedError" in failure for failure in failures), failures
+    stream.run(checkpoint=stream.checkpoint if queries[0].exception() is None else copy)
+    assert stream.assert_exact().rows == 70
+
+
+def test_a_lost_answer_is_no_lost_write(stream: FileStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delta raises a conflict for a commit that landed: the history tells, and the query goes on."""
+    append = DeltaTable.append
+    raised = []
+
+    def patched(self: DeltaTable, df: DataFrame, entry: LedgerEntry, **options: bool) -> None:
+        append(self, df, entry, **options)
+        raised.append(entry.batch_id)
+        raise ConcurrentTransactionException("the answer was lost")
+
+    monkeypatch.setattr(DeltaTable, "append", patched)
+    stream.append(10)
+    stream.run(maxBytesPerTrigger=60)
+    assert len(raised) > 2
+    assert stream.assert_exact().rows == 10
+
+
+def test_a_write_that_was_turned_down_is_tried_again(
+    stream: FileStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A property changed under the write: Delta refuses it, the second try lands."""
+    append = DeltaTable.append
+    tries = []
+
+    def patched(self: DeltaTable, df: DataFrame, entry: LedgerEntry, **options: bool) -> None:
+        tries.append(entry.attempt)
+        if len(tries) == 2:
+            raise ConcurrentTransactionException("turned down")
+        append(self, df, entry, **options)
+
+    monkeypatch.setattr(DeltaTable, "append", patched)
+    stream.append(10)
+    stream.run()
+    assert len(tries) == len(set(tries)) == 3
+    assert stream.assert_exact().rows == 10
+
+
+def test_a_restored_table_is_continued_from_where_it_is(stream: FileStream) -> None:
+    """The old checkpoint is refused with a gap; a new one at the ledger's offsets fills it."""
+    stream.append(10)
+    stream.run()
+    stream.append(10)
+    stream.run()
+    stream.sql("RESTORE TABLE {t} TO VERSION AS OF 1")
+    stream.append(10)
+    with pytest.raises(StreamingQueryException, match="GapError"):
+        stream.run()
+    stream.lose_checkpoint()
+    stream.run(startingOffsets=stream.sink().resume_offsets())
+    assert stream.assert_exact().rows == 30
+
+
+def test_a_restore_that_slips_in_is_seen(stream: FileStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not conflict with the append; the read-back finds the wrong parent and says what mends it."""
+    stream.append(10)
+    stream.run()
+    stream.append(10)
+    stream.run()
+    stream.append(10)
+    before_append(monkeypatch, 3, lambda: stream.sql("RESTORE TABLE {t} TO VERSION AS OF 1"))
+    with pytest.raises(
+        StreamingQueryException, match=r"(?s)RestoredError.*RESTORE TABLE … TO VERSION AS OF 2"
+    ):
+        stream.run()
+    stream.sql("RESTORE TABLE {t} TO VERSION AS OF 2")
+    stream.run()
+    verdict = stream.verdict()
+    assert (verdict.rows, verdict.lost, verdict.duplicated, verdict.altered) == (30, 0, 0, 0)
+
+
+def test_a_ledger_that_was_cleaned_up_is_refused(stream: FileStream) -> None:
+    """Delta knows the transaction, the history does not tell its offsets: the write was skipped, loudly."""
+    rows = stream.spark.createDataFrame([("a", 0, b"x")], "journal STRING, offset BIGINT, value BINARY")
+    writer = rows.write.format("delta").option("txnAppId", "gazette_spark/orders").option("txnVersion", 7)
+    writer.save(str(stream.table))
+    stream.append(10)
+    with pytest.raises(StreamingQueryException, match="LedgerLostError"):
+        stream.run()
+    assert stream.spark.read.format("delta").load(str(stream.table)).count() == 1
