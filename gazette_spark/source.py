@@ -159,7 +159,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the write heads that were seen last, for the query's progress."""
-        latest = self._plan().latest()
+        latest = self._planner.latest() if self._planner else None
         return latest.to_dict() if latest else None
 
     def partitions(self, start: dict[str, Any] | None, end: dict[str, Any]) -> list[InputPartition]:

@@ -31,6 +31,7 @@ from gazette_spark.errors import (
     OffsetError,
     OptionError,
 )
+from gazette_spark.framing.lines import LINES
 from gazette_spark.offsets import JournalOffsets, changed, check_forward
 from gazette_spark.options import EARLIEST, LATEST, SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -212,7 +213,16 @@ class Planner:
             if self._options.fail_on_data_loss:
                 raise DataLossError(journal, chosen, first)
             log.warning("bytes are gone, skipped journal=%s begin=%d end=%d", journal, chosen, first)
+        if chosen > first:
+            self._check_boundary(journal, chosen)
         return max(chosen, first)
+
+    def _check_boundary(self, journal: str, offset: int) -> None:
+        """Check that a record begins where the user says; half of one would be a row of its own."""
+        before = window_reader(self._client, journal, fail_on_data_loss=False)(offset - 1, offset)
+        if before and LINES.last_boundary(before) is None:
+            problem = "startingOffsets lies inside a record: the byte before it does not end one"
+            raise OffsetError(problem, journal, offset)
 
     def _wanted_end(self, journal: str, head: int) -> int:
         chosen = self._options.ending_offsets.of(journal)
