@@ -1,0 +1,168 @@
+"""Shows that each broker lists and reads what the other one stored under the same root."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gazette_spark.broker.embedded import EmbeddedBroker
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.testing.brokers import BrokerHandle, DeployedBroker
+from tests.conformance.wire import Wire, spec, wait_for
+
+pytestmark = pytest.mark.deployed_broker
+
+CODECS = ["NONE", "GZIP", "ZSTANDARD", "SNAPPY"]
+TEMPLATE = (
+    'date={{ .Spool.FirstAppendTime.Format "2006-01-02" }}/hour={{ .Spool.FirstAppendTime.Format "15" }}'
+)
+RANDOM = random.Random(7)
+APPENDS = [
+    b'{"id": 1, "text": "compressible"}\n' * 70_000,
+    RANDOM.randbytes(1_300_000),
+    b"tiny\n",
+    b"\x00" * 200_000,
+]
+"""Compressible, incompressible, tiny; over one GZIP member and one Snappy block."""
+
+
+def specs(prefix: str) -> list[pb.JournalSpec]:
+    """Return a journal per codec, whose fragments close at a MiB."""
+    return [
+        spec(
+            f"{prefix}{codec.lower()}",
+            compression_codec=pb.CompressionCodec.Value(codec),
+            length=1 << 20,
+            path_postfix_template=TEMPLATE,
+        )
+        for codec in CODECS
+    ]
+
+
+def fill(wire: Wire, journals: list[pb.JournalSpec]) -> None:
+    """Create the journals and append to each."""
+    wire.create(*journals)
+    for journal in journals:
+        for content in APPENDS:
+            pieces = [content[at : at + 500_000] for at in range(0, len(content), 500_000)]
+            assert wire.append(journal.name, *pieces).status == pb.OK
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What one broker stored under a root: per journal its content, and its fragments but for times."""
+
+    root: Path
+    journals: list[pb.JournalSpec]
+    content: dict[str, bytes]
+    fragments: dict[str, list[pb.Fragment]]
+
+
+def look(wire: Wire, journals: list[pb.JournalSpec], root: Path) -> Stored:
+    """Read journals and list their stored fragments."""
+    listed = {each.name: [one.spec for one in wire.fragments(each.name).fragments] for each in journals}
+    stored = {name: [one for one in spans if one.mod_time] for name, spans in listed.items()}
+    content = {name: wire.content(name, end_offset=spans[-1].end) for name, spans in stored.items()}
+    return Stored(root, journals, content, stored)
+
+
+@pytest.fixture(scope="module")
+def by_embedded(tmp_path_factory: pytest.TempPathFactory) -> Stored:
+    """What an embedded broker stored, which is over by now."""
+    root = tmp_path_factory.mktemp("by-embedded")
+    with EmbeddedBroker(root) as broker, Wire(broker.endpoint) as wire:
+        journals = specs("interop/embedded/")
+        fill(wire, journals)
+        broker.flush()
+        return look(wire, journals, root)
+
+
+@pytest.fixture(scope="module")
+def by_deployed(tmp_path_factory: pytest.TempPathFactory) -> Stored:
+    """What a deployed broker stored, which is killed by now."""
+    root = tmp_path_factory.mktemp("by-deployed")
+    state = tmp_path_factory.mktemp("deployed-state")
+    with DeployedBroker(state, file_root=root) as broker, Wire(broker.endpoint) as wire:
+        journals = specs("interop/deployed/")
+        fill(wire, journals)
+        for journal in journals:
+            wire.wait_persisted(journal.name, 2)
+        return look(wire, journals, root)
+
+
+@pytest.fixture(scope="module")
+def deployed_after(by_embedded: Stored, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerHandle]:
+    """A deployed broker with the same journals on the embedded broker's root."""
+    state = tmp_path_factory.mktemp("deployed-after")
+    with DeployedBroker(state, file_root=by_embedded.root) as broker, Wire(broker.endpoint) as wire:
+        wire.create(*by_embedded.journals)
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def embedded_after(by_deployed: Stored) -> Iterator[BrokerHandle]:
+    """An embedded broker with the same journals on the deployed broker's root."""
+    with EmbeddedBroker(by_deployed.root) as broker, Wire(broker.endpoint) as wire:
+        wire.create(*by_deployed.journals)
+        yield BrokerHandle(broker.endpoint, by_deployed.root)
+
+
+def check_same(stored: Stored, after: BrokerHandle) -> None:
+    """Every fragment is listed alike, and every byte read alike, by the broker and by gazctl itself."""
+    with Wire(after.endpoint) as wire:
+        for name, content in stored.content.items():
+            assert [one.spec for one in wire.fragments(name).fragments] == stored.fragments[name]
+            assert wire.content(name) == content
+            assert after.gazctl_bytes("journals", "read", "-l", f"name={name}") == content
+
+
+def check_reset(stored: Stored, after: BrokerHandle) -> None:
+    """Appends are refused until the head is reset, and then go on where the stored bytes end."""
+    name = stored.journals[0].name
+    end = stored.fragments[name][-1].end
+    with Wire(after.endpoint) as wire:
+        assert wire.append(name, b"x").status == pb.INDEX_HAS_GREATER_OFFSET
+        after.gazctl("journals", "reset-head", "-l", f"name={name}")
+        assert wire.append(name, b"new").commit.begin == end
+        wait_for(lambda: wire.content(name, offset=end) == b"new", "content after the reset")
+
+
+def test_all_is_stored(by_embedded: Stored, by_deployed: Stored) -> None:
+    """Each broker stored what it took: the embedded one all of it, after a flush."""
+    assert set(by_embedded.content.values()) == {b"".join(APPENDS)}
+    for content in by_deployed.content.values():
+        assert len(content) >= len(APPENDS[0]) + len(APPENDS[1])
+        assert b"".join(APPENDS).startswith(content)
+
+
+def test_both_name_fragments_alike(by_embedded: Stored, by_deployed: Stored) -> None:
+    """The same appends give fragments of the same span, sum and file name in both stores."""
+    for codec in CODECS:
+        ours, theirs = (
+            stored.fragments[f"interop/{name}/{codec.lower()}"]
+            for stored, name in ((by_embedded, "embedded"), (by_deployed, "deployed"))
+        )
+        assert [(one.begin, one.end, one.sum) for one in ours][: len(theirs)] == [
+            (one.begin, one.end, one.sum) for one in theirs
+        ]
+        files = [
+            {path.name for path in (stored.root / f"interop/{name}/{codec.lower()}").rglob("0*")}
+            for stored, name in ((by_embedded, "embedded"), (by_deployed, "deployed"))
+        ]
+        assert files[1] <= files[0]
+
+
+def test_deployed_reads_embedded(by_embedded: Stored, deployed_after: BrokerHandle) -> None:
+    """A deployed broker serves what the embedded one stored, all codecs and dated folders."""
+    check_same(by_embedded, deployed_after)
+    check_reset(by_embedded, deployed_after)
+
+
+def test_embedded_reads_deployed(by_deployed: Stored, embedded_after: BrokerHandle) -> None:
+    """The embedded broker serves what a deployed one stored, all codecs and dated folders."""
+    check_same(by_deployed, embedded_after)
+    check_reset(by_deployed, embedded_after)
