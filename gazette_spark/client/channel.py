@@ -100,6 +100,11 @@ def rpc_error(endpoint: str, error: grpc.RpcError) -> GazetteError:
     return BrokerError(endpoint, code.name, details)
 
 
+def is_no_answer(error: GazetteError | None) -> bool:
+    """Return whether a deadline ended the call."""
+    return isinstance(error, UnavailableError) and error.problem == NO_ANSWER
+
+
 class Connection:
     """Channels to one broker and what all calls on them share. Thread-safe; closed once.
 

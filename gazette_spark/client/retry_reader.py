@@ -29,7 +29,7 @@ from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
 
-from gazette_spark.client.channel import Connection
+from gazette_spark.client.channel import Connection, is_no_answer
 from gazette_spark.client.fragments import (
     FILE_SCHEME,
     Chunk,
@@ -54,6 +54,9 @@ logger = logging.getLogger(__name__)
 
 LOGGED_ATTEMPT = 5
 """Which retry in a row is logged, and the only one: shorter outages are of no interest."""
+
+HURRIED_S = 1.0
+"""A try this short that brings no answer says little about the broker."""
 
 
 class Stream(Protocol):
@@ -113,6 +116,8 @@ class RetryReader:
         # What the retries turn on.
         self._attempt = 0
         self._since = clock()
+        self._try_s = 0.0
+        self._told: GazetteError | None = None
         # How to get at stored fragments.
         self._ask_for_urls = options.do_not_proxy or fragment_root is not None
         self._proxied_to = -1
@@ -206,7 +211,7 @@ class RetryReader:
             cause: GazetteError | None = None
             try:
                 for chunk in self._one_stream():
-                    self._attempt = 0
+                    self._attempt, self._told = 0, None
                     yield chunk
                     self._since = self._clock()
             except GazetteError as error:
@@ -283,7 +288,8 @@ class RetryReader:
 
     def _stream_timeout_s(self) -> float:
         left_s = self._timeout_s - (self._clock() - self._since)
-        return min(self._idle_timeout_s, max(left_s, MARGIN_S))
+        self._try_s = min(self._idle_timeout_s, max(left_s, MARGIN_S))
+        return self._try_s
 
     def _prefers_url(self, cursor: Cursor) -> bool:
         return self._offset >= self._proxied_to and can_read_directly(cursor.url, self._fragment_root)
@@ -309,6 +315,10 @@ class RetryReader:
 
     def _wait_after(self, cause: GazetteError | None) -> None:
         """Wait before the next try, or raise why there is none."""
+        if self._told and self._try_s < HURRIED_S and is_no_answer(cause):
+            # The deadline left it no time: what the broker said before tells more.
+            cause = self._told
+        self._told = cause
         if isinstance(cause, NotJournalBrokerError) and self._ask_for_urls:
             # Not a member of the journal's route, and told not to proxy: let it proxy.
             self._ask_for_urls = False

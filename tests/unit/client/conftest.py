@@ -1,4 +1,4 @@
-"""A scripted broker and a client of it with short deadlines."""
+"""A scripted broker, a client of it, and one with short deadlines."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ def stub() -> Iterator[StubBroker]:
 
 @pytest.fixture
 def client(stub: StubBroker) -> Iterator[Client]:
+    """A client of ``stub`` that opens silent streams again soon, and has time to get there."""
+    with Client(stub.endpoint, timeout_s=30, idle_timeout_s=0.5) as opened:
+        yield opened
+
+
+@pytest.fixture
+def hasty(stub: StubBroker) -> Iterator[Client]:
     """A client of ``stub`` that gives up after a second."""
     with Client(stub.endpoint, timeout_s=1.0, idle_timeout_s=0.4, connect_timeout_s=0.8) as opened:
         yield opened

@@ -149,12 +149,12 @@ def test_create_waits_until_appends_work(stub: StubBroker, client: Client) -> No
     assert len(stub.requests("Append")) == 3
 
 
-def test_create_gives_up_at_the_deadline(stub: StubBroker, client: Client) -> None:
+def test_create_gives_up_at_the_deadline(stub: StubBroker, hasty: Client) -> None:
     """A journal that is never assigned is named."""
     stub.script("Apply", [applied(5)])
     stub.script("Append", [pb.AppendResponse(status=pb.NO_JOURNAL_PRIMARY_BROKER)])
     with pytest.raises(GazetteError, match=JOURNAL):
-        client.create_journals(journal_spec(JOURNAL))
+        hasty.create_journals(journal_spec(JOURNAL))
 
 
 def test_many_journals_are_created_in_several_transactions(stub: StubBroker, client: Client) -> None:
@@ -272,18 +272,18 @@ def test_first_offset(stub: StubBroker, client: Client) -> None:
 
 
 @pytest.mark.parametrize("rpc", ["List", "Apply", "ListFragments"])
-def test_every_call_ends_at_its_deadline(stub: StubBroker, client: Client, rpc: str) -> None:
+def test_every_call_ends_at_its_deadline(stub: StubBroker, hasty: Client, rpc: str) -> None:
     """A broker that hangs is unavailable after the client's timeout."""
     stub.script(rpc, [Hang()])
     calls = {
-        "List": client.list_journals,
-        "Apply": lambda: client.apply([pb.ApplyRequest.Change(delete=JOURNAL, expect_mod_revision=-1)]),
-        "ListFragments": lambda: client.list_fragments(JOURNAL),
+        "List": hasty.list_journals,
+        "Apply": lambda: hasty.apply([pb.ApplyRequest.Change(delete=JOURNAL, expect_mod_revision=-1)]),
+        "ListFragments": lambda: hasty.list_fragments(JOURNAL),
     }
     started = time.monotonic()
     with pytest.raises(UnavailableError, match="no answer within the deadline"):
         calls[rpc]()
-    assert time.monotonic() - started < 2.5
+    assert time.monotonic() - started < 10
 
 
 def test_a_refused_token_fails_at_once_and_is_not_shown(stub: StubBroker) -> None:
