@@ -7,11 +7,16 @@ nothing about newlines itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+
+MAX_ROWS = 64 << 10
+"""Most rows of one record batch."""
 
 Positions = npt.NDArray[np.int64]
 """Byte positions, one per record."""
@@ -39,6 +44,20 @@ class Block:
         """Offset of each record's first byte in the journal."""
         return self.starts + self.offset
 
+    def offset_array(self) -> pa.Int64Array:
+        """Return the offset of each record's first byte for Arrow, without a copy."""
+        # pa.array(), pa.scalar() and pa.repeat() import pandas where there is one: half a second of
+        # every new worker. Buffers do not.
+        return pa.Array.from_buffers(pa.int64(), len(self), [None, pa.py_buffer(self.offsets)], null_count=0)
+
+    def journal_array(self) -> pa.StringArray:
+        """Return the journal's name, once for each record."""
+        name, count = self.journal.encode(), len(self)
+        bounds = np.arange(count + 1, dtype=np.int32) * np.int32(len(name))
+        return pa.StringArray.from_buffers(
+            count, pa.py_buffer(bounds), pa.py_buffer(name * count), None, null_count=0
+        )
+
     def record(self, index: int) -> bytes:
         """Return one record's bytes."""
         return self.data[self.starts[index] : self.ends[index]]
@@ -51,6 +70,16 @@ class Block:
         high = int(self.starts[stop]) if stop < len(self) else len(self.data)
         starts, ends = self.starts[first:stop] - low, self.ends[first:stop] - low
         return Block(self.journal, self.offset + low, self.data[low:high], starts, ends)
+
+
+def bounded(blocks: Iterable[Block], max_rows: int = MAX_ROWS) -> Iterator[Block]:
+    """Cut blocks of many short records: each record costs its row's other columns, too."""
+    for block in blocks:
+        if len(block) <= max_rows:
+            yield block
+            continue
+        for first in range(0, len(block), max_rows):
+            yield block.rows(first, min(first + max_rows, len(block)))
 
 
 class Framing(Protocol):

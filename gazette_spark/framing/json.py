@@ -1,9 +1,10 @@
 """Records of JSON to the user's columns: one row from each record, from that record alone.
 
-The fast half (``framing.json_fast``) gives a whole block to ``pyarrow.json``. A block that fails is
-halved until what fails is small; that goes through the exact half (``framing.json_exact``), record by
-record. Both halves give the same row where both accept a record, and a record that only the fast half
-accepts is given to it alone: a row never depends on its neighbours.
+The fast half (``framing.json_fast``) gives a whole block to ``pyarrow.json``. In a block that fails, the
+records that look wrong are taken out, or else it is halved until what fails is small; those go through
+the exact half (``framing.json_exact``), record by record. Both halves give the same row where both accept
+a record, and a record that only the fast half accepts is given to it alone: a row never depends on its
+neighbours.
 
 Where this differs from Spark's own JSON reader, on purpose:
 
@@ -30,9 +31,9 @@ import numpy as np
 import pyarrow as pa
 
 from gazette_spark.errors import OptionError, RecordError
-from gazette_spark.framing.base import Block
+from gazette_spark.framing.base import Block, bounded
 from gazette_spark.framing.json_exact import ExactReader, Row, readable
-from gazette_spark.framing.json_fast import FastReader
+from gazette_spark.framing.json_fast import MAX_TRIM, FastReader, Refusal
 
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 
@@ -41,6 +42,9 @@ OFFSET_COLUMN = "_offset"
 
 EXACT_ROWS = 32
 """Largest part of a failed block that goes through the exact half as a whole."""
+
+CLOSE_ROWS = 8
+"""Bad records with no more good ones between them follow each other closely."""
 
 _META_TYPES = {JOURNAL_COLUMN: pa.string(), OFFSET_COLUMN: pa.int64()}
 
@@ -97,10 +101,12 @@ class JsonParser:
     def record_batches(self, blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
         """Yield one record batch for each block, less those that would have no row.
 
+        Blocks of very many rows give several.
+
         Raises:
             RecordError: a record is malformed and the mode is FAILFAST.
         """
-        for block in blocks:
+        for block in bounded(blocks):
             parts = [part for part in self._parse(block) if part.num_rows]
             if len(parts) == 1:
                 yield parts[0]
@@ -108,29 +114,51 @@ class JsonParser:
                 yield from pa.Table.from_batches(parts).combine_chunks().to_batches()
 
     def _parse(self, block: Block) -> Iterator[pa.RecordBatch]:
-        fast = self._fast(block)
-        if fast is not None:
-            yield fast
-        elif len(block) <= EXACT_ROWS or self._reader is None or not self._reader.usable:
-            yield from self._slow(block)
-        else:
-            middle = len(block) // 2
-            yield from self._parse(block.rows(0, middle))
-            yield from self._parse(block.rows(middle, len(block)))
+        """Parse a block, fast wherever possible.
 
-    def _fast(self, block: Block) -> pa.RecordBatch | None:
-        """Parse a whole block, None when the fast half cannot."""
-        found = None if self._reader is None else self._reader.columns(block)
-        return None if found is None else self._record_batch(block, found)
+        A suspect record is taken out and read exactly, and so are as many after it as were taken out
+        the last time, doubled, while suspects follow each other closely: blocks with few bad records
+        keep most of their speed, and blocks with nothing else cost a few attempts.
+        """
+        run = 1
+        while len(block):
+            answer = self._fast(block)
+            if not isinstance(answer, Refusal):
+                yield answer
+                return
+            if answer.suspect is None:
+                yield from self._halves(block)
+                return
+            yield from self._parse(block.rows(0, answer.suspect))
+            run = 1 if answer.suspect > CLOSE_ROWS else run * 2
+            resume = min(answer.suspect + run, len(block))
+            yield from self._slow(block.rows(answer.suspect, resume))
+            block = block.rows(resume, len(block))
+
+    def _halves(self, block: Block) -> Iterator[pa.RecordBatch]:
+        if len(block) <= EXACT_ROWS or self._reader is None or not self._reader.usable:
+            yield from self._slow(block)
+            return
+        middle = len(block) // 2
+        yield from self._parse(block.rows(0, middle))
+        yield from self._parse(block.rows(middle, len(block)))
+
+    def _fast(self, block: Block) -> pa.RecordBatch | Refusal:
+        """Parse a whole block, if the fast half can."""
+        found = Refusal(None) if self._reader is None else self._reader.columns(block)
+        return found if isinstance(found, Refusal) else self._record_batch(block, found)
 
     def _slow(self, block: Block) -> Iterator[pa.RecordBatch]:
         """Parse record by record; hand rows on in runs."""
         rows: list[Row] = []
         first = 0
         for index in range(len(block)):
-            row = self._exact.row(block.record(index))
-            alone = self._fast(block.rows(index, index + 1)) if row.values is None else None
-            if alone is None:
+            record = block.record(index)
+            row = self._exact.row(record)
+            alone: pa.RecordBatch | Refusal = Refusal(None)
+            if row.values is None and b"{" in record[: MAX_TRIM + 1]:
+                alone = self._fast(block.rows(index, index + 1))
+            if isinstance(alone, Refusal):
                 rows.append(row)
                 continue
             yield self._run(block.rows(first, index), rows)
@@ -171,8 +199,8 @@ class JsonParser:
     def _record_batch(self, block: Block, found: Mapping[str, pa.Array]) -> pa.RecordBatch:
         """Put the columns into the schema's order; add where the records came from."""
         places: dict[str | None, Callable[[], pa.Array]] = {
-            JOURNAL_COLUMN: lambda: pa.repeat(pa.scalar(block.journal, pa.string()), len(block)),
-            OFFSET_COLUMN: lambda: pa.array(block.offsets),
+            JOURNAL_COLUMN: block.journal_array,
+            OFFSET_COLUMN: block.offset_array,
             self.format.corrupt_column: lambda: pa.nulls(len(block), pa.string()),
         }
         schema = self.format.schema

@@ -14,6 +14,7 @@ result validated. Decimals written as strings are converted one by one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,9 @@ from gazette_spark.framing.json_values import converter
 MAX_TRIM = 8
 """White space around a record that is still looked behind."""
 
+_ROW = re.compile(r" in row ([0-9]{1,9})")
+"""Where the parser says that a block is wrong, if it says so."""
+
 _SPACES = np.zeros(256, np.bool_)
 _SPACES[[0x09, 0x0D, 0x20]] = True
 
@@ -40,6 +44,14 @@ class _Plan:
     storage: pa.Schema
     magnitudes: dict[str, float]
     """Largest absolute value of the columns that have to be looked at as doubles first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a block has no columns."""
+
+    suspect: int | None
+    """A record that may be what is wrong: a hint, taken from the parser's text."""
 
 
 class FastReader:
@@ -54,24 +66,31 @@ class FastReader:
         """Tell whether the parser knows all types of the schema."""
         return bool(self._plans)
 
-    def columns(self, block: Block) -> dict[str, pa.Array] | None:
-        """Return the columns by name, None when an answer would not be each record's own."""
-        if not self._plans or not _only_objects(block):
-            return None
-        answers = (self._try(plan, block) for plan in self._plans)
-        return next((answer for answer in answers if answer is not None), None)
+    def columns(self, block: Block) -> dict[str, pa.Array] | Refusal:
+        """Return the columns by name, or a refusal when they might not be each record's own."""
+        suspect = _suspect(block)
+        if suspect is not None or not self._plans:
+            return Refusal(suspect)
+        reached = []
+        for plan in self._plans:
+            answer = self._try(plan, block)
+            if not isinstance(answer, Refusal):
+                return answer
+            reached.append(answer.suspect)
+        return Refusal(max((at for at in reached if at is not None), default=None))
 
-    def _try(self, plan: _Plan, block: Block) -> dict[str, pa.Array] | None:
+    def _try(self, plan: _Plan, block: Block) -> dict[str, pa.Array] | Refusal:
         try:
             if not _within(plan.magnitudes, block):
-                return None
+                return Refusal(None)
             table = _read(block, plan.storage)
             if table.num_rows != len(block):
-                return None
+                return Refusal(None)
             return {field.name: _target(table.column(field.name), field.type) for field in self._fields}
-        except (pa.ArrowException, ValueError):
-            # The parser's texts name no record that can be relied on: the exact half finds it.
-            return None
+        except (pa.ArrowException, ValueError) as error:
+            found = _ROW.search(str(error))
+            row = int(found[1]) if found else len(block)
+            return Refusal(row if row < len(block) else None)
 
 
 def _plans(fields: Sequence[pa.Field]) -> list[_Plan]:
@@ -137,19 +156,20 @@ def _converted(texts: Iterable[str | None], kind: pa.DataType) -> pa.Array:
     return pa.array([None if text is None else convert(text, '"') for text in texts], kind)
 
 
-def _only_objects(block: Block) -> bool:
-    """Tell whether each record looks like one JSON object, and the bytes are UTF-8 without NUL."""
+def _suspect(block: Block) -> int | None:
+    """Return the first record that does not look like one JSON object of UTF-8 without NUL."""
     octets = np.frombuffer(block.data, np.uint8)
     first, last = _trimmed(octets, block.starts, block.ends - 1)
-    if (octets[first] != ord("{")).any() or (octets[last] != ord("}")).any() or b"\0" in block.data:
-        return False
-    if block.data.isascii():
-        return True
-    try:
-        block.data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    odd = (octets[first] != ord("{")) | (octets[last] != ord("}"))
+    if odd.any():
+        return int(odd.argmax())
+    at = block.data.find(b"\0")
+    if at < 0 and not block.data.isascii():
+        try:
+            block.data.decode()
+        except UnicodeDecodeError as error:
+            at = error.start
+    return None if at < 0 else int(np.searchsorted(block.ends, at))
 
 
 def _trimmed(octets: npt.NDArray[np.uint8], first: Positions, last: Positions) -> tuple[Positions, Positions]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from gazette_spark.framing.base import Block, Framing
+from gazette_spark.framing.base import MAX_ROWS, Block, Framing, bounded
 from gazette_spark.framing.lines import LINES, values
 from gazette_spark.scan.blocks import BLOCK_BYTES, MAX_RECORD_BYTES, Cutter, Gap
 from gazette_spark.scan.ranges import Piece
@@ -21,9 +21,6 @@ from gazette_spark.scan.reads import Journals, landed
 
 RAW_SCHEMA = pa.schema([("journal", pa.string()), ("offset", pa.int64()), ("value", pa.binary())])
 """What ``format=raw`` gives, all of it nullable as Spark has it."""
-
-MAX_ROWS = 64 << 10
-"""Most rows of one record batch: bounds what short records cost in the other columns."""
 
 
 class PieceScan:
@@ -94,21 +91,8 @@ def raw_record_batches(
     of one. The values are the journal's bytes less the newlines.
     """
     schema = raw_schema(columns)
-    for block in blocks:
-        for first in range(0, len(block), max_rows):
-            part = block if len(block) <= max_rows else block.rows(first, min(first + max_rows, len(block)))
-            built = [_RAW_COLUMNS[name](part) for name in columns]
-            yield pa.RecordBatch.from_arrays(built, schema=schema)
+    for block in bounded(blocks, max_rows):
+        yield pa.RecordBatch.from_arrays([_RAW_COLUMNS[name](block) for name in columns], schema=schema)
 
 
-def journal_column(block: Block) -> pa.StringArray:
-    """Return the journal's name, once for each record."""
-    return pa.repeat(pa.scalar(block.journal, pa.string()), len(block))
-
-
-def offset_column(block: Block) -> pa.Int64Array:
-    """Return the offset of each record's first byte."""
-    return pa.array(block.offsets)
-
-
-_RAW_COLUMNS = {"journal": journal_column, "offset": offset_column, "value": values}
+_RAW_COLUMNS = {"journal": Block.journal_array, "offset": Block.offset_array, "value": values}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_spark.framing.base import Block
+from gazette_spark.framing.base import Block, bounded
 from gazette_spark.framing.lines import SCAN_BYTES, cut, first_boundary, last_boundary, values
 
 
@@ -50,3 +50,12 @@ def test_rows_are_a_part_of_a_block() -> None:
     assert (values(part).to_pylist(), part.offsets.tolist()) == ([b"bb", b""], [102, 105])
     assert part.data == b"bb\n\n"
     assert (len(block.rows(2, 2)), values(block.rows(4, 4)).to_pylist()) == (0, [])
+
+
+def test_many_short_records_are_cut_into_several_batches() -> None:
+    """No part has more rows than allowed, and together they are the block."""
+    data = b"\n" * 10
+    parts = list(bounded([Block("a/b", 5, data, *cut(data))], 4))
+    assert [len(part) for part in parts] == [4, 4, 2]
+    assert [offset for part in parts for offset in part.offset_array().to_pylist()] == list(range(5, 15))
+    assert parts[0].journal_array().to_pylist() == ["a/b"] * 4

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -14,6 +17,7 @@ from gazette_spark.scan.records import RAW_SCHEMA, PieceScan, raw_record_batches
 from tests.oracles.lines import FakeJournal
 
 NAME = "acme/logs"
+ROOT = Path(__file__).parents[3]
 
 
 def whole(journal: FakeJournal) -> Piece:
@@ -42,6 +46,27 @@ def test_raw_batches_have_sparks_schema() -> None:
         "offset": [10, 12, 13],
         "value": [b"a", b"", b"ccc"],
     }
+
+
+COLD = """
+import sys
+import pyarrow as pa
+from gazette_spark.framing.json import JsonFormat, JsonParser
+from gazette_spark.scan.ranges import Piece
+from gazette_spark.scan.records import PieceScan, raw_record_batches
+from tests.oracles.lines import FakeJournal
+names = pa.schema([("a", pa.int64()), ("_journal", pa.string()), ("_offset", pa.int64())])
+for build in (raw_record_batches, JsonParser(JsonFormat(names)).record_batches):
+    scan = PieceScan(FakeJournal(b'{"a":1}\\n'), Piece("a/b", 0, 8, 8, head=True), fail_on_data_loss=True)
+    assert [batch.num_rows for batch in build(scan)] == [1]
+print([name for name in ("pandas", "pyspark", "grpc") if name in sys.modules])
+"""
+
+
+def test_a_new_worker_loads_no_pandas() -> None:
+    """Reading needs neither pandas, which costs a new worker half a second, nor Spark, nor gRPC."""
+    ran = subprocess.run([sys.executable, "-c", COLD], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"
 
 
 def test_raw_columns_can_be_chosen() -> None:
