@@ -102,16 +102,16 @@ class Cutter:
                 return
             yield from self._take(content[low : low + self._block_bytes])
 
-    def finish(self, reader_offset: int) -> Iterator[Block]:
-        """Take the end of the read, yield what is left.
+    def finish(self, landed: int) -> Iterator[Block]:
+        """Take the end of the read and where the journal goes on, yield what is left.
 
         Raises:
             DataLossError: the read jumped past its end, and that is not allowed.
             RecordError: the last record has no end.
             OffsetNotYetAvailableError: the read ended before the piece did.
         """
-        if not self.done() and reader_offset > self._position:
-            yield from self._jump(reader_offset)
+        if not self.done() and landed > self._position:
+            yield from self._jump(landed)
         if self.done():
             return
         journal, limit = self.piece.journal, self.piece.limit

@@ -85,6 +85,17 @@ def test_a_hole_is_an_error_that_names_it() -> None:
     assert journal.open_reads == 0
 
 
+def test_a_hole_over_a_ranges_end_is_an_error_that_names_it() -> None:
+    """The bytes that are left are named even where they lie past the range."""
+    journal = FakeJournal(b"aa\nbb\ncc\ndd\n", base=100, holes=[(104, 109)])
+    with pytest.raises(DataLossError) as caught:
+        rows(journal, Piece(NAME, 100, 106, 106, head=True))
+    assert (caught.value.wanted, caught.value.available) == (104, 109)
+    scan = PieceScan(journal, Piece(NAME, 100, 106, 106, head=True), fail_on_data_loss=False)
+    assert [len(block) for block in scan] == [1]
+    assert scan.gaps == (Gap(NAME, 104, 106, cut_offset=103, cut_bytes=1),)
+
+
 def test_a_skipped_hole_is_recorded() -> None:
     """The record a hole cuts is dropped and counted, the next one begins where the hole ends."""
     journal = FakeJournal(b"aa\nbb\ncc\n", base=100, holes=[(104, 106)])
