@@ -1,0 +1,286 @@
+"""Shows what the embedded broker promises beyond the protocol: it survives, ends, waits for nobody."""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+
+import grpc
+import pytest
+
+from gazette_spark.broker.embedded import EmbeddedBroker
+from gazette_spark.errors import BrokerRootError, OptionError
+from gazette_spark.protocol import protocol_pb2 as pb
+from tests.conformance.wire import CALL_TIMEOUT_S, Wire, labels, selector, spec, wait_for
+
+NAME = "embedded/journal"
+DEADLINE_S = 30.0
+
+
+@contextmanager
+def serve(root: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run ``gazette-spark broker serve``; yield the process and its endpoint."""
+    program = "from gazette_spark.cli.broker import broker; broker()"
+    command = [sys.executable, "-c", program, "serve", f"--root={root}", f"--port={port}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_cleanly(tmp_path: Path, signum: signal.Signals) -> None:
+    """Interrupted or terminated, with a reader and a watcher waiting, the command ends with code 0."""
+    with serve(tmp_path) as (process, endpoint), Wire(endpoint) as wire:
+        wire.create(spec(NAME))
+        reader = wire.open_read(NAME, block=True)
+        watcher = wire.stub.List(pb.ListRequest(watch=True), timeout=CALL_TIMEOUT_S)
+        assert next(watcher).journals[0].spec.name == NAME
+        assert not next(watcher).journals
+        process.send_signal(signum)
+        assert process.wait(DEADLINE_S) == 0
+        assert list(reader) == []
+        assert list(watcher) == []
+
+
+def test_kill_in_the_middle_of_appends(tmp_path: Path) -> None:
+    """After SIGKILLs at random moments every answered append is there, in order, and none in part."""
+    rng = random.Random(4)
+    answered: list[bytes] = []
+    number = 0
+    for life in range(5):
+        with serve(tmp_path) as (process, endpoint), Wire(endpoint) as wire:
+            if not life:
+                wire.create(spec(NAME, length=100_000))
+            killer = threading.Timer(rng.uniform(0.05, 0.5), process.kill)
+            killer.start()
+            while True:
+                number += 1
+                record = b"%d:%s\n" % (number, b"x" * rng.randrange(20_000))
+                try:
+                    registers = labels(("number", str(number)))
+                    wire.append(NAME, record[:10], record[10:], union_registers=registers)
+                except grpc.RpcError:
+                    break
+                answered.append(record)
+            killer.join()
+            assert process.wait(DEADLINE_S) == -signal.SIGKILL
+    with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
+        content = wire.content(NAME)
+        response = wire.append(NAME)
+    records = content.splitlines(keepends=True)
+    known = set(answered)
+    assert [record for record in records if record in known] == answered
+    # An append may have been committed and the answer lost; never more than one a life.
+    assert len(records) - len(answered) <= 5
+    assert all(re.fullmatch(rb"\d+:x*\n", record) for record in records)
+    assert response.commit.begin == len(content)
+    assert response.registers.labels[0].value == records[-1].split(b":")[0].decode()
+
+
+def test_restart_keeps_everything(tmp_path: Path) -> None:
+    """Specs, revisions, registers, head, stored and unstored bytes are the same after a stop."""
+    with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
+        wire.create(spec(NAME, labels=labels(("content-type", "text/csv"))))
+        wire.append(NAME, b"first", union_registers=labels(("author", "me")))
+        wire.append(NAME, b"second")
+        wire.wait_persisted(NAME, 1)
+        before = wire.list(selector())[0]
+    with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
+        after = wire.list(selector())[0]
+        assert (after.spec, after.mod_revision, after.create_revision) == (
+            before.spec,
+            before.mod_revision,
+            before.create_revision,
+        )
+        response = wire.append(NAME, b"third", check_registers=selector(labels(("author", "me"))))
+        assert (response.commit.begin, response.commit.end) == (11, 16)
+        assert wire.append(NAME, check_registers=selector(labels(("author", "you")))).status == (
+            pb.REGISTER_MISMATCH
+        )
+        assert wire.content(NAME) == b"firstsecondthird"
+
+
+def test_a_root_in_use_is_refused(tmp_path: Path) -> None:
+    """A second broker on a root is refused with the first one's process; the first is not disturbed."""
+    with serve(tmp_path) as (process, endpoint), Wire(endpoint) as wire:
+        wire.create(spec(NAME))
+        with pytest.raises(BrokerRootError, match=f"process {process.pid}"):
+            EmbeddedBroker.start(tmp_path)
+        with serve(tmp_path) as (second, _):
+            assert second.wait(DEADLINE_S) == 1
+            assert second.stderr is not None
+            assert f"process {process.pid}" in second.stderr.read()
+        assert wire.append(NAME, b"x").status == pb.OK
+
+
+def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
+    """A broker on a taken port is refused, and its root is free again."""
+    with EmbeddedBroker(tmp_path / "a") as broker:
+        with pytest.raises(OptionError, match=str(broker.port)):
+            EmbeddedBroker.start(tmp_path / "b", port=broker.port)
+        with EmbeddedBroker(tmp_path / "b") as other:
+            assert other.port != broker.port
+
+
+def test_stop_twice_and_start_again(tmp_path: Path) -> None:
+    """A stopped broker can be stopped again, and started again on the same port."""
+    broker = EmbeddedBroker.start(tmp_path)
+    port = broker.port
+    broker.stop()
+    broker.stop()
+    with broker, Wire(broker.endpoint) as wire:
+        assert broker.port == port
+        wire.create(spec(NAME))
+    assert "stopped" in repr(broker)
+
+
+def test_a_stalled_append_lets_the_next_one_in(tmp_path: Path) -> None:
+    """A client that stalls in the middle of its append is ended soon, and the next append goes in."""
+    release = threading.Event()
+
+    def stalling() -> Iterator[pb.AppendRequest]:
+        yield pb.AppendRequest(journal=NAME)
+        yield pb.AppendRequest(content=b"never")
+        release.wait(DEADLINE_S)
+
+    with EmbeddedBroker(tmp_path, min_append_rate=1 << 20) as broker, Wire(broker.endpoint) as wire:
+        wire.create(spec(NAME))
+        stalled = wire.stub.Append.future(stalling(), timeout=CALL_TIMEOUT_S)
+        begin = monotonic()
+        assert wire.append(NAME, b"second").commit.begin == 0
+        assert monotonic() - begin < 5
+        error = stalled.exception()
+        release.set()
+        assert isinstance(error, grpc.RpcError)
+        assert "minimum append data rate" in error.details()
+        assert wire.content(NAME) == b"second"
+
+
+def test_waiting_readers_leave_threads_for_appends(tmp_path: Path) -> None:
+    """With as many tailing readers as are served, appends go on and the next reader is told to try again."""
+    with EmbeddedBroker(tmp_path, threads=8) as broker, Wire(broker.endpoint) as wire:
+        wire.create(spec(NAME))
+        wire.append(NAME, b"x")
+        readers = [wire.open_read(NAME, block=True) for _ in range(4)]
+        assert [next(reader).status for reader in readers] == [pb.OK] * 4
+        with pytest.raises(grpc.RpcError) as caught:
+            wire.read(NAME)
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        wire.append(NAME, b"y")
+        for reader in readers:
+            assert next(reader).content == b"x"
+            reader.cancel()
+        wait_for(lambda: reads(wire, b"xy"), "room for another reader")
+
+
+def reads(wire: Wire, expected: bytes) -> bool:
+    """Whether the journal can be read, and then as expected."""
+    try:
+        content = wire.content(NAME)
+    except grpc.RpcError as error:
+        assert error.code() == grpc.StatusCode.UNAVAILABLE  # noqa: PT017 - the only refusal expected
+        return False
+    return content == expected
+
+
+def test_many_readers_see_the_same(tmp_path: Path) -> None:
+    """A hundred tailing readers each get every byte, in order, while appends go on."""
+    contents = [b"%d," % number * 500 for number in range(60)]
+    whole = b"".join(contents)
+    got: list[bytes] = []
+
+    def tail(wire: Wire) -> None:
+        request = pb.ReadRequest(journal=NAME, block=True, end_offset=len(whole))
+        got.append(b"".join(message.content for message in wire.stub.Read(request, timeout=DEADLINE_S)))
+
+    with EmbeddedBroker(tmp_path, pulse_interval_s=0.1) as broker, Wire(broker.endpoint) as wire:
+        wire.create(spec(NAME, length=4096))
+        threads = [threading.Thread(target=tail, args=(wire,)) for _ in range(100)]
+        for thread in threads:
+            thread.start()
+        for content in contents:
+            wire.append(NAME, content)
+        for thread in threads:
+            thread.join(DEADLINE_S)
+    assert got == [whole] * 100
+
+
+def test_pulse_stores_the_first_fragment(tmp_path: Path) -> None:
+    """The first fragment of an idle journal is stored without another append; a later one is not."""
+    with EmbeddedBroker(tmp_path, pulse_interval_s=0.1) as broker, Wire(broker.endpoint) as wire:
+        wire.create(spec(NAME))
+        wire.append(NAME, b"first")
+        wire.wait_persisted(NAME, 1)
+        wire.append(NAME, b"second")
+        assert [each.spec.mod_time > 0 for each in wire.fragments(NAME).fragments] == [True, False]
+
+
+def test_flush_stores_everything(tmp_path: Path) -> None:
+    """After a flush every byte is in a store, and appends go on behind it."""
+    with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
+        wire.create(spec(NAME), spec("embedded/other"))
+        for name in (NAME, "embedded/other"):
+            wire.append(name, b"first")
+            wire.append(name, b"second")
+        broker.flush()
+        for name in (NAME, "embedded/other"):
+            assert all(each.spec.mod_time for each in wire.fragments(name).fragments)
+            assert wire.content(name) == b"firstsecond"
+        assert wire.append(NAME, b"third").commit.begin == 11
+
+
+def test_missing_store_directory(tmp_path: Path) -> None:
+    """An append to a journal whose store is not there fails at once and says which directory to make."""
+    with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
+        wire.create(spec(NAME, stores=["file:///not/there/"]))
+        response = wire.append(NAME, b"x")
+        assert response.status == pb.FRAGMENT_STORE_UNHEALTHY
+        assert str(tmp_path / "not/there") in response.store_health_error
+        (tmp_path / "not/there").mkdir(parents=True)
+        assert wire.append(NAME, b"x").status == pb.OK
+
+
+def test_a_journal_below_another_one(tmp_path: Path) -> None:
+    """Journals whose names extend another's keep their bytes apart, also stored and after a restart."""
+    names = [NAME, f"{NAME}/part", f"{NAME}/part/deeper"]
+    with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
+        wire.create(*map(spec, names))
+        for name in names:
+            wire.append(name, name.encode())
+        broker.flush()
+        wire.apply(pb.ApplyRequest.Change(expect_mod_revision=-1, delete=names[2]))
+    with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
+        for name in names[:2]:
+            assert wire.content(name) == name.encode()
+            assert wire.append(name, b"x").commit.begin == len(name)
+
+
+def test_a_thousand_journals_are_listed_in_pages(tmp_path: Path) -> None:
+    """A long list comes in messages of at most 25 journals, in order, with one header."""
+    names = [f"embedded/many/{number:04d}" for number in range(1000)]
+    with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
+        changes = [pb.ApplyRequest.Change(upsert=spec(name)) for name in names]
+        assert wire.apply(*changes).status == pb.OK
+        messages = list(wire.stub.List(pb.ListRequest(), timeout=CALL_TIMEOUT_S))
+    assert [journal.spec.name for message in messages for journal in message.journals] == names
+    assert max(len(message.journals) for message in messages) == 25
+    assert [message.HasField("header") for message in messages] == [True] + [False] * (len(messages) - 1)
+
+
+def test_replicate_is_not_offered(tmp_path: Path) -> None:
+    """Replicate answers UNIMPLEMENTED: this broker has no peers."""
+    with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
+        with pytest.raises(grpc.RpcError) as caught:
+            list(wire.stub.Replicate(iter([pb.ReplicateRequest()]), timeout=CALL_TIMEOUT_S))
+        assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
