@@ -13,7 +13,7 @@ from collections.abc import Callable
 from gazette_spark.errors import DataLossError, RecordError
 from gazette_spark.framing.base import Framing
 from gazette_spark.framing.lines import LINES
-from gazette_spark.scan.reads import Journals, landed, landed
+from gazette_spark.scan.reads import Journals, landed
 
 ReadWindow = Callable[[int, int], bytes]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -54,8 +54,3 @@ class Journals(Protocol):
 
     def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> Reads:
         """Open a read of ``[offset, end_offset)``; ``end_offset`` is never 0 here."""
-
-
-def landed(reader: Reads) -> int:
-    """Return where the journal goes on after a read: past ``end_offset`` when the end lies in a hole."""
-    return max(reader.offset, reader.jumps[-1][1] if reader.jumps else 0)

@@ -17,7 +17,7 @@ from gazette_spark.framing.base import MAX_ROWS, Block, Framing, bounded
 from gazette_spark.framing.lines import LINES, values
 from gazette_spark.scan.blocks import BLOCK_BYTES, MAX_RECORD_BYTES, Cutter, Gap
 from gazette_spark.scan.ranges import Piece
-from gazette_spark.scan.reads import Journals, landed, landed
+from gazette_spark.scan.reads import Journals, landed
 
 RAW_SCHEMA = pa.schema([("journal", pa.string()), ("offset", pa.int64()), ("value", pa.binary())])
 """What ``format=raw`` gives, all of it nullable as Spark has it."""

@@ -54,7 +54,6 @@ class FakeRead:
     def __init__(self, source: FakeJournal, offset: int, end: int) -> None:
         self.source, self.offset, self.end = source, offset, end
         self.jumps: list[tuple[int, int]] = []
-        self.jumps: list[tuple[int, int]] = []
 
     def __enter__(self) -> Self:
         self.source.open_reads += 1
