@@ -28,14 +28,17 @@ $(PYTHON):
 	done; \
 	echo "Python 3.11 or later is needed: install it (Debian 12: apt-get install python3 python3-venv)." >&2; exit 1
 
+# PySpark finds pyspark_gazette by listing the directories of sys.path, so this one must be among them.
+INSTALL := $(PYTHON) -m pip install --quiet --config-settings editable_mode=compat -e
+
 # The command without the developers' tools, for `make demo`.
 $(VENV)/.installed-run: pyproject.toml | $(PYTHON)
-	$(PYTHON) -m pip install --quiet -e '.[spark]'
+	$(INSTALL) '.[spark]'
 	@touch $@
 
 # Everything; it counts as an installation of the command, too.
 $(VENV)/.installed-dev: pyproject.toml | $(PYTHON)
-	$(PYTHON) -m pip install --quiet -e '.[spark,dev]'
+	$(INSTALL) '.[spark,dev]'
 	@touch $(VENV)/.installed-run $@
 
 .PHONY: install

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -46,7 +45,6 @@ def test_every_cell_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         timeout=CELL_TIMEOUT_S,
         kernel_name="python3",
         resources={"metadata": {"path": str(tmp_path)}},
-        env=dict(os.environ),
     )
     client.execute()
     code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source]
