@@ -28,28 +28,6 @@ DEFAULT_PAGE_LIMIT = 1000
 """Fragments of a page if none are asked for."""
 
 
-def make_header(
-    process_id: pb.ProcessSpec.ID, endpoint: str, revision: int, *, primary: int = 0
-) -> pb.Header:
-    """Return the header of a broker that is a cluster by itself.
-
-    Args:
-        process_id: who answers.
-        endpoint: where it does.
-        revision: revision of its specs, above 0.
-        primary: 0 if it is the journal's primary; -1 makes a route without members.
-    """
-    members = [process_id] if primary >= 0 else []
-    header = pb.Header(
-        process_id=process_id,
-        route=pb.Route(members=members, primary=primary, endpoints=[endpoint] * len(members)),
-        # No number may be zero. There is no Etcd, so one member of one cluster in its first term.
-        etcd=pb.Header.Etcd(cluster_id=1, member_id=1, revision=revision, raft_term=1),
-    )
-    validate_header(header)
-    return header
-
-
 def validate_header(header: pb.Header, where: str = "Header") -> None:
     """Raise ProtocolError unless the header is well formed; it need not say who answers."""
     if header.process_id.ByteSize():

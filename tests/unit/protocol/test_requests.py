@@ -15,7 +15,11 @@ from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec
 
 ID = pb.ProcessSpec.ID(zone="local", suffix="broker")
-HEADER = requests.make_header(ID, "http://127.0.0.1:8080", 3)
+HEADER = pb.Header(
+    process_id=ID,
+    route=pb.Route(members=[ID], primary=0, endpoints=["http://127.0.0.1:8080"]),
+    etcd=pb.Header.Etcd(cluster_id=1, member_id=1, revision=3, raft_term=1),
+)
 FRAGMENT = Fragment("a/journal", 10, 20, bytes(range(20)), pb.SNAPPY).to_pb()
 REGISTERS = pb.LabelSet(labels=[pb.Label(name="author", value="x")])
 BAD_LABELS = pb.LabelSet(labels=[pb.Label(name="x")])
@@ -30,27 +34,6 @@ def refused(check: Callable[..., None], message: Any, **options: Any) -> str:
     with pytest.raises(ProtocolError) as caught:
         check(message, **options)
     return caught.value.where
-
-
-def test_header_of_a_single_broker() -> None:
-    """Its header names itself as primary and only member, and no number of Etcd's is zero."""
-    assert HEADER.process_id == ID
-    assert list(HEADER.route.members) == [ID]
-    assert HEADER.route.primary == 0
-    assert list(HEADER.route.endpoints) == ["http://127.0.0.1:8080"]
-    assert HEADER.etcd == pb.Header.Etcd(cluster_id=1, member_id=1, revision=3, raft_term=1)
-
-
-def test_header_without_members() -> None:
-    """A journal that nobody serves has a route without members and primary -1."""
-    route = requests.make_header(ID, "http://127.0.0.1:8080", 3, primary=-1).route
-    assert route == pb.Route(primary=-1)
-
-
-def test_header_needs_a_revision() -> None:
-    """Revision zero would be refused by Go's clients."""
-    with pytest.raises(ProtocolError, match="revision must be above 0, got 0"):
-        requests.make_header(ID, "http://127.0.0.1:8080", 0)
 
 
 @pytest.mark.parametrize("field", ["cluster_id", "member_id", "revision", "raft_term"])
