@@ -69,7 +69,7 @@ test-protobuf: install ## Load and round-trip the generated stubs on protobuf 5.
 
 .PHONY: test-spark
 test-spark: install jvm broker-binaries ## The tests that need a JVM or the real broker
-	@$(WITH_JAVA) $(BIN)/pytest tests/conformance tests/golden tests/notebooks tests/spark
+	@$(WITH_JAVA) $(BIN)/pytest tests/conformance tests/notebooks tests/spark
 
 # One after the other, even under `make -j`: the last output is the last test run's summary.
 .PHONY: test
@@ -83,7 +83,7 @@ test: ## Install what is needed and run the whole suite (about 20 minutes on 2 c
 
 .PHONY: bench
 bench: install jvm broker-binaries ## Print MB/s of raw and JSON reads, to nowhere and to Delta
-	@$(WITH_JAVA) $(PYTHON) benchmarks/throughput.py $(BENCH_FLAGS)
+	@$(WITH_JAVA) $(PYTHON) benchmarks/end_to_end.py $(BENCH_FLAGS)
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build output
