@@ -1,0 +1,167 @@
+"""Run a driver in a process of its own, kill all of it with SIGKILL, look at what is left.
+
+A driver is many processes: Python, the JVM, the data source's planner, Python workers. A
+:class:`Driver` leads a session, which all of them stay in; their process groups differ, because
+Spark gives its workers one of their own. :meth:`Driver.kill` sends SIGKILL to the leader's group in
+one call, so Python and JVM die at one moment, and then to whatever is left of the session. A driver
+can also be told to kill itself, at a point that only it can know:
+
+- a failpoint (:mod:`gazette_spark.failpoints`), e.g. ``sink.return:2:kill_group``;
+- the n-th rename of a file, as ``tests/spark/jvm/KillAtRename.scala`` reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from gazette_spark.failpoints import FAILPOINT_VARIABLE
+
+RENAME_VARIABLE = "GAZETTE_SPARK_KILL_AT_RENAME"
+
+POLL_S = 0.02
+"""Time between two looks at a condition: a kill that follows one comes at most that late."""
+
+GONE_WITHIN_S = 20.0
+"""Time within which a killed session must have disappeared."""
+
+LEADER = (
+    "import os, runpy, sys; os.environ['GAZETTE_SPARK_FAILPOINT_GROUP'] = str(os.getpid()); "
+    "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+)
+"""Runs a script after it has named the group to be killed, which is known in the child only."""
+
+
+def kill_at_failpoint(name: str, nth: int) -> dict[str, str]:
+    """Return the environment in which a driver dies at the nth call of a failpoint."""
+    return {FAILPOINT_VARIABLE: f"{name}:{nth}:kill_group"}
+
+
+def kill_at_rename(when: str, nth: int, path_end: str) -> dict[str, str]:
+    """Return the environment in which a driver dies ``before`` or ``after`` the nth matching rename."""
+    return {RENAME_VARIABLE: f"{when} {nth} {path_end}"}
+
+
+class Driver:
+    """A driver process and all that it starts. A context manager: leaving it kills the session."""
+
+    def __init__(
+        self, script: Path, arguments: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None
+    ) -> None:
+        """Start ``script``.
+
+        Args:
+            script: A Python file.
+            arguments: Its arguments.
+            log: File that gets its output, appended.
+            env: Variables beside this process's own.
+        """
+        inherited = {k: v for k, v in os.environ.items() if k not in (FAILPOINT_VARIABLE, RENAME_VARIABLE)}
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", LEADER, str(script), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=inherited | dict(env or {}),
+                start_new_session=True,
+            )
+        self._log = log
+
+    def __repr__(self) -> str:
+        return f"Driver(pid={self._process.pid}, returncode={self._process.poll()})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the leader is running."""
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """Kill everything with SIGKILL and wait until it is gone; a driver that is dead stays so.
+
+        Raises:
+            TimeoutError: something survived.
+        """
+        session = self._process.pid
+        if self.alive:
+            os.killpg(session, signal.SIGKILL)
+        self._process.wait(GONE_WITHIN_S)
+        deadline = time.monotonic() + GONE_WITHIN_S
+        while left := session_members(session):
+            for pid in left:
+                _kill(pid)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"session {session}: {left} survived SIGKILL for {GONE_WITHIN_S} s")
+            time.sleep(POLL_S)
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait for the leader's end and clean up after it; return its status, negative for a signal.
+
+        Raises:
+            TimeoutError: it has not ended; it is killed then.
+        """
+        try:
+            status = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise TimeoutError(f"{self!r} has not ended within {timeout_s} s; {self.log_end()}") from None
+        self.kill()
+        return status
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until a condition holds.
+
+        Raises:
+            TimeoutError: it did not hold in time, or the driver ended before it did.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if not self.alive or time.monotonic() > deadline:
+                raise TimeoutError(f"{self!r}: the condition did not hold in {timeout_s} s; {self.log_end()}")
+            time.sleep(POLL_S)
+
+    def kill_after(self, delay_s: float) -> None:
+        """Let the driver run a while longer, then kill it. It may end by itself before that."""
+        try:
+            self._process.wait(delay_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def log_end(self) -> str:
+        """Return the last lines of the output."""
+        return self._log.read_text(errors="replace")[-4000:]
+
+
+def session_members(session: int) -> list[int]:
+    """Return the process ids of a session, without those that have ended and wait to be reaped."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The command's name may hold spaces and parentheses; the fields begin after its last one.
+            state, _parent, _group, in_session = stat.read_text().rpartition(")")[2].split()[:4]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(in_session) == session and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
