@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option(
     "--rate",
     type=click.FloatRange(min=10),
-    default=20_000.0,
+    default=10_000.0,
     show_default=True,
     help="Events a second, in all.",
 )

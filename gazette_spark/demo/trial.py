@@ -126,10 +126,8 @@ class Trial:
         return self._writers.size_bytes - sum(ledger_heads(table.metadata).values())
 
     def _progress(self, table: TableState) -> Progress:
-        phase = "writing"
-        if self._sight.stopped:
-            phase = "draining"
-        elif self._writing_since is None or self._committed_since is None:
+        phase = "draining" if self._sight.stopped else "writing"
+        if self._committed_since is None:
             phase = "starting" if self._sight.kills == 0 else "restarting"
         expected = 0 if self._sight.stopped else int(self._rate * self._script.seconds)
         return Progress(phase, self._writers.rows, table.rows, max(expected, self._writers.rows))
