@@ -48,7 +48,7 @@ from delta.exceptions import (
 )
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from gazette_spark.delta_history import read_state
 from gazette_spark.delta_table import DeltaTable, read_text
@@ -59,6 +59,7 @@ from gazette_spark.ledger import (
     Landed,
     LedgerEntry,
     LedgerState,
+    Positions,
     Refuse,
     Skip,
     Write,
@@ -251,7 +252,7 @@ class DeltaSink:
         end = parse_offsets(read_text(spark, path), path)
         if batch_id == 0:
             check_pinned(end, path)
-            begin = ()
+            begin: Positions = ()
         else:
             earlier = offsets_path(root, batch_id - 1)
             begin = parse_offsets(read_text(spark, earlier), earlier)
