@@ -233,7 +233,8 @@ def machine() -> str:
 
     return (
         f"{os.cpu_count()} x {cpu}{memory}, {platform.system()} {platform.release().split('-')[0]}; "
-        f"Python {platform.python_version()}, PySpark {pyspark.__version__}, `local[2]`"
+        f"Python {platform.python_version()}, PySpark {pyspark.__version__}, `local[2]`; "
+        f"load average {os.getloadavg()[0]:.1f} before"
     )
 
 
@@ -300,11 +301,12 @@ def main() -> None:
     parser.add_argument("--report", type=Path, default=REPORT, help="markdown file to write a section into")
     given = parser.parse_args()
     for kind in given.broker or ["embedded"]:
+        where = machine()
         results = run(kind, given.size, fragments=given.fragments)
         how = "fragment files read by the workers" if given.fragments else "all bytes through the broker"
         text = (
             f"{given.size / MEGABYTE:.0f} MB of {LINE_BYTES}-byte JSON lines in {JOURNALS} journals, {how}; "
-            f"{datetime.now(UTC):%Y-%m-%d}.\n{machine()}.\n\n{table(results)}"
+            f"{datetime.now(UTC):%Y-%m-%d}.\n{where}.\n\n{table(results)}"
         )
         write_section(
             given.report, f"End to end, {kind} broker" + (", fragments" if given.fragments else ""), text
