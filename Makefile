@@ -73,7 +73,7 @@ test-spark: install jvm broker-binaries ## The tests that need a JVM or the real
 
 # One after the other, even under `make -j`: the last output is the last test run's summary.
 .PHONY: test
-test: ## Install what is needed and run the whole suite (about 20 minutes on 2 cores)
+test: ## Install what is needed and run the whole suite
 	@$(MAKE) --no-print-directory install
 	@$(MAKE) --no-print-directory jvm
 	@$(MAKE) --no-print-directory broker-binaries
