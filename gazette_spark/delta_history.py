@@ -47,7 +47,7 @@ class HistoryRow:
 
 
 def read_state(
-    read_page: Callable[[int], Sequence[HistoryRow]], app_id: str, *, table: str, entries: int = 1
+    read_page: Callable[[int], Sequence[HistoryRow]], app_id: str, *, table: str, entries: int = 2
 ) -> LedgerState:
     """Read as much of a history as it takes to know an app id's state.
 
@@ -55,7 +55,7 @@ def read_state(
         read_page: Returns the given number of newest rows, newest first, fewer if there are no more.
         app_id: Whose entries.
         table: Name of the table, for errors.
-        entries: Visible entries to find: 1 to decide, 2 to verify.
+        entries: Visible entries to find: 1 tells where the table is; to write, 2 are needed.
     """
     limit = FIRST_PAGE
     while True:
@@ -67,7 +67,7 @@ def read_state(
 
 
 def find_state(
-    rows: Sequence[HistoryRow], app_id: str, *, table: str, entries: int, whole: bool
+    rows: Sequence[HistoryRow], app_id: str, *, table: str, whole: bool, entries: int = 2
 ) -> LedgerState | None:
     """Find an app id's state in the newest rows of a history.
 
@@ -75,8 +75,8 @@ def find_state(
         rows: Newest first, without a hole.
         app_id: Whose entries.
         table: Name of the table, for errors.
-        entries: Visible entries to find.
         whole: There are no older rows.
+        entries: Visible entries to find.
 
     Returns:
         The state, or None if it takes older rows to know it.
@@ -127,7 +127,7 @@ def _state(
         table_version=rows[0].version if rows else -1,
         entry_version=newest.version if newest else -1,
         entry_time=newest.time if newest else "",
-        jumps=jumps,
+        jumps=tuple(at for at in jumps if newest is None or at < newest.version),
         truncated=truncated,
     )
 

@@ -175,7 +175,7 @@ class LedgerState:
     entry_version: int = -1
     entry_time: str = ""
     jumps: tuple[int, ...] = ()
-    """Versions on the way to the two newest visible entries that undo others: RESTORE and the like."""
+    """Versions between ``entry`` and the visible entry before it that undid others: RESTORE and the like."""
     truncated: bool = False
     """The search ended where the history was cleaned up, not at the table's beginning."""
 
@@ -254,13 +254,9 @@ def decide(state: LedgerState, batch: Batch, *, attempt: str, seen: str | None =
         seen: Attempt of the entry that was the newest after this writer's last batch; None for its
             first. If another is the newest now, someone else writes too.
     """
-    if state.entry is None and batch.batch_id > 0:
-        return Refuse(_nothing_recorded(state, batch))
     fits = {fit for fit, _ in _fits(batch, state.entry)}
-    if Fit.GAP in fits:
-        return Refuse(_mismatch_error(GapError, batch, state.entry, {Fit.GAP}))
-    if state.entry is not None and seen not in (None, state.entry.attempt):
-        return Refuse(fenced(state, batch))
+    if error := _unfit_state(state, batch, fits, seen):
+        return Refuse(error)
     if fits <= {Fit.NEXT, Fit.STILL} and (Fit.NEXT in fits or state.entry is None):
         return Write(_next_entry(state, batch, attempt))
     if fits <= {Fit.COVERED, Fit.STILL}:
@@ -268,11 +264,19 @@ def decide(state: LedgerState, batch: Batch, *, attempt: str, seen: str | None =
     return Refuse(_mismatch_error(OverlapError, batch, state.entry, {Fit.COVERED, Fit.OVERLAP}))
 
 
-def _nothing_recorded(state: LedgerState, batch: Batch) -> SinkError:
-    """Return why a batch past the first cannot be a table's first: batch 0 wrote an entry somewhere."""
-    if state.truncated:
-        return LedgerLostError(batch.table, batch.app_id)
-    return _mismatch_error(GapError, batch, None, set(Fit))
+def _unfit_state(state: LedgerState, batch: Batch, fits: set[Fit], seen: str | None) -> SinkError | None:
+    """Return why the table is not one this writer may continue, if it is not."""
+    if state.entry is None and batch.batch_id > 0:  # Batch 0 left an entry somewhere.
+        if state.truncated:
+            return LedgerLostError(batch.table, batch.app_id)
+        return _mismatch_error(GapError, batch, None, set(Fit))
+    if not _on_its_parent(state):
+        return _restored_in_between(state, batch)
+    if Fit.GAP in fits:
+        return _mismatch_error(GapError, batch, state.entry, {Fit.GAP})
+    if state.entry is not None and seen not in (None, state.entry.attempt):
+        return fenced(state, batch)
+    return None
 
 
 def fenced(state: LedgerState, batch: Batch) -> FencedError:
@@ -313,9 +317,10 @@ def verify(
         conflict: Delta raised a conflict: the outcome is unknown.
     """
     if after.entry is not None and after.entry.attempt == written.attempt:
-        if after.previous == written.parent or _parent_was_cleaned_up(before, after):
-            return Landed()
-        return Refuse(_restored_in_between(before, after, batch))
+        cleaned_up = after.previous is None and after.truncated
+        if cleaned_up and any(at > before.table_version for at in after.jumps):
+            return Refuse(_restored_in_between(after, batch))  # It must not hide behind a clean-up.
+        return Landed() if _on_its_parent(after) else Refuse(_restored_in_between(after, batch))
     newest = after.entry.attempt if after.entry else None
     if newest != (before.entry.attempt if before.entry else None):
         if after.entry is None:
@@ -326,25 +331,28 @@ def verify(
     return Refuse(LedgerLostError(batch.table, batch.app_id))
 
 
-def _parent_was_cleaned_up(before: LedgerState, after: LedgerState) -> bool:
-    """Old log entries may go at any commit; a RESTORE since the decision must not hide behind that."""
-    return (
-        after.truncated and after.previous is None and all(at <= before.table_version for at in after.jumps)
-    )
+def _on_its_parent(state: LedgerState) -> bool:
+    """Say whether the newest entry stands on the one it was decided on.
+
+    A RESTORE that slips in between does not conflict with an append. It is seen by whoever comes next:
+    the writer itself, or, if that was killed, the next one. Old log entries are cleaned up with time; a
+    parent that was is taken on trust.
+    """
+    if state.entry is None or state.previous == state.entry.parent:
+        return True
+    return state.previous is None and state.truncated
 
 
-def _restored_in_between(before: LedgerState, after: LedgerState, batch: Batch) -> RestoredError:
-    jumped = ", ".join(map(str, after.jumps)) or "?"
+def _restored_in_between(state: LedgerState, batch: Batch) -> RestoredError:
+    undone_at = state.jumps[0] if state.jumps else state.entry_version
     return RestoredError(
         batch.table,
         batch.app_id,
-        f"table version {jumped} undid rows (RESTORE or the like) after batch {batch.batch_id} was decided "
-        f"on version {before.table_version} and before it landed as version {after.entry_version}; "
-        "the rows in between are missing now",
-        f"RESTORE TABLE … TO VERSION AS OF {before.table_version} brings them back, and the same query "
-        "checkpoint goes on. To keep what the table was restored to instead, restore version "
-        f"{after.entry_version - 1}, and start with a new checkpoint and startingOffsets from "
-        "DeltaSink.resume_offsets()",
+        f"table version {undone_at} undid rows (RESTORE or the like) after the batch that landed as version "
+        f"{state.entry_version} was decided; what lies between is missing or doubled now",
+        f"RESTORE TABLE … TO VERSION AS OF {undone_at - 1} mends it, and the same query checkpoint goes on. "
+        f"To keep what the table was restored to instead, restore version {state.entry_version - 1}, and "
+        "start with a new checkpoint and startingOffsets from DeltaSink.resume_offsets()",
     )
 
 

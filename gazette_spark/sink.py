@@ -212,7 +212,7 @@ class DeltaSink:
                 log.info("batch_skipped app_id=%s batch_id=%d", self.app_id, batch.batch_id)
                 return before.entry.attempt if before.entry else None
             conflict = self._write(df, before, decision)
-            after = self._state(spark, entries=2)
+            after = self._state(spark)
             outcome = verify(before, after, decision.entry, batch, conflict=conflict is not None)
             if isinstance(outcome, Refuse):
                 raise outcome.error from conflict
@@ -238,12 +238,9 @@ class DeltaSink:
         failpoint("sink.after_write")
         return conflict
 
-    def _state(self, spark: SparkSession, entries: int = 1) -> LedgerState:
+    def _state(self, spark: SparkSession) -> LedgerState:
         return read_state(
-            lambda limit: self._target.history(spark, limit),
-            self.app_id,
-            table=self._target.name,
-            entries=entries,
+            lambda limit: self._target.history(spark, limit), self.app_id, table=self._target.name
         )
 
     def _batch(self, spark: SparkSession, root: str, batch_id: int) -> Batch:

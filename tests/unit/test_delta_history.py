@@ -29,9 +29,9 @@ def restore(version: int, to: int) -> HistoryRow:
     return HistoryRow(version, "RESTORE", {"version": str(to), "timestamp": None})
 
 
-def found(*oldest_first: HistoryRow, entries: int = 2, whole: bool = True) -> LedgerState | None:
+def found(*oldest_first: HistoryRow, whole: bool = True) -> LedgerState | None:
     """Look for the state in commits, oldest first."""
-    return find_state(oldest_first[::-1], APP, table="t", entries=entries, whole=whole)
+    return find_state(oldest_first[::-1], APP, table="t", whole=whole)
 
 
 def summary(*oldest_first: HistoryRow) -> tuple[str | None, str | None, int]:
@@ -104,13 +104,13 @@ def test_a_cleaned_up_history_is_told_from_a_short_one() -> None:
 )
 def test_a_page_that_does_not_tell_asks_for_more(rows: list[HistoryRow]) -> None:
     """None means older rows are needed."""
-    assert found(*rows, whole=False, entries=1) is None
+    assert found(*rows, whole=False) is None
 
 
 def test_history_is_read_in_growing_pages_and_no_further_than_needed() -> None:
     """A table with 10,000 versions costs one small page where the newest commit is ours."""
     rows = [other(version) for version in range(10_000)]
-    rows[-3] = ours(9_997, 1)
+    rows[-3], rows[-4] = ours(9_997, 1), ours(9_996, 0)
     asked: list[int] = []
 
     def read_page(limit: int) -> list[HistoryRow]:
@@ -120,6 +120,6 @@ def test_history_is_read_in_growing_pages_and_no_further_than_needed() -> None:
     state = read_state(read_page, APP, table="t")
     assert state.entry is not None
     assert asked == [FIRST_PAGE]
-    rows[-3], rows[-100] = other(9_997), ours(9_900, 1)
+    rows[-3], rows[-4], rows[-100], rows[-101] = other(9_997), other(9_996), ours(9_900, 1), ours(9_899, 0)
     assert read_state(read_page, APP, table="t").entry_version == 9_900
     assert asked == [FIRST_PAGE, FIRST_PAGE, FIRST_PAGE * 16]

@@ -233,6 +233,17 @@ def test_a_new_query_with_another_source_is_refused_unless_it_is_a_replay() -> N
     assert isinstance(refusal(known, elsewhere), OverlapError)
 
 
+def test_an_entry_without_its_parent_is_not_built_upon() -> None:
+    """A RESTORE slipped in and the writer was killed before it saw: the next one sees."""
+    broken = state((at(a=10),), previous="oldest", entry_version=12, jumps=(11,))
+    for wanted in (batch(4, (at(a=10),), (at(a=20),)), batch(3, (at(a=5),), (at(a=10),))):
+        error = refusal(broken, wanted)
+        assert isinstance(error, RestoredError)
+        assert "TO VERSION AS OF 10 mends it" in str(error)
+    trusted = state((at(a=10),), previous=None, truncated=True)
+    assert isinstance(decided(trusted, batch(4, (at(a=10),), (at(a=20),))), Write)
+
+
 WANTED = batch(4, (at(a=10),), (at(a=20),))
 BEFORE = state((at(a=10),))
 WRITTEN = LedgerEntry("app", 5, "query-1", 4, (at(a=0),), (at(a=10),), (at(a=20),), "mine", "newest")
