@@ -121,9 +121,9 @@ class LedgerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.table = Table()
-        self.heads = dict.fromkeys(JOURNALS, 0)
-        self.writers: list[Writer] = []
+        self.heads = dict.fromkeys(JOURNALS, 9)
         self.names = itertools.count()
+        self.writers = [Writer(f"query-{next(self.names)}", [dict.fromkeys(JOURNALS, 0)])]
         self.seen: set[str] = set()
         """For Hypothesis' statistics."""
 
@@ -291,7 +291,7 @@ def test_a_lone_writer_reaches_the_end() -> None:
     """The machine's writer is not one that always refuses: undisturbed it brings everything in."""
     machine = LedgerMachine()
     machine.heads = {"x/a": 7, "x/b": 3}
-    writer = Writer("query", [dict.fromkeys(JOURNALS, 0)])
+    [writer] = machine.writers
     for _ in range(9):
         if writer.pending is None:
             if writer.commits == len(writer.ends):
