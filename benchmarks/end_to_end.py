@@ -273,7 +273,7 @@ def run(kind: str, size_bytes: int, *, fragments: bool) -> list[Result]:
             warm = Source(endpoint, "warm-up/", fill(client, "warm-up/", WARM_UP_BYTES), shared)
             full = Source(endpoint, "full-size/", fill(client, "full-size/", size_bytes), shared)
             wait_stored(client, full.prefix)
-            spark = local_spark(directory / "spark")
+            spark = local_spark(directory / "spark", java_options="")
             gazette_spark.register(spark)
             try:
                 list(measure(spark, warm, directory))
