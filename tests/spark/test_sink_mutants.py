@@ -1,0 +1,166 @@
+"""The oracle catches sinks that are wrong: without that, nothing it says about ours would count.
+
+Each broken sink is one that is written in practice. Each goes through a scenario that our sink passes.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+import pytest
+from delta.tables import DeltaTable as Delta
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+
+from gazette_spark.failpoints import FAILPOINT_VARIABLE, failpoint
+from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, Write, decide
+from gazette_spark.query_checkpoint import offsets_path, parse_offsets
+from tests.spark.conftest import APP_ID, FileStream
+
+WriteBatch = Callable[[DataFrame, int], None]
+
+
+def appended(df: DataFrame, stream: FileStream, **options: object) -> None:
+    """One Delta append."""
+    df.write.format("delta").mode("append").options(**options).save(str(stream.table))
+
+
+def ours(stream: FileStream) -> WriteBatch:
+    """The real one."""
+    return stream.sink()
+
+
+def batch_id_only(stream: FileStream) -> WriteBatch:
+    """Delta's own recipe for foreachBatch: a stable app id, and the batch id as its version."""
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        appended(df, stream, txnAppId=APP_ID, txnVersion=batch_id)
+        failpoint("sink.after_write")
+
+    return write
+
+
+def query_id_as_app_id(stream: FileStream) -> WriteBatch:
+    """The same with an app id that is new with each query checkpoint, as Delta's streaming sink has it."""
+    app_id = str(uuid.uuid4())
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        appended(df, stream, txnAppId=app_id, txnVersion=batch_id)
+        failpoint("sink.after_write")
+
+    return write
+
+
+def no_txn(stream: FileStream) -> WriteBatch:
+    """An append and nothing else."""
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        appended(df, stream)
+        failpoint("sink.after_write")
+
+    return write
+
+
+def two_commits(stream: FileStream) -> WriteBatch:
+    """Rows in one commit, the ledger in the next. It compares offsets as it should."""
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        end = planned(stream, batch_id)
+        begin = planned(stream, batch_id - 1) if batch_id else ()
+        batch = Batch("t", APP_ID, "q", batch_id, begin, end)  # type: ignore[arg-type]
+        entry = newest_entry(stream)
+        state = LedgerState(entry, previous=entry.parent if entry else None)
+        decision = decide(state, batch, attempt=uuid.uuid4().hex)
+        if isinstance(decision, Write):
+            appended(df, stream)
+            failpoint("sink.after_write")
+            nothing = df.limit(0)
+            appended(
+                nothing, stream, txnAppId=APP_ID, txnVersion=batch_id, userMetadata=decision.entry.to_json()
+            )
+
+    return write
+
+
+def planned(stream: FileStream, batch_id: int) -> object:
+    """Where a batch ends, as the query checkpoint says."""
+    path = offsets_path(str(stream.checkpoint), batch_id)
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - a path as Spark has it
+        return parse_offsets(file.read(), path)
+
+
+def newest_entry(stream: FileStream) -> LedgerEntry | None:
+    """The table's newest entry, if there is a table."""
+    return stream.sink().ledger(stream.spark) if Delta.isDeltaTable(stream.spark, str(stream.table)) else None
+
+
+def crash_after_the_write(
+    stream: FileStream, make: Callable[[FileStream], WriteBatch], monkeypatch: object
+) -> None:
+    """Die between the write of a batch and Spark's record of it, then go on."""
+    assert isinstance(monkeypatch, pytest.MonkeyPatch)
+    stream.append(20)
+    monkeypatch.setenv(FAILPOINT_VARIABLE, "sink.after_write:2:raise")
+    with pytest.raises(StreamingQueryException, match=r"sink\.after_write"):
+        stream.run_batches(make(stream), maxBytesPerTrigger=50)
+    monkeypatch.delenv(FAILPOINT_VARIABLE)
+    stream.run_batches(make(stream), maxBytesPerTrigger=50)
+
+
+def lose_the_checkpoint(
+    stream: FileStream, make: Callable[[FileStream], WriteBatch], monkeypatch: object
+) -> None:
+    """Start again without a query checkpoint, with batches of another size."""
+    stream.append(20)
+    stream.run_batches(make(stream), maxBytesPerTrigger=50)
+    stream.lose_checkpoint()
+    stream.append(20)
+    resumed = stream.sink().resume_offsets(stream.spark) or "earliest"
+    stream.run_batches(make(stream), maxBytesPerTrigger=90, startingOffsets=resumed)
+
+
+SCENARIOS = [
+    pytest.param(crash_after_the_write, id="crash after the write"),
+    pytest.param(lose_the_checkpoint, id="checkpoint lost"),
+]
+
+MUTANTS = [
+    pytest.param(batch_id_only, lose_the_checkpoint, "lost", id="batch id only loses rows"),
+    pytest.param(query_id_as_app_id, lose_the_checkpoint, "duplicated", id="query id as app id doubles rows"),
+    pytest.param(no_txn, crash_after_the_write, "duplicated", id="no txn doubles rows"),
+    pytest.param(two_commits, crash_after_the_write, "duplicated", id="two commits double rows"),
+]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_our_sink_passes(
+    stream: FileStream, scenario: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing lost, nothing doubled, every version consistent."""
+    scenario(stream, ours, monkeypatch)
+    assert stream.assert_exact().rows in (20, 40)
+
+
+@pytest.mark.parametrize(("make", "scenario", "fault"), MUTANTS)
+def test_the_oracle_catches_a_broken_sink(
+    stream: FileStream,
+    make: Callable[[FileStream], WriteBatch],
+    scenario: Callable[..., None],
+    fault: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It counts what was lost or doubled, and sees that rows and recorded offsets part."""
+    scenario(stream, make, monkeypatch)
+    verdict = stream.verdict()
+    assert getattr(verdict, fault) > 0
+    assert any(violation.startswith("I4") for violation in verdict.violations)
+
+
+def test_the_oracle_sees_two_commits_even_without_a_crash(stream: FileStream) -> None:
+    """Rows and offsets that are not in one commit disagree at the version in between."""
+    stream.append(20)
+    stream.run_batches(two_commits(stream), maxBytesPerTrigger=50)
+    verdict = stream.verdict()
+    assert (verdict.lost, verdict.duplicated, verdict.altered) == (0, 0, 0)
+    assert {violation[:2] for violation in verdict.violations} == {"I4"}
