@@ -35,7 +35,7 @@ EXIT_STATUS = 70
 
 _hits: dict[str, int] = {}
 """Calls of the armed point, by the variable's text: a point is reached from far-apart places of one
-process that share nothing else. Arming another point starts a new count."""
+process that share nothing else. Counting starts anew for another text, and after a call without one."""
 
 
 @dataclass(eq=False)
@@ -76,6 +76,7 @@ def failpoint(name: str) -> None:
     """Fail here if the environment asks for it."""
     text = os.environ.get(FAILPOINT_VARIABLE)
     if not text:
+        _hits.clear()
         return
     armed = Failpoint.parse(text)
     if armed.name != name:

@@ -55,6 +55,16 @@ def test_raises_at_the_nth_call_only(monkeypatch: pytest.MonkeyPatch) -> None:
     failpoint("test.nth")
 
 
+def test_counts_anew_when_armed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tests in one process that arm the same point both see it fail."""
+    for _ in range(2):
+        monkeypatch.setenv(FAILPOINT_VARIABLE, "test.again:1:raise")
+        with pytest.raises(FailpointError):
+            failpoint("test.again")
+        monkeypatch.delenv(FAILPOINT_VARIABLE)
+        failpoint("any")
+
+
 @pytest.mark.parametrize(
     ("action", "status"),
     [("exit", EXIT_STATUS), ("kill", -signal.SIGKILL), ("kill_group", -signal.SIGKILL)],
