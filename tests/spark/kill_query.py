@@ -1,40 +1,59 @@
-"""The driver that kill tests kill: one query from journals into a table, described by a JSON file."""
+"""The driver that kill tests kill: one query from journals into a table, described by a JSON file.
+
+It gets everything ready, then waits for a file to appear, so that the slow part of a driver's life can
+be over before its turn has come.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
+from pyspark.sql import DataFrame, SparkSession
+
 from gazette_spark import register
+from gazette_spark.delta_table import DeltaTable
 from gazette_spark.sink import DeltaSink
 from gazette_spark.testing.local_spark import local_spark
 
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-"""This JVM lives for seconds: what it saves at start counts, what it would gain later does not."""
+
+def wake_delta(spark: SparkSession, directory: Path) -> None:
+    """Write, read and describe a table of no importance: a JVM's first Delta commit takes ten seconds."""
+    target = DeltaTable(path=str(directory), table=None)
+    spark.range(1).write.format("delta").mode("overwrite").save(str(directory))
+    target.history(spark, 1)
+    target.check(spark, "/nowhere")
 
 
-def main(settings: dict[str, str]) -> None:
-    """Run until killed, or to the journals' present ends."""
-    conf = {"spark.driver.extraJavaOptions": QUICK_START, "spark.sql.streaming.minBatchesToRetain": "5"}
-    if classes := settings.get("classes"):
-        conf["spark.driver.extraClassPath"] = classes
-        conf["spark.hadoop.fs.AbstractFileSystem.file.impl"] = "gazette_spark.testing.KillAtRename"
-    spark = local_spark(Path(settings["scratch"]), conf=conf)
-    register(spark)
-    rows = (
+def read_journals(spark: SparkSession, settings: dict[str, str]) -> DataFrame:
+    """Return the journals as a stream."""
+    return (
         spark.readStream.format("gazette")
         .option("brokerAddress", settings["endpoint"])
         .option("startingOffsets", "earliest")
         .option("maxBytesPerTrigger", settings["max_bytes"])
         .load(settings["journals"])
     )
+
+
+def main(settings: dict[str, str]) -> None:
+    """Run until killed, or to the journals' present ends."""
+    conf = {
+        "spark.driver.extraClassPath": settings["classes"],
+        "spark.hadoop.fs.AbstractFileSystem.file.impl": "gazette_spark.testing.KillAtRename",
+        "spark.sql.streaming.minBatchesToRetain": "5",
+    }
+    spark = local_spark(Path(settings["scratch"]), conf=conf)
+    register(spark)
+    rows = read_journals(spark, settings)
+    wake_delta(spark, Path(settings["scratch"]) / "woken")
+    while not Path(settings["go"]).exists():
+        time.sleep(0.02)
     sink = DeltaSink(settings["app_id"], path=settings["table"])
     trigger = {"availableNow": True} if settings["until"] == "end" else {"processingTime": "0 seconds"}
-    query = sink.start(rows, checkpoint=settings["checkpoint"], **trigger)
-    sys.stdout.write("query started\n")
-    sys.stdout.flush()
-    query.awaitTermination()
+    sink.start(rows, checkpoint=settings["checkpoint"], **trigger).awaitTermination()
     spark.stop()
 
 
