@@ -151,6 +151,16 @@ class AuthError(GazetteError):
 
 
 @dataclass(eq=False)
+class TokenError(GazetteError):
+    """A bearer token does not verify. Its text never holds the token or a key."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+@dataclass(eq=False)
 class UnavailableError(GazetteError):
     """The broker could not be reached, or did not answer within the deadline."""
 

@@ -1,0 +1,236 @@
+"""Bearer tokens of the Gazette protocol: what one claims, and how it is signed and verified.
+
+A token is a JWT signed by HMAC. It claims capabilities, as a bit mask, on the journals that a selector
+matches, until a time. Signing uses HS256 and the first key; verification takes HS256 and HS384 by any
+key, so that keys can be rotated: a new key is added last everywhere, moved first, and then the old one
+dropped. Gazette's own brokers and tools do the same.
+
+Keys and tokens are secrets: no text or ``repr`` made here holds either. Everything here is a function of
+its arguments; the time is one of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntFlag
+from typing import Any
+
+import jwt
+
+from gazette_spark.errors import OptionError, ProtocolError, TokenError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.labels import NAME, label_set, validate_selector
+
+LEEWAY_S = 5.0
+"""Seconds by which the clocks of signer and verifier may differ."""
+
+LIFETIME_S = 3600.0
+"""Seconds a token of a read, an append or a listing is valid; of an apply, :data:`APPLY_LIFETIME_S`."""
+
+APPLY_LIFETIME_S = 60.0
+
+MAX_TOKEN_CHARS = 64 << 10
+"""A longer one is refused unread."""
+
+ALLOW_MISSING = b"\0"
+"""The one-byte key ``AA==``: not a key, but the wish that calls without a token pass."""
+
+_LABEL_FIELDS = ("name", "value", "prefix")
+_VERIFIED_ALGORITHMS = ["HS256", "HS384"]
+_SIGNATURE_ONLY: Any = {
+    f"verify_{claim}": False for claim in ("exp", "iat", "nbf", "aud", "iss", "sub", "jti")
+}
+# Times are checked by us, against a clock that is an argument; Gazette does not look at the others.
+_KEYS_FORM = "base64 keys separated by commas or blanks; the first signs, all verify"
+
+
+class Capability(IntFlag):
+    """What a token allows. Applications have the bits from 65,536 up."""
+
+    LIST = 2
+    APPLY = 4
+    READ = 8
+    APPEND = 16
+    REPLICATE = 32
+    ALL = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a token says."""
+
+    capability: int
+    """Bit mask of :class:`Capability`."""
+    selector: pb.LabelSelector
+    """Journals it is about, matched against their labels and ``name``; an empty one matches all."""
+    expires_at: float = 0.0
+    """Unix seconds; set by :meth:`KeySet.verify`."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.capability <= Capability.ALL:
+            raise ProtocolError("Claims.Capability", f"{self.capability} does not fit 32 bits")
+        validate_selector(self.selector, "Claims.Selector")
+
+    def allows(self, needed: int) -> bool:
+        """Return whether every needed capability is among them."""
+        return self.capability & needed == needed
+
+
+def journal_claims(capability: int, journal: str) -> Claims:
+    """Return the claims a call about one journal needs; its name may carry a ``;meta`` suffix."""
+    name = journal.partition(";")[0]
+    return Claims(capability, pb.LabelSelector(include=label_set({NAME: name})))
+
+
+@dataclass(frozen=True, slots=True)
+class KeySet:
+    """Keys that sign and verify. Immutable; its ``repr`` counts them and shows none."""
+
+    keys: tuple[bytes, ...] = field(repr=False)
+    """At least one. The first signs."""
+    allow_missing: bool = False
+    """Whether a broker lets calls without a token pass."""
+
+    def __repr__(self) -> str:
+        return f"KeySet({len(self.keys)} keys, allow_missing={self.allow_missing})"
+
+    @classmethod
+    def parse(cls, text: str, option: str = "authKeys") -> KeySet:
+        """Return the keys of ``text``, as ``BROKER_AUTH_KEYS`` has them: padded base64, the first signs.
+
+        Raises:
+            OptionError: a key is not base64, or there is none. Names its index and never its text.
+        """
+        keys = [
+            _decode_key(key, index, option) for index, key in enumerate(re.split(r"[\s,]+", text.strip(" ,")))
+        ]
+        real = tuple(key for key in keys if key != ALLOW_MISSING)
+        if not real:
+            raise OptionError(option, "no key", _KEYS_FORM)
+        return cls(real, allow_missing=len(real) < len(keys))
+
+    def sign(self, claims: Claims, *, now: float, lifetime_s: float = LIFETIME_S) -> str:
+        """Return a token with the claims, valid from ``now`` (Unix seconds) for ``lifetime_s``."""
+        payload = {
+            "cap": int(claims.capability),
+            "sel": _selector_json(claims.selector),
+            "exp": int(now + lifetime_s),
+            "iat": int(now),
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", jwt.warnings.InsecureKeyLengthWarning)
+            return jwt.encode(payload, self.keys[0], algorithm="HS256")
+
+    def verify(self, token: str, *, now: float) -> Claims:
+        """Return what the token claims.
+
+        Args:
+            token: without ``Bearer``.
+            now: Unix seconds; times in the token may be off by :data:`LEEWAY_S`.
+
+        Raises:
+            TokenError: it is malformed, signed by none of the keys, expired, or not valid yet.
+        """
+        payload = self._payload(token)
+        expires_at = _time(payload, "exp")
+        if expires_at is None:
+            raise TokenError("token has invalid claims: exp claim is required")
+        if now > expires_at + LEEWAY_S:
+            raise TokenError("token has invalid claims: token is expired")
+        for name, problem in (("iat", "token used before issued"), ("nbf", "token is not valid yet")):
+            if (at := _time(payload, name)) is not None and now < at - LEEWAY_S:
+                raise TokenError(f"token has invalid claims: {problem}")
+        return Claims(_capability(payload), _selector_of(payload.get("sel")), expires_at)
+
+    def _payload(self, token: str) -> Mapping[str, Any]:
+        if len(token) > MAX_TOKEN_CHARS:
+            raise TokenError(f"token is malformed: it has {len(token)} characters")
+        for key in self.keys:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", jwt.warnings.InsecureKeyLengthWarning)
+                    return jwt.decode(
+                        token,
+                        key,
+                        algorithms=_VERIFIED_ALGORITHMS,
+                        options=_SIGNATURE_ONLY,
+                    )
+            except jwt.InvalidSignatureError:
+                continue
+            except jwt.InvalidAlgorithmError:
+                raise TokenError("token signature is invalid: signing method is invalid") from None
+            except jwt.InvalidTokenError:
+                raise TokenError("token is malformed") from None
+        raise TokenError("token signature is invalid: no configured key verifies it")
+
+
+def _decode_key(text: str, index: int, option: str) -> bytes:
+    try:
+        key = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise OptionError(option, f"a key at index {index} that is not base64", _KEYS_FORM) from None
+    if not key:
+        raise OptionError(option, f"an empty key at index {index}", _KEYS_FORM)
+    return key
+
+
+def _selector_json(selector: pb.LabelSelector) -> dict[str, Any]:
+    return {
+        part: {"labels": [_label_json(label) for label in getattr(selector, part).labels] or None}
+        for part in ("include", "exclude")
+    }
+
+
+def _label_json(label: pb.Label) -> dict[str, Any]:
+    return {name: value for name in _LABEL_FIELDS if (value := getattr(label, name))}
+
+
+def _selector_of(value: object) -> pb.LabelSelector:
+    try:
+        parts = {part: _labels_of(_entry(value, part)) for part in ("include", "exclude")}
+        selector = pb.LabelSelector(**{part: labels for part, labels in parts.items() if labels.labels})
+        validate_selector(selector, "Claims.Selector")
+    except (ProtocolError, TypeError) as error:
+        raise TokenError(f"token is malformed: sel: {error}") from None
+    return selector
+
+
+def _labels_of(value: object) -> pb.LabelSet:
+    labels = _entry(value, "labels")
+    if not isinstance(labels, list | None):
+        raise TypeError("labels are not a list")
+    return pb.LabelSet(
+        labels=[
+            pb.Label(**{name: found for name in _LABEL_FIELDS if (found := _entry(label, name)) is not None})
+            for label in labels or []
+        ]
+    )
+
+
+def _entry(value: object, name: str) -> Any:  # noqa: ANN401 - parsed JSON
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise TypeError(f"expected an object with {name!r}")
+    return value.get(name)
+
+
+def _capability(payload: Mapping[str, Any]) -> int:
+    value = payload.get("cap", 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= Capability.ALL:
+        raise TokenError("token is malformed: cap is not an unsigned 32-bit integer")
+    return value
+
+
+def _time(payload: Mapping[str, Any], name: str) -> float | None:
+    value = payload.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TokenError(f"token is malformed: {name} is not a number")
+    return float(value)
