@@ -18,6 +18,9 @@ from gazette_spark.delta_table import DeltaTable
 from gazette_spark.sink import DeltaSink
 from gazette_spark.testing.local_spark import local_spark
 
+GO_TIMEOUT_S = 600.0
+"""Longest a driver waits for its turn; the one before it runs for less than a minute."""
+
 
 def wake_delta(spark: SparkSession, directory: Path) -> None:
     """Write, read and describe a table of no importance: a JVM's first Delta commit takes ten seconds."""
@@ -38,6 +41,15 @@ def read_journals(spark: SparkSession, settings: dict[str, str]) -> DataFrame:
     )
 
 
+def await_go(path: Path) -> None:
+    """Wait for the file that says it is this driver's turn; a driver whose parent is gone ends here."""
+    deadline = time.monotonic() + GO_TIMEOUT_S
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{path} did not appear within {GO_TIMEOUT_S:g} s")
+        time.sleep(0.02)
+
+
 def main(settings: dict[str, str]) -> None:
     """Run until killed, or to the journals' present ends."""
     conf = {
@@ -49,8 +61,7 @@ def main(settings: dict[str, str]) -> None:
     register(spark)
     rows = read_journals(spark, settings)
     wake_delta(spark, Path(settings["scratch"]) / "woken")
-    while not Path(settings["go"]).exists():
-        time.sleep(0.02)
+    await_go(Path(settings["go"]))
     sink = DeltaSink(settings["app_id"], path=settings["table"])
     trigger = {"availableNow": True} if settings["until"] == "end" else {"processingTime": "0 seconds"}
     sink.start(rows, checkpoint=settings["checkpoint"], **trigger).awaitTermination()
