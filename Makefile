@@ -69,9 +69,9 @@ test-protobuf: install ## Load and round-trip the generated stubs on protobuf 5.
 
 .PHONY: test-spark
 test-spark: install jvm broker-binaries ## The tests that need a JVM or the real broker
-	@$(WITH_JAVA) $(BIN)/pytest tests/conformance tests/notebooks tests/spark
+	@$(WITH_JAVA) PYTEST=$(BIN)/pytest sh .ci/side_by_side.sh
 
-# One after the other, even under `make -j`: the last output is the last test run's summary.
+# One after the other, even under `make -j`: the last output is the last test runs' summary.
 .PHONY: test
 test: ## Install what is needed and run the whole suite
 	@$(MAKE) --no-print-directory install

@@ -78,9 +78,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a JVM: everything under tests/spark, and every user of ``spark``."""
+    """Mark what needs a JVM: tests/spark, tests/notebooks, and every user of ``spark``."""
     for item in items:
-        if "tests/spark" in item.path.as_posix() or "spark" in getattr(item, "fixturenames", ()):
+        if item.path.parent.name in ("spark", "notebooks") or "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
 
 
