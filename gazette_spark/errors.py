@@ -147,7 +147,10 @@ class AuthError(GazetteError):
     problem: str
 
     def __str__(self) -> str:
-        return f"broker {self.endpoint}: not authorized: {self.problem}"
+        return (
+            f"broker {self.endpoint}: not authorized: {self.problem}. Check the token or the keys that "
+            "sign it (options token and auth_keys, or BROKER_AUTH_TOKEN and BROKER_AUTH_KEYS)"
+        )
 
 
 @dataclass(eq=False)

@@ -2,8 +2,9 @@
 
 from gazette_spark.client.append import Appender, AppendResult
 from gazette_spark.client.client import Client
+from gazette_spark.client.credentials import TlsOptions
 from gazette_spark.client.fragments import Chunk
 from gazette_spark.client.list import ListedFragment
 from gazette_spark.client.retry_reader import RetryReader
 
-__all__ = ["AppendResult", "Appender", "Chunk", "Client", "ListedFragment", "RetryReader"]
+__all__ = ["AppendResult", "Appender", "Chunk", "Client", "ListedFragment", "RetryReader", "TlsOptions"]

@@ -26,6 +26,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import validate_journal_name
 from gazette_spark.protocol.labels import format_selector, validate_label_set, validate_selector
+from gazette_spark.protocol.tokens import Capability, journal_claims
 
 MAX_CONTENT_BYTES = 1 << 20
 """Content of a message: brokers take 4 MiB by default, and smaller ones overlap better."""
@@ -192,9 +193,11 @@ class Appender:
 
     def _put(self, message: pb.AppendRequest, *, last: bool = False) -> None:
         if self._call is None:
+            claims = journal_claims(Capability.APPEND, self.options.journal)
+            metadata = self._connection.metadata(claims)
             self._outbox.put(self.options.request())
             self._call = self._connection.stub().Append.future(
-                iter(self._outbox), timeout=self._timeout_s, metadata=self._connection.metadata
+                iter(self._outbox), timeout=self._timeout_s, metadata=metadata
             )
             self._call.add_done_callback(lambda _: self._outbox.drop())
         if not self._outbox.put(message, last=last):

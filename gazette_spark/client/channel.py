@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +24,7 @@ import grpc
 import httpx
 from grpc.experimental import ChannelOptions
 
+from gazette_spark.client.credentials import ANONYMOUS, Credentials, Metadata, TlsOptions
 from gazette_spark.errors import (
     AuthError,
     BrokerError,
@@ -34,6 +35,7 @@ from gazette_spark.errors import (
     UnavailableError,
 )
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
+from gazette_spark.protocol.tokens import LIFETIME_S, Claims
 
 MAX_RECEIVE_BYTES = 16 << 20
 """Largest message taken from a broker, as in Gazette's own client."""
@@ -86,10 +88,10 @@ def _bad_endpoint(text: str) -> OptionError:
     return OptionError("brokerAddress", repr(shown), "a URL such as http://localhost:8080")
 
 
-def rpc_error(endpoint: str, error: grpc.RpcError) -> GazetteError:
-    """Return the package's error for a failed call."""
+def rpc_error(endpoint: str, error: grpc.RpcError, masked: Callable[[str], str]) -> GazetteError:
+    """Return the package's error for a failed call, its text as ``masked`` gives it."""
     code: grpc.StatusCode = error.code()
-    details = error.details() or _NO_DETAILS
+    details = masked(error.details() or _NO_DETAILS)
     match code:
         case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
             return AuthError(endpoint, details)
@@ -112,11 +114,21 @@ class Connection:
     likely a wrong address than a restart, and is given ``connect_timeout_s`` only.
     """
 
-    def __init__(self, endpoint: str, *, connect_timeout_s: float, token: str | None) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        connect_timeout_s: float,
+        credentials: Credentials = ANONYMOUS,
+        tls: TlsOptions | None = None,
+    ) -> None:
         self.endpoint = Endpoint.parse(endpoint)
+        if tls is not None and not self.endpoint.secure:
+            raise OptionError("tls", f"certificates for {endpoint!r}", "a broker address with https://")
         self.connect_timeout_s = connect_timeout_s
         self.contacted = False
-        self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {token}"),) if token else ()
+        self._credentials = credentials
+        self._tls = tls
         self._lock = threading.Lock()
         self._idle: list[grpc.Channel] = []
         self._shared: grpc.Channel | None = None
@@ -126,6 +138,14 @@ class Connection:
 
     def __repr__(self) -> str:
         return f"Connection({self.endpoint.text!r})"
+
+    def metadata(self, claims: Claims, lifetime_s: float = LIFETIME_S) -> Metadata:
+        """Return what to send with one call, which claims ``claims``; never kept for the next one."""
+        return self._credentials.metadata(claims, lifetime_s)
+
+    def rpc_error(self, error: grpc.RpcError) -> GazetteError:
+        """Return the package's error for a failed call; tokens in its text are masked."""
+        return rpc_error(self.endpoint.text, error, self._credentials.masked)
 
     def patience_s(self, timeout_s: float) -> float:
         """Return the seconds to go on trying within ``timeout_s``."""
@@ -180,7 +200,7 @@ class Connection:
         try:
             yield
         except grpc.RpcError as error:
-            translated = rpc_error(self.endpoint.text, error)
+            translated = self.rpc_error(error)
             if not isinstance(translated, UnavailableError):
                 self.contacted = True
             raise translated from None
@@ -199,7 +219,8 @@ class Connection:
     def _new_channel(self) -> grpc.Channel:
         options = _channel_options(self.connect_timeout_s)
         if self.endpoint.secure:
-            return grpc.secure_channel(self.endpoint.target, grpc.ssl_channel_credentials(), options)
+            credentials = (self._tls or TlsOptions()).channel_credentials()
+            return grpc.secure_channel(self.endpoint.target, credentials, options)
         return grpc.insecure_channel(self.endpoint.target, options)
 
 

@@ -6,21 +6,24 @@ most ``timeout_s``. It has not many connections: one for all calls but reads, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import NoReturn, Self, TypeVar
 
-from gazette_spark.client import heads, retry
+from gazette_spark.client import environment, heads, retry
 from gazette_spark.client import list as listing
 from gazette_spark.client.append import Appender, AppendOptions, AppendResult, Content
 from gazette_spark.client.channel import Connection
+from gazette_spark.client.credentials import Credentials, TlsOptions
 from gazette_spark.client.list import FragmentsOptions, ListedFragment
 from gazette_spark.client.read import ReadOptions
 from gazette_spark.client.retry_reader import RetryReader
 from gazette_spark.errors import GazetteError, OptionError, SuspendedError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import validate_journal_name
+from gazette_spark.protocol.tokens import KeySet
 
 T = TypeVar("T")
 
@@ -44,6 +47,8 @@ class Client:
         connect_timeout_s: float = 10.0,
         fragment_root: str | None = None,
         token: str | None = None,
+        auth_keys: str | KeySet | None = None,
+        tls: TlsOptions | None = None,
     ) -> None:
         """Make a client; no connection is made yet.
 
@@ -53,7 +58,13 @@ class Client:
             idle_timeout_s: seconds after which a silent stream is opened again.
             connect_timeout_s: seconds to reach a broker that has never been reached.
             fragment_root: folder behind the journals' ``file://`` stores, if this host has it.
-            token: sent with each call.
+            token: sent with each call; cannot be renewed.
+            auth_keys: keys shared with the brokers, as in ``BROKER_AUTH_KEYS``: each call gets a token of its
+                own, signed with the first. They win over ``token``.
+            tls: certificates of an ``https://`` endpoint; by default the public authorities' count.
+
+        Raises:
+            OptionError: an argument is not as described. Secrets are not shown.
         """
         for name, value in (
             ("timeout_s", timeout_s),
@@ -65,7 +76,25 @@ class Client:
         self.fragment_root = fragment_root
         self._timeout_s = timeout_s
         self._idle_timeout_s = idle_timeout_s
-        self._connection = Connection(endpoint, connect_timeout_s=connect_timeout_s, token=token)
+        keys = KeySet.parse(auth_keys, "auth_keys") if isinstance(auth_keys, str) else auth_keys
+        credentials = Credentials(token, keys)
+        self._connection = Connection(
+            endpoint, connect_timeout_s=connect_timeout_s, credentials=credentials, tls=tls
+        )
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] = os.environ) -> Self:
+        """Return the client that the environment describes, in the variables that ``gazctl`` reads.
+
+        ``BROKER_ADDRESS`` (by default ``http://localhost:8080``), ``BROKER_AUTH_KEYS``,
+        ``BROKER_AUTH_TOKEN``, ``BROKER_TRUSTED_CA_FILE``, ``BROKER_CERT_FILE`` and
+        ``BROKER_CERT_KEY_FILE``; an empty one is as none.
+
+        Raises:
+            OptionError: names the variable.
+        """
+        with environment.errors():
+            return cls(**environment.arguments(env))
 
     def __repr__(self) -> str:
         return f"Client({self.endpoint!r})"

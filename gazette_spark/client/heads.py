@@ -9,6 +9,7 @@ from gazette_spark.client.channel import Connection
 from gazette_spark.client.status import read_status_error
 from gazette_spark.errors import GazetteError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.tokens import Capability, journal_claims
 
 CALLS_IN_FLIGHT = 64
 """Head calls open at a time: the broker's latency is hidden, its stream limit not reached."""
@@ -21,7 +22,8 @@ class HeadCall:
         self.journal = journal
         self._connection = connection
         request = pb.ReadRequest(journal=journal, offset=-1, metadata_only=True)
-        self._answers = connection.stub().Read(request, timeout=timeout_s, metadata=connection.metadata)
+        metadata = connection.metadata(journal_claims(Capability.READ, journal))
+        self._answers = connection.stub().Read(request, timeout=timeout_s, metadata=metadata)
 
     def take(self) -> int:
         """Return the write head.

@@ -14,6 +14,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import validate_journal_name, validate_journal_spec
 from gazette_spark.protocol.labels import NAME, label_set, parse_selector, validate_selector
+from gazette_spark.protocol.tokens import APPLY_LIFETIME_S, Capability, Claims, journal_claims
 
 MAX_PAGE = 10_000
 """Fragments a broker gives at once, at most."""
@@ -37,9 +38,10 @@ def list_journals(
     wanted = parse_selector(selector) if isinstance(selector, str) else selector
     validate_selector(wanted)
     journals: list[pb.ListResponse.Journal] = []
+    metadata = connection.metadata(Claims(Capability.LIST, wanted))
     with connection.errors():
         for page in connection.stub().List(
-            pb.ListRequest(selector=wanted), timeout=timeout_s, metadata=connection.metadata
+            pb.ListRequest(selector=wanted), timeout=timeout_s, metadata=metadata
         ):
             check_status(page.status, "")
             journals.extend(page.journals)
@@ -76,9 +78,10 @@ def apply_changes(
     connection: Connection, changes: Sequence[pb.ApplyRequest.Change], *, timeout_s: float
 ) -> int:
     """Apply all changes or none; return the revision."""
+    metadata = connection.metadata(Claims(Capability.APPLY, pb.LabelSelector()), APPLY_LIFETIME_S)
     with connection.errors():
         response = connection.stub().Apply(
-            pb.ApplyRequest(changes=changes), timeout=timeout_s, metadata=connection.metadata
+            pb.ApplyRequest(changes=changes), timeout=timeout_s, metadata=metadata
         )
     names = ", ".join(change.upsert.name or change.delete for change in changes[:3])
     check_status(response.status, names if len(changes) <= 3 else f"{names}, …")
@@ -122,10 +125,12 @@ def list_fragments(
         page_limit=min(limit, MAX_PAGE),
         signatureTTL=_duration(options.signature_ttl_s),
     )
+    claims = journal_claims(Capability.READ, options.journal)
     listed: list[ListedFragment] = []
     while True:
+        metadata = connection.metadata(claims)
         with connection.errors():
-            page = connection.stub().ListFragments(request, timeout=timeout_s, metadata=connection.metadata)
+            page = connection.stub().ListFragments(request, timeout=timeout_s, metadata=metadata)
         check_status(page.status, options.journal)
         listed.extend(ListedFragment(Fragment.from_pb(each.spec), each.signed_url) for each in page.fragments)
         if page.next_page_token == 0 or (limit and len(listed) >= limit):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from gazette_spark.client.channel import Connection, cancel, rpc_error
+from gazette_spark.client.channel import Connection, cancel
 from gazette_spark.client.fragments import Chunk, without_query
 from gazette_spark.client.status import read_status_error
 from gazette_spark.errors import BrokerError, CorruptFragmentError, GazetteError, ProtocolError
@@ -22,6 +22,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import validate_journal_name
+from gazette_spark.protocol.tokens import Capability, journal_claims
 
 _CORRUPT_TEXTS = (
     "eof",
@@ -168,9 +169,8 @@ class ReadStream:
     def __init__(self, connection: Connection, request: pb.ReadRequest, timeout_s: float) -> None:
         self._connection = connection
         self._channel: grpc.Channel | None = connection.lease()
-        self._call = pb_grpc.JournalStub(self._channel).Read(
-            request, timeout=timeout_s, metadata=connection.metadata
-        )
+        metadata = connection.metadata(journal_claims(Capability.READ, request.journal))
+        self._call = pb_grpc.JournalStub(self._channel).Read(request, timeout=timeout_s, metadata=metadata)
 
     def messages(self) -> Iterator[pb.ReadResponse]:
         """Yield the stream's messages; its failure is raised as one of the package's errors."""
@@ -179,7 +179,7 @@ class ReadStream:
                 self._connection.contacted = True
                 yield message
         except grpc.RpcError as error:
-            raise rpc_error(self._connection.endpoint.text, error) from None
+            raise self._connection.rpc_error(error) from None
 
     def cancel(self) -> None:
         """End the call, from any thread."""

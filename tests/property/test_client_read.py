@@ -154,7 +154,7 @@ sizes = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 def reader_of(model: Model, options: ReadOptions, root: str | None) -> RetryReader:
     """Return a reader for which no time passes."""
     return RetryReader(
-        Connection("http://127.0.0.1:1", connect_timeout_s=1, token=None),
+        Connection("http://127.0.0.1:1", connect_timeout_s=1),
         options,
         timeout_s=60,
         idle_timeout_s=30,

@@ -6,6 +6,7 @@ import grpc
 import pytest
 
 from gazette_spark.client.channel import Connection, Endpoint, rpc_error
+from gazette_spark.client.credentials import Credentials
 from gazette_spark.errors import AuthError, BrokerError, ClosedError, OptionError, UnavailableError
 
 
@@ -77,7 +78,7 @@ class Failure(grpc.RpcError):
 )
 def test_codes(code: grpc.StatusCode, error: type[Exception]) -> None:
     """The broker's text is kept."""
-    translated = rpc_error("http://b:1", Failure(code))
+    translated = rpc_error("http://b:1", Failure(code), str)
     assert type(translated) is error
     assert "the reason" in str(translated)
     assert "http://b:1" in str(translated)
@@ -85,7 +86,7 @@ def test_codes(code: grpc.StatusCode, error: type[Exception]) -> None:
 
 def test_a_connection_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fork that goes on using it is told, instead of hanging in gRPC."""
-    connection = Connection("http://127.0.0.1:1", connect_timeout_s=1, token=None)
+    connection = Connection("http://127.0.0.1:1", connect_timeout_s=1)
     monkeypatch.setattr("os.getpid", lambda: -1)
     with pytest.raises(ClosedError, match="make one in each process"):
         connection.stub()
@@ -95,7 +96,7 @@ def test_a_connection_in_another_process(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_channels_of_closed_readers_are_used_again() -> None:
     """A few are kept; the rest and all later ones are closed."""
-    connection = Connection("http://127.0.0.1:1", connect_timeout_s=1, token="SECRET")
+    connection = Connection("http://127.0.0.1:1", connect_timeout_s=1, credentials=Credentials("SECRET"))
     first = connection.lease()
     connection.give_back(first)
     assert connection.lease() is first
