@@ -45,7 +45,7 @@ def append(context: ServiceContext, messages: Iterator[pb.AppendRequest], call: 
         request = _first_message(context, pump)
         if not await_revision(context, request.min_etcd_revision, call):
             raise JournalClosedError
-        resolved = resolve(context, request.journal)
+        resolved = resolve(context, request.journal, call.claims)
         journal = resolved.journal
         if journal is None:
             return _refusal(context, resolved.status)

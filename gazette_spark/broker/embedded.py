@@ -11,21 +11,24 @@ What it promises:
 * One broker at a time uses a root; a second one is refused.
 
 What it leaves out: replication and Etcd (it is the one broker of its cluster and primary of every
-journal), authorization, TLS, the HTTP gateway, ``max_append_rate``. It listens on the loopback
-interface unless told otherwise. It is for development and tests.
+journal), TLS, the HTTP gateway, ``max_append_rate``. It listens on the loopback interface unless told
+otherwise. It is for development and tests.
 """
 
 from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
 
+from gazette_spark.broker.authorizer import Authorizer
 from gazette_spark.broker.call import ServiceContext
+from gazette_spark.broker.call_watch import CallWatch
 from gazette_spark.broker.identity import BrokerIdentity
 from gazette_spark.broker.journal import JournalSettings, LiveJournal
 from gazette_spark.broker.persister import Persister
@@ -33,6 +36,7 @@ from gazette_spark.broker.registry import JournalRegistry
 from gazette_spark.broker.service import JournalService
 from gazette_spark.errors import OptionError
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
+from gazette_spark.protocol.tokens import KeySet
 
 PULSE_INTERVAL_S = 60.0
 """Gazette's own: within it an idle journal's first fragment is stored, and flush intervals are seen."""
@@ -55,6 +59,24 @@ RESERVED_THREADS = 64
 STOP_GRACE_S = 5.0
 """Time that calls in progress have to end when the broker stops."""
 
+_CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 0),  # A port in use is refused, not shared.
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """How a broker is run. Fields are arguments of :class:`EmbeddedBroker`."""
+
+    pulse_interval_s: float
+    min_append_rate: int
+    chunk_bytes: int
+    threads: int
+    fsync: bool
+    auth_keys: KeySet | None
+
 
 class EmbeddedBroker:
     """A running broker, or one about to be. Any thread may call anything; a context manager."""
@@ -70,6 +92,7 @@ class EmbeddedBroker:
         chunk_bytes: int = CHUNK_BYTES,
         threads: int = THREADS,
         fsync: bool = False,
+        auth_keys: str | KeySet | None = None,
     ) -> None:
         """Prepare a broker; entering it, or :meth:`start`, runs it.
 
@@ -83,12 +106,17 @@ class EmbeddedBroker:
             chunk_bytes: most content in one message of a read.
             threads: most threads serving calls; reads and watches use all but 64 of them, or half.
             fsync: force every append to the disk before it is answered.
+            auth_keys: keys that bearer tokens have to verify against, as ``BROKER_AUTH_KEYS`` has them;
+                None allows every call everything.
+
+        Raises:
+            OptionError: ``auth_keys`` are none.
         """
         self.root = Path(root)
         self.host = host
         self.port = port
-        self._options = (pulse_interval_s, min_append_rate, chunk_bytes, threads)
-        self._fsync = fsync
+        keys = KeySet.parse(auth_keys, "auth_keys") if isinstance(auth_keys, str) else auth_keys
+        self._options = _Options(pulse_interval_s, min_append_rate, chunk_bytes, threads, fsync, keys)
         self._lock = threading.Lock()
         self._running: _Running | None = None
 
@@ -138,51 +166,44 @@ class EmbeddedBroker:
     def _run(self) -> None:
         with self._lock:
             if self._running is None:
-                pulse_interval_s, min_append_rate, chunk_bytes, threads = self._options
-                self._running = _Running(
-                    self, pulse_interval_s, min_append_rate, chunk_bytes, threads, fsync=self._fsync
-                )
+                self._running = _Running(self, self._options)
 
 
 class _Running:
     """Everything a running broker owns."""
 
-    def __init__(
-        self,
-        broker: EmbeddedBroker,
-        pulse_interval_s: float,
-        min_append_rate: int,
-        chunk_bytes: int,
-        threads: int,
-        *,
-        fsync: bool,
-    ) -> None:
+    def __init__(self, broker: EmbeddedBroker, options: _Options) -> None:
         settings = JournalSettings(
-            root=broker.root, is_journal=lambda _name: False, fsync=fsync, on_sealed=self._on_sealed
+            root=broker.root, is_journal=lambda _name: False, fsync=options.fsync, on_sealed=self._on_sealed
         )
         self.registry = JournalRegistry(broker.root, settings)
-        self.persister = Persister(self.registry.journals, pulse_interval_s)
-        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="gazette-serve")
-        self.pumps = ThreadPoolExecutor(threads, thread_name_prefix="gazette-pump")
-        options = [
-            ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.so_reuseport", 0),  # A port in use is refused, not shared.
-        ]
-        self.server = grpc.server(self.pool, options=options)
+        self.persister = Persister(self.registry.journals, options.pulse_interval_s)
+        self.pool = ThreadPoolExecutor(options.threads, thread_name_prefix="gazette-serve")
+        self.pumps = ThreadPoolExecutor(options.threads, thread_name_prefix="gazette-pump")
+        self.watch = CallWatch()
+        self.server = grpc.server(self.pool, options=_CHANNEL_OPTIONS)
         try:
             broker.port = _bind(self.server, broker.host, broker.port)
-            identity = BrokerIdentity(self.registry.catalog.cluster_id, broker.endpoint)
-            service = ServiceContext(
-                self.registry, self.persister, identity, self.pumps, min_append_rate, chunk_bytes
-            )
-            max_streams = max(threads - RESERVED_THREADS, threads // 2)
+            service = self._service(broker, options)
+            max_streams = max(options.threads - RESERVED_THREADS, options.threads // 2)
             pb_grpc.add_JournalServicer_to_server(JournalService(service, max_streams), self.server)
             self.persister.start()
             self.server.start()
         except BaseException:
             self.stop()
             raise
+
+    def _service(self, broker: EmbeddedBroker, options: _Options) -> ServiceContext:
+        return ServiceContext(
+            registry=self.registry,
+            persister=self.persister,
+            identity=BrokerIdentity(self.registry.catalog.cluster_id, broker.endpoint),
+            pumps=self.pumps,
+            min_append_rate=options.min_append_rate,
+            chunk_bytes=options.chunk_bytes,
+            authorizer=Authorizer(options.auth_keys),
+            watch=self.watch,
+        )
 
     def _on_sealed(self, journal: LiveJournal) -> None:
         if journal.first_store is not None:
@@ -202,6 +223,7 @@ class _Running:
     def stop(self) -> None:
         self.registry.stop()
         self.server.stop(STOP_GRACE_S).wait()
+        self.watch.stop()
         # No thread may touch a file once the root is given up.
         self.pool.shutdown(wait=True)
         self.pumps.shutdown(wait=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gazette_spark.broker.append_fsm import is_readable
-from gazette_spark.broker.call import ServiceContext, resolve
+from gazette_spark.broker.call import Call, ServiceContext, resolve
 from gazette_spark.broker.fragment_store import open_store
 from gazette_spark.broker.journal import LiveJournal
 from gazette_spark.errors import ProtocolError
@@ -17,12 +17,12 @@ DEFAULT_PAGE = 1000
 """Fragments a page holds when the request does not say."""
 
 
-def list_fragments(context: ServiceContext, request: pb.FragmentsRequest) -> pb.FragmentsResponse:
+def list_fragments(context: ServiceContext, request: pb.FragmentsRequest, call: Call) -> pb.FragmentsResponse:
     """Serve one page of a journal's fragments."""
     validate_fragments_request(request)
     if request.HasField("header"):
         context.identity.check_proxied(request.header)
-    resolved = resolve(context, request.journal)
+    resolved = resolve(context, request.journal, call.claims)
     status, journal = resolved.status, resolved.journal
     if status == pb.OK and journal is not None and not is_readable(journal.spec):
         status = pb.NOT_ALLOWED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gazette_spark.broker.authorizer import check_change
 from gazette_spark.broker.call import Call, ServiceContext
 from gazette_spark.broker.state import Catalog, CatalogEntry
 from gazette_spark.protocol import labels
@@ -17,16 +18,17 @@ JOURNALS_PER_MESSAGE = 25
 def list_journals(context: ServiceContext, request: pb.ListRequest, call: Call) -> Iterator[pb.ListResponse]:
     """Serve a snapshot, or with ``watch`` one after each change until the client or the broker ends it."""
     validate_list_request(request)
-    selector = labels.expand_prefix(request.selector)
+    # Journals have to match what is asked for and what the caller may see.
+    selectors = [labels.expand_prefix(each) for each in (request.selector, call.claims.selector)]
     if not request.watch:
         catalog = context.registry.catalog
-        yield from _snapshot(context, catalog, select(catalog, selector))
+        yield from _snapshot(context, catalog, select(catalog, *selectors))
         return
-    yield from _watch(context, request, selector, call)
+    yield from _watch(context, request, selectors, call)
 
 
 def _watch(
-    context: ServiceContext, request: pb.ListRequest, selector: pb.LabelSelector, call: Call
+    context: ServiceContext, request: pb.ListRequest, selectors: list[pb.LabelSelector], call: Call
 ) -> Iterator[pb.ListResponse]:
     registry = context.registry
     call.wake_when_over(registry.wake)
@@ -36,7 +38,7 @@ def _watch(
     sent: tuple[int, int] | None = None
     while call.is_wanted():
         catalog = registry.catalog
-        entries = select(catalog, selector)
+        entries = select(catalog, *selectors)
         mark = (len(entries), max((entry.mod_revision for entry in entries), default=0))
         if mark != sent:
             sent = mark
@@ -47,14 +49,14 @@ def _watch(
             return
 
 
-def select(catalog: Catalog, selector: pb.LabelSelector) -> list[CatalogEntry]:
-    """Return the entries the selector matches, ascending by name."""
-    found = (
-        entry
-        for _, entry in sorted(catalog.journals.items())
-        if labels.selector_matches(selector, labels.labels_with_name(entry.spec))
-    )
-    return list(found)
+def select(catalog: Catalog, *selectors: pb.LabelSelector) -> list[CatalogEntry]:
+    """Return the entries that every selector matches, ascending by name."""
+
+    def is_selected(spec: pb.JournalSpec) -> bool:
+        named = labels.labels_with_name(spec)
+        return all(labels.selector_matches(selector, named) for selector in selectors)
+
+    return [entry for _, entry in sorted(catalog.journals.items()) if is_selected(entry.spec)]
 
 
 def _snapshot(
@@ -79,9 +81,11 @@ def _snapshot(
         yield response
 
 
-def apply_changes(context: ServiceContext, request: pb.ApplyRequest) -> pb.ApplyResponse:
+def apply_changes(context: ServiceContext, request: pb.ApplyRequest, call: Call) -> pb.ApplyResponse:
     """Serve one transaction: all changes, or none."""
     validate_apply_request(request)
+    for change in request.changes:
+        check_change(call.claims, change)
     revision = context.registry.apply(request.changes)
     if revision is None:
         header = context.header(routed=False)

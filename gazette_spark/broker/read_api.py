@@ -27,7 +27,7 @@ def read(context: ServiceContext, request: pb.ReadRequest, call: Call) -> Iterat
         context.identity.check_proxied(request.header)
     if not await_revision(context, request.min_etcd_revision, call):
         return
-    resolved = resolve(context, request.journal)
+    resolved = resolve(context, request.journal, call.claims)
     status, journal = resolved.status, resolved.journal
     if status == pb.OK and journal is not None and not is_readable(journal.spec):
         status = pb.NOT_ALLOWED
@@ -51,13 +51,13 @@ class ReadStream:
     journal: LiveJournal
     chunk_bytes: int
     is_wanted: Callable[[], bool]
-    """Whether the client still reads; asked while waiting for content."""
+    """Whether the client still reads, and still may; asked at each fragment, and while waiting for one."""
 
     def responses(self) -> Iterator[pb.ReadResponse]:
         """Yield metadata and chunks, without header."""
         request = self.request
         offset = request.offset
-        while (served := self._next_fragment(offset)) is not None:
+        while self.is_wanted() and (served := self._next_fragment(offset)) is not None:
             offset, fragment = served.resolution.offset, served.resolution.fragment
             yield self._metadata(served)
             if fragment is None or self._stops_after_metadata(served):

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import grpc
 
 from gazette_spark.broker.append_api import append
+from gazette_spark.broker.authorizer import UnauthenticatedError
 from gazette_spark.broker.call import Call, ServiceContext
 from gazette_spark.broker.fragments_api import list_fragments, store_health
 from gazette_spark.broker.journal import JournalClosedError
@@ -22,6 +23,7 @@ from gazette_spark.broker.read_api import read
 from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
+from gazette_spark.protocol.tokens import Capability
 
 _log = logging.getLogger(__name__)
 
@@ -43,41 +45,59 @@ class JournalService(pb_grpc.JournalServicer):
 
     def List(self, request: pb.ListRequest, context: grpc.ServicerContext) -> Iterator[pb.ListResponse]:  # noqa: N802 - the wire's name
         """Serve List."""
-        with self._stream(context), _errors(context):
-            yield from list_journals(self._service, request, Call(context))
+        with self._call(context, Capability.LIST) as call, self._stream(context):
+            yield from list_journals(self._service, request, call)
 
     def Apply(self, request: pb.ApplyRequest, context: grpc.ServicerContext) -> pb.ApplyResponse:  # noqa: N802 - the wire's name
         """Serve Apply."""
-        with _errors(context):
-            return apply_changes(self._service, request)
+        with self._call(context, Capability.APPLY) as call:
+            return apply_changes(self._service, request, call)
 
     def Read(self, request: pb.ReadRequest, context: grpc.ServicerContext) -> Iterator[pb.ReadResponse]:  # noqa: N802 - the wire's name
         """Serve Read."""
-        with self._stream(context), _errors(context):
-            yield from read(self._service, request, Call(context))
+        with self._call(context, Capability.READ) as call, self._stream(context):
+            yield from read(self._service, request, call)
 
     def Append(  # noqa: N802 - the wire's name
         self, request_iterator: Iterator[pb.AppendRequest], context: grpc.ServicerContext
     ) -> pb.AppendResponse:
         """Serve Append."""
-        with _errors(context):
-            return append(self._service, request_iterator, Call(context))
+        with self._call(context, Capability.APPEND) as call:
+            return append(self._service, request_iterator, call)
+
+    def Replicate(  # noqa: N802 - the wire's name
+        self,
+        request_iterator: Iterator[pb.ReplicateRequest],  # noqa: ARG002 - refused unread
+        context: grpc.ServicerContext,
+    ) -> Iterator[pb.ReplicateResponse]:
+        """Refuse Replicate: a lone broker has no peers."""
+        with self._call(context, Capability.REPLICATE):
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "this broker has no peers")
 
     def ListFragments(  # noqa: N802 - the wire's name
         self, request: pb.FragmentsRequest, context: grpc.ServicerContext
     ) -> pb.FragmentsResponse:
         """Serve ListFragments."""
-        with _errors(context):
-            return list_fragments(self._service, request)
+        with self._call(context, Capability.READ) as call:
+            return list_fragments(self._service, request, call)
 
     def FragmentStoreHealth(  # noqa: N802 - the wire's name
         self, request: pb.FragmentStoreHealthRequest, context: grpc.ServicerContext
     ) -> pb.FragmentStoreHealthResponse:
         """Serve FragmentStoreHealth."""
-        with _errors(context):
+        with self._call(context, Capability.READ):
             return store_health(self._service, request)
 
-    # Replicate is not overridden: the base class answers UNIMPLEMENTED.
+    @contextmanager
+    def _call(self, context: grpc.ServicerContext, needed: Capability) -> Iterator[Call]:
+        """Check the caller's token, and turn errors of the block into gRPC statuses."""
+        try:
+            claims = self._service.authorizer.authorize(_authorization(context), needed)
+            call = Call(context, claims, self._service.watch)
+            with _errors(context, call):
+                yield call
+        except UnauthenticatedError as error:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
 
     @contextmanager
     def _stream(self, context: grpc.ServicerContext) -> Iterator[None]:
@@ -90,14 +110,25 @@ class JournalService(pb_grpc.JournalServicer):
             self._streams.release()
 
 
+def _authorization(context: grpc.ServicerContext) -> str | None:
+    for key, value in context.invocation_metadata():
+        if key == "authorization":
+            return value if isinstance(value, str) else value.decode(errors="replace")
+    return None
+
+
 @contextmanager
-def _errors(context: grpc.ServicerContext) -> Iterator[None]:
+def _errors(context: grpc.ServicerContext, call: Call) -> Iterator[None]:
     """Turn errors into gRPC statuses."""
     try:
         yield
-    except JournalClosedError:
-        context.abort(grpc.StatusCode.UNAVAILABLE, "the broker is stopping")
+    except UnauthenticatedError:
+        raise
     except GazetteError as error:
+        if call.is_expired:
+            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the call's token expired")
+        if isinstance(error, JournalClosedError):
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the broker is stopping")
         context.abort(grpc.StatusCode.UNKNOWN, str(error))
     except OSError as error:
         _log.warning("call_failed error=%s", error)

@@ -26,7 +26,13 @@ def broker() -> None:
     "--pulse-interval", default=60.0, show_default=True, help="Seconds between looks at idle journals."
 )
 @click.option("--fsync", is_flag=True, help="Survive power cuts, not only the end of the process.")
-def serve(root: Path, port: int, pulse_interval: float, fsync: bool) -> None:
+@click.option(
+    "--auth-keys",
+    envvar="BROKER_AUTH_KEYS",
+    metavar="KEYS",
+    help="Base64 keys that tokens have to verify against; better by $BROKER_AUTH_KEYS than here.",
+)
+def serve(root: Path, port: int, pulse_interval: float, fsync: bool, auth_keys: str | None) -> None:
     """Serve journals kept under a directory until interrupted.
 
     Prints the endpoint once it can be used.
@@ -41,7 +47,10 @@ def serve(root: Path, port: int, pulse_interval: float, fsync: bool) -> None:
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, end)
     try:
-        with EmbeddedBroker(root, port=port, pulse_interval_s=pulse_interval, fsync=fsync) as running:
+        embedded = EmbeddedBroker(
+            root, port=port, pulse_interval_s=pulse_interval, fsync=fsync, auth_keys=auth_keys or None
+        )
+        with embedded as running:
             click.echo(running.endpoint)
             over.wait()
     except GazetteError as error:

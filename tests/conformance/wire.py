@@ -79,12 +79,36 @@ def delete(name: str, revision: int) -> pb.ApplyRequest.Change:
     return pb.ApplyRequest.Change(expect_mod_revision=revision, delete=name)
 
 
-class Wire:
-    """Calls to one broker. A context manager; any thread may use it."""
+class _Metadata(
+    grpc.UnaryUnaryClientInterceptor,  # type: ignore[type-arg]  # The class itself takes no arguments.
+    grpc.UnaryStreamClientInterceptor,  # type: ignore[type-arg]  # The class itself takes no arguments.
+    grpc.StreamUnaryClientInterceptor,  # type: ignore[type-arg]  # The class itself takes no arguments.
+    grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]  # The class itself takes no arguments.
+):
+    """Adds metadata to every call."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, metadata: tuple[tuple[str, str], ...]) -> None:
+        self._metadata = metadata
+
+    def _call(self, continuation: Any, details: Any, request: Any) -> Any:
+        return continuation(details._replace(metadata=[*(details.metadata or ()), *self._metadata]), request)
+
+    intercept_unary_unary = intercept_unary_stream = _call
+    intercept_stream_unary = intercept_stream_stream = _call
+
+
+class Wire:
+    """Calls to one broker. A context manager; any thread may use it.
+
+    Args:
+        endpoint: of the broker.
+        metadata: sent with every call.
+    """
+
+    def __init__(self, endpoint: str, metadata: tuple[tuple[str, str], ...] = ()) -> None:
         self._channel = grpc.insecure_channel(endpoint.removeprefix("http://"))
-        self.stub = pb_grpc.JournalStub(self._channel)
+        with_metadata = grpc.intercept_channel(self._channel, _Metadata(metadata))
+        self.stub = pb_grpc.JournalStub(with_metadata if metadata else self._channel)
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,90 @@
+"""Who may do what: the check each call passes before anything else is looked at.
+
+In this order: is there a token, is it a bearer token, does it verify, does it allow what is asked. Each
+failure is gRPC UNAUTHENTICATED, the missing capability too, as Gazette's brokers have it. Journals
+outside a token's selector are another matter: to its bearer they do not exist (``call.resolve``).
+
+Without keys everything is allowed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+from gazette_spark.errors import GazetteError, TokenError
+from gazette_spark.protocol import labels
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.tokens import Capability, Claims, KeySet
+
+SCHEME = "Bearer "
+
+NO_TOKEN_LIFETIME_S = 3600.0
+"""How long a call without a token lasts where the keys let it pass."""
+
+
+@dataclass(eq=False)
+class UnauthenticatedError(GazetteError):
+    """A call is refused. Stays inside the broker; its text holds no token."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+@dataclass(frozen=True, slots=True)
+class Authorizer:
+    """Checks calls against the broker's keys. Immutable; any thread."""
+
+    keys: KeySet | None = None
+    clock: Callable[[], float] = time.time
+    """Unix seconds."""
+
+    def authorize(self, header: str | None, needed: Capability) -> Claims:
+        """Return what the caller may do.
+
+        Args:
+            header: value of the ``authorization`` header, if there is one.
+            needed: what the call needs.
+
+        Raises:
+            UnauthenticatedError: there is no token, or it does not allow the call.
+        """
+        if self.keys is None:
+            return Claims(needed, pb.LabelSelector(), inf)
+        if not header:
+            if self.keys.allow_missing:
+                return Claims(needed, pb.LabelSelector(), self.clock() + NO_TOKEN_LIFETIME_S)
+            raise UnauthenticatedError("missing authorization: no bearer token")
+        if not header.startswith(SCHEME):
+            raise UnauthenticatedError(f"invalid authorization: expected {SCHEME!r} and a token")
+        try:
+            claims = self.keys.verify(header.removeprefix(SCHEME), now=self.clock())
+        except TokenError as error:
+            raise UnauthenticatedError(f"verifying authorization: {error}") from None
+        if not claims.allows(needed):
+            raise UnauthenticatedError(f"authorization lacks the required {needed.name} capability")
+        return claims
+
+
+def covers(claims: Claims, spec: pb.JournalSpec) -> bool:
+    """Return whether the claims are about the journal: its labels, and its ``name``."""
+    if not (claims.selector.include.labels or claims.selector.exclude.labels):
+        return True
+    return labels.selector_matches(claims.selector, labels.labels_with_name(spec))
+
+
+def check_change(claims: Claims, change: pb.ApplyRequest.Change) -> None:
+    """Refuse a change of a journal the claims are not about.
+
+    Of a journal to be deleted only the name counts: claims by another label cannot delete.
+
+    Raises:
+        UnauthenticatedError: with the journal's name.
+    """
+    spec = change.upsert if change.HasField("upsert") else pb.JournalSpec(name=change.delete)
+    if not covers(claims, spec):
+        raise UnauthenticatedError(f"not authorized to change journal {spec.name}")

@@ -1,0 +1,69 @@
+"""Wake threads whose call has ended without gRPC telling: its token expired, its HTTP client left."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+TICK_S = 0.2
+"""Time between two looks at the calls that wait."""
+
+
+@dataclass(eq=False, frozen=True, slots=True)
+class _Watched:
+    is_over: Callable[[], bool]
+    wake: Callable[[], None]
+
+
+class CallWatch:
+    """One thread that looks at every call that waits. Any thread may call anything; ``stop`` ends it."""
+
+    def __init__(self, tick_s: float = TICK_S) -> None:
+        self._tick_s = tick_s
+        self._changed = threading.Condition()
+        self._watched: set[_Watched] = set()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def __repr__(self) -> str:
+        return f"CallWatch({len(self._watched)} calls)"
+
+    def watch(self, is_over: Callable[[], bool], wake: Callable[[], None]) -> Callable[[], None]:
+        """Have ``wake`` called, once, when ``is_over`` has become true; return how to call that off."""
+        watched = _Watched(is_over, wake)
+        with self._changed:
+            self._watched.add(watched)
+            if self._thread is None and not self._stopped:
+                self._thread = threading.Thread(target=self._run, name="gazette-call-watch", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+        return lambda: self._forget(watched)
+
+    def stop(self) -> None:
+        """Watch no more."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _forget(self, watched: _Watched) -> None:
+        with self._changed:
+            self._watched.discard(watched)
+
+    def _run(self) -> None:
+        while self._wait():
+            for watched in [one for one in self._snapshot() if one.is_over()]:
+                self._forget(watched)
+                watched.wake()
+
+    def _snapshot(self) -> list[_Watched]:
+        with self._changed:
+            return list(self._watched)
+
+    def _wait(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._watched or self._stopped)
+            self._changed.wait_for(lambda: self._stopped, self._tick_s)
+            return not self._stopped
