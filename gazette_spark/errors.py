@@ -176,6 +176,20 @@ class UnavailableError(GazetteError):
 
 
 @dataclass(eq=False)
+class TlsError(GazetteError):
+    """No secure connection to the broker can be made: one side does not trust the other, or has no TLS."""
+
+    endpoint: str
+    problem: str
+
+    def __str__(self) -> str:
+        return (
+            f"broker {self.endpoint}: no secure connection: {self.problem}. Check the address and the "
+            "certificates (option tls; BROKER_TRUSTED_CA_FILE, BROKER_CERT_FILE and BROKER_CERT_KEY_FILE)"
+        )
+
+
+@dataclass(eq=False)
 class BrokerError(GazetteError):
     """The broker failed the call with a text and no status (gRPC UNKNOWN and the like)."""
 

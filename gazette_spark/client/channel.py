@@ -25,6 +25,7 @@ import httpx
 from grpc.experimental import ChannelOptions
 
 from gazette_spark.client.credentials import ANONYMOUS, Credentials, Metadata, TlsOptions
+from gazette_spark.client.tls_probe import handshake_problem, is_closed_early, refusal, unverified_context
 from gazette_spark.errors import (
     AuthError,
     BrokerError,
@@ -32,6 +33,7 @@ from gazette_spark.errors import (
     GazetteError,
     OptionError,
     StatusError,
+    TlsError,
     UnavailableError,
 )
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
@@ -129,6 +131,7 @@ class Connection:
         self.contacted = False
         self._credentials = credentials
         self._tls = tls
+        self._probed = False
         self._lock = threading.Lock()
         self._idle: list[grpc.Channel] = []
         self._shared: grpc.Channel | None = None
@@ -145,7 +148,20 @@ class Connection:
 
     def rpc_error(self, error: grpc.RpcError) -> GazetteError:
         """Return the package's error for a failed call; tokens in its text are masked."""
-        return rpc_error(self.endpoint.text, error, self._credentials.masked)
+        translated = rpc_error(self.endpoint.text, error, self._credentials.masked)
+        if isinstance(translated, UnavailableError) and not self.contacted:
+            problem = handshake_problem(translated.problem) or self._refusal(translated.problem)
+            return TlsError(self.endpoint.text, problem) if problem else translated
+        return translated
+
+    def _refusal(self, problem: str) -> str:
+        """Ask once why the broker closes connections: certificates that it refuses, or TLS that it wants."""
+        if self._probed or not is_closed_early(problem) or self.endpoint.target.startswith("unix:"):
+            return ""
+        self._probed = True
+        tls = self._tls or TlsOptions()
+        context = unverified_context(tls.cert_file, tls.key_file)
+        return refusal(self.endpoint.target, context, secure=self.endpoint.secure)
 
     def patience_s(self, timeout_s: float) -> float:
         """Return the seconds to go on trying within ``timeout_s``."""

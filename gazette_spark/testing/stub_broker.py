@@ -56,15 +56,20 @@ class StubBroker(pb_grpc.JournalServicer):
     Scripts may be set while it serves.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: grpc.ServerCredentials | None = None) -> None:
+        """Make a broker; it speaks TLS if given credentials."""
         self._lock = threading.Lock()
         self._rpcs: dict[str, _Rpc] = {}
         self._stopping = threading.Event()
         self._early: set[str] = set()
         self._server = grpc.server(ThreadPoolExecutor(WORKERS), options=[("grpc.so_reuseport", 0)])
         pb_grpc.add_JournalServicer_to_server(self, self._server)
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+        address = "127.0.0.1:0"
+        if credentials is None:
+            self.port = self._server.add_insecure_port(address)
+        else:
+            self.port = self._server.add_secure_port(address, credentials)
+        self.endpoint = f"http{'s' if credentials else ''}://127.0.0.1:{self.port}"
         """Where it listens."""
 
     def __enter__(self) -> Self:

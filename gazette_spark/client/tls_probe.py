@@ -1,0 +1,72 @@
+"""Find out why TLS fails: gRPC tells of a refused certificate only as a closed connection."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from contextlib import suppress
+
+PROBE_TIMEOUT_S = 2.0
+"""Seconds for one handshake of our own."""
+
+_HANDSHAKE_FAILED = re.compile(r"SSL_ERROR_SSL: .*?OPENSSL_internal:([^:]+(?:: [a-z][^:]*)?)|Hostname Verif")
+_CLOSED = re.compile(r"failed to connect.*(Socket closed|Connection reset|Broken pipe)", re.DOTALL)
+_HINTS = {
+    "WRONG_VERSION_NUMBER": "it does not speak TLS; is the address one of http://?",
+    "CERTIFICATE_VERIFY_FAILED": "its certificate cannot be trusted",
+}
+
+
+def handshake_problem(details: str) -> str:
+    """Return what a failed call's text says about a handshake that cannot succeed; empty if nothing."""
+    found = _HANDSHAKE_FAILED.search(details)
+    if found is None:
+        return ""
+    if found[1] is None:
+        return "its certificate is for another host name"
+    reason, _, more = found[1].partition(": ")
+    return ": ".join(filter(None, [_HINTS.get(reason, reason), more]))
+
+
+def is_closed_early(details: str) -> bool:
+    """Return whether a connection was made and then closed, before a word was said."""
+    return _CLOSED.search(details) is not None
+
+
+def refusal(target: str, context: ssl.SSLContext, *, secure: bool) -> str:
+    """Return why a broker closes connections before it answers, if TLS has to do with it; else empty.
+
+    Makes a connection, and the handshake that a client with the certificate in ``context`` would make.
+    """
+    host, _, port = target.rpartition(":")
+    try:
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), PROBE_TIMEOUT_S) as connection,
+            context.wrap_socket(connection) as secured,
+        ):
+            if not secure:
+                return "it speaks TLS: the address has to begin with https://"
+            # Only after the handshake, a broker says that it wants another certificate, or hangs up.
+            if secured.recv(1):
+                return ""
+            reason = "it hangs up after the handshake"
+    except ssl.SSLError as error:
+        reason = error.reason or ""
+        if not secure or "ALERT" not in reason:
+            return ""
+    except (OSError, ValueError):
+        return ""
+    return f"it accepts no client without a certificate that it trusts ({reason})"
+
+
+def unverified_context(cert_file: str | None, key_file: str | None) -> ssl.SSLContext:
+    """Return a context for :func:`refusal`, which sends nothing and so need not know whom it talks to."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with suppress(NotImplementedError):
+        context.set_alpn_protocols(["h2"])
+    if cert_file:
+        context.load_cert_chain(cert_file, key_file)
+    return context

@@ -1,0 +1,179 @@
+"""TLS works or fails soon with the reason, and is never given up for plain text."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+import trustme
+
+from gazette_spark.client import Client, TlsOptions
+from gazette_spark.errors import TlsError, UnavailableError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.testing.stub_broker import StubBroker, chunk, metadata, not_yet
+
+JOURNAL = "a/journal"
+
+
+class Authority:
+    """Who issues the certificates of a test, as files in a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._ca = trustme.CA()
+        root.mkdir()
+        self.ca_file = str(root / "ca.pem")
+        self._ca.cert_pem.write_to_path(self.ca_file)
+
+    def issue(self, name: str, *, expired: bool = False) -> tuple[str, str]:
+        """Return the files of a certificate for a host, and of its key."""
+        ended = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC) if expired else None
+        issued = self._ca.issue_cert(name, not_after=ended)
+        folder = Path(tempfile.mkdtemp(dir=self._root))
+        cert_file, key_file = str(folder / "cert.pem"), str(folder / "key.pem")
+        issued.private_key_pem.write_to_path(key_file)
+        for blob in issued.cert_chain_pems:
+            blob.write_to_path(cert_file, append=True)
+        return cert_file, key_file
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """The authority that both sides trust."""
+    return Authority(tmp_path_factory.mktemp("tls") / "ours")
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """An authority that nobody trusts."""
+    return Authority(tmp_path_factory.mktemp("tls") / "theirs")
+
+
+@contextmanager
+def secure_broker(
+    authority: Authority, *, name: str = "127.0.0.1", expired: bool = False, clients: Authority | None = None
+) -> Iterator[StubBroker]:
+    """Run a broker with a certificate for ``name``, which asks for one of ``clients`` if given."""
+    cert_file, key_file = authority.issue(name, expired=expired)
+    pair = (Path(key_file).read_bytes(), Path(cert_file).read_bytes())
+    roots = Path(clients.ca_file).read_bytes() if clients else None
+    with StubBroker(grpc.ssl_server_credentials([pair], roots, clients is not None)) as stub:
+        stub.script("List", [pb.ListResponse()])
+        yield stub
+
+
+def test_a_trusted_broker(ours: Authority) -> None:
+    """Calls, and reads on their own connections, work over TLS."""
+    with secure_broker(ours) as stub, Client(stub.endpoint, tls=TlsOptions(ours.ca_file)) as client:
+        stub.script("Read", [metadata(JOURNAL, 0, 5), chunk(0, b"hello"), not_yet(5)])
+        assert client.list_journals() == []
+        assert client.read(JOURNAL).read() == b"hello"
+
+
+def test_mutual_trust(ours: Authority) -> None:
+    """A broker that asks for a certificate takes ours."""
+    tls = TlsOptions(ours.ca_file, *ours.issue("client"))
+    with secure_broker(ours, clients=ours) as stub, Client(stub.endpoint, tls=tls) as client:
+        assert client.list_journals() == []
+
+
+def fails(endpoint: str, tls: TlsOptions | None, problem: str) -> None:
+    """Check that a call fails with the reason, on the first try: its patience would be ten minutes."""
+    with (
+        Client(endpoint, tls=tls, timeout_s=600, connect_timeout_s=600) as client,
+        pytest.raises(TlsError, match=problem),
+    ):
+        client.list_journals()
+    with (
+        Client(endpoint, tls=tls, timeout_s=600, connect_timeout_s=600) as client,
+        pytest.raises(TlsError, match=problem),
+    ):
+        client.read(JOURNAL).read()
+
+
+def test_a_broker_of_another_authority(ours: Authority, theirs: Authority) -> None:
+    """Neither the public authorities nor ours vouch for it."""
+    with secure_broker(theirs) as stub:
+        fails(stub.endpoint, TlsOptions(ours.ca_file), "cannot be trusted")
+        fails(stub.endpoint, None, "cannot be trusted")
+        assert stub.requests("List") == []
+
+
+def test_a_broker_whose_certificate_has_expired(ours: Authority) -> None:
+    """The reason says so."""
+    with secure_broker(ours, expired=True) as stub:
+        fails(stub.endpoint, TlsOptions(ours.ca_file), "expired")
+
+
+def test_a_broker_of_another_name(ours: Authority) -> None:
+    """A certificate for another host does not do."""
+    with secure_broker(ours, name="elsewhere.example") as stub:
+        fails(stub.endpoint, TlsOptions(ours.ca_file), "another host name")
+
+
+@pytest.mark.parametrize("shows", ["no certificate", "one of another authority"])
+def test_a_broker_that_asks_for_a_certificate(ours: Authority, theirs: Authority, shows: str) -> None:
+    """A client that has none, or one that the broker does not trust, is told."""
+    pair = theirs.issue("client") if shows == "one of another authority" else ()
+    with secure_broker(ours, clients=ours) as stub:
+        fails(stub.endpoint, TlsOptions(ours.ca_file, *pair), "without a certificate that it trusts")
+        assert stub.requests("List") == []
+
+
+def test_tls_to_a_plain_broker(ours: Authority) -> None:
+    """A client with https:// sends nothing in plain text."""
+    with StubBroker() as stub:
+        stub.script("List", [pb.ListResponse()])
+        secure = stub.endpoint.replace("http://", "https://")
+        fails(secure, TlsOptions(ours.ca_file), "does not speak TLS")
+        assert stub.requests("List") == []
+
+
+def test_plain_text_to_a_tls_broker(ours: Authority) -> None:
+    """A client with http:// is told what the address has to be."""
+    with secure_broker(ours) as stub:
+        fails(stub.endpoint.replace("https://", "http://"), None, "https://")
+
+
+def test_a_broker_that_never_shakes_hands(ours: Authority) -> None:
+    """A connection that is accepted and then ignored is given up at the connect deadline."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        with (
+            Client(endpoint, tls=TlsOptions(ours.ca_file), timeout_s=600, connect_timeout_s=0.5) as client,
+            pytest.raises(UnavailableError),
+        ):
+            client.list_journals()
+
+
+def test_a_broker_that_hangs_up(ours: Authority) -> None:
+    """Connections closed before the handshake may be a restart: no reason is made up."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            while True:
+                try:
+                    listener.accept()[0].close()
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        port = listener.getsockname()[1]
+        for scheme, tls in (("http", None), ("https", TlsOptions(ours.ca_file))):
+            endpoint = f"{scheme}://127.0.0.1:{port}"
+            with (
+                Client(endpoint, tls=tls, connect_timeout_s=0.5) as client,
+                pytest.raises(UnavailableError, match=re.escape(endpoint)),
+            ):
+                client.list_journals()
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
