@@ -516,6 +516,28 @@ class OffsetJumpError(GazetteError):
 
 
 @dataclass(eq=False)
+class PartialApplyError(GazetteError):
+    """A series of transactions failed after some of them were done; these stay done."""
+
+    batch: int
+    """Index of the transaction that failed, from 0. Those before it were done, those after it not begun."""
+    applied: int
+    """Changes that were done: the first ones."""
+    changes: int
+    """All changes."""
+    revision: int
+    """Of the last transaction that was done."""
+    cause: GazetteError
+    """Why the next one failed. After an UnavailableError it may have been done, too."""
+
+    def __str__(self) -> str:
+        return (
+            f"the first {self.applied} of {self.changes} changes were applied, up to revision "
+            f"{self.revision}; then batch {self.batch} failed: {self.cause}"
+        )
+
+
+@dataclass(eq=False)
 class ClosedError(GazetteError, ValueError):
     """A client or an append is used after its end, or in a process that did not make it."""
 

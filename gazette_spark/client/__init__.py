@@ -4,7 +4,22 @@ from gazette_spark.client.append import Appender, AppendResult
 from gazette_spark.client.client import Client
 from gazette_spark.client.credentials import TlsOptions
 from gazette_spark.client.fragments import Chunk
-from gazette_spark.client.list import ListedFragment
+from gazette_spark.client.list import ListedFragment, StoreHealth
 from gazette_spark.client.retry_reader import RetryReader
+from gazette_spark.client.snapshots import Listing, ListingChange
+from gazette_spark.client.watch import PolledList, WatchedList
 
-__all__ = ["AppendResult", "Appender", "Chunk", "Client", "ListedFragment", "RetryReader", "TlsOptions"]
+__all__ = [
+    "AppendResult",
+    "Appender",
+    "Chunk",
+    "Client",
+    "ListedFragment",
+    "Listing",
+    "ListingChange",
+    "PolledList",
+    "RetryReader",
+    "StoreHealth",
+    "TlsOptions",
+    "WatchedList",
+]

@@ -15,20 +15,24 @@ from typing import NoReturn, Self, TypeVar
 from gazette_spark.client import environment, heads, retry
 from gazette_spark.client import list as listing
 from gazette_spark.client.append import Appender, AppendOptions, AppendResult, Content
+from gazette_spark.client.apply import (
+    CHANGES_PER_APPLY,
+    apply_changes,
+    apply_in_batches,
+    validate_changes,
+)
 from gazette_spark.client.channel import Connection
 from gazette_spark.client.credentials import Credentials, TlsOptions
-from gazette_spark.client.list import FragmentsOptions, ListedFragment
+from gazette_spark.client.list import FragmentsOptions, ListedFragment, StoreHealth
 from gazette_spark.client.read import ReadOptions
 from gazette_spark.client.retry_reader import RetryReader
+from gazette_spark.client.snapshots import Listing
 from gazette_spark.errors import GazetteError, OptionError, SuspendedError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import validate_journal_name
 from gazette_spark.protocol.tokens import KeySet
 
 T = TypeVar("T")
-
-CHANGES_PER_APPLY = 100
-"""Etcd takes 128 operations in a transaction by default."""
 
 
 class Client:
@@ -116,6 +120,10 @@ class Client:
 
     def list_journals(self, selector: str | pb.LabelSelector = "") -> list[pb.ListResponse.Journal]:
         """Return the journals a selector matches, ascending by name; ``""`` matches all."""
+        return list(self.list_all_journals(selector).journals)
+
+    def list_all_journals(self, selector: str | pb.LabelSelector = "") -> Listing:
+        """Return the journals a selector matches, with the revision at which it did."""
         return self._retrying(
             lambda left_s: listing.list_journals(self._connection, selector, timeout_s=left_s)
         )
@@ -135,11 +143,38 @@ class Client:
 
         Raises:
             EtcdTransactionFailedError: a spec has another revision than expected; nothing was done.
+            ProtocolError: a change is none that a broker takes, or they are more than Etcd takes at once.
         """
-        listing.validate_changes(changes)
+        validate_changes(changes)
         return self._retrying(
-            lambda left_s: listing.apply_changes(self._connection, changes, timeout_s=left_s),
+            lambda left_s: apply_changes(self._connection, changes, timeout_s=left_s),
             decide=retry.after_apply,
+        )
+
+    def apply_in_batches(
+        self, changes: Sequence[pb.ApplyRequest.Change], size: int = CHANGES_PER_APPLY
+    ) -> int:
+        """Apply changes in transactions of ``size``, in their order; return the last revision.
+
+        Each transaction may take the client's timeout. ``size`` 0 is one transaction, which Etcd refuses
+        above 128 changes unless it is told otherwise.
+
+        Raises:
+            PartialApplyError: a transaction failed after others were done; says how many.
+            GazetteError: nothing was done. See :meth:`apply`.
+        """
+        return apply_in_batches(changes, size, self.apply)
+
+    def store_health(self, store: str, *, check_delete_prefix: str | None = None) -> StoreHealth:
+        """Have the broker try a fragment store: write, read, list and sign.
+
+        Args:
+            store: its URL, e.g. ``s3://bucket/prefix/``.
+            check_delete_prefix: also delete, below this path of the store, which ends in ``/``; ``""`` is the
+                store's top.
+        """
+        return self._retrying(
+            lambda left_s: listing.check_store(self._connection, store, check_delete_prefix, timeout_s=left_s)
         )
 
     def create_journals(self, *specs: pb.JournalSpec) -> int:
@@ -149,11 +184,9 @@ class Client:
 
         Raises:
             EtcdTransactionFailedError: one exists already.
+            PartialApplyError: one of a later hundred does.
         """
-        changes = [pb.ApplyRequest.Change(upsert=spec) for spec in specs]
-        revision = 0
-        for at in range(0, len(changes), CHANGES_PER_APPLY):
-            revision = self.apply(changes[at : at + CHANGES_PER_APPLY])
+        revision = self.apply_in_batches([pb.ApplyRequest.Change(upsert=spec) for spec in specs])
         for spec in specs:
             self._append(AppendOptions(spec.name), Content(b""), self._timeout_s, retry.after_create)
         return revision
@@ -195,16 +228,22 @@ class Client:
         begin_mod_time: int = 0,
         end_mod_time: int = 0,
         signature_ttl_s: float | None = None,
+        page_token: int = 0,
+        page_limit: int = 0,
     ) -> list[ListedFragment]:
-        """Return a journal's fragments, ascending by begin; neighbours may overlap.
+        """Return a journal's fragments, pages joined, ascending by begin; neighbours may overlap.
 
         Args:
             journal: its name.
             begin_mod_time: leave out what was stored before, in Unix seconds.
             end_mod_time: leave out what was stored later or is not stored yet; 0: nothing.
             signature_ttl_s: ask for URLs that are valid for so long.
+            page_token: leave out what begins before this offset.
+            page_limit: fragments the broker gives at once, up to 10,000; 0: its default, 1,000.
         """
-        options = FragmentsOptions(journal, begin_mod_time, end_mod_time, signature_ttl_s)
+        options = FragmentsOptions(
+            journal, begin_mod_time, end_mod_time, signature_ttl_s, page_token, page_limit
+        )
         return self._retrying(
             lambda left_s: listing.list_fragments(self._connection, options, timeout_s=left_s)
         )
@@ -282,6 +321,21 @@ class Client:
             idle_timeout_s=self._idle_timeout_s,
             fragment_root=self.fragment_root,
         )
+
+    @property
+    def default_connection(self) -> Connection:
+        """Connection to ``endpoint``, for calls of other parts of this package."""
+        return self._connection
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds a call may take."""
+        return self._timeout_s
+
+    @property
+    def idle_timeout_s(self) -> float:
+        """Seconds after which a silent stream is opened again."""
+        return self._idle_timeout_s
 
     def _limit_s(self, timeout_s: float | None) -> float:
         if timeout_s is None:

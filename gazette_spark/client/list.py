@@ -1,20 +1,21 @@
-"""List and apply journal specs, list fragments: each call once, with no retry of its own."""
+"""List journals and their fragments, ask for a store's health: each call once, with no retry of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from google.protobuf.duration_pb2 import Duration
 
 from gazette_spark.client.channel import Connection
+from gazette_spark.client.snapshots import Listing, SnapshotJoiner
 from gazette_spark.client.status import check_status
 from gazette_spark.errors import JournalNotFoundError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.protocol.journals import validate_journal_name, validate_journal_spec
-from gazette_spark.protocol.labels import NAME, label_set, parse_selector, validate_selector
-from gazette_spark.protocol.tokens import APPLY_LIFETIME_S, Capability, Claims, journal_claims
+from gazette_spark.protocol.journals import validate_journal_name
+from gazette_spark.protocol.labels import NAME, label_set, parse_selector
+from gazette_spark.protocol.requests import validate_list_request, validate_store_health_request
+from gazette_spark.protocol.tokens import Capability, Claims, journal_claims
 
 MAX_PAGE = 10_000
 """Fragments a broker gives at once, at most."""
@@ -31,61 +32,79 @@ class ListedFragment:
         return f"ListedFragment({self.fragment!r}, signed_url={'***' if self.signed_url else ''!r})"
 
 
-def list_journals(
-    connection: Connection, selector: str | pb.LabelSelector, *, timeout_s: float
-) -> list[pb.ListResponse.Journal]:
-    """Return the journals a selector matches, ascending by name."""
+def make_selector(selector: str | pb.LabelSelector) -> pb.LabelSelector:
+    """Return a selector that brokers take, from its text form or as it is.
+
+    Raises:
+        ProtocolError: it is none.
+    """
     wanted = parse_selector(selector) if isinstance(selector, str) else selector
-    validate_selector(wanted)
-    journals: list[pb.ListResponse.Journal] = []
-    metadata = connection.metadata(Claims(Capability.LIST, wanted))
+    validate_list_request(pb.ListRequest(selector=wanted))
+    return wanted
+
+
+def list_metadata(connection: Connection, selector: pb.LabelSelector) -> tuple[tuple[str, str], ...]:
+    """Return the metadata of a List call: it claims what it asks for, and no more."""
+    return connection.metadata(Claims(Capability.LIST, selector))
+
+
+def list_journals(connection: Connection, selector: str | pb.LabelSelector, *, timeout_s: float) -> Listing:
+    """Return the journals a selector matches, pages joined, ascending by name."""
+    wanted = make_selector(selector)
+    joiner = SnapshotJoiner(watch=False)
     with connection.errors():
-        for page in connection.stub().List(
-            pb.ListRequest(selector=wanted), timeout=timeout_s, metadata=metadata
+        for message in connection.stub().List(
+            pb.ListRequest(selector=wanted), timeout=timeout_s, metadata=list_metadata(connection, wanted)
         ):
-            check_status(page.status, "")
-            journals.extend(page.journals)
-    return sorted(journals, key=lambda journal: journal.spec.name)
+            joiner.feed(message)
+    listing = joiner.finish()
+    assert listing is not None
+    return listing
 
 
 def get_journal(connection: Connection, name: str, *, timeout_s: float) -> pb.ListResponse.Journal:
-    """Return one journal."""
-    validate_journal_name(name)
+    """Return one journal; its name may carry a ``;meta`` suffix, which is left out."""
+    validate_journal_name(name, allow_meta=True)
+    name = name.partition(";")[0]
     selector = pb.LabelSelector(include=label_set({NAME: name}))
-    found = list_journals(connection, selector, timeout_s=timeout_s)
-    if not found:
+    found = list_journals(connection, selector, timeout_s=timeout_s).get(name)
+    if found is None:
         raise JournalNotFoundError(name)
-    return found[0]
+    return found
 
 
-def validate_changes(changes: Sequence[pb.ApplyRequest.Change]) -> None:
-    """Raise unless all changes are such as a broker takes."""
-    for index, change in enumerate(changes):
-        where = f"ApplyRequest.Changes[{index}]"
-        if change.HasField("upsert") == bool(change.delete):
-            raise ProtocolError(where, "expected one of Upsert and Delete")
-        least = 0 if change.HasField("upsert") else 1
-        if change.expect_mod_revision < least and change.expect_mod_revision != -1:
-            problem = f"invalid ExpectModRevision ({change.expect_mod_revision}; expected -1 or >= {least})"
-            raise ProtocolError(where, problem)
-        if change.HasField("upsert"):
-            validate_journal_spec(change.upsert)
-        else:
-            validate_journal_name(change.delete)
+@dataclass(frozen=True, slots=True)
+class StoreHealth:
+    """What a broker found when it tried a fragment store."""
+
+    store: str
+    problem: str
+    """Empty if there is none."""
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether everything worked."""
+        return not self.problem
 
 
-def apply_changes(
-    connection: Connection, changes: Sequence[pb.ApplyRequest.Change], *, timeout_s: float
-) -> int:
-    """Apply all changes or none; return the revision."""
-    metadata = connection.metadata(Claims(Capability.APPLY, pb.LabelSelector()), APPLY_LIFETIME_S)
+def check_store(
+    connection: Connection, store: str, delete_prefix: str | None, *, timeout_s: float
+) -> StoreHealth:
+    """Have a broker try a fragment store."""
+    request = pb.FragmentStoreHealthRequest(fragment_store=store)
+    if delete_prefix is not None:
+        request.check_delete, request.check_delete_prefix = True, delete_prefix
+    validate_store_health_request(request)
     with connection.errors():
-        response = connection.stub().Apply(
-            pb.ApplyRequest(changes=changes), timeout=timeout_s, metadata=metadata
+        response = connection.stub().FragmentStoreHealth(
+            request,
+            timeout=timeout_s,
+            metadata=connection.metadata(Claims(Capability.READ, pb.LabelSelector())),
         )
-    names = ", ".join(change.upsert.name or change.delete for change in changes[:3])
-    check_status(response.status, names if len(changes) <= 3 else f"{names}, …")
-    return response.header.etcd.revision
+    if response.status == pb.FRAGMENT_STORE_UNHEALTHY:
+        return StoreHealth(store, response.store_health_error or "the broker does not say why")
+    check_status(response.status, "", f"store {store!r}")
+    return StoreHealth(store, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +115,10 @@ class FragmentsOptions:
     begin_mod_time: int = 0
     end_mod_time: int = 0
     signature_ttl_s: float | None = None
+    page_token: int = 0
+    """Offset: leave out what begins before."""
+    page_limit: int = 0
+    """Fragments the broker gives at once; 0: 1,000."""
 
     def __post_init__(self) -> None:
         validate_journal_name(self.journal, allow_meta=True)
@@ -109,6 +132,12 @@ class FragmentsOptions:
                 "FragmentsRequest.SignatureTTL",
                 f"invalid SignatureTTL ({self.signature_ttl_s}; expected > 0)",
             )
+        if self.page_token < 0:
+            problem = f"invalid NextPageToken ({self.page_token}; expected >= 0)"
+            raise ProtocolError("FragmentsRequest.NextPageToken", problem)
+        if not 0 <= self.page_limit <= MAX_PAGE:
+            problem = f"invalid PageLimit ({self.page_limit}; expected 0 to {MAX_PAGE})"
+            raise ProtocolError("FragmentsRequest.PageLimit", problem)
 
 
 def list_fragments(
@@ -122,22 +151,32 @@ def list_fragments(
         journal=options.journal,
         begin_mod_time=options.begin_mod_time,
         end_mod_time=options.end_mod_time,
-        page_limit=min(limit, MAX_PAGE),
+        next_page_token=options.page_token,
+        page_limit=min(limit, MAX_PAGE) or options.page_limit,
         signatureTTL=_duration(options.signature_ttl_s),
     )
-    claims = journal_claims(Capability.READ, options.journal)
     listed: list[ListedFragment] = []
     while True:
-        metadata = connection.metadata(claims)
         with connection.errors():
-            page = connection.stub().ListFragments(request, timeout=timeout_s, metadata=metadata)
+            page = connection.stub().ListFragments(
+                request,
+                timeout=timeout_s,
+                metadata=connection.metadata(journal_claims(Capability.READ, options.journal)),
+            )
         check_status(page.status, options.journal)
-        listed.extend(ListedFragment(Fragment.from_pb(each.spec), each.signed_url) for each in page.fragments)
+        listed.extend(_listed(each, options.journal) for each in page.fragments)
         if page.next_page_token == 0 or (limit and len(listed) >= limit):
             return listed
         if page.next_page_token <= request.next_page_token:
             raise ProtocolError("FragmentsResponse.NextPageToken", "it does not grow from page to page")
         request.next_page_token = page.next_page_token
+
+
+def _listed(message: pb.FragmentsResponse._Fragment, journal: str) -> ListedFragment:
+    fragment = Fragment.from_pb(message.spec)
+    if fragment.journal.partition(";")[0] != journal.partition(";")[0]:
+        raise ProtocolError("FragmentsResponse", f"a fragment of {fragment.journal!r}, not of {journal!r}")
+    return ListedFragment(fragment, message.signed_url)
 
 
 def _duration(seconds: float | None) -> Duration | None:

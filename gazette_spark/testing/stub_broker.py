@@ -114,6 +114,12 @@ class StubBroker(pb_grpc.JournalServicer):
         """Play the next script up to its first message."""
         return cast(pb.FragmentsResponse, self._one("ListFragments", request, context))
 
+    def FragmentStoreHealth(  # noqa: N802
+        self, request: pb.FragmentStoreHealthRequest, context: grpc.ServicerContext
+    ) -> pb.FragmentStoreHealthResponse:
+        """Play the next script up to its first message."""
+        return cast(pb.FragmentStoreHealthResponse, self._one("FragmentStoreHealth", request, context))
+
     def Append(  # noqa: N802
         self, request_iterator: Iterator[pb.AppendRequest], context: grpc.ServicerContext
     ) -> pb.AppendResponse:

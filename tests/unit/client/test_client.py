@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from gazette_spark.client import Client
-from gazette_spark.client.client import CHANGES_PER_APPLY
+from gazette_spark.client.apply import CHANGES_PER_APPLY
 from gazette_spark.client.heads import CALLS_IN_FLIGHT
 from gazette_spark.client.list import ListedFragment
 from gazette_spark.errors import (
@@ -28,6 +28,7 @@ from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import format_selector, label_set, parse_selector
 from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker, metadata, not_yet
+from tests.unit.client import listings
 
 JOURNAL = "a/journal"
 EMPTY_COMMIT = pb.AppendResponse(
@@ -37,8 +38,7 @@ EMPTY_COMMIT = pb.AppendResponse(
 
 def page(*names: str) -> pb.ListResponse:
     """Return a message of a listing."""
-    journals = [pb.ListResponse.Journal(spec=journal_spec(name), mod_revision=1) for name in names]
-    return pb.ListResponse(journals=journals)
+    return listings.message(*names, revision=1)
 
 
 def applied(revision: int) -> pb.ApplyResponse:
@@ -48,7 +48,7 @@ def applied(revision: int) -> pb.ApplyResponse:
 
 def test_list_joins_pages_and_sorts(stub: StubBroker, client: Client) -> None:
     """All messages of a listing count, ascending by name."""
-    stub.script("List", [page("b/one", "b/two"), page("a/three")])
+    stub.script("List", [page("b/one", "b/two"), listings.message("a/three")])
     assert [each.spec.name for each in client.list_journals()] == ["a/three", "b/one", "b/two"]
     assert stub.requests("List")[0].selector == pb.LabelSelector()
 
@@ -64,7 +64,7 @@ def test_list_sends_the_selector(stub: StubBroker, client: Client, as_text: bool
 
 def test_list_cut_in_the_middle_is_asked_again(stub: StubBroker, client: Client) -> None:
     """A broken listing leaves nothing of itself behind."""
-    stub.script("List", [page("a/one"), Fail()], [page("a/one"), page("a/two")])
+    stub.script("List", [page("a/one"), Fail()], [page("a/one"), listings.message("a/two")])
     assert [each.spec.name for each in client.list_journals()] == ["a/one", "a/two"]
 
 
@@ -253,13 +253,73 @@ def test_list_fragments_does_not_go_in_circles(stub: StubBroker, client: Client)
 
 
 @pytest.mark.parametrize(
-    "keys", [{"begin_mod_time": 5, "end_mod_time": 4}, {"signature_ttl_s": 0}, {"signature_ttl_s": -1}]
+    "keys",
+    [
+        pytest.param({"begin_mod_time": 5, "end_mod_time": 4}, id="times swapped"),
+        pytest.param({"signature_ttl_s": 0}, id="no time to live"),
+        pytest.param({"signature_ttl_s": -1}, id="less than none"),
+        pytest.param({"page_token": -1}, id="token below zero"),
+        pytest.param({"page_limit": -1}, id="limit below zero"),
+        pytest.param({"page_limit": 10_001}, id="limit too large"),
+    ],
 )
 def test_bad_fragment_queries(stub: StubBroker, client: Client, keys: dict[str, float]) -> None:
     """A query that no broker would take raises before any call."""
     with pytest.raises(ProtocolError):
         client.list_fragments(JOURNAL, **keys)  # type: ignore[arg-type]
     assert stub.requests("ListFragments") == []
+
+
+def test_list_fragments_from_an_offset_in_large_pages(stub: StubBroker, client: Client) -> None:
+    """Token and limit are the first request's; the limit is every request's."""
+    stub.script("ListFragments", [fragments((40, 50), token=50)], [fragments((50, 60))])
+    got = client.list_fragments(JOURNAL, page_token=40, page_limit=10_000)
+    assert [each.fragment.begin for each in got] == [40, 50]
+    asked = [(each.next_page_token, each.page_limit) for each in stub.requests("ListFragments")]
+    assert asked == [(40, 10_000), (50, 10_000)]
+
+
+def test_fragments_of_another_journal_are_a_lie(stub: StubBroker, client: Client) -> None:
+    """Nothing is to be deleted or read in its place."""
+    stub.script("ListFragments", [fragments((0, 5))])
+    with pytest.raises(ProtocolError, match="some/other"):
+        client.list_fragments("some/other")
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        pytest.param(pb.FragmentStoreHealthResponse(), "", id="healthy"),
+        pytest.param(
+            pb.FragmentStoreHealthResponse(
+                status=pb.FRAGMENT_STORE_UNHEALTHY, store_health_error="no bucket"
+            ),
+            "no bucket",
+            id="unhealthy",
+        ),
+    ],
+)
+def test_store_health(
+    stub: StubBroker, client: Client, answer: pb.FragmentStoreHealthResponse, problem: str
+) -> None:
+    """What is wrong with a store is an answer, not an error."""
+    stub.script("FragmentStoreHealth", [answer])
+    health = client.store_health("s3://bucket/", check_delete_prefix="x/")
+    assert (health.problem, health.is_healthy) == (problem, not problem)
+    (request,) = stub.requests("FragmentStoreHealth")
+    assert (request.fragment_store, request.check_delete, request.check_delete_prefix) == (
+        "s3://bucket/",
+        True,
+        "x/",
+    )
+
+
+@pytest.mark.parametrize("store", ["s3://bucket/no/slash", "ftp://host/", "file://host/"])
+def test_a_bad_store_is_refused(stub: StubBroker, client: Client, store: str) -> None:
+    """Before any call."""
+    with pytest.raises(ProtocolError):
+        client.store_health(store)
+    assert stub.requests("FragmentStoreHealth") == []
 
 
 def test_first_offset(stub: StubBroker, client: Client) -> None:
