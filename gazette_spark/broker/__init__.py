@@ -1,5 +1,6 @@
 """The embedded broker: a Gazette broker of one process, for development and tests."""
 
 from gazette_spark.broker.embedded import EmbeddedBroker
+from gazette_spark.broker.tls import ServerTls
 
-__all__ = ["EmbeddedBroker"]
+__all__ = ["EmbeddedBroker", "ServerTls"]

@@ -11,7 +11,7 @@ What it promises:
 * One broker at a time uses a root; a second one is refused.
 
 What it leaves out: replication and Etcd (it is the one broker of its cluster and primary of every
-journal), TLS, the HTTP gateway, ``max_append_rate``. It listens on the loopback interface unless told
+journal), the HTTP gateway, ``max_append_rate``. It listens on the loopback interface unless told
 otherwise. It is for development and tests.
 """
 
@@ -34,6 +34,7 @@ from gazette_spark.broker.journal import JournalSettings, LiveJournal
 from gazette_spark.broker.persister import Persister
 from gazette_spark.broker.registry import JournalRegistry
 from gazette_spark.broker.service import JournalService
+from gazette_spark.broker.tls import ServerTls
 from gazette_spark.errors import OptionError
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.tokens import KeySet
@@ -76,6 +77,7 @@ class _Options:
     threads: int
     fsync: bool
     auth_keys: KeySet | None
+    tls: ServerTls | None
 
 
 class EmbeddedBroker:
@@ -93,6 +95,7 @@ class EmbeddedBroker:
         threads: int = THREADS,
         fsync: bool = False,
         auth_keys: str | KeySet | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         """Prepare a broker; entering it, or :meth:`start`, runs it.
 
@@ -108,6 +111,7 @@ class EmbeddedBroker:
             fsync: force every append to the disk before it is answered.
             auth_keys: keys that bearer tokens have to verify against, as ``BROKER_AUTH_KEYS`` has them;
                 None allows every call everything.
+            tls: certificate to serve by; None is plain text.
 
         Raises:
             OptionError: ``auth_keys`` are none.
@@ -116,7 +120,7 @@ class EmbeddedBroker:
         self.host = host
         self.port = port
         keys = KeySet.parse(auth_keys, "auth_keys") if isinstance(auth_keys, str) else auth_keys
-        self._options = _Options(pulse_interval_s, min_append_rate, chunk_bytes, threads, fsync, keys)
+        self._options = _Options(pulse_interval_s, min_append_rate, chunk_bytes, threads, fsync, keys, tls)
         self._lock = threading.Lock()
         self._running: _Running | None = None
 
@@ -142,8 +146,9 @@ class EmbeddedBroker:
 
     @property
     def endpoint(self) -> str:
-        """Address of the running broker, ``http://host:port``."""
-        return f"http://{self.host}:{self.port}"
+        """Address of the running broker, ``http://host:port`` or ``https://host:port``."""
+        scheme = "http" if self._options.tls is None else "https"
+        return f"{scheme}://{self.host}:{self.port}"
 
     def stop(self) -> None:
         """End every call, finish uploads in progress, keep the rest on disk. Again does nothing."""
@@ -183,7 +188,7 @@ class _Running:
         self.watch = CallWatch()
         self.server = grpc.server(self.pool, options=_CHANNEL_OPTIONS)
         try:
-            broker.port = _bind(self.server, broker.host, broker.port)
+            broker.port = _bind(self.server, broker.host, broker.port, options.tls)
             service = self._service(broker, options)
             max_streams = max(options.threads - RESERVED_THREADS, options.threads // 2)
             pb_grpc.add_JournalServicer_to_server(JournalService(service, max_streams), self.server)
@@ -231,9 +236,12 @@ class _Running:
         self.registry.close()
 
 
-def _bind(server: grpc.Server, host: str, port: int) -> int:
+def _bind(server: grpc.Server, host: str, port: int, tls: ServerTls | None) -> int:
+    address = f"{host}:{port}"
     try:
-        return int(server.add_insecure_port(f"{host}:{port}"))
+        if tls is None:
+            return int(server.add_insecure_port(address))
+        return int(server.add_secure_port(address, tls.credentials()))
     except RuntimeError as error:
         expected = "a port nobody listens on, or 0 for any free one"
-        raise OptionError("port", f"{host}:{port}", expected) from error
+        raise OptionError("port", address, expected) from error

@@ -1,0 +1,68 @@
+"""TLS of the embedded broker: its certificate, and whose clients it takes."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from gazette_spark.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    """The files a broker serves TLS with, PEM each. Read when made, and again when the broker starts.
+
+    Raises:
+        OptionError: a file cannot be read, is no PEM, needs a password, or the key is of another
+            certificate. Names the file and shows nothing of it.
+    """
+
+    cert_file: Path | str
+    """The broker's certificate, and those between it and its authority."""
+    key_file: Path | str
+    """Its private key, without a password."""
+    client_ca_file: Path | str | None = None
+    """Authorities of client certificates. If given, a client needs one of theirs."""
+
+    def __post_init__(self) -> None:
+        self.ssl_context()
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """Return what the HTTP ports are served with."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self.cert_file, self.key_file, password=_no_password)
+        except (OSError, ValueError) as error:
+            files = f"{self.cert_file}, {self.key_file} ({_reason(error)})"
+            raise OptionError("tls", files, "a PEM certificate and its private key, no password") from None
+        if self.client_ca_file is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            try:
+                context.load_verify_locations(self.client_ca_file)
+            except (OSError, ValueError) as error:
+                found = f"{self.client_ca_file} ({_reason(error)})"
+                raise OptionError("tls", found, "PEM certificates of authorities") from None
+        return context
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Return what the gRPC port is served with."""
+        authorities = None if self.client_ca_file is None else Path(self.client_ca_file).read_bytes()
+        return grpc.ssl_server_credentials(
+            [(Path(self.key_file).read_bytes(), Path(self.cert_file).read_bytes())],
+            root_certificates=authorities,
+            require_client_auth=authorities is not None,
+        )
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "not PEM").lower().replace("_", " ")
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -1,0 +1,134 @@
+"""Shows that the embedded broker serves TLS, asks for client certificates, and takes nobody else."""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from gazette_spark.broker import EmbeddedBroker, ServerTls
+from gazette_spark.errors import OptionError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
+
+CONNECT_S = 5.0
+"""Within this time a connection that cannot work has to fail."""
+
+AUTHORITY = trustme.CA()
+OTHER_AUTHORITY = trustme.CA()
+
+
+def write(directory: Path, cert: trustme.LeafCert, name: str = "server") -> tuple[Path, Path]:
+    """Write a certificate and its key; return their paths."""
+    cert_file, key_file = directory / f"{name}.pem", directory / f"{name}.key"
+    cert_file.write_bytes(b"".join(blob.bytes() for blob in cert.cert_chain_pems))
+    key_file.write_bytes(cert.private_key_pem.bytes())
+    return cert_file, key_file
+
+
+def server_tls(directory: Path, *, mutual: bool = False) -> ServerTls:
+    """Return the options of a server of this machine, that takes AUTHORITY's clients only if ``mutual``."""
+    cert_file, key_file = write(directory, AUTHORITY.issue_cert("127.0.0.1", "localhost"))
+    if not mutual:
+        return ServerTls(cert_file, key_file)
+    authority = directory / "authority.pem"
+    authority.write_bytes(AUTHORITY.cert_pem.bytes())
+    return ServerTls(cert_file, key_file, authority)
+
+
+def secure_channel(
+    broker: EmbeddedBroker, authority: trustme.CA = AUTHORITY, client: trustme.LeafCert | None = None
+) -> grpc.Channel:
+    """Return a channel that trusts ``authority`` and shows the certificate of ``client``."""
+    chain = b"".join(blob.bytes() for blob in client.cert_chain_pems) if client else None
+    key = client.private_key_pem.bytes() if client else None
+    credentials = grpc.ssl_channel_credentials(authority.cert_pem.bytes(), key, chain)
+    return grpc.secure_channel(broker.endpoint.removeprefix("https://"), credentials)
+
+
+def list_journals(channel: grpc.Channel) -> list[pb.ListResponse]:
+    """Make a call that any broker answers."""
+    with channel:
+        return list(pb_grpc.JournalStub(channel).List(pb.ListRequest(), timeout=CONNECT_S))
+
+
+def code_of(call: Callable[[], object]) -> grpc.StatusCode:
+    """Return how a call fails."""
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    code: grpc.StatusCode = caught.value.code()
+    return code
+
+
+def test_serves_who_trusts_its_authority(tmp_path: Path) -> None:
+    """A client that trusts the authority is served; the endpoint and the routes say https."""
+    with EmbeddedBroker(tmp_path / "root", tls=server_tls(tmp_path)) as broker:
+        assert broker.endpoint == f"https://127.0.0.1:{broker.port}"
+        header = list_journals(secure_channel(broker))[0].header
+        assert header.process_id.suffix
+        assert code_of(lambda: list_journals(secure_channel(broker, OTHER_AUTHORITY))) == (
+            grpc.StatusCode.UNAVAILABLE
+        )
+
+
+def test_a_plain_client_gets_no_answer_and_no_hang(tmp_path: Path) -> None:
+    """A client that speaks plain text to a TLS port fails soon, and the reverse."""
+    with EmbeddedBroker(tmp_path / "root", tls=server_tls(tmp_path)) as broker:
+        channel = grpc.insecure_channel(broker.endpoint.removeprefix("https://"))
+        assert code_of(lambda: list_journals(channel)) == grpc.StatusCode.UNAVAILABLE
+    with EmbeddedBroker(tmp_path / "plain") as plain:
+        credentials = grpc.ssl_channel_credentials(AUTHORITY.cert_pem.bytes())
+        channel = grpc.secure_channel(plain.endpoint.removeprefix("http://"), credentials)
+        assert code_of(lambda: list_journals(channel)) == grpc.StatusCode.UNAVAILABLE
+
+
+def test_client_certificates(tmp_path: Path) -> None:
+    """With an authority of clients, only clients with its certificate are served, and none expired."""
+    past = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+    expired = AUTHORITY.issue_cert("client", not_before=past - datetime.timedelta(days=1), not_after=past)
+    with EmbeddedBroker(tmp_path / "root", tls=server_tls(tmp_path, mutual=True)) as broker:
+        assert list_journals(secure_channel(broker, client=AUTHORITY.issue_cert("client")))
+        for client in (None, OTHER_AUTHORITY.issue_cert("client"), expired):
+            assert code_of(lambda client=client: list_journals(secure_channel(broker, client=client))) == (  # type: ignore[misc]
+                grpc.StatusCode.UNAVAILABLE
+            )
+
+
+@pytest.mark.parametrize("kind", ["missing", "no-pem", "another-key", "password", "no-authority"])
+def test_bad_files_are_refused_when_given(tmp_path: Path, kind: str) -> None:
+    """Files that cannot work are an error that names the file and shows nothing of the key."""
+    cert = AUTHORITY.issue_cert("127.0.0.1")
+    cert_file, key_file = write(tmp_path, cert)
+    authority: Path | None = None
+    if kind == "missing":
+        key_file.unlink()
+    elif kind == "no-pem":
+        cert_file.write_text("not a certificate")
+    elif kind == "another-key":
+        key_file.write_bytes(AUTHORITY.issue_cert("127.0.0.1").private_key_pem.bytes())
+    elif kind == "password":
+        key = load_pem_private_key(key_file.read_bytes(), None)
+        encryption = BestAvailableEncryption(b"password")
+        key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
+    else:
+        authority = tmp_path / "not-there.pem"
+    with pytest.raises(OptionError, match="tls") as caught:
+        ServerTls(cert_file, key_file, authority)
+    assert str(tmp_path) in str(caught.value)
+    assert "PRIVATE" not in str(caught.value)
+
+
+def test_old_protocols_are_refused(tmp_path: Path) -> None:
+    """The HTTP ports take TLS 1.2 and later."""
+    assert server_tls(tmp_path).ssl_context().minimum_version == ssl.TLSVersion.TLSv1_2
