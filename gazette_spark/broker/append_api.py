@@ -10,7 +10,7 @@ from gazette_spark.broker import append_fsm
 from gazette_spark.broker.append_fsm import StreamEvent, StreamState, SuspendStep
 from gazette_spark.broker.append_txn import AppendTxn, Committed
 from gazette_spark.broker.call import Call, ServiceContext, await_revision, resolve
-from gazette_spark.broker.flow_control import TICK_S, MinRate
+from gazette_spark.broker.flow_control import TICK_S, MinRate, effective_max_rate
 from gazette_spark.broker.journal import JournalClosedError, LiveJournal
 from gazette_spark.broker.message_pump import MessagePump, NoMessage
 from gazette_spark.errors import NotAllowedError, ProtocolError
@@ -92,6 +92,7 @@ class _AppendTurn:
         self._journal = journal
         self._call = call
         self._chunks = 0
+        self._delayed = 0
 
     def run(self, pump: MessagePump[pb.AppendRequest]) -> pb.AppendResponse:
         """Check the preconditions, stage the content, commit."""
@@ -173,8 +174,24 @@ class _AppendTurn:
             if event is StreamEvent.CHUNK and not isinstance(message, NoMessage):
                 if not append_fsm.may_carry_content(self._journal.spec, self._request):
                     raise NotAllowedError(self._journal.name)
+                if self._hold_back(len(message.content)):
+                    rate = rate.resumed(time.monotonic())
                 txn.write(message.content)
                 rate = rate.delivered(len(message.content))
+
+    def _hold_back(self, size: int) -> bool:
+        """Wait until the journal's maximum rate has room for a chunk; whether that took any time."""
+        journal, now = self._journal, time.monotonic()
+        rate = effective_max_rate(journal.spec.max_append_rate, self._context.max_append_rate)
+        journal.max_rate, seconds = journal.max_rate.at_time(now, rate).take(size)
+        if not seconds:
+            return False
+        self._delayed += 1
+        while (left := now + seconds - time.monotonic()) > 0:
+            if journal.closed or not self._call.is_wanted():
+                raise _aborted(append_fsm.UNEXPECTED_EOF)
+            time.sleep(min(left, TICK_S))
+        return True
 
     def _commit(self, txn: AppendTxn) -> Committed:
         if not self._call.is_wanted():
@@ -201,6 +218,7 @@ class _AppendTurn:
             commit=fragment.to_pb(),
             registers=committed.registers,
             total_chunks=self._chunks,
+            delayed_chunks=self._delayed,
         )
         response.registers.SetInParent()  # An absent empty set is refused by Gazette's client.
         return response

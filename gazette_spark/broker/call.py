@@ -31,6 +31,7 @@ class ServiceContext:
     pumps: Executor
     """Threads that take appends' messages off the wire."""
     min_append_rate: int
+    max_append_rate: int
     chunk_bytes: int
     authorizer: Authorizer
     watch: CallWatch

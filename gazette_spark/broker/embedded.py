@@ -11,7 +11,7 @@ What it promises:
 * One broker at a time uses a root; a second one is refused.
 
 What it leaves out: replication and Etcd (it is the one broker of its cluster and primary of every
-journal), the HTTP gateway, ``max_append_rate``. It listens on the loopback interface unless told
+journal), the HTTP gateway. It listens on the loopback interface unless told
 otherwise. It is for development and tests.
 """
 
@@ -73,6 +73,7 @@ class _Options:
 
     pulse_interval_s: float
     min_append_rate: int
+    max_append_rate: int
     chunk_bytes: int
     threads: int
     fsync: bool
@@ -91,6 +92,7 @@ class EmbeddedBroker:
         host: str = "127.0.0.1",
         pulse_interval_s: float = PULSE_INTERVAL_S,
         min_append_rate: int = MIN_APPEND_RATE,
+        max_append_rate: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
         threads: int = THREADS,
         fsync: bool = False,
@@ -106,6 +108,8 @@ class EmbeddedBroker:
             host: address to listen on.
             pulse_interval_s: time between two looks at an idle journal, at the latest.
             min_append_rate: bytes a second that an append has to deliver; 0 lets it stall for ever.
+            max_append_rate: most bytes a second that a journal takes, where its spec allows more; 0 leaves
+                it to the spec. As Gazette's, it is none for a journal without a rate of its own.
             chunk_bytes: most content in one message of a read.
             threads: most threads serving calls; reads and watches use all but 64 of them, or half.
             fsync: force every append to the disk before it is answered.
@@ -120,7 +124,9 @@ class EmbeddedBroker:
         self.host = host
         self.port = port
         keys = KeySet.parse(auth_keys, "auth_keys") if isinstance(auth_keys, str) else auth_keys
-        self._options = _Options(pulse_interval_s, min_append_rate, chunk_bytes, threads, fsync, keys, tls)
+        self._options = _Options(
+            pulse_interval_s, min_append_rate, max_append_rate, chunk_bytes, threads, fsync, keys, tls
+        )
         self._lock = threading.Lock()
         self._running: _Running | None = None
 
@@ -205,6 +211,7 @@ class _Running:
             identity=BrokerIdentity(self.registry.catalog.cluster_id, broker.endpoint),
             pumps=self.pumps,
             min_append_rate=options.min_append_rate,
+            max_append_rate=options.max_append_rate,
             chunk_bytes=options.chunk_bytes,
             authorizer=Authorizer(options.auth_keys),
             watch=self.watch,

@@ -20,6 +20,7 @@ from gazette_spark.broker.append_fsm import AppendPlan, JournalHead, plan_append
 from gazette_spark.broker.append_txn import AppendTxn
 from gazette_spark.broker.codecs import encode
 from gazette_spark.broker.commit_log import SpoolHeader, label_set_of
+from gazette_spark.broker.flow_control import MaxRate
 from gazette_spark.broker.fragment_store import FragmentStore, open_store
 from gazette_spark.broker.index import IndexView, Resolution, resolve_read
 from gazette_spark.broker.postfix import render_postfix
@@ -74,6 +75,8 @@ class LiveJournal:
         """No read or append may begin or go on waiting."""
         self.deleted = False
         """No append may be committed either."""
+        self.max_rate = MaxRate.start(0, 0.0)
+        """What appends may take at once; for whoever has the turn."""
         self._directory = directory
         self._settings = settings
         self._store_lock = threading.Lock()

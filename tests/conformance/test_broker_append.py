@@ -308,3 +308,21 @@ def test_spec_without_suspend_keeps_offsets(wire: Wire, journal: str) -> None:
     changed = spec(journal, length=1 << 20)
     assert wire.apply(upsert(changed, -1)).status == pb.OK
     assert wire.append(journal, b"6").commit.begin == 5
+
+
+def test_chunks_over_the_maximum_rate_are_delayed(wire: Wire, journal_name: str) -> None:
+    """An append over its journal's rate is taken whole, and its answer counts the chunks that had to wait."""
+    wire.create(spec(journal_name, max_append_rate=400_000))
+    contents = [bytes([65 + number]) * 100_000 for number in range(6)]
+    response = wire.append(journal_name, *contents)
+    assert (response.status, response.commit.begin, response.commit.end) == (pb.OK, 0, 600_000)
+    assert response.total_chunks == 7
+    assert 0 < response.delayed_chunks < 6
+    assert wire.content(journal_name) == b"".join(contents)
+
+
+def test_a_maximum_below_the_minimum_rate_does_not_abort(wire: Wire, journal_name: str) -> None:
+    """A chunk held back by the journal's own rate is not taken for a client that is too slow."""
+    wire.create(spec(journal_name, max_append_rate=10_000))
+    response = wire.append(journal_name, b"x" * 22_000)
+    assert (response.status, response.delayed_chunks) == (pb.OK, 1)

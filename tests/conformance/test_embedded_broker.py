@@ -284,3 +284,12 @@ def test_replicate_is_not_offered(tmp_path: Path) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             list(wire.stub.Replicate(iter([pb.ReplicateRequest()]), timeout=CALL_TIMEOUT_S))
         assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_brokers_own_maximum_rate(tmp_path: Path) -> None:
+    """The broker's maximum rate holds back journals that have one, and no others."""
+    with EmbeddedBroker(tmp_path, max_append_rate=200_000) as broker, Wire(broker.endpoint) as wire:
+        wire.create(spec(NAME, max_append_rate=1 << 30), spec("embedded/free"))
+        chunks = [b"x" * 100_000] * 3
+        assert wire.append(NAME, *chunks).delayed_chunks == 1
+        assert wire.append("embedded/free", *chunks).delayed_chunks == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gazette_spark.broker.flow_control import MinRate
+from gazette_spark.broker.flow_control import MAX_BANK_S, MaxRate, MinRate, effective_max_rate
 from gazette_spark.broker.journal import JournalSettings
 from gazette_spark.broker.message_pump import LOOK_AHEAD, MessagePump, NoMessage
 from gazette_spark.broker.registry import JournalRegistry
@@ -48,6 +48,60 @@ def test_a_client_at_the_rate_goes_on() -> None:
 def test_no_minimum_never_underflows() -> None:
     """A rate of zero lets a client be silent for ever."""
     assert not MinRate.start(0, 0.0).at_time(1e9).underflow
+
+
+def test_a_held_chunk_is_not_the_clients_fault() -> None:
+    """Time that a client's chunk was held back takes nothing from its credit."""
+    rate = MinRate.start(1000, 50.0).resumed(60.0)
+    assert not rate.at_time(60.9).underflow
+
+
+@pytest.mark.parametrize(
+    ("of_journal", "of_broker", "effective"),
+    [
+        pytest.param(0, 0, 0, id="none"),
+        pytest.param(0, 500, 0, id="broker-only-limits-nothing"),
+        pytest.param(800, 0, 800, id="journal-only"),
+        pytest.param(800, 500, 500, id="broker-lowers"),
+        pytest.param(300, 500, 300, id="broker-never-raises"),
+    ],
+)
+def test_maximum_rate_of_journal_and_broker(of_journal: int, of_broker: int, effective: int) -> None:
+    """The broker's maximum lowers that of a journal which has one."""
+    assert effective_max_rate(of_journal, of_broker) == effective
+
+
+def test_chunks_over_the_maximum_are_held_until_paid() -> None:
+    """Of eight chunks of half a second each, two pass at once and six are held, three seconds in all."""
+    rate, now, held = MaxRate.start(0, 0.0), 100.0, []
+    for _ in range(8):
+        rate, seconds = rate.at_time(now, 200_000).take(100_000)
+        now += seconds
+        held.append(seconds)
+    assert held == [0.0] * 2 + [0.5] * 6
+
+
+def test_the_bank_is_ten_seconds() -> None:
+    """An idle journal saves ten seconds' worth, and one chunk above that is held for what is missing."""
+    rate = MaxRate.start(1000, 0.0).at_time(1e6, 1000)
+    assert rate.balance == 1000 * MAX_BANK_S
+    rate, seconds = rate.take(25_000)
+    assert seconds == 15.0
+    assert rate.at_time(1e6 + seconds, 1000).balance == 0.0
+
+
+def test_an_abandoned_hold_stays_a_debt() -> None:
+    """A chunk whose client left before it was paid is paid by who comes next."""
+    rate, seconds = MaxRate.start(1000, 0.0).take(3000)
+    assert seconds == 2.0
+    assert rate.at_time(1.0, 1000).balance == -1000
+
+
+def test_no_maximum_holds_nothing() -> None:
+    """Without a rate every chunk passes; a new rate begins with a second's worth."""
+    rate, seconds = MaxRate.start(0, 0.0).at_time(5.0, 0).take(1 << 40)
+    assert seconds == 0.0
+    assert rate.at_time(6.0, 1000) == MaxRate.start(1000, 6.0)
 
 
 def test_turns_come_in_order() -> None:
