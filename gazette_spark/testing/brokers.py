@@ -28,6 +28,7 @@ from gazette_spark.testing.gazctl import (
     ProcessError,
     clean_environment,
     find_binaries,
+    find_binary,
 )
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "DeployedBroker",
     "ProcessError",
     "find_binaries",
+    "find_binary",
     "free_ports",
 ]
 
@@ -60,14 +62,21 @@ class DeployedBroker(BrokerHandle):
         directory: a new folder for data, logs and the file root; it is not removed.
         file_root: existing folder for ``file:///`` stores; made under ``directory`` if not given.
         broker_args: more flags of ``gazette serve``.
+        program: name of the broker's program, for one of another version.
     """
 
     def __init__(
-        self, directory: Path | str, *, file_root: Path | str | None = None, broker_args: Sequence[str] = ()
+        self,
+        directory: Path | str,
+        *,
+        file_root: Path | str | None = None,
+        broker_args: Sequence[str] = (),
+        program: str = "gazette",
     ) -> None:
         self.directory = Path(directory).resolve()
         super().__init__("", Path(file_root).resolve() if file_root else self.directory / "fragments")
         self._broker_args = tuple(broker_args)
+        self._program = program
         self._group: _ProcessGroup | None = None
 
     def __enter__(self) -> Self:
@@ -117,12 +126,12 @@ class DeployedBroker(BrokerHandle):
         etcd = group.start("etcd", _etcd_command(binaries.etcd, directory / "etcd", etcd_url, peer_port))
         _wait_ready(etcd, lambda: _is_healthy(client_port))
         self.endpoint = f"http://127.0.0.1:{broker_port}"
-        broker = group.start("gazette", self._broker_command(binaries.gazette, etcd_url, broker_port))
+        broker = group.start("gazette", self._broker_command(etcd_url, broker_port))
         _wait_ready(broker, self._answers)
 
-    def _broker_command(self, binary: Path, etcd_url: str, port: int) -> list[str]:
+    def _broker_command(self, etcd_url: str, port: int) -> list[str]:
         return [
-            str(binary),
+            str(find_binary(self._program)),
             "serve",
             f"--broker.id=deployed-{port}",
             "--broker.host=127.0.0.1",

@@ -60,19 +60,19 @@ class Binaries:
 
 
 def find_binaries(environ: Mapping[str, str] = os.environ) -> Binaries:
-    """Find the programs in ``$GAZETTE_SPARK_CACHE``, the repository's ``.cache/gazette``, or on PATH.
+    """Find a real broker's programs, each as :func:`find_binary` does."""
+    return Binaries(**{name: find_binary(name, environ) for name in ("gazette", "gazctl", "etcd")})
+
+
+def find_binary(name: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """Find a program in ``$GAZETTE_SPARK_CACHE``, the repository's ``.cache/gazette``, or on PATH.
 
     Raises:
-        BinaryNotFoundError: one is in none of them.
+        BinaryNotFoundError: it is in none of them.
     """
     folders = [Path(__file__).resolve().parents[2] / ".cache" / "gazette"]
     if named := environ.get(CACHE_VARIABLE):
         folders.insert(0, Path(named))
-    paths = {name: _find_binary(name, folders, environ) for name in ("gazette", "gazctl", "etcd")}
-    return Binaries(**paths)
-
-
-def _find_binary(name: str, folders: Sequence[Path], environ: Mapping[str, str]) -> Path:
     search_path = os.pathsep.join([*map(str, folders), environ.get("PATH", os.defpath)])
     found = shutil.which(name, path=search_path)
     if found is None:
@@ -106,7 +106,7 @@ class BrokerHandle:
         Raises:
             ProcessError: it failed, or ran longer than ``GAZCTL_TIMEOUT_S``.
         """
-        command = [str(find_binaries().gazctl), *args, f"--broker.address={self.endpoint}"]
+        command = self.gazctl_command(*args)
         given = input.encode() if isinstance(input, str) else input or b""
         shown = "gazctl " + " ".join(args)
         try:
@@ -124,6 +124,10 @@ class BrokerHandle:
         if done.returncode:
             raise ProcessError(shown, f"exit code {done.returncode}", done.stderr.decode(errors="replace"))
         return done.stdout
+
+    def gazctl_command(self, *args: str) -> list[str]:
+        """Return the command line of a ``gazctl`` that talks to the broker."""
+        return [str(find_binary("gazctl")), *args, f"--broker.address={self.endpoint}"]
 
     def apply_specs(self, specs: str) -> list[str]:
         """Apply a YAML tree of journals by ``gazctl``, wait until each has a primary, return their names.

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Build the real Gazette broker, gazctl and etcd for the conformance tests.
+# Build the real Gazette broker, gazctl, etcd and goclient (../go) for the conformance tests; and the
+# broker of v0.99, the last one whose List answers once.
 #
 # They go into $GAZETTE_SPARK_CACHE, or .cache/gazette of this repository. Nothing is done when the
 # versions (go.mod, go.sum, sources) have not changed since the last build.
@@ -12,9 +13,15 @@ here=$(cd "$(dirname "$0")" && pwd)
 out=${GAZETTE_SPARK_CACHE:-$here/../../.cache/gazette}
 ziglang="ziglang==0.13.0.post1"
 
-stamp=$(cat "$here"/build.sh "$here"/*/go.mod "$here"/*/go.sum "$here"/*/*.go | cksum)
-if [ -x "$out/gazette" ] && [ -x "$out/gazctl" ] && [ -x "$out/etcd" ] \
-    && [ "$(cat "$out/stamp" 2>/dev/null)" = "$stamp" ]; then
+goclient=$here/../go
+
+stamp=$(cat "$here"/build.sh "$here"/*/go.mod "$here"/*/go.sum "$here"/*/*.go \
+    "$goclient"/go.mod "$goclient"/go.sum "$goclient"/*.go | cksum)
+built=yes
+for program in gazette gazctl etcd goclient gazette-v0.99; do
+    [ -x "$out/$program" ] || built=no
+done
+if [ $built = yes ] && [ "$(cat "$out/stamp" 2>/dev/null)" = "$stamp" ]; then
     exit 0
 fi
 
@@ -37,13 +44,17 @@ if ! command -v "${CC:-gcc}" >/dev/null 2>&1; then
     chmod +x "$out/zig/cc"
     export CC="$out/zig/cc"
 fi
-export CGO_ENABLED=1
 
-# A build takes about a minute and a half; the limit ends one whose downloads hang.
+# The limit ends a build whose downloads hang.
 build() {
     (cd "$here/$1" && shift && timeout 1200 go build -mod=readonly -trimpath "$@")
 }
-echo "building gazette, gazctl and etcd into $out" >&2
+echo "building gazette, gazctl, etcd and goclient into $out" >&2
+export CGO_ENABLED=1
 build gazette -o "$out/" go.gazette.dev/core/cmd/gazette go.gazette.dev/core/cmd/gazctl
 build etcd -o "$out/etcd" .
+# These two do without ZSTANDARD, and so without C.
+export CGO_ENABLED=0
+build ../go -tags nozstd -o "$out/goclient" .
+build gazette_v0_99 -tags nozstd -o "$out/gazette-v0.99" go.gazette.dev/core/cmd/gazette
 printf '%s\n' "$stamp" > "$out/stamp"

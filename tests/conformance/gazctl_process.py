@@ -1,0 +1,54 @@
+"""``gazctl`` where its standard output is not all that a test looks at."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from gazette_spark.testing.brokers import BrokerHandle
+from gazette_spark.testing.gazctl import clean_environment
+
+TIMEOUT_S = 60.0
+
+
+def run_gazctl(
+    broker: BrokerHandle, *args: str, given: str = "", **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run ``gazctl`` to its end, whether it succeeds or not, with more environment variables."""
+    return subprocess.run(
+        broker.gazctl_command(*args),
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env={**clean_environment(), **environ},
+    )
+
+
+@contextmanager
+def running_gazctl(broker: BrokerHandle, args: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """Run a ``gazctl`` that does not end by itself; its standard output is a pipe."""
+    process = subprocess.Popen(
+        broker.gazctl_command(*args),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=clean_environment(),
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(TIMEOUT_S)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def end_by_signal(process: subprocess.Popen[str]) -> int:
+    """Ask a running ``gazctl`` to end, as Ctrl-C does; return its exit code."""
+    process.send_signal(signal.SIGINT)
+    return process.wait(TIMEOUT_S)

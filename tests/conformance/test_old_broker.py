@@ -1,0 +1,80 @@
+"""Shows that our client works against Gazette v0.99, whose List answers once, with one message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gazette_spark.client import Client
+from gazette_spark.errors import EtcdTransactionFailedError, JournalNotFoundError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.testing.brokers import DeployedBroker
+from tests.conformance.goclient import end_of, run_go
+from tests.conformance.wire import Wire, labels, selector, spec
+
+pytestmark = pytest.mark.deployed_broker
+
+JOURNALS = 60
+"""More than twice what a message of a streamed List holds."""
+
+
+@pytest.fixture(scope="module")
+def old_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeployedBroker]:
+    """A broker of v0.99, built without ZSTANDARD."""
+    with DeployedBroker(tmp_path_factory.mktemp("v0.99"), program="gazette-v0.99") as broker:
+        yield broker
+
+
+@pytest.fixture
+def old_client(old_broker: DeployedBroker) -> Iterator[Client]:
+    """A client of the old broker."""
+    with Client(old_broker.endpoint, timeout_s=30) as client:
+        yield client
+
+
+def test_list_comes_in_one_message(old_broker: DeployedBroker, old_client: Client, fresh_prefix: str) -> None:
+    """All journals come in one message, which our client takes as it takes several."""
+    names = [f"{fresh_prefix}{number:03}" for number in range(JOURNALS)]
+    old_client.create_journals(*map(spec, names))
+    chosen = selector(labels(("prefix", fresh_prefix)))
+    with Wire(old_broker.endpoint) as wire:
+        (message,) = wire.stub.List(pb.ListRequest(selector=chosen), timeout=20)
+        assert len(message.journals) == JOURNALS
+    assert [each.spec.name for each in old_client.list_journals(f"prefix={fresh_prefix}")] == names
+    assert old_client.get_journal(names[-1]).spec.replication == 1
+
+
+def test_apply_and_its_refusal(old_client: Client, journal_name: str) -> None:
+    """Journals are created, replaced at their revision, refused at another, and deleted."""
+    old_client.create_journals(spec(journal_name))
+    with pytest.raises(EtcdTransactionFailedError):
+        old_client.create_journals(spec(journal_name))
+    found = old_client.get_journal(journal_name)
+    found.spec.fragment.length = 1 << 21
+    change = pb.ApplyRequest.Change(expect_mod_revision=found.mod_revision, upsert=found.spec)
+    revision = old_client.apply([change])
+    again = old_client.get_journal(journal_name)
+    assert (again.mod_revision, again.spec.fragment.length) == (revision, 1 << 21)
+    old_client.apply([pb.ApplyRequest.Change(expect_mod_revision=revision, delete=journal_name)])
+    with pytest.raises(JournalNotFoundError):
+        old_client.get_journal(journal_name)
+
+
+def test_append_and_read(old_broker: DeployedBroker, old_client: Client, journal_name: str) -> None:
+    """What is appended, by us and by Go, is read, by us and by Go."""
+    old_client.create_journals(spec(journal_name))
+    assert old_client.append(journal_name, b"ours ").end == 5
+    end_of(run_go(old_broker.endpoint, "append", f"--journal={journal_name}", content=b"theirs"))
+    with old_client.read(journal_name) as reader:
+        assert reader.read() == b"ours theirs"
+    assert end_of(run_go(old_broker.endpoint, "retry-reader", f"--journal={journal_name}"))["bytes"] == 11
+    assert old_client.write_head(journal_name) == 11
+    assert [each.fragment.begin for each in old_client.list_fragments(journal_name)] == [0, 5]
+
+
+def test_gazctl_reads_from_it(old_broker: DeployedBroker, old_client: Client, journal_name: str) -> None:
+    """Today's gazctl lists its journals: one message is a stream of one."""
+    old_client.create_journals(spec(journal_name))
+    shown = old_broker.gazctl("journals", "list", "-l", f"name={journal_name}", "-o", "json")
+    assert journal_name in shown
