@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from gazette_spark.broker.authorizer import check_change
 from gazette_spark.broker.call import Call, ServiceContext
 from gazette_spark.broker.state import Catalog, CatalogEntry
+from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import labels
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.requests import validate_apply_request, validate_list_request
 
 JOURNALS_PER_MESSAGE = 25
 """Gazette's own page; more would be allowed."""
+
+MAX_CHANGES = 128
+"""Operations of a transaction that Etcd takes by default."""
 
 
 def list_journals(context: ServiceContext, request: pb.ListRequest, call: Call) -> Iterator[pb.ListResponse]:
@@ -86,8 +90,18 @@ def apply_changes(context: ServiceContext, request: pb.ApplyRequest, call: Call)
     validate_apply_request(request)
     for change in request.changes:
         check_change(call.claims, change)
+    _check_transaction(request)
     revision = context.registry.apply(request.changes)
     if revision is None:
         header = context.header(routed=False)
         return pb.ApplyResponse(status=pb.ETCD_TRANSACTION_FAILED, header=header)
     return pb.ApplyResponse(header=context.identity.header(revision, routed=False))
+
+
+def _check_transaction(request: pb.ApplyRequest) -> None:
+    """Refuse, in Etcd's words, what Etcd would."""
+    if len(request.changes) > MAX_CHANGES:
+        raise ProtocolError("etcdserver", "too many operations in txn request")
+    names = {change.delete or change.upsert.name for change in request.changes}
+    if len(names) < len(request.changes):
+        raise ProtocolError("etcdserver", "duplicate key given in txn request")

@@ -1,0 +1,121 @@
+"""Watched and polled lists, and changes in batches, against both brokers."""
+
+from __future__ import annotations
+
+import pytest
+
+from gazette_spark.client import Client, Listing, PolledList, WatchedList
+from gazette_spark.client.watch import LiveList
+from gazette_spark.errors import BrokerError, EtcdTransactionFailedError, PartialApplyError, ProtocolError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.testing.brokers import BrokerHandle
+from gazette_spark.testing.tcp_proxy import TcpProxy
+from tests.conformance.wire import delete, spec, upsert
+
+WAIT_S = 20.0
+"""Longest a test waits for a change to be seen."""
+
+
+def wait_until_listed(watched: LiveList, *names: str) -> Listing:
+    """Wait for a listing of just these journals."""
+    listing = watched.list()
+    while listing.names != sorted(names):
+        newer = watched.wait_for_update(listing, timeout_s=WAIT_S)
+        assert newer is not None, f"still {listing.names}"
+        listing = newer
+    return listing
+
+
+@pytest.mark.parametrize("kind", ["watched", "polled"])
+def test_a_list_follows_its_journals(client: Client, fresh_prefix: str, kind: str) -> None:
+    """Journals that come, change, go and come again are seen; one made anew is not taken for the old."""
+    one, two = f"{fresh_prefix}one", f"{fresh_prefix}two"
+    selector = f"prefix={fresh_prefix}"
+    made = (
+        WatchedList(client, selector) if kind == "watched" else PolledList(client, selector, interval_s=0.1)
+    )
+    with made as live:
+        assert live.list().names == []
+        client.apply([upsert(spec(one)), upsert(spec(two))])
+        both = wait_until_listed(live, one, two)
+        changed = client.apply([upsert(spec(one, length=1 << 20), -1), delete(two, -1)])
+        alone = wait_until_listed(live, one)
+        assert alone.revision >= changed
+        journal = alone.get(one)
+        assert journal is not None
+        assert journal.spec.fragment.length == 1 << 20
+        difference = alone.changes_since(both)
+        assert (difference.updated, difference.removed, difference.recreated) == ((one,), (two,), ())
+        client.apply([delete(one, -1)])
+        wait_until_listed(live)
+        client.apply([upsert(spec(one))])
+        again = wait_until_listed(live, one)
+        assert again.changes_since(alone).recreated == (one,)
+
+
+def test_pages_of_a_watch_are_joined(client: Client, fresh_prefix: str) -> None:
+    """More journals than a message holds are one listing."""
+    names = [f"{fresh_prefix}many-{index:03}" for index in range(60)]
+    client.apply([upsert(spec(name)) for name in names])
+    with WatchedList(client, f"prefix={fresh_prefix}") as watched:
+        assert watched.list().names == names
+    assert client.list_all_journals(f"prefix={fresh_prefix}").names == names
+    client.apply([delete(name, -1) for name in names])
+
+
+def test_a_watch_survives_its_connections(broker: BrokerHandle, fresh_prefix: str) -> None:
+    """What changes while the connection is down is seen when it is back."""
+    names = [f"{fresh_prefix}one", f"{fresh_prefix}two"]
+    with (
+        TcpProxy(broker.endpoint) as proxy,
+        Client(broker.endpoint, timeout_s=30) as direct,
+        Client(proxy.endpoint, timeout_s=30) as client,
+        WatchedList(client, f"prefix={fresh_prefix}") as watched,
+    ):
+        for at, name in enumerate(names):
+            proxy.cut()
+            direct.apply([upsert(spec(name))])
+            wait_until_listed(watched, *names[: at + 1])
+
+
+def test_more_changes_than_etcd_takes(client: Client, fresh_prefix: str) -> None:
+    """129 changes are refused as one transaction, with advice, and done as two."""
+    names = [f"{fresh_prefix}many-{index:03}" for index in range(129)]
+    creations = [upsert(spec(name)) for name in names]
+    with pytest.raises(ProtocolError, match="129 are more than one transaction takes; apply them in batches"):
+        client.apply(creations)
+    assert client.list_journals(f"prefix={fresh_prefix}") == []
+    client.apply_in_batches(creations, 128)
+    assert client.list_all_journals(f"prefix={fresh_prefix}").names == names
+    client.apply_in_batches([delete(name, -1) for name in names])
+
+
+def test_what_was_applied_before_a_failure_stays(client: Client, fresh_prefix: str) -> None:
+    """The error's count is the truth."""
+    names = [f"{fresh_prefix}many-{index}" for index in range(6)]
+    client.apply([upsert(spec(names[4]))])
+    with pytest.raises(PartialApplyError) as caught:
+        client.apply_in_batches([upsert(spec(name)) for name in names], 2)
+    error = caught.value
+    assert (error.batch, error.applied, error.changes) == (2, 4, 6)
+    assert isinstance(error.cause, EtcdTransactionFailedError)
+    listing = client.list_all_journals(f"prefix={fresh_prefix}")
+    assert listing.names == names[:5]
+    last = listing.get(names[3])
+    assert last is not None
+    assert last.mod_revision == error.revision
+
+
+def test_store_health(client: Client) -> None:
+    """A store that is there is healthy, and what is wrong with another is told."""
+    assert client.store_health("file:///").is_healthy
+    health = client.store_health("file:///not/there/")
+    assert not health.is_healthy
+    assert health.problem
+
+
+def test_a_change_of_one_journal_twice(client: Client, fresh_prefix: str) -> None:
+    """Both brokers refuse it, as Etcd does."""
+    name = f"{fresh_prefix}one"
+    with pytest.raises(BrokerError, match="duplicate key given in txn request"):
+        client.apply([upsert(spec(name)), pb.ApplyRequest.Change(expect_mod_revision=-1, delete=name)])
