@@ -53,7 +53,7 @@ FILES = {
 }
 
 
-def put(root: Path, journal: str, begin: int, extension: str, stored: bytes, postfix: str = "") -> str:
+def put(root: Path, journal: str, begin: int, extension: str, stored: bytes, *, postfix: str = "") -> str:
     """Store bytes as the fragment of ``CONTENT`` at ``begin``; return the file's name."""
     digest = hashlib.sha1(CONTENT, usedforsecurity=False).hexdigest()
     name = f"{begin:016x}-{begin + len(CONTENT):016x}-{digest}{extension}"
@@ -67,7 +67,7 @@ def put(root: Path, journal: str, begin: int, extension: str, stored: bytes, pos
 def test_every_extension_is_listed(broker: BrokerHandle, wire: Wire, journal_name: str, kind: str) -> None:
     """A file of any codec and spelling of its extension is listed, with the folders between."""
     extension, codec, compress = FILES[kind]
-    put(broker.file_root, journal_name, 0, extension, compress(CONTENT), "date=2026-11-21/hour=05")
+    put(broker.file_root, journal_name, 0, extension, compress(CONTENT), postfix="date=2026-11-21/hour=05")
     wire.create(spec(journal_name))
     (listed,) = wire.wait_persisted(journal_name, 1).fragments
     assert (listed.spec.begin, listed.spec.end) == (0, len(CONTENT))
@@ -81,7 +81,7 @@ def test_the_broker_serves_the_file(
 ) -> None:
     """A file of any codec with the extension Gazette writes is served by the broker."""
     extension, _, compress = FILES[kind]
-    put(broker.file_root, journal_name, 0, extension, compress(CONTENT), "date=2026-11-21/hour=05")
+    put(broker.file_root, journal_name, 0, extension, compress(CONTENT), postfix="date=2026-11-21/hour=05")
     wire.create(spec(journal_name))
     wire.wait_persisted(journal_name, 1)
     assert wire.content(journal_name, end_offset=len(CONTENT)) == CONTENT
