@@ -63,6 +63,7 @@ class DeployedBroker(BrokerHandle):
         file_root: existing folder for ``file:///`` stores; made under ``directory`` if not given.
         broker_args: more flags of ``gazette serve``.
         program: name of the broker's program, for one of another version.
+        auth_keys: base64 keys, as of ``BROKER_AUTH_KEYS``, by which tokens are asked for and checked.
     """
 
     def __init__(
@@ -72,9 +73,11 @@ class DeployedBroker(BrokerHandle):
         file_root: Path | str | None = None,
         broker_args: Sequence[str] = (),
         program: str = "gazette",
+        auth_keys: str = "",
     ) -> None:
         self.directory = Path(directory).resolve()
         super().__init__("", Path(file_root).resolve() if file_root else self.directory / "fragments")
+        self.auth_keys = auth_keys
         self._broker_args = tuple(broker_args)
         self._program = program
         self._group: _ProcessGroup | None = None
@@ -142,6 +145,7 @@ class DeployedBroker(BrokerHandle):
             f"--etcd.address={etcd_url}",
             f"--etcd.prefix=/gazette/test-{port}",
             "--log.level=info",
+            *([f"--broker.auth-keys={self.auth_keys}"] if self.auth_keys else []),
             *self._broker_args,
         ]
 

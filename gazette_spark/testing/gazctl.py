@@ -88,6 +88,8 @@ class BrokerHandle:
         """URL of the broker, ``http://host:port``."""
         self.file_root = file_root
         """Directory under which ``file:///`` stores keep their fragments."""
+        self.auth_keys = ""
+        """Keys by which ``gazctl`` signs its tokens; none for a broker that asks for none."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} at {self.endpoint or 'nowhere'}, fragments in {self.file_root}>"
@@ -116,7 +118,7 @@ class BrokerHandle:
                 capture_output=True,
                 timeout=GAZCTL_TIMEOUT_S,
                 check=False,
-                env=clean_environment(),
+                env={**clean_environment(), "BROKER_AUTH_KEYS": self.auth_keys},
             )
         except subprocess.TimeoutExpired as error:
             seen = (error.stderr or b"").decode(errors="replace")

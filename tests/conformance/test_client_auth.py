@@ -1,0 +1,176 @@
+"""A client with keys is served by a broker with keys, outlives its tokens, and shows them to nobody else."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from gazette_spark.broker.embedded import EmbeddedBroker
+from gazette_spark.client import Client, client
+from gazette_spark.client.credentials import Credentials
+from gazette_spark.errors import AuthError, JournalNotFoundError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.tokens import Capability, Claims, KeySet, journal_claims
+from gazette_spark.testing.brokers import BrokerHandle, DeployedBroker
+from tests.conformance.wire import spec
+
+OLD, NEW, STRANGE = (base64.b64encode(text.encode() * 16).decode() for text in ("old!", "new!", "odd!"))
+SHORT_S = 2.0
+"""Seconds a token of these tests is valid."""
+
+PIECES = 25
+PAUSE_S = 0.2
+"""Between appends: all of them take longer than two tokens are valid."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)],
+)
+def keyed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerHandle]:
+    """A broker that takes tokens signed by an old or a new key, and no call without."""
+    directory = tmp_path_factory.mktemp("keyed")
+    keys = f"{OLD},{NEW}"
+    if request.param == "embedded":
+        with EmbeddedBroker(directory, auth_keys=keys) as embedded:
+            yield BrokerHandle(embedded.endpoint, directory)
+        return
+    with DeployedBroker(directory, auth_keys=keys) as deployed:
+        yield deployed
+
+
+@pytest.fixture
+def owner(keyed: BrokerHandle) -> Iterator[Client]:
+    """A client with the first key."""
+    with Client(keyed.endpoint, auth_keys=OLD, timeout_s=30) as opened:
+        yield opened
+
+
+@pytest.fixture
+def journal(owner: Client, journal_name: str) -> str:
+    """An empty journal; its name."""
+    owner.create_journals(spec(journal_name))
+    return journal_name
+
+
+def short_token(claims: Claims) -> str:
+    """Return a token that expires soon."""
+    return KeySet.parse(OLD).sign(claims, now=time.time(), lifetime_s=SHORT_S)
+
+
+def test_every_call_claims_what_it_needs(owner: Client, journal: str) -> None:
+    """With a key, all that a client can do is allowed."""
+    owner.append(journal, b"hello")
+    assert owner.read(journal).read() == b"hello"
+    assert owner.read(f"{journal};of=somebody").read() == b"hello"
+    assert owner.write_head(journal) == 5
+    assert owner.write_heads([journal]) == {journal: 5}
+    assert owner.first_offset(journal) == 0
+    assert owner.list_fragments(journal)[-1].fragment.end == 5
+    assert owner.list_journals(f"name={journal}")[0].spec.name == journal
+    deleted = pb.ApplyRequest.Change(delete=journal, expect_mod_revision=-1)
+    assert owner.apply([deleted]) > 0
+
+
+def test_keys_rotate(keyed: BrokerHandle, owner: Client, journal: str) -> None:
+    """While the broker knows both keys, clients of either go on without a failed call."""
+    for index in range(4):
+        with Client(keyed.endpoint, auth_keys=[OLD, f"{OLD},{NEW}", f"{NEW},{OLD}", NEW][index]) as each:
+            each.append(journal, b"%d" % index)
+    assert owner.read(journal).read() == b"0123"
+
+
+@pytest.mark.parametrize("given", ["nothing", "a strange key", "a strange token"])
+def test_who_is_not_known(keyed: BrokerHandle, journal: str, given: str) -> None:
+    """It is refused at the first try of any call; the error names the options and shows no secret."""
+    token = KeySet.parse(STRANGE).sign(journal_claims(Capability.ALL, journal), now=time.time())
+    keys = STRANGE if given == "a strange key" else None
+    with Client(
+        keyed.endpoint,
+        token=token if given == "a strange token" else None,
+        auth_keys=keys,
+        timeout_s=600,
+    ) as stranger:
+        for call in (
+            stranger.list_journals,
+            lambda: stranger.append(journal, b"x"),
+            lambda: stranger.read(journal, block=True).read(1),
+            lambda: stranger.write_head(journal),
+            lambda: stranger.write_heads([journal]),
+            lambda: stranger.list_fragments(journal),
+            lambda: stranger.create_journals(spec(f"{journal}-2")),
+        ):
+            with pytest.raises(AuthError, match="BROKER_AUTH_KEYS") as caught:
+                call()
+            assert token not in str(caught.value)
+            assert STRANGE not in str(caught.value)
+
+
+def test_a_token_for_another_journal(keyed: BrokerHandle, journal: str) -> None:
+    """A journal outside of a token's selector is as none, and the error says both."""
+    token = short_token(journal_claims(Capability.ALL, f"{journal}-2"))
+    with Client(keyed.endpoint, token=token) as stranger:
+        with pytest.raises(JournalNotFoundError, match="token"):
+            stranger.append(journal, b"x")
+        assert stranger.list_journals() == []
+
+
+def test_a_read_outlives_its_tokens(
+    keyed: BrokerHandle, owner: Client, journal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens expire while a reader waits and while it reads: no byte is lost, none comes twice."""
+    monkeypatch.setattr(client, "Credentials", partial(Credentials, lifetime_s=SHORT_S))
+    pause = threading.Event()
+
+    def write() -> None:
+        for index in range(PIECES):
+            owner.append(journal, b"%04d" % index)
+            pause.wait(PAUSE_S)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with (
+            Client(keyed.endpoint, auth_keys=OLD, timeout_s=30) as short,
+            short.read(journal, block=True) as reader,
+        ):
+            got = reader.read(4 * PIECES)
+    finally:
+        writer.join(60)
+    assert got == b"".join(b"%04d" % index for index in range(PIECES))
+
+
+def test_a_fixed_token_that_expires(keyed: BrokerHandle, owner: Client, journal: str) -> None:
+    """A blocking read ends with an error that says so, instead of trying for ever."""
+    owner.append(journal, b"hello")
+    token = short_token(journal_claims(Capability.READ, journal))
+    with (
+        Client(keyed.endpoint, token=token, timeout_s=600) as fixed,
+        fixed.read(journal, block=True) as reader,
+    ):
+        assert reader.read(5) == b"hello"
+        with pytest.raises(AuthError, match="expired"):
+            reader.read(1)
+        with pytest.raises(AuthError, match="expired"):
+            fixed.append(journal, b"x")
+
+
+def test_logs_hold_no_secret(keyed: BrokerHandle, journal: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever is logged at any level, neither keys nor tokens are in it."""
+    caplog.set_level(logging.DEBUG)
+    token = KeySet.parse(STRANGE).sign(journal_claims(Capability.ALL, journal), now=time.time())
+    with (
+        Client(keyed.endpoint, auth_keys=OLD) as known,
+        Client(keyed.endpoint, token=token) as stranger,
+    ):
+        known.append(journal, b"x")
+        with pytest.raises(AuthError):
+            stranger.append(journal, b"x")
+    assert "eyJ" not in caplog.text
+    assert OLD not in caplog.text
