@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.client import Client
+from gazette_spark.client import Client, Listing, WatchedList
 from gazette_spark.errors import (
     JournalNotFoundError,
     NotAllowedError,
@@ -191,6 +191,25 @@ def test_go_watch(broker: BrokerHandle, client: Client, fresh_prefix: str) -> No
         again = watch.until("list", journals=[first, second])
         assert again["created"][first] > before["created"][first]
         assert watch.end()["updates"] >= 4
+
+
+def test_both_watches_see_the_same(broker: BrokerHandle, client: Client, fresh_prefix: str) -> None:
+    """Our WatchedList and Go's end up with the same journals, at the same revision."""
+    name = f"{fresh_prefix}journal"
+    with (
+        running_go(broker.endpoint, "watch", f"--selector=prefix={fresh_prefix}") as theirs,
+        WatchedList(client, f"prefix={fresh_prefix}") as ours,
+    ):
+        seen: Listing | None = ours.list()
+        assert seen is not None
+        assert list(seen.journals) == []
+        client.create_journals(spec(name))
+        told = theirs.until("list", journals=[name])
+        while seen is not None and not seen.journals:
+            seen = ours.wait_for_update(seen, timeout_s=30)
+        assert seen is not None
+        assert [each.spec.name for each in seen.journals] == [name]
+        assert told["created"] == {name: seen.journals[0].create_revision}
 
 
 def test_both_name_a_missing_journal(broker: BrokerHandle, client: Client, journal_name: str) -> None:

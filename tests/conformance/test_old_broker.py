@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gazette_spark.client import Client
-from gazette_spark.errors import EtcdTransactionFailedError, JournalNotFoundError
+from gazette_spark.client import Client, PolledList, WatchedList
+from gazette_spark.errors import EtcdTransactionFailedError, JournalNotFoundError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.testing.brokers import DeployedBroker
 from tests.conformance.goclient import end_of, run_go
@@ -78,3 +78,24 @@ def test_gazctl_reads_from_it(old_broker: DeployedBroker, old_client: Client, jo
     old_client.create_journals(spec(journal_name))
     shown = old_broker.gazctl("journals", "list", "-l", f"name={journal_name}", "-o", "json")
     assert journal_name in shown
+
+
+def test_a_polled_list_follows_it(old_client: Client, fresh_prefix: str) -> None:
+    """A list that asks again and again sees journals come and go on a broker that has no watch."""
+    with PolledList(old_client, f"prefix={fresh_prefix}", interval_s=0.05) as polled:
+        before = polled.list()
+        assert list(before.journals) == []
+        old_client.create_journals(spec(f"{fresh_prefix}one"))
+        created = polled.wait_for_update(before, timeout_s=30)
+        while created is not None and not created.journals:
+            created = polled.wait_for_update(created, timeout_s=30)
+        assert created is not None
+        assert [each.spec.name for each in created.journals] == [f"{fresh_prefix}one"]
+
+
+def test_a_watch_is_not_to_be_had(old_broker: DeployedBroker, fresh_prefix: str) -> None:
+    """A watch never gets a complete listing from a broker that has none, and its start says so in time."""
+    with Client(old_broker.endpoint, timeout_s=2) as client:
+        watched = WatchedList(client, f"prefix={fresh_prefix}")
+        with pytest.raises(ProtocolError, match="before a listing was complete"):
+            watched.start()
