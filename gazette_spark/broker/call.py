@@ -11,6 +11,7 @@ from typing import Protocol
 
 from gazette_spark.broker.authorizer import Authorizer, covers
 from gazette_spark.broker.call_watch import CallWatch
+from gazette_spark.broker.fragment_urls import UrlOf, file_url
 from gazette_spark.broker.identity import BrokerIdentity
 from gazette_spark.broker.journal import LiveJournal
 from gazette_spark.broker.persister import Persister
@@ -35,6 +36,8 @@ class ServiceContext:
     chunk_bytes: int
     authorizer: Authorizer
     watch: CallWatch
+    url_of: UrlOf = file_url
+    """Makes the URLs of stored fragments."""
 
     def header(self, *, routed: bool = True) -> pb.Header:
         """Return a header of now."""

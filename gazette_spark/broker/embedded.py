@@ -11,24 +11,30 @@ What it promises:
 * One broker at a time uses a root; a second one is refused.
 
 What it leaves out: replication and Etcd (it is the one broker of its cluster and primary of every
-journal), the HTTP gateway. It listens on the loopback interface unless told
+journal). It listens on the loopback interface unless told
 otherwise. It is for development and tests.
 """
 
 from __future__ import annotations
 
+import secrets
+import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import grpc
 
 from gazette_spark.broker.authorizer import Authorizer
 from gazette_spark.broker.call import ServiceContext
 from gazette_spark.broker.call_watch import CallWatch
+from gazette_spark.broker.fragment_server import fragment_handler
+from gazette_spark.broker.fragment_urls import SignedUrls, UrlOf, UrlSigner, file_url
+from gazette_spark.broker.gateway import gateway_handler
+from gazette_spark.broker.http_server import HttpServer
 from gazette_spark.broker.identity import BrokerIdentity
 from gazette_spark.broker.journal import JournalSettings, LiveJournal
 from gazette_spark.broker.persister import Persister
@@ -79,6 +85,8 @@ class _Options:
     fsync: bool
     auth_keys: KeySet | None
     tls: ServerTls | None
+    gateway_port: int | None
+    fragment_urls: Literal["file", "http"]
 
 
 class EmbeddedBroker:
@@ -98,6 +106,8 @@ class EmbeddedBroker:
         fsync: bool = False,
         auth_keys: str | KeySet | None = None,
         tls: ServerTls | None = None,
+        gateway_port: int | None = None,
+        fragment_urls: Literal["file", "http"] = "file",
     ) -> None:
         """Prepare a broker; entering it, or :meth:`start`, runs it.
 
@@ -115,17 +125,33 @@ class EmbeddedBroker:
             fsync: force every append to the disk before it is answered.
             auth_keys: keys that bearer tokens have to verify against, as ``BROKER_AUTH_KEYS`` has them;
                 None allows every call everything.
-            tls: certificate to serve by; None is plain text.
+            tls: certificate to serve by, gRPC and HTTP; None is plain text.
+            gateway_port: port of the HTTP gateway; 0 takes any free one, None has none. The gateway's GET,
+                HEAD and PUT need no token, as Gazette's.
+            fragment_urls: ``file`` names stored fragments by their path below the root; ``http`` by signed
+                URLs that the broker serves itself, at any free port, so that clients read past its
+                gRPC service as they do with an object store.
 
         Raises:
-            OptionError: ``auth_keys`` are none.
+            OptionError: ``auth_keys`` are none, or ``fragment_urls`` is something else.
         """
         self.root = Path(root)
         self.host = host
         self.port = port
+        if fragment_urls not in ("file", "http"):
+            raise OptionError("fragment_urls", repr(fragment_urls), "'file' or 'http'")
         keys = KeySet.parse(auth_keys, "auth_keys") if isinstance(auth_keys, str) else auth_keys
         self._options = _Options(
-            pulse_interval_s, min_append_rate, max_append_rate, chunk_bytes, threads, fsync, keys, tls
+            pulse_interval_s,
+            min_append_rate,
+            max_append_rate,
+            chunk_bytes,
+            threads,
+            fsync,
+            keys,
+            tls,
+            gateway_port,
+            fragment_urls,
         )
         self._lock = threading.Lock()
         self._running: _Running | None = None
@@ -155,6 +181,12 @@ class EmbeddedBroker:
         """Address of the running broker, ``http://host:port`` or ``https://host:port``."""
         scheme = "http" if self._options.tls is None else "https"
         return f"{scheme}://{self.host}:{self.port}"
+
+    @property
+    def gateway_endpoint(self) -> str | None:
+        """Address of the running broker's HTTP gateway, if it has one."""
+        gateway = None if self._running is None else self._running.gateway
+        return None if gateway is None else gateway.endpoint
 
     def stop(self) -> None:
         """End every call, finish uploads in progress, keep the rest on disk. Again does nothing."""
@@ -193,13 +225,23 @@ class _Running:
         self.pumps = ThreadPoolExecutor(options.threads, thread_name_prefix="gazette-pump")
         self.watch = CallWatch()
         self.server = grpc.server(self.pool, options=_CHANNEL_OPTIONS)
+        self.gateway: HttpServer | None = None
+        self.fragments: HttpServer | None = None
         try:
             broker.port = _bind(self.server, broker.host, broker.port, options.tls)
             service = self._service(broker, options)
+            if options.gateway_port is not None:
+                handler = gateway_handler(service, lambda: self.gateway.endpoint if self.gateway else "")
+                self.gateway = HttpServer(
+                    handler, broker.host, options.gateway_port, option="gateway_port", tls=_ssl(options)
+                )
             max_streams = max(options.threads - RESERVED_THREADS, options.threads // 2)
             pb_grpc.add_JournalServicer_to_server(JournalService(service, max_streams), self.server)
             self.persister.start()
             self.server.start()
+            for http in (self.gateway, self.fragments):
+                if http is not None:
+                    http.start()
         except BaseException:
             self.stop()
             raise
@@ -215,7 +257,16 @@ class _Running:
             chunk_bytes=options.chunk_bytes,
             authorizer=Authorizer(options.auth_keys),
             watch=self.watch,
+            url_of=self._fragment_urls(broker, options),
         )
+
+    def _fragment_urls(self, broker: EmbeddedBroker, options: _Options) -> UrlOf:
+        if options.fragment_urls == "file":
+            return file_url
+        signer = UrlSigner(secrets.token_bytes(32))
+        handler = fragment_handler(broker.root, signer)
+        self.fragments = HttpServer(handler, broker.host, 0, option="fragments", tls=_ssl(options))
+        return SignedUrls(self.fragments.endpoint, signer)
 
     def _on_sealed(self, journal: LiveJournal) -> None:
         if journal.first_store is not None:
@@ -234,6 +285,9 @@ class _Running:
 
     def stop(self) -> None:
         self.registry.stop()
+        for http in (self.gateway, self.fragments):
+            if http is not None:
+                http.stop()
         self.server.stop(STOP_GRACE_S).wait()
         self.watch.stop()
         # No thread may touch a file once the root is given up.
@@ -241,6 +295,10 @@ class _Running:
         self.pumps.shutdown(wait=True)
         self.persister.stop()
         self.registry.close()
+
+
+def _ssl(options: _Options) -> ssl.SSLContext | None:
+    return None if options.tls is None else options.tls.ssl_context()
 
 
 def _bind(server: grpc.Server, host: str, port: int, tls: ServerTls | None) -> int:

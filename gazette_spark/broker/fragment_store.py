@@ -52,11 +52,15 @@ class FragmentStore:
 
     def path(self, fragment: Fragment) -> Path:
         """Return where the fragment's file is."""
-        return self.root / self._object(fragment.content_path)
+        return self.root / self.object_path(fragment)
+
+    def object_path(self, fragment: Fragment) -> str:
+        """Return the fragment's path below the root."""
+        return self._object(fragment.content_path)
 
     def fragment_url(self, fragment: Fragment) -> str:
         """Return the fragment's URL: raw, and relative to the root. Any signature is the client's reach."""
-        return f"file:///{self._object(fragment.content_path)}"
+        return f"file:///{self.object_path(fragment)}"
 
     def list(self, journal: str, is_journal: Callable[[str], bool]) -> Iterator[Fragment]:
         """Yield the journal's fragments, in no order.

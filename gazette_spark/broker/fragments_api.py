@@ -31,7 +31,7 @@ def list_fragments(context: ServiceContext, request: pb.FragmentsRequest, call: 
     )
     if status == pb.OK and journal is not None:
         page, response.next_page_token = page_of(journal.view.fragments(), request)
-        response.fragments.extend(_entry(journal, fragment, request) for fragment in page)
+        response.fragments.extend(_entry(context, journal, fragment, request) for fragment in page)
     return response
 
 
@@ -55,11 +55,12 @@ def _in_time(mod_time: int, request: pb.FragmentsRequest) -> bool:
 
 
 def _entry(
-    journal: LiveJournal, fragment: Fragment, request: pb.FragmentsRequest
+    context: ServiceContext, journal: LiveJournal, fragment: Fragment, request: pb.FragmentsRequest
 ) -> pb.FragmentsResponse._Fragment:
     entry = pb.FragmentsResponse._Fragment(spec=fragment.to_pb())
     if request.HasField("signatureTTL") and fragment.mod_time:
-        entry.signed_url = journal.store_of(fragment).fragment_url(fragment)
+        ttl_s = request.signatureTTL.ToNanoseconds() / 1e9
+        entry.signed_url = context.url_of(journal.store_of(fragment), fragment, ttl_s)
     return entry
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gazette_spark.broker.append_fsm import is_readable
 from gazette_spark.broker.call import Call, ServiceContext, await_revision, resolve
 from gazette_spark.broker.fragment_content import spool_content, stored_content
+from gazette_spark.broker.fragment_urls import READ_TTL_S, UrlOf, file_url
 from gazette_spark.broker.journal import JournalClosedError, LiveJournal, Served
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
@@ -36,7 +37,7 @@ def read(context: ServiceContext, request: pb.ReadRequest, call: Call) -> Iterat
         yield pb.ReadResponse(status=pb.Status.Name(status), header=header)
         return
     call.wake_when_over(journal.wake)
-    responses = ReadStream(request, journal, context.chunk_bytes, call.is_wanted).responses()
+    responses = ReadStream(request, journal, context.chunk_bytes, call.is_wanted, context.url_of).responses()
     for first in responses:
         first.header.CopyFrom(header)
         yield first
@@ -52,6 +53,7 @@ class ReadStream:
     chunk_bytes: int
     is_wanted: Callable[[], bool]
     """Whether the client still reads, and still may; asked at each fragment, and while waiting for one."""
+    url_of: UrlOf = file_url
 
     def responses(self) -> Iterator[pb.ReadResponse]:
         """Yield metadata and chunks, without header."""
@@ -91,7 +93,7 @@ class ReadStream:
             return response
         response.fragment.CopyFrom(resolution.fragment.to_pb())
         if served.store is not None:
-            response.fragment_url = served.store.fragment_url(resolution.fragment)
+            response.fragment_url = self.url_of(served.store, resolution.fragment, READ_TTL_S)
         return response
 
     def _stops_after_metadata(self, served: Served) -> bool:

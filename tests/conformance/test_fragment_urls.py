@@ -1,0 +1,111 @@
+"""Shows that clients read stored fragments at signed URLs of the embedded broker."""
+
+from __future__ import annotations
+
+import gzip
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gazette_spark.broker.embedded import EmbeddedBroker
+from gazette_spark.client import Client
+from gazette_spark.client.fragments import DirectReadError, read_directly
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+from tests.conformance.wire import Wire, spec
+
+NAME = "urls/a%journal"
+CONTENT = bytes(range(256)) * 2000
+CODECS = [pb.NONE, pb.GZIP, pb.ZSTANDARD, pb.SNAPPY, pb.GZIP_OFFLOAD_DECOMPRESSION]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    """A broker that signs URLs."""
+    (tmp_path / "store").mkdir()
+    with EmbeddedBroker(tmp_path, fragment_urls="http") as running:
+        yield running
+
+
+def store_one(wire: Wire, broker: EmbeddedBroker, codec: int = pb.SNAPPY) -> None:
+    """Have one stored fragment of CONTENT."""
+    wire.create(spec(NAME, compression_codec=codec, stores=["s3://bucket/store/"]))
+    wire.append(NAME, CONTENT)
+    broker.flush()
+
+
+def url_of(wire: Wire) -> str:
+    """Return the URL that a read gives."""
+    response = wire.read(NAME, metadata_only=True)[0]
+    assert response.fragment.mod_time
+    return response.fragment_url
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=pb.CompressionCodec.Name)
+def test_every_codec_is_read_past_the_broker(broker: EmbeddedBroker, codec: int) -> None:
+    """The URL of a read serves the fragment's content to the client, verified by its sum."""
+    with Wire(broker.endpoint) as wire, httpx.Client() as http:
+        store_one(wire, broker, codec)
+        response = wire.read(NAME, metadata_only=True)[0]
+        fragment = Fragment.from_pb(response.fragment)
+        chunks = read_directly(response.fragment_url, fragment, offset=100, http=http)
+        assert b"".join(chunk.content for chunk in chunks) == CONTENT[100:]
+        listed = wire.fragments(NAME).fragments[0].signed_url
+        assert http.get(listed).status_code == 200
+        assert http.head(listed).status_code == 200
+
+
+def test_offloaded_gzip_is_decompressed_for_who_does_not_take_it(broker: EmbeddedBroker) -> None:
+    """A client that takes gzip is sent the file as it is, any other the content."""
+    with Wire(broker.endpoint) as wire:
+        store_one(wire, broker, pb.GZIP_OFFLOAD_DECOMPRESSION)
+        url = url_of(wire)
+    for accepted, encoding in (("identity", None), ("gzip", "gzip")):
+        request = urllib.request.Request(url, headers={"Accept-Encoding": accepted})
+        with urllib.request.urlopen(request, timeout=20) as response:
+            assert response.headers["Content-Encoding"] == encoding
+            body = response.read()
+        assert (gzip.decompress(body) if encoding else body) == CONTENT
+
+
+def test_bad_urls_are_refused(broker: EmbeddedBroker) -> None:
+    """Without its signature a URL is 403, after its end too; a fragment deleted since is 404."""
+    with Wire(broker.endpoint) as wire, httpx.Client() as http:
+        store_one(wire, broker)
+        url = url_of(wire)
+        bare = url.partition("?")[0]
+        assert http.get(bare).status_code == 403
+        assert http.get(url.replace("expires=", "expires=1")).status_code == 403
+        assert http.get(f"{bare}?expires=1&signature=00").status_code == 403
+        assert http.post(url).status_code == 405
+        assert http.request("DELETE", url).status_code == 405
+        fragment = Fragment.from_pb(wire.read(NAME, metadata_only=True)[0].fragment)
+        with pytest.raises(DirectReadError, match="403") as caught:
+            list(read_directly(bare, fragment, offset=0, http=http))
+        assert caught.value.expired
+        next((broker.root / "store").rglob("*.sz")).unlink()
+        assert http.get(url).status_code == 404
+
+
+def test_a_url_ends_with_its_time(broker: EmbeddedBroker) -> None:
+    """A URL signed for less than a second has ended when it is used."""
+    with Wire(broker.endpoint) as wire, httpx.Client() as http:
+        store_one(wire, broker)
+        request = pb.FragmentsRequest(journal=NAME)
+        request.signatureTTL.FromNanoseconds(1)
+        url = wire.stub.ListFragments(request, timeout=20).fragments[0].signed_url
+        response = http.get(url)
+        assert (response.status_code, response.text.strip()) == (403, "the URL has expired")
+
+
+def test_the_client_reads_directly(broker: EmbeddedBroker) -> None:
+    """A client's read goes to the URL for what is stored, and back to the broker for the rest."""
+    with Wire(broker.endpoint) as wire, Client(broker.endpoint, timeout_s=20) as client:
+        store_one(wire, broker)
+        wire.append(NAME, b"not stored")
+        whole = CONTENT + b"not stored"
+        assert b"".join(chunk.content for chunk in client.read(NAME, end_offset=len(whole))) == whole

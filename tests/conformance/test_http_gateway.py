@@ -1,0 +1,374 @@
+"""Shows the HTTP gateway of both brokers: reads, appends, JSON, and what they refuse."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from google.protobuf import text_format
+
+from gazette_spark.broker.embedded import EmbeddedBroker
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.tokens import Capability, Claims, KeySet
+from gazette_spark.testing.brokers import BrokerHandle
+from tests.conformance.wire import Wire, spec, wait_for
+
+TIMEOUT_S = 20.0
+RANGE_END = "9223372036854775807/9223372036854775807"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back for one request."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    trailers: dict[str, str]
+
+
+def exchange(endpoint: str, request: bytes) -> bytes:
+    """Send bytes, and return all that comes back until the server closes."""
+    parts = urlsplit(endpoint)
+    with socket.create_connection((parts.hostname, parts.port), TIMEOUT_S) as connection:
+        connection.sendall(request)
+        return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+def ask(endpoint: str, method: str, target: str, body: bytes = b"", *headers: str) -> Answer:
+    """Make one HTTP request on a connection of its own."""
+    lines = [f"{method} {target} HTTP/1.1", "Host: broker", "Connection: close", *headers]
+    if body:
+        lines.append(f"Content-Length: {len(body)}")
+    return parse(exchange(endpoint, "\r\n".join([*lines, "", ""]).encode() + body))
+
+
+def parse(answer: bytes) -> Answer:
+    """Take an answer apart."""
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    status, *lines = head.decode("latin-1").split("\r\n")
+    headers = dict(_header(line) for line in lines)
+    body, trailers = rest, b""
+    if headers.get("transfer-encoding") == "chunked":
+        body, trailers = dechunk(rest)
+    trailer_lines = trailers.decode().strip().split("\r\n") if trailers.strip() else []
+    return Answer(int(status.split()[1]), headers, body, dict(_header(line) for line in trailer_lines))
+
+
+def _header(line: str) -> tuple[str, str]:
+    name, _, value = line.partition(":")
+    return name.lower(), value.strip()
+
+
+def dechunk(data: bytes) -> tuple[bytes, bytes]:
+    """Return a chunked body, and its trailers."""
+    body = b""
+    while True:
+        size_text, _, data = data.partition(b"\r\n")
+        size = int(size_text, 16)
+        if not size:
+            return body, data
+        body, data = body + data[:size], data[size + 2 :]
+
+
+@pytest.fixture(
+    scope="module",
+    params=["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)],
+)
+def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a gateway; ``GRPC`` has its broker's."""
+    if request.param == "deployed":
+        handle: BrokerHandle = request.getfixturevalue("deployed_broker")
+        GRPC[handle.endpoint] = handle.endpoint
+        yield handle.endpoint
+        return
+    with EmbeddedBroker(tmp_path_factory.mktemp("gateway"), gateway_port=0) as broker:
+        assert broker.gateway_endpoint is not None
+        GRPC[broker.gateway_endpoint] = broker.endpoint
+        yield broker.gateway_endpoint
+
+
+GRPC: dict[str, str] = {}
+
+
+@pytest.fixture
+def wire(gateway: str) -> Iterator[Wire]:
+    """The stubs, connected to the gateway's broker."""
+    with Wire(GRPC[gateway]) as opened:
+        yield opened
+
+
+@pytest.fixture
+def journal(wire: Wire, journal_name: str) -> str:
+    """A journal that holds ``0123456789``."""
+    wire.create(spec(journal_name))
+    wire.append(journal_name, b"0123456789")
+    return journal_name
+
+
+def test_get_reads_to_the_head(gateway: str, journal: str) -> None:
+    """The body is the journal from the offset; headers tell offset, head and fragment, a trailer the end."""
+    answer = ask(gateway, "GET", f"/{journal}?offset=4")
+    assert (answer.status, answer.body) == (HTTPStatus.PARTIAL_CONTENT, b"456789")
+    assert answer.headers["content-range"] == f"bytes 4-{RANGE_END}"
+    assert answer.headers["x-write-head"] == "10"
+    assert answer.headers["x-fragment-name"].startswith("0000000000000000-000000000000000a-")
+    assert "x-fragment-location" not in answer.headers
+    assert answer.headers["location"].endswith(f"/{journal}")
+    assert answer.trailers["x-close-error"] == "OFFSET_NOT_YET_AVAILABLE"
+
+
+def test_the_route_is_protobuf_text(gateway: str, journal: str) -> None:
+    """The route token parses, and names one member that is primary."""
+    token = ask(gateway, "HEAD", f"/{journal}").headers["x-route-token"]
+    route = text_format.Parse(token, pb.Route())
+    assert (len(route.members), route.primary) == (1, 0)
+
+
+def test_head_has_no_body(gateway: str, journal: str) -> None:
+    """HEAD gives the headers of a read, and nothing else."""
+    answer = ask(gateway, "HEAD", f"/{journal}?offset=3&block=false")
+    assert (answer.status, answer.body) == (HTTPStatus.PARTIAL_CONTENT, b"")
+    assert answer.headers["content-range"] == f"bytes 3-{RANGE_END}"
+
+
+def test_a_stored_fragment_is_told(gateway: str, wire: Wire, journal: str) -> None:
+    """Once its fragment is stored, a read tells when, and where to get it."""
+    wire.append(journal, b"x")  # The first fragment is closed now.
+    wire.wait_persisted(journal, 1)
+    answer = ask(gateway, "HEAD", f"/{journal}?offset=0")
+    assert answer.headers["x-fragment-last-modified"].endswith("GMT")
+    assert journal in answer.headers["x-fragment-location"]
+
+
+def test_a_blocking_get_waits(gateway: str, wire: Wire, journal: str) -> None:
+    """With block=true content comes as it is appended, until the client leaves."""
+    parts = urlsplit(gateway)
+    with socket.create_connection((parts.hostname, parts.port), TIMEOUT_S) as connection:
+        connection.sendall(f"GET /{journal}?block=true HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        got = b""
+        while b"0123456789" not in got:
+            got += connection.recv(1 << 16)
+        wire.append(journal, b"more")
+        while b"more" not in got:
+            got += connection.recv(1 << 16)
+
+
+@pytest.mark.parametrize(
+    ("offset", "status"),
+    [pytest.param(10, 416, id="at-head"), pytest.param(-1, 416, id="head"), pytest.param(99, 416, id="past")],
+)
+def test_nothing_to_read_yet(gateway: str, journal: str, offset: int, status: int) -> None:
+    """At or past the head a read that does not block is 416, and tells the head."""
+    answer = ask(gateway, "GET", f"/{journal}?offset={offset}")
+    assert answer.status == status
+    assert answer.headers["x-write-head"] == "10"
+    assert b"OFFSET_NOT_YET_AVAILABLE" in answer.body
+
+
+def test_an_unknown_journal(gateway: str, journal_name: str) -> None:
+    """Reading it is 404; appending to it is 500 with the status as its text."""
+    answer = ask(gateway, "GET", f"/{journal_name}")
+    assert (answer.status, answer.body.strip()) == (404, b"JOURNAL_NOT_FOUND")
+    answer = ask(gateway, "PUT", f"/{journal_name}", b"x")
+    assert (answer.status, answer.body.strip()) == (500, b"JOURNAL_NOT_FOUND")
+
+
+@pytest.mark.parametrize(
+    ("method", "query"),
+    [
+        pytest.param("GET", "?offset=abc", id="offset-no-number"),
+        pytest.param("GET", "?offset=-2", id="offset-below-the-head"),
+        pytest.param("GET", "?block=perhaps", id="block-no-bool"),
+        pytest.param("GET", "?other=1", id="unknown-argument"),
+        pytest.param("DELETE", "", id="delete"),
+        pytest.param("PUT", "?offset=1", id="append-with-argument"),
+    ],
+)
+def test_bad_requests(gateway: str, journal: str, method: str, query: str) -> None:
+    """A method or an argument that the gateway does not know is 400."""
+    assert ask(gateway, method, f"/{journal}{query}").status == HTTPStatus.BAD_REQUEST
+
+
+def test_put_appends(gateway: str, wire: Wire, journal: str) -> None:
+    """The body is one append; the answer tells where it landed and its SHA-1."""
+    body = b"appended" * 100_000
+    answer = ask(gateway, "PUT", f"/{journal}", body)
+    assert (answer.status, answer.body) == (HTTPStatus.NO_CONTENT, b"")
+    told = {name: answer.headers[f"x-{name}"] for name in ("commit-begin", "commit-end", "write-head")}
+    end = str(10 + len(body))
+    assert told == {"commit-begin": "10", "commit-end": end, "write-head": end}
+    assert answer.headers["x-commit-sha1-sum"] == hashlib.sha1(body, usedforsecurity=False).hexdigest()
+    assert answer.headers["location"].endswith(f"/{journal}")
+    assert wire.content(journal, offset=10) == body
+
+
+def test_put_takes_chunked_bodies(gateway: str, wire: Wire, journal: str) -> None:
+    """A body of unknown length is one append, too."""
+    head = f"PUT /{journal} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answer = parse(exchange(gateway, head.encode() + b"3\r\nabc\r\n4;x=y\r\ndefg\r\n0\r\n\r\n"))
+    assert answer.status == HTTPStatus.NO_CONTENT
+    assert wire.content(journal, offset=10) == b"abcdefg"
+
+
+def test_an_empty_put_is_a_barrier(gateway: str, journal: str) -> None:
+    """Without a body it tells the head."""
+    answer = ask(gateway, "PUT", f"/{journal}")
+    assert answer.status == HTTPStatus.NO_CONTENT
+    assert (answer.headers["x-commit-begin"], answer.headers["x-commit-end"]) == ("10", "10")
+
+
+def test_a_cut_body_appends_nothing(gateway: str, wire: Wire, journal: str) -> None:
+    """A client that leaves in the middle of its body appends none of it."""
+    parts = urlsplit(gateway)
+    with socket.create_connection((parts.hostname, parts.port), TIMEOUT_S) as connection:
+        connection.sendall(f"PUT /{journal} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\npart".encode())
+    assert wait_for(lambda: wire.append(journal, b"whole").commit.begin == 10, "the rolled back append")
+    assert wire.content(journal, offset=10) == b"whole"
+
+
+def test_json_list_and_read(gateway: str, journal: str) -> None:
+    """Requests as proto-JSON are answered by lines of JSON: camel case, int64 as text, bytes as base64."""
+    request = {"selector": {"include": {"labels": [{"name": "name", "value": journal}]}}}
+    answer = ask(gateway, "POST", "/v1/journals/list", json.dumps(request).encode())
+    assert answer.status == HTTPStatus.OK
+    listed = [json.loads(line)["result"] for line in answer.body.splitlines()]
+    assert listed[0]["status"] == "OK"
+    assert [each["spec"]["name"] for each in listed[0]["journals"]] == [journal]
+    assert listed[0]["journals"][0]["spec"]["fragment"]["compressionCodec"] == "SNAPPY"
+    assert int(listed[0]["header"]["etcd"]["revision"]) > 0
+
+    request = {"journal": journal, "offset": "2"}
+    answer = ask(gateway, "POST", "/v1/journals/read", json.dumps(request).encode())
+    results = [json.loads(line)["result"] for line in answer.body.splitlines()]
+    assert results[0]["writeHead"] == "10"
+    assert b"".join(base64.b64decode(each["content"] or "") for each in results) == b"23456789"
+    assert results[-1]["status"] == "OFFSET_NOT_YET_AVAILABLE"
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "status"),
+    [
+        pytest.param("/v1/journals/list", b"{", 400, id="no-json"),
+        pytest.param("/v1/journals/list", b'{"other": 1}', 200, id="unknown-field-is-ignored"),
+        pytest.param("/v1/journals/append", b"{}", 501, id="unknown-call"),
+        pytest.param("/v1/journals/read", b'{"journal": "a/b", "offset": "-5"}', 500, id="invalid-request"),
+    ],
+)
+def test_bad_json(gateway: str, target: str, body: bytes, status: int) -> None:
+    """What is no request is refused with a JSON error; fields nobody knows are passed over."""
+    assert ask(gateway, "POST", target, body).status == status
+
+
+# -- What only the embedded broker's gateway promises.
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    """A broker with keys and a gateway."""
+    with EmbeddedBroker(tmp_path, gateway_port=0, auth_keys="c2VjcmV0 AA==") as broker:
+        yield broker
+
+
+def address(broker: EmbeddedBroker) -> str:
+    """Return the gateway's address."""
+    assert broker.gateway_endpoint is not None
+    return broker.gateway_endpoint
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        pytest.param("GET /" + "x" * 9000 + " HTTP/1.1", 414, id="long-path"),
+        pytest.param("GET /" + "x" * 70_000 + " HTTP/1.1", 414, id="very-long-path"),
+        pytest.param("GET /a/../../b HTTP/1.1", 400, id="traversal"),
+        pytest.param("GET /%2e%2e/state.json HTTP/1.1", 400, id="encoded-traversal"),
+        pytest.param("GET /%00 HTTP/1.1", 400, id="null"),
+        pytest.param("BREW /a HTTP/1.1", 400, id="unknown-method"),
+        pytest.param("GET /a HTTP/9.9", 505, id="version"),
+        pytest.param("nonsense", 400, id="no-http"),
+    ],
+)
+def test_hostile_requests_are_refused(embedded: EmbeddedBroker, request_line: str, status: int) -> None:
+    """A request that cannot be meant well has its status, and the gateway goes on."""
+    answer = exchange(address(embedded), f"{request_line}\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    assert parse(answer).status == status
+    assert ask(address(embedded), "GET", "/not/there").status == 404
+
+
+def test_more_connections_than_served_are_told(embedded: EmbeddedBroker) -> None:
+    """When every place is taken the next client is told to come again, and gets in when one is free."""
+    parts = urlsplit(address(embedded))
+    idle = [socket.create_connection((parts.hostname, parts.port), TIMEOUT_S) for _ in range(64)]
+    wait_for(lambda: ask_status(embedded) == 503, "a full gateway")
+    for one in idle:
+        one.close()
+    wait_for(lambda: ask_status(embedded) == 404, "a free place")
+
+
+def ask_status(broker: EmbeddedBroker) -> int:
+    """Ask for a journal that does not exist; 0 if the connection was reset."""
+    try:
+        return ask(address(broker), "GET", "/not/there").status
+    except ConnectionError:
+        return 0
+
+
+def test_keys_and_the_gateway(embedded: EmbeddedBroker) -> None:
+    """The plain gateway needs no token, as Gazette's; the JSON gateway checks one that is sent."""
+    with Wire(embedded.endpoint) as wire:
+        wire.create(spec("gateway/journal"))
+    assert ask(address(embedded), "PUT", "/gateway/journal", b"x").status == 204
+    post = (address(embedded), "POST", "/v1/journals/list", b"{}")
+    token = KeySet.parse("c2VjcmV0").sign(Claims(Capability.READ, pb.LabelSelector()), now=time.time())
+    answer = ask(*post, f"Authorization: Bearer {token}")
+    assert (answer.status, json.loads(answer.body)["code"]) == (401, 16)
+    token = KeySet.parse("c2VjcmV0").sign(Claims(Capability.LIST, pb.LabelSelector()), now=time.time())
+    assert ask(*post, f"Authorization: Bearer {token}").status == 200
+
+
+def test_a_reader_that_left_is_noticed(tmp_path: Path) -> None:
+    """A blocked read ends soon after its client closed, so that it does not hold a place for ever."""
+    with EmbeddedBroker(tmp_path, gateway_port=0) as broker, Wire(broker.endpoint) as wire:
+        wire.create(spec("gateway/journal"))
+        wire.append("gateway/journal", b"x")
+        parts = urlsplit(address(broker))
+        for _ in range(64):
+            connection = socket.create_connection((parts.hostname, parts.port), TIMEOUT_S)
+            connection.sendall(b"GET /gateway/journal?offset=1&block=true HTTP/1.1\r\nHost: x\r\n\r\n")
+            connection.close()
+        wait_for(lambda: ask_status(broker) == 404, "a free place")
+
+
+def test_http_1_0_gets_a_plain_body(embedded: EmbeddedBroker) -> None:
+    """An old client gets the content without chunks, and the end of the connection after it."""
+    with Wire(embedded.endpoint) as wire:
+        wire.create(spec("gateway/journal"))
+        wire.append("gateway/journal", b"content")
+    answer = exchange(address(embedded), b"GET /gateway/journal HTTP/1.0\r\n\r\n")
+    assert answer.endswith(b"\r\n\r\ncontent")
+
+
+def test_stop_ends_blocked_reads(tmp_path: Path) -> None:
+    """A stopping broker ends reads of its gateway by itself, and says so in the trailer."""
+    with EmbeddedBroker(tmp_path, gateway_port=0) as broker, Wire(broker.endpoint) as wire:
+        wire.create(spec("gateway/journal"))
+        wire.append("gateway/journal", b"x")
+        parts = urlsplit(address(broker))
+        with socket.create_connection((parts.hostname, parts.port), TIMEOUT_S) as connection:
+            connection.sendall(b"GET /gateway/journal?block=true HTTP/1.1\r\nHost: x\r\n\r\n")
+            got = b""
+            while not got.endswith(b"x\r\n"):
+                got += connection.recv(1 << 16)
+            broker.stop()
+            got += b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    assert parse(got).trailers.get("x-close-error") == "broker terminated RPC"
