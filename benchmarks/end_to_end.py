@@ -16,20 +16,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import re
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
+import pyspark
+from harness import MEGABYTE, REPORT, machine, parse_size, running_broker, write_section
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
@@ -37,7 +33,6 @@ import gazette_spark
 from gazette_spark.client import Client
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.sink import DeltaSink
-from gazette_spark.testing.brokers import DeployedBroker
 from gazette_spark.testing.local_spark import local_spark
 
 LINE_BYTES = 182
@@ -54,14 +49,9 @@ WARM_UP_BYTES = 20 << 20
 FRAGMENT_BYTES = 64 << 20
 
 QUERY_TIMEOUT_S = 1800.0
-START_TIMEOUT_S = 60.0
 STORE_TIMEOUT_S = 120.0
 
 SCHEMA = "id BIGINT, ts STRING, user STRING, action STRING, amount DOUBLE, ok BOOLEAN, note STRING"
-
-MEGABYTE = 1_000_000
-
-REPORT = Path(__file__).parents[1] / "docs" / "performance.md"
 
 
 @dataclass(frozen=True)
@@ -195,73 +185,10 @@ def check(job: str, seen: int, expected: int) -> None:
         raise SystemExit(f"{job}: {seen} rows, but {expected} were appended")
 
 
-@contextmanager
-def running_broker(kind: str, directory: Path) -> Iterator[tuple[str, Path]]:
-    """Run a broker in a process of its own; yield its endpoint and file root."""
-    if kind == "deployed":
-        with DeployedBroker(directory / "deployed") as broker:
-            yield broker.endpoint, broker.file_root
-        return
-    root = directory / "embedded"
-    code = (
-        "import sys; from gazette_spark.broker.embedded import EmbeddedBroker\n"
-        "with EmbeddedBroker(sys.argv[1]) as broker:\n"
-        "    print(broker.endpoint, flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", code, str(root)]
-    root.mkdir(parents=True)
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip(), root
-        finally:
-            process.stdin.close()  # The broker ends with its standard input.
-            process.wait(START_TIMEOUT_S)
-
-
-def machine() -> str:
-    """Describe what the numbers were taken on."""
-    cpu = "unknown CPU"
-    memory = ""
-    if (info := Path("/proc/cpuinfo")).exists():
-        found = re.search(r"model name\s*:\s*(.+)", info.read_text())
-        cpu = found[1] if found else cpu
-        kilobytes = re.search(r"MemTotal:\s*(\d+)", Path("/proc/meminfo").read_text())
-        memory = f", {int(kilobytes[1]) >> 20} GB" if kilobytes else ""
-    import pyspark
-
-    return (
-        f"{os.cpu_count()} x {cpu}{memory}, {platform.system()} {platform.release().split('-')[0]}; "
-        f"Python {platform.python_version()}, PySpark {pyspark.__version__}, `local[2]`; "
-        f"load average {os.getloadavg()[0]:.1f} before"
-    )
-
-
 def table(results: list[Result]) -> str:
     """Return results as a markdown table."""
     rows = [f"| {each.job} | {each.rate:.0f} | {each.seconds:.1f} |" for each in results]
     return "\n".join(["| job | MB/s | seconds |", "|---|---|---|", *rows])
-
-
-def write_section(path: Path, title: str, text: str) -> None:
-    """Put a section into a markdown file in place of the one with the same title."""
-    before = path.read_text() if path.exists() else "# Performance\n"
-    section = f"## {title}\n\n{text}\n"
-    pattern = re.compile(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
-    if pattern.search(before):
-        after = pattern.sub(lambda _: section + "\n", before)
-    else:
-        after = f"{before.rstrip()}\n\n{section}"
-    path.write_text(after.rstrip() + "\n")
-
-
-def parse_size(text: str) -> int:
-    """Parse ``200m`` or ``1g``: decimal megabytes and gigabytes."""
-    found = re.fullmatch(r"(\d+)([mg])", text.lower())
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a size such as 200m or 1g")
-    return int(found[1]) * {"m": MEGABYTE, "g": 1000 * MEGABYTE}[found[2]]
 
 
 def run(kind: str, size_bytes: int, *, fragments: bool) -> list[Result]:
@@ -301,7 +228,7 @@ def main() -> None:
     parser.add_argument("--report", type=Path, default=REPORT, help="markdown file to write a section into")
     given = parser.parse_args()
     for kind in given.broker or ["embedded"]:
-        where = machine()
+        where = f"{machine()}; PySpark {pyspark.__version__}, `local[2]`"
         results = run(kind, given.size, fragments=given.fragments)
         how = "fragment files read by the workers" if given.fragments else "all bytes through the broker"
         text = (

@@ -1,0 +1,92 @@
+"""The Python half of ``client_parity.py``: one job in a process of its own, so that its memory is its own.
+
+    python benchmarks/client_jobs.py read '{"endpoint": "http://127.0.0.1:8080", "journal": "a/b", ...}'
+
+Prints one JSON object: what was done, in how many seconds, and the most memory the process ever had.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from harness import peak_bytes
+
+from gazette_spark.client import Client
+
+TIMEOUT_S = 120.0
+
+
+def read(
+    endpoint: str, journal: str, end: int, *, fragment_root: str | None = None, output: str | None = None
+) -> dict[str, Any]:
+    """Read ``[0, end)`` into a file, or to nowhere."""
+    total = 0
+    with (
+        Client(endpoint, timeout_s=TIMEOUT_S, fragment_root=fragment_root) as client,
+        Path(output or "/dev/null").open("wb") as file,
+    ):
+        began = perf_counter()
+        with client.read(journal, end_offset=end) as reader:
+            for chunk in reader:
+                file.write(chunk.content)
+                total += len(chunk.content)
+        file.flush()
+        return {"bytes": total, "seconds": perf_counter() - began}
+
+
+def append(endpoint: str, journal: str, size: int, append_size: int) -> dict[str, Any]:
+    """Append the same bytes again and again, each time as one transaction."""
+    from random import Random
+
+    content = Random(1).randbytes(append_size)
+    total = 0
+    with Client(endpoint, timeout_s=TIMEOUT_S) as client:
+        began = perf_counter()
+        while total < size:
+            done = client.append(journal, content)
+            assert done.end - done.begin == append_size
+            total += append_size
+        return {"bytes": total, "seconds": perf_counter() - began}
+
+
+def service(endpoint: str, journal: str, size: int, record_size: int) -> dict[str, Any]:
+    """Append numbered records by an AppendService, one append each."""
+    import hashlib
+
+    from gazette_spark.client import AppendService
+
+    records = size // record_size
+    digest = hashlib.sha1(usedforsecurity=False)
+    with Client(endpoint, timeout_s=TIMEOUT_S) as client:
+        began = perf_counter()
+        with AppendService(client) as appends:
+            for number in range(records):
+                record = b"%019d " % number
+                record += b"." * (record_size - len(record) - 1) + b"\n"
+                digest.update(record)
+                appends.append(journal, record)
+        seconds = perf_counter() - began
+    return {
+        "bytes": records * record_size,
+        "records": records,
+        "seconds": seconds,
+        "sha1": digest.hexdigest(),
+    }
+
+
+JOBS = {"read": read, "append": append, "service": service}
+
+
+def main() -> None:
+    """Run the job named on the command line."""
+    done = JOBS[sys.argv[1]](**json.loads(sys.argv[2]))
+    done["peak_bytes"] = peak_bytes("self")
+    print(json.dumps(done))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""What all benchmarks need: a broker of its own process, and a section in docs/performance.md."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gazette_spark.testing.brokers import DeployedBroker
+
+START_TIMEOUT_S = 60.0
+
+MEGABYTE = 1_000_000
+
+REPORT = Path(__file__).parents[1] / "docs" / "performance.md"
+
+
+@contextmanager
+def running_broker(kind: str, directory: Path) -> Iterator[tuple[str, Path]]:
+    """Run a broker in a process of its own; yield its endpoint and file root."""
+    if kind == "deployed":
+        with DeployedBroker(directory / "deployed") as broker:
+            yield broker.endpoint, broker.file_root
+        return
+    root = directory / "embedded"
+    code = (
+        "import sys; from gazette_spark.broker.embedded import EmbeddedBroker\n"
+        "with EmbeddedBroker(sys.argv[1]) as broker:\n"
+        "    print(broker.endpoint, flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(root)]
+    root.mkdir(parents=True)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip(), root
+        finally:
+            process.stdin.close()  # The broker ends with its standard input.
+            process.wait(START_TIMEOUT_S)
+
+
+def machine() -> str:
+    """Describe what numbers are taken on, and how busy it is."""
+    cpu = "unknown CPU"
+    memory = ""
+    if (info := Path("/proc/cpuinfo")).exists():
+        found = re.search(r"model name\s*:\s*(.+)", info.read_text())
+        cpu = found[1] if found else cpu
+        kilobytes = re.search(r"MemTotal:\s*(\d+)", Path("/proc/meminfo").read_text())
+        memory = f", {int(kilobytes[1]) >> 20} GB" if kilobytes else ""
+    return (
+        f"{os.cpu_count()} x {cpu}{memory}, {platform.system()} {platform.release().split('-')[0]}; "
+        f"Python {platform.python_version()}; "
+        f"load average {os.getloadavg()[0]:.1f} before"
+    )
+
+
+def peak_bytes(process: int | str) -> int:
+    """Return the most memory a process ever had, by its id or ``self``; 0 if it is gone.
+
+    Not ``ru_maxrss``: that begins with what the parent had when it forked.
+    """
+    try:
+        found = re.search(r"VmHWM:\s*(\d+)", Path(f"/proc/{process}/status").read_text())
+    except OSError:
+        return 0
+    return int(found[1]) << 10 if found else 0
+
+
+def write_section(path: Path, title: str, text: str) -> None:
+    """Put a section into a markdown file in place of the one with the same title."""
+    before = path.read_text() if path.exists() else "# Performance\n"
+    section = f"## {title}\n\n{text}\n"
+    pattern = re.compile(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
+    if pattern.search(before):
+        after = pattern.sub(lambda _: section + "\n", before)
+    else:
+        after = f"{before.rstrip()}\n\n{section}"
+    path.write_text(after.rstrip() + "\n")
+
+
+def parse_size(text: str) -> int:
+    """Parse ``200m`` or ``1g``: decimal megabytes and gigabytes."""
+    found = re.fullmatch(r"(\d+)([mg])", text.lower())
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a size such as 200m or 1g")
+    return int(found[1]) * {"m": MEGABYTE, "g": 1000 * MEGABYTE}[found[2]]
