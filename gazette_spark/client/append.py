@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Protocol, Self, TypeAlias, cast
 
 import grpc
 
@@ -27,6 +27,8 @@ from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import validate_journal_name
 from gazette_spark.protocol.labels import format_selector, validate_label_set, validate_selector
 from gazette_spark.protocol.tokens import Capability, journal_claims
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
 
 MAX_CONTENT_BYTES = 1 << 20
 """Content of a message: brokers take 4 MiB by default, and smaller ones overlap better."""
@@ -52,6 +54,9 @@ class AppendOptions:
 
     ``offset`` 0 is any; else the append fails unless the write head is there. ``check_registers`` has to
     match, if the journal has any; then ``subtract_registers`` and ``union_registers`` change them.
+    ``suspend`` is one of ``pb.AppendRequest.SUSPEND_*``. A broker that knows less of Etcd than
+    ``min_etcd_revision`` waits until it does. With ``do_not_proxy`` a broker that is not the journal's
+    primary says so instead of passing the append on.
     """
 
     journal: str
@@ -59,6 +64,9 @@ class AppendOptions:
     check_registers: pb.LabelSelector | None = None
     union_registers: pb.LabelSet | None = None
     subtract_registers: pb.LabelSet | None = None
+    suspend: pb.AppendRequest.Suspend = pb.AppendRequest.SUSPEND_RESUME
+    min_etcd_revision: int = 0
+    do_not_proxy: bool = False
 
     def __post_init__(self) -> None:
         validate_journal_name(self.journal, allow_meta=True)
@@ -69,6 +77,11 @@ class AppendOptions:
         for labels in (self.union_registers, self.subtract_registers):
             if labels is not None:
                 validate_label_set(labels)
+        if self.suspend not in pb.AppendRequest.Suspend.values():
+            raise ProtocolError("AppendRequest.Suspend", f"{self.suspend} is unknown")
+        if self.min_etcd_revision < 0:
+            problem = f"must be 0 or more, got {self.min_etcd_revision}"
+            raise ProtocolError("AppendRequest.MinEtcdRevision", problem)
 
     @property
     def changes_registers(self) -> bool:
@@ -85,6 +98,9 @@ class AppendOptions:
             check_registers=self.check_registers,
             union_registers=self.union_registers,
             subtract_registers=self.subtract_registers,
+            suspend=self.suspend,
+            min_etcd_revision=self.min_etcd_revision,
+            do_not_proxy=self.do_not_proxy,
         )
 
 
@@ -105,10 +121,12 @@ class _Outbox:
         with self._changed:
             while len(self._messages) >= OUTBOX_MESSAGES and not self._dropped:
                 self._changed.wait()
+            if self._dropped:
+                return False
             self._messages.append(message)
             self._closed = self._closed or last
             self._changed.notify_all()
-            return not self._dropped
+            return True
 
     def drop(self) -> None:
         """End both sides: the call is over."""
@@ -133,17 +151,24 @@ class Appender:
     """One append under way: write, then :meth:`commit_append` or :meth:`abort`. For one thread.
 
     The call begins with the first write, for brokers end appends that bring less than 64 KiB a second.
-    As a context manager it aborts what was not committed.
+    After its end it takes no more writes and commits nothing, but another abort is allowed; only
+    :meth:`reset` makes it usable again. As a context manager it aborts what was not committed.
     """
 
     def __init__(self, connection: Connection, options: AppendOptions, *, timeout_s: float) -> None:
         self.options = options
-        self.sent_bytes = 0
         self._connection = connection
         self._timeout_s = timeout_s
+        self._begin()
+
+    def _begin(self) -> None:
+        self.sent_bytes = 0
+        self.response: pb.AppendResponse | None = None
+        """The broker's answer, once it gave one; kept when it was a refusal."""
         self._outbox = _Outbox()
         self._call: Any = None
         self._over = False
+        self._aborted = False
 
     def __repr__(self) -> str:
         return f"Appender({self.options.journal!r}, sent_bytes={self.sent_bytes})"
@@ -156,14 +181,19 @@ class Appender:
     ) -> None:
         self.abort()
 
-    def write(self, content: bytes) -> int:
+    @property
+    def request(self) -> pb.AppendRequest:
+        """The request's first message."""
+        return self.options.request()
+
+    def write(self, content: Bytes) -> int:
         """Send bytes, of any number; return how many.
 
         Raises:
             GazetteError: the broker has ended the append; nothing was appended.
         """
         self._check_open()
-        view = memoryview(content)
+        view = memoryview(content).cast("B")
         for at in range(0, len(view), MAX_CONTENT_BYTES):
             piece = bytes(view[at : at + MAX_CONTENT_BYTES])
             self._put(pb.AppendRequest(content=piece))
@@ -183,13 +213,20 @@ class Appender:
         self._put(pb.AppendRequest(), last=True)
         return self._result()
 
+    def reset(self) -> None:
+        """Begin anew, as if just made: for another try or append. What was not committed is aborted."""
+        self.abort()
+        self._begin()
+
     def abort(self) -> None:
-        """Roll the append back, unless it is over. May be called again."""
-        if not self._over:
-            self._over = True
-            if self._call is not None:
-                self._call.cancel()
-            self._outbox.drop()
+        """Roll the append back, unless it is over. May be called again, and from any thread.
+
+        Where another thread waits for the commit, whether it was rolled back is open.
+        """
+        self._over = self._aborted = True
+        if self._call is not None:
+            self._call.cancel()
+        self._outbox.drop()
 
     def _put(self, message: pb.AppendRequest, *, last: bool = False) -> None:
         if self._call is None:
@@ -199,7 +236,11 @@ class Appender:
             self._call = self._connection.stub().Append.future(
                 iter(self._outbox), timeout=self._timeout_s, metadata=metadata
             )
-            self._call.add_done_callback(lambda _: self._outbox.drop())
+            # This call's outbox, not that of a later one after a reset.
+            outbox = self._outbox
+            self._call.add_done_callback(lambda _: outbox.drop())
+            if self._aborted:  # By another thread, which saw no call to cancel.
+                self._call.cancel()
         if not self._outbox.put(message, last=last):
             self._result()
             self.abort()
@@ -210,10 +251,11 @@ class Appender:
         self._over = True
         with self._connection.errors():
             try:
-                response: pb.AppendResponse = self._call.result()
+                self.response = self._call.result()
             except grpc.FutureCancelledError:
                 raise UnavailableError(self._connection.endpoint.text, "the append was cancelled") from None
-        return append_result(response, self.options.journal, self.sent_bytes)
+        assert self.response is not None
+        return append_result(self.response, self.options.journal, self.sent_bytes)
 
     def _check_open(self) -> None:
         if self._over:
@@ -243,16 +285,42 @@ def append_result(response: pb.AppendResponse, journal: str, sent_bytes: int) ->
     return AppendResult(commit.begin, commit.end, Fragment.from_pb(commit).sum, response.registers)
 
 
-class Content:
-    """Bytes to append, as often as it takes: a one-shot iterator only once."""
+class Readable(Protocol):
+    """A file opened for reading bytes, or anything like it."""
 
-    def __init__(self, content: bytes | Iterable[bytes]) -> None:
-        self._pieces: Iterable[bytes] = (content,) if isinstance(content, bytes) else content
+    def read(self, size: int = ..., /) -> bytes:
+        """Return up to ``size`` bytes; none at the end."""
+
+
+Piece: TypeAlias = Bytes | Readable
+
+
+class Content:
+    """Bytes to append, as often as it takes.
+
+    Pieces are bytes or files; each try reads a file from its first byte. What cannot be begun again, an
+    iterator or a pipe, is ``spent`` once its first bytes were taken.
+    """
+
+    def __init__(self, content: Piece | Iterable[Piece]) -> None:
+        alone = isinstance(content, bytes | bytearray | memoryview) or hasattr(content, "read")
+        self._pieces = cast(Iterable[Piece], (content,) if alone else content)
         self._one_shot = iter(self._pieces) is self._pieces
         self.spent = False
         """Nothing can be sent again."""
 
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[Bytes]:
         for piece in self._pieces:
-            self.spent = self._one_shot
-            yield piece
+            self.spent = self.spent or self._one_shot
+            if isinstance(piece, bytes | bytearray | memoryview):
+                yield piece
+            else:
+                yield from self._read(piece)
+
+    def _read(self, file: Readable) -> Iterator[bytes]:
+        again = getattr(file, "seekable", lambda: hasattr(file, "seek"))()
+        if again:
+            cast(BinaryIO, file).seek(0)
+        while content := file.read(MAX_CONTENT_BYTES):
+            self.spent = self.spent or not again
+            yield content

@@ -14,7 +14,7 @@ from typing import NoReturn, Self, TypeVar
 
 from gazette_spark.client import environment, heads, retry
 from gazette_spark.client import list as listing
-from gazette_spark.client.append import Appender, AppendOptions, AppendResult, Content
+from gazette_spark.client.append import Appender, AppendOptions, AppendResult, Bytes, Content, Piece
 from gazette_spark.client.apply import (
     CHANGES_PER_APPLY,
     apply_changes,
@@ -117,6 +117,11 @@ class Client:
     def close(self) -> None:
         """Close all connections; calls and readers under way fail."""
         self._connection.close()
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds a call may take."""
+        return self._timeout_s
 
     def list_journals(self, selector: str | pb.LabelSelector = "") -> list[pb.ListResponse.Journal]:
         """Return the journals a selector matches, ascending by name; ``""`` matches all."""
@@ -251,30 +256,45 @@ class Client:
     def append(
         self,
         journal: str,
-        content: bytes | Iterable[bytes],
+        content: Piece | Iterable[Piece],
         *,
         offset: int = 0,
         check_registers: pb.LabelSelector | None = None,
         union_registers: pb.LabelSet | None = None,
         subtract_registers: pb.LabelSet | None = None,
+        suspend: pb.AppendRequest.Suspend = pb.AppendRequest.SUSPEND_RESUME,
+        min_etcd_revision: int = 0,
+        do_not_proxy: bool = False,
         timeout_s: float | None = None,
     ) -> AppendResult:
         """Append bytes as one transaction; no bytes make a write barrier.
 
         Tried again while the journal has no primary, and after a broken connection: then the bytes may
-        be in the journal twice. An iterator that cannot be begun again is tried until its first bytes are
-        taken.
+        be in the journal twice. An iterator or a pipe, which cannot be begun again, is tried until its first
+        bytes are taken. An append that suspends the journal raises a SuspendedError when it succeeds.
 
         Args:
             journal: its name.
-            content: the bytes, or pieces of them of any size.
+            content: bytes, a file, or pieces that are one or the other; a file is read from its first byte.
             offset: the write head they have to land at; 0: any.
             check_registers: what the journal's registers have to match.
             union_registers: registers to set.
             subtract_registers: registers to remove.
+            suspend: what the append does to the journal's suspension, one of ``pb.AppendRequest.SUSPEND_*``.
+            min_etcd_revision: the broker waits until it knows this revision.
+            do_not_proxy: ask only the broker called, even if it is not the primary.
             timeout_s: seconds for all tries, by default the client's.
         """
-        options = AppendOptions(journal, offset, check_registers, union_registers, subtract_registers)
+        options = AppendOptions(
+            journal,
+            offset,
+            check_registers,
+            union_registers,
+            subtract_registers,
+            suspend,
+            min_etcd_revision,
+            do_not_proxy,
+        )
         return self._append(options, Content(content), self._limit_s(timeout_s), retry.after_call)
 
     def appender(
@@ -285,11 +305,42 @@ class Client:
         check_registers: pb.LabelSelector | None = None,
         union_registers: pb.LabelSet | None = None,
         subtract_registers: pb.LabelSet | None = None,
+        suspend: pb.AppendRequest.Suspend = pb.AppendRequest.SUSPEND_RESUME,
+        min_etcd_revision: int = 0,
+        do_not_proxy: bool = False,
         timeout_s: float | None = None,
     ) -> Appender:
         """Return an append to write to piece by piece; never tried again. Arguments as of :meth:`append`."""
-        options = AppendOptions(journal, offset, check_registers, union_registers, subtract_registers)
+        options = AppendOptions(
+            journal,
+            offset,
+            check_registers,
+            union_registers,
+            subtract_registers,
+            suspend,
+            min_etcd_revision,
+            do_not_proxy,
+        )
         return Appender(self._connection, options, timeout_s=self._limit_s(timeout_s))
+
+    def try_append(
+        self,
+        options: AppendOptions,
+        content: Iterable[Bytes],
+        *,
+        timeout_s: float,
+        on_start: Callable[[Appender], object] | None = None,
+    ) -> AppendResult:
+        """Append once, without another try: what :meth:`append` and AppendService are made of.
+
+        ``on_start`` gets the appender before its call begins, to abort it from another thread.
+        """
+        with Appender(self._connection, options, timeout_s=timeout_s) as appender:
+            if on_start is not None:
+                on_start(appender)
+            for piece in content:
+                appender.write(piece)
+            return appender.commit_append()
 
     def read(
         self,
@@ -328,11 +379,6 @@ class Client:
         return self._connection
 
     @property
-    def timeout_s(self) -> float:
-        """Seconds a call may take."""
-        return self._timeout_s
-
-    @property
     def idle_timeout_s(self) -> float:
         """Seconds after which a silent stream is opened again."""
         return self._idle_timeout_s
@@ -351,10 +397,7 @@ class Client:
         self, options: AppendOptions, content: Content, timeout_s: float, decide: retry.Decide
     ) -> AppendResult:
         def once(left_s: float) -> AppendResult:
-            with Appender(self._connection, options, timeout_s=left_s) as appender:
-                for piece in content:
-                    appender.write(piece)
-                return appender.commit_append()
+            return self.try_append(options, content, timeout_s=left_s)
 
         def decide_unless_spent(cause: GazetteError, attempt: int) -> float | None:
             return None if content.spent else decide(cause, attempt)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import pytest
@@ -272,6 +276,113 @@ def test_a_finished_appender_takes_no_more(stub: StubBroker, client: Client, end
         getattr(appender, then)(*([b"x"] if then == "write" else []))
 
 
+def test_an_appender_shows_request_and_response(stub: StubBroker, client: Client) -> None:
+    """The response is the broker's whole answer, there once it came, a refusal included."""
+    answer = committed(3)
+    answer.total_chunks = 2
+    stub.script("Append", [answer], [pb.AppendResponse(status=pb.NOT_ALLOWED)])
+    appender = client.appender(JOURNAL, offset=100)
+    assert appender.request == pb.AppendRequest(journal=JOURNAL, offset=100)
+    assert appender.response is None
+    appender.write(b"one")
+    appender.commit_append()
+    assert appender.response == answer
+    appender.reset()
+    assert appender.response is None
+    appender.write(b"two")
+    with pytest.raises(NotAllowedError):
+        appender.commit_append()
+    assert appender.response == pb.AppendResponse(status=pb.NOT_ALLOWED)
+
+
+@pytest.mark.parametrize("end", ["commit_append", "abort", "nothing"])
+def test_a_reset_appender_is_as_new(stub: StubBroker, client: Client, end: str) -> None:
+    """What was written before the reset, unless committed, is gone; then all begins anew."""
+    stub.script("Append", take)
+    appender = client.appender(JOURNAL)
+    appender.write(b"before")
+    if end != "nothing":
+        getattr(appender, end)()
+    appender.reset()
+    assert appender.sent_bytes == 0
+    appender.write(b"after")
+    assert appender.commit_append().end == 105
+    finished = [call[1].content for call in stub.requests("Append") if call[-1] == pb.AppendRequest()]
+    assert finished == [b"before"] * (end == "commit_append") + [b"after"]
+
+
+def test_an_empty_commit_of_an_appender_is_a_barrier(stub: StubBroker, client: Client) -> None:
+    """Nothing written is legal, and tells the write head; registers need bytes."""
+    stub.script("Append", take)
+    result = client.appender(JOURNAL).commit_append()
+    assert (result.begin, result.end) == (100, 100)
+    with pytest.raises(ProtocolError, match="non-empty"):
+        client.appender(JOURNAL, union_registers=label_set({"author": "me"})).commit_append()
+
+
+def test_an_appender_splits_a_large_write(stub: StubBroker, client: Client) -> None:
+    """A write of 4 MiB and a byte, more than a broker takes at once, is sent in five messages."""
+    stub.script("Append", take)
+    content = bytes(range(256)) * (4 * MAX_CONTENT_BYTES // 256) + b"!"
+    with client.appender(JOURNAL) as appender:
+        assert appender.write(content) == len(content)
+        appender.commit_append()
+    sent = contents(stub)
+    assert [len(piece) for piece in sent] == [MAX_CONTENT_BYTES] * 4 + [1]
+    assert b"".join(sent) == content
+
+
+def test_suspension_revision_and_proxying_are_passed_on(stub: StubBroker, client: Client) -> None:
+    """They go out as given, by default as zeros."""
+    stub.script("Append", take)
+    client.append(JOURNAL, b"", suspend=pb.AppendRequest.SUSPEND_KEEP, min_etcd_revision=7, do_not_proxy=True)
+    client.append(JOURNAL, b"")
+    asked, plain = (call[0] for call in stub.requests("Append"))
+    assert asked == pb.AppendRequest(
+        journal=JOURNAL, suspend=pb.AppendRequest.SUSPEND_KEEP, min_etcd_revision=7, do_not_proxy=True
+    )
+    assert plain == pb.AppendRequest(journal=JOURNAL)
+
+
+@pytest.mark.parametrize("as_list", [False, True], ids=["alone", "among others"])
+def test_files_are_read_from_their_first_byte_each_time(
+    stub: StubBroker, client: Client, tmp_path: Path, as_list: bool
+) -> None:
+    """A second try sends the whole file again, wherever it stood."""
+    path = tmp_path / "content"
+    path.write_bytes(b"file" * MAX_CONTENT_BYTES)
+    stub.script("Append", [Fail()], take)
+    with path.open("rb") as file:
+        file.seek(17)
+        client.append(JOURNAL, [b"before", file, io.BytesIO(b"after")] if as_list else file)
+    expected = path.read_bytes()
+    assert b"".join(contents(stub, 1)) == (b"before" + expected + b"after" if as_list else expected)
+
+
+def test_a_pipe_is_sent_once(stub: StubBroker, client: Client) -> None:
+    """What cannot be read again is not tried again once its first bytes were taken."""
+    stub.script("Append", [Fail()], take)
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "wb") as end:
+        end.write(b"once")
+    with os.fdopen(reader, "rb") as pipe, pytest.raises(UnavailableError):
+        client.append(JOURNAL, pipe)
+    assert len(stub.requests("Append")) == 1
+
+
+def test_an_abort_from_another_thread_ends_an_append(stub: StubBroker, client: Client) -> None:
+    """A writer or committer that waits is let go with an error."""
+    stub.answer_early("Append")
+    stub.script("Append", [Hang()])
+    appender = client.appender(JOURNAL)
+    appender.write(b"x")
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(appender.commit_append)
+        appender.abort()
+        with pytest.raises((UnavailableError, ClosedError)):
+            waiting.result(10)
+
+
 def test_an_appender_is_not_started_by_its_making(stub: StubBroker, client: Client) -> None:
     """A broker's minimum rate counts from the first write."""
     client.appender(JOURNAL).abort()
@@ -283,6 +394,8 @@ def test_an_appender_is_not_started_by_its_making(stub: StubBroker, client: Clie
     [
         pytest.param({"journal": "../x"}, id="journal that goes up"),
         pytest.param({"offset": -1}, id="negative offset"),
+        pytest.param({"min_etcd_revision": -1}, id="negative revision"),
+        pytest.param({"suspend": 99}, id="unknown suspension"),
         pytest.param({"union_registers": pb.LabelSet(labels=[pb.Label(name="x")])}, id="bad register"),
     ],
 )
