@@ -546,3 +546,57 @@ class ClosedError(GazetteError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.what}: {self.problem}"
+
+
+@dataclass(eq=False)
+class BacklogError(GazetteError):
+    """An append service had no room for more bytes, and got none in time."""
+
+    journal: str
+    size: int
+    """Bytes there was no room for."""
+    pending_bytes: int
+    """Bytes that wait to be appended, of all journals."""
+    limit_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"journal {self.journal!r}: no room for {self.size} bytes: {self.pending_bytes} wait to be "
+            f"appended, of {self.limit_bytes} that may. Append less at a time, or raise max_pending_bytes"
+        )
+
+
+@dataclass(eq=False)
+class AppendWaitError(GazetteError):
+    """An append waited in vain: for another writer, for a dependency, or to be flushed."""
+
+    journal: str
+    """Name of the journal; empty where it is more than one."""
+    waited_s: float
+    problem: str
+
+    def __str__(self) -> str:
+        where = f"journal {self.journal!r}" if self.journal else "append service"
+        return f"{where}: waited {self.waited_s:g} s in vain: {self.problem}"
+
+
+@dataclass(eq=False)
+class DependencyError(GazetteError):
+    """An operation that an append had to wait for failed, so the append and all behind it did."""
+
+    journal: str
+    problem: str
+    """Text of the operation's own error, which is the cause of this one."""
+
+    def __str__(self) -> str:
+        return f"journal {self.journal!r}: an operation the append depends on failed: {self.problem}"
+
+
+@dataclass(eq=False)
+class EmptyListingError(GazetteError):
+    """There is no journal a message could be mapped to."""
+
+    problem: str = "empty ListResponse"
+
+    def __str__(self) -> str:
+        return f"{self.problem}: no journal to map a message to. Check the selector of the listing"

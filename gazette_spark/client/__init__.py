@@ -1,6 +1,7 @@
 """A client of Gazette brokers: :class:`Client`, its readers and appenders. Loads gRPC."""
 
 from gazette_spark.client.append import Appender, AppendResult
+from gazette_spark.client.append_service import AppendService, AsyncAppend
 from gazette_spark.client.client import Client
 from gazette_spark.client.credentials import TlsOptions
 from gazette_spark.client.fragments import Chunk
@@ -11,7 +12,9 @@ from gazette_spark.client.watch import PolledList, WatchedList
 
 __all__ = [
     "AppendResult",
+    "AppendService",
     "Appender",
+    "AsyncAppend",
     "Chunk",
     "Client",
     "ListedFragment",

@@ -1,0 +1,78 @@
+"""Operations that go on in the background, and sets of them.
+
+What an append depends on need not be an append: anything that is done at some time, and then has failed or
+not, is an :class:`OpFuture`. A ``concurrent.futures.Future`` is one, and every operation of this package has
+one, for ``concurrent.futures.wait`` and ``asyncio.wrap_future``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError, Future
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+
+class OpFuture(Protocol):
+    """An operation under way. Its methods may be called from any thread."""
+
+    def done(self) -> bool:
+        """Return whether it has ended, well or badly."""
+
+    def exception(self, timeout: float | None = ..., /) -> BaseException | None:
+        """Wait until it has ended; return why it failed, or None.
+
+        Raises:
+            TimeoutError: it has not ended within ``timeout`` seconds.
+        """
+
+    def add_done_callback(self, fn: Callable[[Any], object], /) -> None:
+        """Call ``fn`` with the operation when it has ended: at once if it has, else in any thread."""
+
+
+OpFutures: TypeAlias = frozenset[OpFuture]
+"""A set of operations. Python's own sets do all that is needed, ``<=`` for one: is it a subset?"""
+
+
+class AsyncOperation(Future[T]):
+    """An operation that somebody else ends, by :meth:`resolve`. Thread-safe; it cannot be cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_running_or_notify_cancel()
+
+    def resolve(self, error: BaseException | None = None, result: T | None = None) -> None:
+        """End the operation: with the error it failed with, or with its result.
+
+        Raises:
+            concurrent.futures.InvalidStateError: it has ended already.
+        """
+        if error is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(result)  # type: ignore[arg-type]  # Without a result, T is None.
+
+    def err(self, timeout: float | None = None) -> BaseException | None:
+        """Wait until it has ended; return why it failed, or None. Another name of ``exception``."""
+        return self.exception(timeout)
+
+
+def finished_operation(error: BaseException | None = None) -> AsyncOperation[None]:
+    """Return an operation that has ended already."""
+    operation: AsyncOperation[None] = AsyncOperation()
+    operation.resolve(error)
+    return operation
+
+
+def failure_of(operation: OpFuture) -> BaseException | None:
+    """Return why an operation that has ended failed, or None; a cancelled one has failed."""
+    try:
+        return operation.exception(0)
+    except CancelledError as error:
+        return error
+
+
+def unfinished(operations: Iterable[OpFuture]) -> OpFutures:
+    """Return those that still have to end, or have failed: all that is left to wait for."""
+    return frozenset(each for each in operations if not each.done() or failure_of(each) is not None)
