@@ -1,0 +1,127 @@
+"""Which journal a message goes to: at random, or by its key, as Gazette's own mappings do it.
+
+A mapping is made for a listing of journals, a topic's partitions, and called with a message. It returns the
+journal's name and its content type, which says how the message is to be framed.
+
+=============  =================================  ==================================================
+mapping        a key's journal                    when a journal is added or removed
+=============  =================================  ==================================================
+random         any                                –
+modulo         hash modulo number of journals     most keys move
+rendezvous     greatest hash of key and journal   keys of that journal move, no others
+=============  =================================  ==================================================
+
+Hashes are 32-bit FNV-1a. Programs in other languages that map the same keys to the same journals agree.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeAlias, TypeVar
+
+import numpy as np
+
+from gazette_spark.errors import EmptyListingError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.labels import CONTENT_TYPE, values_of
+
+M = TypeVar("M")
+
+FNV1A32_BASIS = 2166136261
+"""What the hash begins with."""
+FNV1A32_PRIME = 16777619
+"""What it is multiplied by for each byte."""
+
+Journals: TypeAlias = Sequence[pb.ListResponse.Journal]
+Partitions: TypeAlias = Journals | Callable[[], Journals]
+"""Journals in the order of their names, or what returns them at each call, such as that of a watched list."""
+
+
+def fnv1a32(key: bytes) -> int:
+    """Return the 32-bit FNV-1a hash of any bytes."""
+    value = FNV1A32_BASIS
+    for byte in key:
+        value = (value ^ byte) * FNV1A32_PRIME & 0xFFFFFFFF
+    return value
+
+
+class RandomMapping:
+    """Maps each message to any journal, all equally likely. Thread-safe."""
+
+    def __init__(self, partitions: Partitions, choose: Callable[[int], int] = random.randrange) -> None:
+        """Map to ``partitions``; ``choose`` returns a number below the one it is given."""
+        self._partitions = _source(partitions)
+        self._choose = choose
+
+    def __call__(self, _message: object = None) -> tuple[str, str]:
+        """Return the journal and content type of a message.
+
+        Raises:
+            EmptyListingError: there is no journal.
+        """
+        journals = _present(self._partitions())
+        return _target(journals[self._choose(len(journals))])
+
+
+class ModuloMapping(Generic[M]):
+    """Maps messages with equal keys to the same journal, while there are as many journals. Thread-safe."""
+
+    def __init__(self, key: Callable[[M], bytes], partitions: Partitions) -> None:
+        """Map to ``partitions`` by what ``key`` returns for a message."""
+        self._key = key
+        self._partitions = _source(partitions)
+
+    def __call__(self, message: M) -> tuple[str, str]:
+        """Return the journal and content type of a message.
+
+        Raises:
+            EmptyListingError: there is no journal.
+        """
+        journals = _present(self._partitions())
+        return _target(journals[fnv1a32(self._key(message)) % len(journals)])
+
+
+class RendezvousMapping(Generic[M]):
+    """Maps messages with equal keys to the same journal, while that journal is there. Thread-safe.
+
+    Journals are hashed once for each sequence of them that ``partitions`` returns, so that should be the
+    same object until something has changed.
+    """
+
+    def __init__(self, key: Callable[[M], bytes], partitions: Partitions) -> None:
+        """Map to ``partitions`` by what ``key`` returns for a message."""
+        self._key = key
+        self._partitions = _source(partitions)
+        self._hashed: tuple[Journals, np.ndarray] = ((), np.empty(0, np.uint32))
+
+    def __call__(self, message: M) -> tuple[str, str]:
+        """Return the journal and content type of a message.
+
+        Raises:
+            EmptyListingError: there is no journal.
+        """
+        journals = _present(self._partitions())
+        hashed, hashes = self._hashed
+        if hashed is not journals:
+            hashes = np.array([fnv1a32(each.spec.name.encode()) for each in journals], np.uint32)
+            self._hashed = (journals, hashes)
+        # The first of the greatest, as argmax has it.
+        return _target(journals[int(np.argmax(hashes ^ np.uint32(fnv1a32(self._key(message)))))])
+
+
+def _source(partitions: Partitions) -> Callable[[], Journals]:
+    if callable(partitions):
+        return partitions
+    kept = tuple(partitions)
+    return lambda: kept
+
+
+def _present(journals: Journals) -> Journals:
+    if not journals:
+        raise EmptyListingError
+    return journals
+
+
+def _target(journal: pb.ListResponse.Journal) -> tuple[str, str]:
+    return journal.spec.name, next(iter(values_of(journal.spec.labels, CONTENT_TYPE)), "")
