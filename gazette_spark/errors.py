@@ -126,6 +126,51 @@ class CorruptFragmentError(GazetteError):
         )
 
 
+class FragmentTooShortError(CorruptFragmentError):
+    """A fragment's content ends before the offset its name tells."""
+
+
+class FragmentTooLongError(CorruptFragmentError):
+    """A fragment's content goes on past the offset its name tells; nothing past it was handed out."""
+
+
+@dataclass(eq=False)
+class DirectReadError(GazetteError):
+    """A fragment's file or URL cannot be opened or fetched; its broker may still serve it."""
+
+    source: str
+    """A file path, or a URL without its query."""
+    problem: str
+    expired: bool = False
+    """The URL's signature is no longer taken: a fresh one may do."""
+    passing: bool = False
+    """The store may answer in a moment: it is busy, or the connection broke."""
+    refused: bool = False
+    """This client does not open such URLs; nothing was connected to."""
+
+    def __str__(self) -> str:
+        return f"fragment {self.source}: {self.problem}"
+
+
+@dataclass(eq=False)
+class SeekRequiresNewReaderError(GazetteError):
+    """A reader of one stream, or of one fragment, cannot get to an offset: open a new one there.
+
+    The reader stands where it stood.
+    """
+
+    journal: str
+    offset: int
+    """Where the reader stands."""
+    wanted: int
+
+    def __str__(self) -> str:
+        return (
+            f"journal {self.journal!r}: a reader at offset {self.offset} cannot seek to {self.wanted}; "
+            "open a new one there"
+        )
+
+
 @dataclass(eq=False)
 class RecordError(GazetteError):
     """A record cannot be read: malformed under ``mode=FAILFAST``, or larger than allowed."""
@@ -539,7 +584,7 @@ class PartialApplyError(GazetteError):
 
 @dataclass(eq=False)
 class ClosedError(GazetteError, ValueError):
-    """A client or an append is used after its end, or in a process that did not make it."""
+    """A client, reader or append is used after its end, or in a process that did not make it."""
 
     what: str
     problem: str

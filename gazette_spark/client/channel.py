@@ -25,6 +25,7 @@ import httpx
 from grpc.experimental import ChannelOptions
 
 from gazette_spark.client.credentials import ANONYMOUS, Credentials, Metadata, TlsOptions
+from gazette_spark.client.fragment_urls import new_http
 from gazette_spark.client.tls_probe import handshake_problem, is_closed_early, refusal, unverified_context
 from gazette_spark.errors import (
     AuthError,
@@ -62,6 +63,11 @@ class Endpoint:
     target: str
     """What gRPC dials."""
     secure: bool
+
+    @property
+    def host(self) -> str:
+        """The broker's host, without its port; this one for a socket file."""
+        return urlsplit(self.text).hostname or "" if not self.target.startswith("unix:") else "localhost"
 
     @classmethod
     def parse(cls, text: str) -> Endpoint:
@@ -194,8 +200,7 @@ class Connection:
         with self._lock:
             self._check_usable()
             if self._http is None:
-                timeout = httpx.Timeout(30.0, connect=self.connect_timeout_s)
-                self._http = httpx.Client(timeout=timeout, follow_redirects=False)
+                self._http = new_http(self.connect_timeout_s)
             return self._http
 
     def close(self) -> None:

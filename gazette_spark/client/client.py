@@ -23,8 +23,11 @@ from gazette_spark.client.apply import (
 )
 from gazette_spark.client.channel import Connection
 from gazette_spark.client.credentials import Credentials, TlsOptions
+from gazette_spark.client.fragment_urls import FragmentOpener
+from gazette_spark.client.fragments import FragmentReader
 from gazette_spark.client.list import FragmentsOptions, ListedFragment, StoreHealth
-from gazette_spark.client.read import ReadOptions
+from gazette_spark.client.read import ReadOptions, ReadStream
+from gazette_spark.client.reader import Reader
 from gazette_spark.client.retry_reader import RetryReader
 from gazette_spark.client.snapshots import Listing
 from gazette_spark.errors import GazetteError, OptionError, SuspendedError
@@ -50,6 +53,7 @@ class Client:
         idle_timeout_s: float = 30.0,
         connect_timeout_s: float = 10.0,
         fragment_root: str | None = None,
+        fragment_hosts: Iterable[str] = (),
         token: str | None = None,
         auth_keys: str | KeySet | None = None,
         tls: TlsOptions | None = None,
@@ -62,6 +66,8 @@ class Client:
             idle_timeout_s: seconds after which a silent stream is opened again.
             connect_timeout_s: seconds to reach a broker that has never been reached.
             fragment_root: folder behind the journals' ``file://`` stores, if this host has it.
+            fragment_hosts: ``host`` or ``host:port`` of stores whose fragments are fetched by ``http://``, or
+                at private addresses although the broker's is public. Other ``https://`` stores need no entry.
             token: sent with each call; cannot be renewed.
             auth_keys: keys shared with the brokers, as in ``BROKER_AUTH_KEYS``: each call gets a token of its
                 own, signed with the first. They win over ``token``.
@@ -84,6 +90,12 @@ class Client:
         credentials = Credentials(token, keys)
         self._connection = Connection(
             endpoint, connect_timeout_s=connect_timeout_s, credentials=credentials, tls=tls
+        )
+        self._opener = FragmentOpener(
+            fragment_root,
+            frozenset(fragment_hosts),
+            broker=self._connection.endpoint.host,
+            http=self._connection.http,
         )
 
     @classmethod
@@ -370,7 +382,7 @@ class Client:
             ReadOptions(journal, offset, end_offset, block, do_not_proxy, begin_mod_time),
             timeout_s=self._limit_s(timeout_s),
             idle_timeout_s=self._idle_timeout_s,
-            fragment_root=self.fragment_root,
+            opener=self._opener,
         )
 
     @property
@@ -382,6 +394,41 @@ class Client:
     def idle_timeout_s(self) -> float:
         """Seconds after which a silent stream is opened again."""
         return self._idle_timeout_s
+
+    def reader(
+        self,
+        journal: str,
+        *,
+        offset: int = 0,
+        end_offset: int = 0,
+        block: bool = False,
+        do_not_proxy: bool = False,
+        begin_mod_time: int = 0,
+        timeout_s: float | None = None,
+    ) -> Reader:
+        """Return a reader that makes one Read call, of ``timeout_s`` at most, and tries nothing again.
+
+        Arguments as of :meth:`read`.
+        """
+        limit_s = self._limit_s(timeout_s)
+        return Reader(
+            ReadOptions(journal, offset, end_offset, block, do_not_proxy, begin_mod_time),
+            lambda request: ReadStream(self._connection, request, limit_s),
+            self._opener,
+        )
+
+    def open_fragment(self, listed: ListedFragment, offset: int | None = None) -> FragmentReader:
+        """Return a reader of a fragment that was listed with its URL; the caller closes it.
+
+        Args:
+            listed: from :meth:`list_fragments` with a ``signature_ttl_s``.
+            offset: of the first byte to return; by default the fragment's begin.
+
+        Raises:
+            ProtocolError: there is no URL, or it is none of a fragment.
+            DirectReadError: such URLs are not opened by this client, or this one cannot be.
+        """
+        return self._opener.open(listed.fragment, listed.signed_url, offset)
 
     def _limit_s(self, timeout_s: float | None) -> float:
         if timeout_s is None:

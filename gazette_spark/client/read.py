@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import grpc
 
 from gazette_spark.client.channel import Connection, cancel
-from gazette_spark.client.fragments import Chunk, without_query
+from gazette_spark.client.chunks import Chunk
+from gazette_spark.client.fragment_urls import without_query
 from gazette_spark.client.status import read_status_error
 from gazette_spark.errors import BrokerError, CorruptFragmentError, GazetteError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -59,11 +60,34 @@ class ReadOptions:
         if self.begin_mod_time < 0:
             raise ProtocolError("ReadRequest.BeginModTime", f"invalid BeginModTime ({self.begin_mod_time})")
 
+    @classmethod
+    def of(cls, request: pb.ReadRequest) -> ReadOptions:
+        """Return the options of a request; what only brokers set is left out."""
+        return cls(
+            request.journal,
+            request.offset,
+            request.end_offset,
+            block=request.block,
+            do_not_proxy=request.do_not_proxy,
+            begin_mod_time=request.begin_mod_time,
+        )
+
+    def request(self, offset: int) -> pb.ReadRequest:
+        """Return the request, from another offset on."""
+        return pb.ReadRequest(
+            journal=self.journal,
+            offset=offset,
+            end_offset=self.end_offset,
+            block=self.block,
+            do_not_proxy=self.do_not_proxy,
+            begin_mod_time=self.begin_mod_time,
+        )
+
 
 class Cursor:
     """Follows the messages of one Read stream."""
 
-    __slots__ = ("_digest", "_limit", "fragment", "journal", "jumps", "offset", "url", "write_head")
+    __slots__ = ("_digest", "_limit", "fragment", "journal", "jumps", "offset", "response")
 
     def __init__(self, journal: str, offset: int, jumps: list[tuple[int, int]]) -> None:
         self.journal = journal
@@ -71,12 +95,22 @@ class Cursor:
         """Next byte; -1 until the broker says where its write head is."""
         self.jumps = jumps
         """Each offset that was wanted, with the larger one that came: appended to."""
+        self.response: pb.ReadResponse | None = None
+        """The last metadata: status, write head, URL, and in the stream's first one the header."""
         self.fragment: Fragment | None = None
-        """Of the last metadata."""
-        self.url = ""
-        self.write_head = 0
+        """Of the last metadata that was in order."""
         self._limit = -1
         self._digest: hashlib._Hash | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the fragment is stored, if it is."""
+        return self.response.fragment_url if self.response is not None else ""
+
+    @property
+    def write_head(self) -> int:
+        """The journal's, as last told; 0 if never."""
+        return self.response.write_head if self.response is not None else 0
 
     def feed(self, message: pb.ReadResponse) -> Chunk | None:
         """Take the stream's next message; return the chunk it brings, if any.
@@ -124,29 +158,40 @@ class Cursor:
         return BrokerError(error.endpoint, error.code, f"{span}: {error.problem}")
 
     def _on_metadata(self, message: pb.ReadResponse) -> None:
-        self._advance(message.offset)
-        self.write_head = message.write_head
-        if message.status != pb.OK:
-            raise read_status_error(message, self.journal)
+        if message.status == pb.OK:
+            self._check_offset(message.offset)
+            fragment = self._fragment_of(message)
+            self._advance(message)
+            self.fragment, self._limit = fragment, fragment.end
+            # A stored fragment does not change any more: what is read of it can be held to its sum.
+            whole = bool(message.fragment_url) and message.offset == fragment.begin
+            self._digest = hashlib.sha1(usedforsecurity=False) if whole else None
+            return
+        if message.status == pb.OFFSET_NOT_YET_AVAILABLE:
+            self._check_offset(message.offset)
+            self._advance(message)
+        # Other statuses come without an offset.
+        self.response = message
+        raise read_status_error(message, self.journal)
+
+    def _check_offset(self, offset: int) -> None:
+        if offset < self.offset:
+            raise self._lie(f"it went back to offset {offset} from {self.offset}")
+
+    def _fragment_of(self, message: pb.ReadResponse) -> Fragment:
         fragment = Fragment.from_pb(message.fragment)
         if fragment.journal.partition(";")[0] != self.journal.partition(";")[0]:
             raise self._lie(f"a fragment of journal {fragment.journal!r}")
-        if not fragment.begin <= self.offset < fragment.end <= self.write_head:
+        if not fragment.begin <= message.offset < fragment.end <= message.write_head:
             span = f"fragment [{fragment.begin}, {fragment.end})"
-            raise self._lie(f"{span} at offset {self.offset}, write head {self.write_head}")
-        self.fragment, self.url, self._limit = fragment, message.fragment_url, fragment.end
-        # A stored fragment does not change any more: what is read of it can be held to its sum.
-        whole = bool(self.url) and self.offset == fragment.begin
-        self._digest = hashlib.sha1(usedforsecurity=False) if whole else None
+            raise self._lie(f"{span} at offset {message.offset}, write head {message.write_head}")
+        return fragment
 
-    def _advance(self, offset: int) -> None:
-        if self.offset == -1:
-            self.offset = offset
-        if offset < self.offset:
-            raise self._lie(f"it went back to offset {offset} from {self.offset}")
-        if offset > self.offset:
-            self.jumps.append((self.offset, offset))
-            self.offset = offset
+    def _advance(self, message: pb.ReadResponse) -> None:
+        if message.offset > self.offset and self.offset != -1:
+            self.jumps.append((self.offset, message.offset))
+        self.offset = message.offset
+        self.response = message
 
     def _check_sum(self, found: bytes) -> None:
         fragment = self.fragment

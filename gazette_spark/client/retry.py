@@ -4,6 +4,7 @@
 cause                                           read                    append, list, apply
 ==============================================  ======================  =====================
 stream ended with no error                      at once, then 50 ms     –
+a fragment's store is busy, or its URL broke    back-off (3)            –
 transport (UnavailableError)                    back-off                back-off (1)
 routing statuses                                back-off                back-off
 OFFSET_NOT_YET_AVAILABLE                        back-off if waiting     raised
@@ -14,7 +15,8 @@ everything else: token, validation, corruption  raised                  raised
 ==============================================  ======================  =====================
 
 (1) An append may be done twice then: raw appends are at-least-once. Apply is tried again only while
-no connection was made. (2) Tried again while a journal just created spreads.
+no connection was made. (2) Tried again while a journal just created spreads. (3) Then the fragment is
+read through its broker.
 
 Every retry also ends at the caller's deadline; gazette's own reader has none and tries a refused
 token for ever.
@@ -28,6 +30,7 @@ from typing import TypeVar
 
 from gazette_spark.errors import (
     BrokerError,
+    DirectReadError,
     GazetteError,
     JournalNotFoundError,
     OffsetNotYetAvailableError,
@@ -84,6 +87,8 @@ def after_read(cause: GazetteError | None, attempt: int, *, waits: bool) -> floa
     match cause:
         case None:
             return 0.0 if attempt == 0 else BACKOFF_S[0]
+        case DirectReadError():
+            return backoff_s(attempt) if cause.passing else None
         case OffsetNotYetAvailableError():
             return backoff_s(attempt) if waits else None
         case JournalNotFoundError():

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.client.channel import Connection
+from gazette_spark.client.fragment_urls import FragmentOpener
 from gazette_spark.client.read import ReadOptions
 from gazette_spark.client.retry_reader import RetryReader
 from gazette_spark.errors import (
@@ -158,7 +159,7 @@ def reader_of(model: Model, options: ReadOptions, root: str | None) -> RetryRead
         options,
         timeout_s=60,
         idle_timeout_s=30,
-        fragment_root=root,
+        opener=FragmentOpener(root),
         open_stream=model.open,
         clock=lambda: 0.0,
         sleep=lambda _: None,

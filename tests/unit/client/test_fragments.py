@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gazette_spark.client.fragments import DirectReadError, can_read_directly, read_directly
-from gazette_spark.errors import CorruptFragmentError, ProtocolError
+from gazette_spark.client.fragment_urls import FragmentOpener, open_fragment_url
+from gazette_spark.errors import CorruptFragmentError, DirectReadError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from tests.unit.client.test_codecs import COMPRESSED, ENCODED, TEXT
@@ -43,10 +43,12 @@ def read(root: Path, url: str, fragment: Fragment, offset: int = BEGIN, end_offs
     """Read a fragment directly; its chunks have to join."""
     position = offset
     parts = []
-    for chunk in read_directly(url, fragment, offset=offset, end_offset=end_offset, fragment_root=str(root)):
-        assert chunk.offset == position
-        parts.append(chunk.content)
-        position = chunk.end
+    with open_fragment_url(fragment, url, offset, end_offset=end_offset, fragment_root=str(root)) as reader:
+        for chunk in reader:
+            assert chunk.offset == position
+            parts.append(chunk.content)
+            position = chunk.end
+            assert reader.offset == position
     return b"".join(parts)
 
 
@@ -123,10 +125,12 @@ def test_the_last_piece_is_withheld_until_the_sum_is_right(tmp_path: Path) -> No
     """A reader of a fragment with a wrong sum never gets to its end."""
     fragment = replace(fragment_of(), sum=bytes(range(20)))
     url = store(tmp_path, fragment, CONTENT)
-    got = []
-    with pytest.raises(CorruptFragmentError, match=bytes(range(20)).hex()):
-        got.extend(read_directly(url, fragment, offset=BEGIN, fragment_root=str(tmp_path)))
-    assert sum(len(chunk.content) for chunk in got) < len(CONTENT)
+    with open_fragment_url(fragment, url, fragment_root=str(tmp_path)) as reader:
+        with pytest.raises(CorruptFragmentError, match=bytes(range(20)).hex()):
+            list(reader)
+        assert reader.offset < END
+        with pytest.raises(CorruptFragmentError):
+            next(reader)
 
 
 @pytest.mark.parametrize("name", COMPRESSED)
@@ -185,21 +189,6 @@ def test_what_is_not_a_file(tmp_path: Path, kind: str) -> None:
         read(tmp_path, "file:///thing", fragment_of())
 
 
-@pytest.mark.parametrize(
-    ("url", "root", "expected"),
-    [
-        pytest.param("file:///a", None, False, id="file without a root"),
-        pytest.param("file:///a", "/root", True, id="file with a root"),
-        pytest.param("https://store/a?signature=x", None, True, id="https"),
-        pytest.param("s3://bucket/a", "/root", False, id="unsigned"),
-        pytest.param("", "/root", False, id="none"),
-    ],
-)
-def test_which_urls_can_be_read(url: str, root: str | None, expected: bool) -> None:
-    """Files need a root; http needs nothing; other schemes go through the broker."""
-    assert can_read_directly(url, root) is expected
-
-
 def serve(handler: Callable[[httpx.Request], httpx.Response]) -> httpx.Client:
     """Return an HTTP client whose requests are answered by ``handler``."""
     return httpx.Client(transport=httpx.MockTransport(handler))
@@ -212,8 +201,8 @@ def answer(content: bytes, headers: dict[str, str] | None = None) -> httpx.Respo
 
 def fetch(client: httpx.Client, fragment: Fragment, url: str = "https://store/x?sig=SECRET") -> bytes:
     """Read a fragment over HTTP."""
-    chunks = read_directly(url, fragment, offset=BEGIN, http=client)
-    return b"".join(chunk.content for chunk in chunks)
+    with FragmentOpener(http=lambda: client, resolve=lambda *_: []).open(fragment, url) as reader:
+        return reader.read()
 
 
 @pytest.mark.parametrize("name", ENCODED)

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from gazette_spark.client.fragments import Chunk
+from gazette_spark.client.chunks import Chunk
 from gazette_spark.client.read import Cursor, ReadOptions
 from gazette_spark.errors import (
     BrokerError,

@@ -1,0 +1,337 @@
+"""What all readers have in common: bytes come as chunks, and are taken as chunks or in any size.
+
+A chunk is what arrived at once, in one object, and is handed on as it is: iterating is the fast way.
+:meth:`ChunkReader.read` and :meth:`ChunkReader.readinto` keep the rest of a chunk for the next call.
+For lines, or anything else that takes a file, there is :meth:`ChunkReader.buffered`.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from gazette_spark.errors import GazetteError, OffsetError, OffsetJumpError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+BUFFER_BYTES = 1 << 18
+"""Bytes a buffered reader asks for at a time."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Bytes of a journal and the offset of the first."""
+
+    offset: int
+    content: bytes
+
+    @property
+    def end(self) -> int:
+        """Offset behind the last byte."""
+        return self.offset + len(self.content)
+
+
+_NOTHING = Chunk(0, b"")
+
+
+class ChunkReader(ABC):
+    """Reads a journal's bytes in order, without gap or repeat.
+
+    Where the journal itself has lost bytes, the reader jumps: iterating shows it as a chunk whose offset
+    is larger than the end of the one before, and in ``jumps``; reading bytes raises OffsetJumpError once
+    for each jump, after the bytes before it, and then goes on behind it.
+
+    For one thread at a time; a second one gets a ValueError. Only what a subclass says so may be called
+    from any.
+    """
+
+    def __init__(self, journal: str) -> None:
+        self.journal = journal
+        self.jumps: list[tuple[int, int]] = []
+        """Each offset that was wanted, with the next one the journal still had."""
+        self._jumps_raised = 0
+        self._rest = _NOTHING
+        self._rest_at = 0
+        self._in_use = threading.Lock()
+
+    @abstractmethod
+    def _fetch(self) -> Chunk | None:
+        """Return the next chunk, which is not empty; None at the end."""
+
+    @abstractmethod
+    def _fetched(self) -> int:
+        """Return the offset of the next byte that :meth:`_fetch` may give."""
+
+    @abstractmethod
+    def _move(self, offset: int) -> None:
+        """Make :meth:`_fetch` go on at ``offset``, or raise and change nothing."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the reader and let go of what it holds; may be called again."""
+
+    @property
+    def offset(self) -> int:
+        """Next byte to be returned; -1 as long as a write head asked for is not known."""
+        if self._left_of_rest():
+            return self._rest.offset + self._rest_at
+        return self._fetched()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Chunk:
+        """Return the next chunk; it is not empty."""
+        with self._alone():
+            if self._left_of_rest():
+                return Chunk(self.offset, self._take(-1))
+            chunk = self._fetch()
+        if chunk is None:
+            raise StopIteration
+        return chunk
+
+    def read(self, n: int | None = -1) -> bytes:
+        """Return the next ``n`` bytes, fewer only at the end or before a jump; -1: all that is left.
+
+        After an error the reader stands where it stood before the call.
+
+        Raises:
+            OffsetJumpError: the next byte is at a larger offset. Once per jump; read on to go on.
+            ValueError: ``n`` is below -1, or another thread is reading.
+        """
+        missing = -1 if n is None else n
+        if missing < -1:
+            raise ValueError(f"expected a number of bytes, or -1 for all, got {n}")
+        parts: list[bytes] = []
+        with self._alone():
+            began = self.offset
+            try:
+                while missing != 0 and self._ready(raises=not parts):
+                    parts.append(self._take(missing))
+                    missing -= len(parts[-1]) if missing > 0 else 0
+            except GazetteError:
+                if parts:
+                    self._rest, self._rest_at = Chunk(began, b"".join(parts)), 0
+                raise
+        return b"".join(parts)
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Fill a buffer as far as one chunk goes; return the number of bytes, 0 only at the end.
+
+        Raises:
+            OffsetJumpError: as of :meth:`read`.
+        """
+        view = memoryview(buffer).cast("B")
+        with self._alone():
+            if not view or not self._ready(raises=True):
+                return 0
+            part = self._take(len(view))
+        view[: len(part)] = part
+        return len(part)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go on at another offset, and return it.
+
+        Raises:
+            OffsetError: the offset is negative, or counted from the end, which a journal has not.
+            SeekRequiresNewReaderError: the reader cannot get there; it stands where it stood.
+        """
+        if whence == io.SEEK_CUR and self.offset >= 0:
+            offset += self.offset
+        elif whence != io.SEEK_SET:
+            raise OffsetError("can seek from the journal's beginning or a known offset only", self.journal)
+        if offset < 0:
+            raise OffsetError("cannot seek to a negative offset", self.journal, offset)
+        with self._alone():
+            ahead = offset - self.offset
+            if 0 <= ahead <= self._left_of_rest():
+                self._rest_at += ahead
+            else:
+                self._move(offset)
+                self._forget()
+        return offset
+
+    def raw(self) -> RawChunks:
+        """Return the reader as an unbuffered file; closing it closes the reader."""
+        return RawChunks(self)
+
+    def buffered(self, buffer_bytes: int = BUFFER_BYTES) -> BufferedChunks:
+        """Return the reader as a buffered file, for lines and the like; closing it closes the reader."""
+        return BufferedChunks(self, buffer_bytes)
+
+    def adjusted_offset(self, buffered: io.BufferedReader) -> int:
+        """Return the offset of the next byte that ``buffered``, a file over this reader, will return."""
+        self._check_wrapped_by(buffered)
+        return buffered.tell()
+
+    def adjusted_seek(self, offset: int, whence: int, buffered: io.BufferedReader) -> int:
+        """Seek a file over this reader, within its buffer if that will do; return the new offset.
+
+        ``whence`` counts from what ``buffered`` returns next. Errors are those of :meth:`seek`.
+        """
+        # Python's buffered files remember where they were, and know nothing of jumps.
+        position = self.adjusted_offset(buffered)
+        if whence == io.SEEK_CUR:
+            offset += position
+            whence = io.SEEK_SET
+        if whence == io.SEEK_SET and offset == position:
+            return offset
+        return buffered.seek(offset, whence)
+
+    def _check_wrapped_by(self, buffered: io.BufferedReader) -> None:
+        raw = buffered.raw
+        if not isinstance(raw, RawChunks) or raw.reader is not self:
+            raise ValueError(f"{buffered!r} does not read from {self!r}")
+
+    def _forget(self) -> None:
+        """Drop what is at hand. Jumps that were not raised yet will not be."""
+        self._rest, self._rest_at = _NOTHING, 0
+        self._jumps_raised = len(self.jumps)
+
+    def _left_of_rest(self) -> int:
+        return len(self._rest.content) - self._rest_at
+
+    def _ready(self, *, raises: bool) -> bool:
+        """Make bytes be at hand; return False at the end, and at a jump unless it ``raises``."""
+        while not self._jump_is_due():
+            if self._left_of_rest():
+                return True
+            chunk = self._fetch()
+            if chunk is not None:
+                self._rest, self._rest_at = chunk, 0
+            elif not self._jump_is_due():
+                return False
+        if raises:
+            wanted, landed = self.jumps[self._jumps_raised]
+            self._jumps_raised += 1
+            raise OffsetJumpError(self.journal, wanted, landed)
+        return False
+
+    def _jump_is_due(self) -> bool:
+        if self._jumps_raised == len(self.jumps):
+            return False
+        # Bytes that come before the jump are handed out before it is raised.
+        return not self._left_of_rest() or self.offset >= self.jumps[self._jumps_raised][1]
+
+    def _take(self, n: int) -> bytes:
+        low, content = self._rest_at, self._rest.content
+        high = len(content) if n < 0 else min(low + n, len(content))
+        self._rest_at = high
+        if high == len(content):
+            self._rest, self._rest_at = _NOTHING, 0
+        return content[low:high]
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._in_use.acquire(blocking=False):
+            raise ValueError(f"{self!r} is in use by another thread")
+        try:
+            yield
+        finally:
+            self._in_use.release()
+
+
+class RawChunks(io.RawIOBase):
+    """A reader as an unbuffered binary file, as :class:`io.BufferedReader` wants it.
+
+    ``tell`` is the journal's offset. At a jump, ``readinto`` returns None, once, if the call before it
+    brought bytes: so a buffer above hands those out before it hears of the jump.
+    """
+
+    def __init__(self, reader: ChunkReader) -> None:
+        self.reader = reader
+        self.held: OffsetJumpError | None = None
+        """The jump that is still to be raised."""
+        self._brought_bytes = False
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True; not every offset can be reached."""
+        return True
+
+    def tell(self) -> int:
+        """Return the offset of the next byte."""
+        return self.reader.offset
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """See :meth:`ChunkReader.seek`."""
+        self.held = None
+        return self.reader.seek(offset, whence)
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int | None:
+        """See :meth:`ChunkReader.readinto`."""
+        if (held := self.held) is not None:
+            self.held = None
+            raise held
+        try:
+            size = self.reader.readinto(buffer)
+        except OffsetJumpError as jump:
+            if not self._brought_bytes:
+                raise
+            self.held, self._brought_bytes = jump, False
+            return None
+        self._brought_bytes = size > 0
+        return size
+
+    def close(self) -> None:
+        """Close the reader too."""
+        if not self.closed:
+            self.reader.close()
+        super().close()
+
+
+if TYPE_CHECKING:
+    _Buffered = io.BufferedReader[RawChunks]
+else:
+    _Buffered = io.BufferedReader
+
+
+class BufferedChunks(_Buffered):
+    """A reader as a buffered binary file: reads, and lines, stop short before a jump; the next one raises.
+
+    A plain :class:`io.BufferedReader` may also end there with nothing: None, or no more lines.
+    """
+
+    def __init__(self, reader: ChunkReader, buffer_bytes: int = BUFFER_BYTES) -> None:
+        super().__init__(RawChunks(reader), buffer_bytes)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return up to ``size`` bytes, fewer only at the end or before a jump."""
+        return super().read(size) or self._nothing()
+
+    def read1(self, size: int = -1, /) -> bytes:
+        """Return some of up to ``size`` bytes."""
+        return super().read1(size) or self._nothing()
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """Return the next line with its end; a part of one only at the end or before a jump."""
+        return super().readline(size) or self._nothing()
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """Fill a buffer; return the number of bytes, fewer only at the end or before a jump."""
+        return super().readinto(buffer) or len(self._nothing())
+
+    def _nothing(self) -> bytes:
+        """Return nothing if that is the end, and raise if it is a jump."""
+        held, self.raw.held = self.raw.held, None
+        if held is not None:
+            raise held
+        return b""
