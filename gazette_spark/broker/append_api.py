@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from gazette_spark.broker import append_fsm
 from gazette_spark.broker.append_fsm import StreamEvent, StreamState, SuspendStep
 from gazette_spark.broker.append_txn import AppendTxn, Committed
-from gazette_spark.broker.call import Call, ServiceContext, await_revision, resolve
+from gazette_spark.broker.call import Call, Resolved, ServiceContext, await_request, resolve
 from gazette_spark.broker.flow_control import TICK_S, MinRate, effective_max_rate
 from gazette_spark.broker.journal import JournalClosedError, LiveJournal
 from gazette_spark.broker.message_pump import MessagePump, NoMessage
+from gazette_spark.broker.proxy import proxy_append
 from gazette_spark.errors import NotAllowedError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
@@ -38,43 +39,61 @@ def append(context: ServiceContext, messages: Iterator[pb.AppendRequest], call: 
     Raises:
         ProtocolError: the request or its stream breaks a rule; nothing was appended.
         JournalClosedError: the broker stops; nothing was appended.
+        ReplicationError: a replica was lost; the content may come to be appended, or not.
+        PeerError: the primary, to which the append was passed on, failed.
         OSError: the disk refused; nothing was appended.
     """
     pump = MessagePump(messages, context.pumps)
     try:
-        request = _first_message(context, pump)
-        if not await_revision(context, request.min_etcd_revision, call):
+        request = _first_message(pump)
+        if not await_request(context, request, call):
             raise JournalClosedError
-        resolved = resolve(context, request.journal, call.claims)
-        journal = resolved.journal
-        if journal is None:
-            return _refusal(context, resolved.status)
-        call.wake_when_over(journal.wake)
-        with journal.turnstile.turn(lambda: call.is_wanted() and not journal.closed) as granted:
-            if journal.deleted:
-                return _refusal(context, pb.JOURNAL_NOT_FOUND)
-            if not granted or journal.closed:
+        while (response := _attempt(context, request, pump, call)) is None:
+            if not call.is_wanted():
                 raise JournalClosedError
-            return _AppendTurn(context, request, journal, call).run(pump)
+        return response
     finally:
         pump.close()
 
 
-def _first_message(context: ServiceContext, pump: MessagePump[pb.AppendRequest]) -> pb.AppendRequest:
+def _attempt(
+    context: ServiceContext, request: pb.AppendRequest, pump: MessagePump[pb.AppendRequest], call: Call
+) -> pb.AppendResponse | None:
+    """Serve the append by the journal's members of now; None if they changed before its content was taken."""
+    may_proxy = not request.do_not_proxy
+    resolved = resolve(context, request.journal, call.claims, need_primary=True, may_proxy=may_proxy)
+    if resolved.status == pb.SUSPENDED and request.suspend == pb.AppendRequest.SUSPEND_RESUME:
+        assert resolved.spec is not None
+        context.registry.set_suspension(resolved.spec.name, _Suspend.NONE, resolved.spec.suspend.offset)
+        return None
+    if resolved.status != pb.OK:
+        return _refusal(context, request.journal, resolved.status)
+    assert resolved.spec is not None
+    if sum(member is not None for member in resolved.slots) < context.registry.keyspace.wanted(resolved.spec):
+        return _refusal(context, request.journal, pb.INSUFFICIENT_JOURNAL_BROKERS)
+    journal = resolved.journal
+    if journal is None:
+        return proxy_append(context, request, resolved, pump, call)
+    call.wake_when_over(journal.wake)
+    with journal.turnstile.turn(lambda: call.is_wanted() and not journal.closed) as granted:
+        if context.registry.stopped or not call.is_wanted():
+            raise JournalClosedError
+        if not granted or not resolved.is_current(context):
+            return None
+        return _AppendTurn(context, request, resolved, journal, call).run(pump)
+
+
+def _first_message(pump: MessagePump[pb.AppendRequest]) -> pb.AppendRequest:
     request = pump.take(FIRST_MESSAGE_TIMEOUT_S)
     if isinstance(request, NoMessage):
         raise _aborted(append_fsm.UNEXPECTED_EOF)
     validate_append_request(request, first=True)
-    if request.HasField("header"):
-        context.identity.check_proxied(request.header)
     return request
 
 
-def _refusal(context: ServiceContext, status: int, problem: str = "") -> pb.AppendResponse:
-    routed = status != pb.JOURNAL_NOT_FOUND
-    return pb.AppendResponse(
-        status=pb.Status.Name(status), header=context.header(routed=routed), store_health_error=problem
-    )
+def _refusal(context: ServiceContext, journal: str, status: int, problem: str = "") -> pb.AppendResponse:
+    header = context.header(None if status == pb.JOURNAL_NOT_FOUND else journal)
+    return pb.AppendResponse(status=pb.Status.Name(status), header=header, store_health_error=problem)
 
 
 def _aborted(text: str) -> AppendAbortedError:
@@ -85,22 +104,49 @@ class _AppendTurn:
     """One append that has its journal's turn."""
 
     def __init__(
-        self, context: ServiceContext, request: pb.AppendRequest, journal: LiveJournal, call: Call
+        self,
+        context: ServiceContext,
+        request: pb.AppendRequest,
+        resolved: Resolved,
+        journal: LiveJournal,
+        call: Call,
     ) -> None:
         self._context = context
         self._request = request
+        self._resolved = resolved
         self._journal = journal
         self._call = call
         self._chunks = 0
         self._delayed = 0
+        self._is_over = False
 
-    def run(self, pump: MessagePump[pb.AppendRequest]) -> pb.AppendResponse:
-        """Check the preconditions, stage the content, commit."""
+    def run(self, pump: MessagePump[pb.AppendRequest]) -> pb.AppendResponse | None:
+        """Check the preconditions, stage the content, commit.
+
+        Returns:
+            The answer, or None if the journal's members changed before any content was taken.
+        """
+        self._call.wake_when_over(self._give_up)
+        try:
+            if not self._context.replicator.prepare(self._journal, self._resolved.slots):
+                return None
+            return self._append(pump)
+        finally:
+            self._is_over = True
+
+    def _give_up(self) -> None:
+        """Let go of a replica that does not answer, when the client no longer waits for it."""
+        if not self._is_over and (pipeline := self._journal.pipeline) is not None:
+            pipeline.cancel()
+
+    def _append(self, pump: MessagePump[pb.AppendRequest]) -> pb.AppendResponse | None:
         journal, request = self._journal, self._request
         if (store := journal.first_store) is not None and (problem := store.problem()):
-            return _refusal(self._context, pb.FRAGMENT_STORE_UNHEALTHY, problem)
+            return self._refuse(pb.FRAGMENT_STORE_UNHEALTHY, problem)
         if self._is_suspended():
-            return _refusal(self._context, pb.SUSPENDED)
+            return self._refuse(pb.SUSPENDED)
+        if not self._resolved.is_current(self._context):
+            return None  # It is resumed, and has more members now.
         plan = journal.plan(request)
         if plan.status != pb.OK:
             return self._precondition_failed(plan.status)
@@ -110,11 +156,14 @@ class _AppendTurn:
             self._stage(txn, pump)
             committed = self._commit(txn)
         except NotAllowedError:
-            return _refusal(self._context, pb.NOT_ALLOWED)
+            return self._refuse(pb.NOT_ALLOWED)
         finally:
             if committed is None:
                 txn.roll_back()
         return self._answer(committed)
+
+    def _refuse(self, status: int, problem: str = "") -> pb.AppendResponse:
+        return _refusal(self._context, self._journal.name, status, problem)
 
     def _is_suspended(self) -> bool:
         """Act on the request's suspend field; whether the append ends there."""
@@ -144,7 +193,7 @@ class _AppendTurn:
         return level != _Suspend.NONE
 
     def _precondition_failed(self, status: int) -> pb.AppendResponse:
-        response = _refusal(self._context, status)
+        response = self._refuse(status)
         if status == pb.REGISTER_MISMATCH:
             response.registers.CopyFrom(self._journal.head().registers)
             response.registers.SetInParent()  # An absent empty set is refused by Gazette's client.
@@ -214,7 +263,7 @@ class _AppendTurn:
         )
         response = pb.AppendResponse(
             status=pb.OK,
-            header=self._context.header(),
+            header=self._context.header(self._journal.name),
             commit=fragment.to_pb(),
             registers=committed.registers,
             total_chunks=self._chunks,

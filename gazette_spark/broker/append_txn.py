@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gazette_spark.broker.commit_log import label_set_of, registers_of
-from gazette_spark.broker.spool import Spool
 from gazette_spark.protocol import protocol_pb2 as pb
+
+if TYPE_CHECKING:
+    from gazette_spark.broker.journal import LiveJournal
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +28,13 @@ class Committed:
 class AppendTxn:
     """An append in progress. The thread that has the journal's turn owns it, and ends it either way."""
 
-    def __init__(self, spool: Spool, clock: Callable[[], float], publish: Callable[[], None]) -> None:
-        self.begin = spool.end
+    def __init__(self, journal: LiveJournal) -> None:
+        extent, self._registers = journal.held()
+        self.begin = extent.end
         self.size = 0
-        self._spool = spool
-        self._clock = clock
-        self._publish = publish
+        self._codec = extent.codec
+        self._journal = journal
+        self._pipeline = journal.pipeline
         self._sum = hashlib.sha1(usedforsecurity=False)
 
     def __repr__(self) -> str:
@@ -40,26 +43,36 @@ class AppendTxn:
     @property
     def registers(self) -> pb.LabelSet:
         """The journal's registers before this append."""
-        return label_set_of(self._spool.registers)
+        return label_set_of(self._registers)
 
     def write(self, content: bytes) -> None:
-        """Stage content."""
-        self._spool.stage(content)
+        """Stage content, at every replica.
+
+        Raises:
+            ReplicationError: a replica is lost; roll back.
+            OSError: the disk refused; roll back.
+        """
+        (self._pipeline.write if self._pipeline is not None else self._journal.stage)(content)
         self._sum.update(content)
         self.size += len(content)
 
     def commit_append(self, registers: pb.LabelSet) -> Committed:
-        """Make the content durable, then readable. Without content nothing changes.
+        """Make the content durable, then readable, at every replica. Without content nothing changes.
 
         Raises:
+            ReplicationError: a replica is lost, and may have committed or not; roll back.
             OSError: the disk refused; roll back.
         """
+        after = self._registers
         if self.size:
-            self._spool.commit_append(registers_of(registers), self._clock())
-            self._publish()
+            after = registers_of(registers)
+            log = self._pipeline
+            (log.commit_append if log is not None else self._journal.commit_staged)(after)
+        elif self._pipeline is not None:
+            self._pipeline.barrier()
         end = self.begin + self.size
-        return Committed(self.begin, end, self._sum.digest(), self._spool.header.codec, self.registers)
+        return Committed(self.begin, end, self._sum.digest(), self._codec, label_set_of(after))
 
     def roll_back(self) -> None:
-        """Forget the content."""
-        self._spool.roll_back()
+        """Forget the content, at every replica."""
+        (self._pipeline.roll_back if self._pipeline is not None else self._journal.roll_back)()

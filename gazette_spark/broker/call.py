@@ -13,13 +13,15 @@ from gazette_spark.broker.authorizer import Authorizer, covers
 from gazette_spark.broker.call_watch import CallWatch
 from gazette_spark.broker.fragment_urls import UrlOf, file_url
 from gazette_spark.broker.identity import BrokerIdentity
-from gazette_spark.broker.journal import LiveJournal
+from gazette_spark.broker.journal import JournalClosedError, LiveJournal
+from gazette_spark.broker.peers import Peers
 from gazette_spark.broker.persister import Persister
 from gazette_spark.broker.registry import JournalRegistry
+from gazette_spark.broker.replicator import Replicator
+from gazette_spark.broker.resolver import resolve_route
+from gazette_spark.broker.topology import Member, Slots
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.tokens import Claims
-
-_FULL = pb.JournalSpec.Suspend.FULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,26 @@ class ServiceContext:
     chunk_bytes: int
     authorizer: Authorizer
     watch: CallWatch
+    peers: Peers
+    replicator: Replicator
     url_of: UrlOf = file_url
     """Makes the URLs of stored fragments."""
 
-    def header(self, *, routed: bool = True) -> pb.Header:
-        """Return a header of now."""
-        return self.identity.header(self.registry.catalog.revision, routed=routed)
+    @property
+    def has_peers(self) -> bool:
+        """Whether this broker is one of a cluster."""
+        return not self.registry.is_alone
+
+    def header(self, journal: str | None = None) -> pb.Header:
+        """Return a header of now, with the route of a journal if one is meant."""
+        state = self.registry.keyspace.state
+        route = None if journal is None else state.route(bare_name(journal))
+        return self.identity.header(state.catalog.revision, route)
+
+
+def bare_name(name: str) -> str:
+    """Return a journal's name without its ``;meta`` suffix."""
+    return name.partition(";")[0]
 
 
 class Peer(Protocol):
@@ -84,20 +100,57 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A journal by name, or the status that says why not."""
+    """Who serves a call about a journal, or the status that says why nobody does."""
 
     status: int
-    journal: LiveJournal | None
+    header: pb.Header
+    """Names this broker, and the journal's route."""
+    slots: Slots = ()
+    spec: pb.JournalSpec | None = None
+    """None if there is no such journal."""
+    journal: LiveJournal | None = None
+    """This broker's replica, if it serves the call."""
+    target: Member | None = None
+    """The broker to proxy to, if another one does."""
+
+    def is_current(self, context: ServiceContext) -> bool:
+        """Whether the journal still has the members found, and this broker the replica."""
+        if self.spec is None:
+            return False
+        name = self.spec.name
+        is_same = context.registry.keyspace.state.slots.get(name, ()) == self.slots
+        return is_same and (self.journal is None or context.registry.get(name) is self.journal)
 
 
-def resolve(context: ServiceContext, name: str, claims: Claims) -> Resolved:
-    """Find a journal; its name may carry a ``;meta`` suffix. One the claims are not about is not found."""
-    journal = context.registry.get(name.partition(";")[0])
-    if journal is None or not covers(claims, journal.spec):
-        return Resolved(pb.JOURNAL_NOT_FOUND, None)
-    if journal.spec.suspend.level == _FULL:
-        return Resolved(pb.SUSPENDED, journal)
-    return Resolved(pb.OK, journal)
+def resolve(
+    context: ServiceContext,
+    name: str,
+    claims: Claims,
+    *,
+    need_primary: bool = False,
+    may_proxy: bool = False,
+) -> Resolved:
+    """Find who serves a call; the name may carry a ``;meta`` suffix.
+
+    A journal the claims are not about is not found.
+
+    Raises:
+        JournalClosedError: this broker would, but it stops.
+    """
+    registry, bare = context.registry, bare_name(name)
+    state = registry.keyspace.state
+    entry = state.catalog.journals.get(bare)
+    spec = entry.spec if entry is not None and covers(claims, entry.spec) else None
+    slots = state.slots.get(bare, ()) if spec is not None else ()
+    local = registry.member
+    found = resolve_route(spec, slots, local, need_primary=need_primary, may_proxy=may_proxy)
+    header = context.identity.header(state.catalog.revision, found.route)
+    if found.target is not None and found.target != local:
+        return Resolved(found.status, header, slots, spec, target=found.target)
+    journal = registry.get(bare) if found.target is not None else None
+    if found.target is not None and journal is None:
+        raise JournalClosedError
+    return Resolved(found.status, header, slots, spec, journal)
 
 
 def await_revision(context: ServiceContext, revision: int, call: Call) -> bool:
@@ -107,3 +160,16 @@ def await_revision(context: ServiceContext, revision: int, call: Call) -> bool:
         return True
     call.wake_when_over(registry.wake)
     return registry.wait_for(lambda catalog: catalog.revision >= revision, call.is_wanted)
+
+
+def await_request(context: ServiceContext, request: pb.ReadRequest | pb.AppendRequest, call: Call) -> bool:
+    """Check a proxied request's header, and wait for the revision the request asks for.
+
+    Raises:
+        ProtocolError: another broker sent it here by mistake.
+    """
+    revision = request.min_etcd_revision
+    if request.HasField("header"):
+        context.identity.check_proxied(request.header)
+        revision = max(revision, request.header.etcd.revision)
+    return await_revision(context, revision, call)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import secrets
 import ssl
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,10 +38,14 @@ from gazette_spark.broker.gateway import gateway_handler
 from gazette_spark.broker.http_server import HttpServer
 from gazette_spark.broker.identity import BrokerIdentity
 from gazette_spark.broker.journal import JournalSettings, LiveJournal
+from gazette_spark.broker.keyspace import Keyspace
+from gazette_spark.broker.peers import Peers
 from gazette_spark.broker.persister import Persister
-from gazette_spark.broker.registry import JournalRegistry
+from gazette_spark.broker.registry import LONE_MEMBER, JournalRegistry
+from gazette_spark.broker.replicator import Replicator
 from gazette_spark.broker.service import JournalService
 from gazette_spark.broker.tls import ServerTls
+from gazette_spark.broker.topology import Member
 from gazette_spark.errors import OptionError
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.tokens import KeySet
@@ -87,6 +92,20 @@ class _Options:
     tls: ServerTls | None
     gateway_port: int | None
     fragment_urls: Literal["file", "http"]
+    membership: Membership | None
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What makes a broker one of a cluster; :mod:`gazette_spark.broker.cluster` makes these."""
+
+    keyspace: Keyspace
+    spools: Path
+    """Directory of the broker's spools."""
+    interceptors: tuple[grpc.ServerInterceptor[Any, Any], ...] = ()
+    """What each call to the broker passes first."""
+    is_reachable: Callable[[Member], bool] = lambda _member: True
+    """Whether a call to another member goes through."""
 
 
 class EmbeddedBroker:
@@ -108,6 +127,9 @@ class EmbeddedBroker:
         tls: ServerTls | None = None,
         gateway_port: int | None = None,
         fragment_urls: Literal["file", "http"] = "file",
+        zone: str = LONE_MEMBER.zone,
+        suffix: str = LONE_MEMBER.suffix,
+        membership: Membership | None = None,
     ) -> None:
         """Prepare a broker; entering it, or :meth:`start`, runs it.
 
@@ -131,11 +153,16 @@ class EmbeddedBroker:
             fragment_urls: ``file`` names stored fragments by their path below the root; ``http`` by signed
                 URLs that the broker serves itself, at any free port, so that clients read past its
                 gRPC service as they do with an object store.
+            zone: where the broker says it is.
+            suffix: its name within the zone.
+            membership: of a cluster; None is a cluster of one.
 
         Raises:
             OptionError: ``auth_keys`` are none, or ``fragment_urls`` is something else.
         """
         self.root = Path(root)
+        self.zone = zone
+        self.suffix = suffix
         self.host = host
         self.port = port
         if fragment_urls not in ("file", "http"):
@@ -152,6 +179,7 @@ class EmbeddedBroker:
             tls,
             gateway_port,
             fragment_urls,
+            membership,
         )
         self._lock = threading.Lock()
         self._running: _Running | None = None
@@ -216,20 +244,28 @@ class _Running:
     """Everything a running broker owns."""
 
     def __init__(self, broker: EmbeddedBroker, options: _Options) -> None:
-        settings = JournalSettings(
-            root=broker.root, is_journal=lambda _name: False, fsync=options.fsync, on_sealed=self._on_sealed
-        )
-        self.registry = JournalRegistry(broker.root, settings)
-        self.persister = Persister(self.registry.journals, options.pulse_interval_s)
+        membership = options.membership
         self.pool = ThreadPoolExecutor(options.threads, thread_name_prefix="gazette-serve")
         self.pumps = ThreadPoolExecutor(options.threads, thread_name_prefix="gazette-pump")
+        interceptors = list(membership.interceptors) if membership is not None else []
+        self.server = grpc.server(self.pool, options=_CHANNEL_OPTIONS, interceptors=interceptors)
+        try:
+            broker.port = _bind(self.server, broker.host, broker.port, options.tls)
+            self.registry = self._registry(broker, options)
+        except BaseException:
+            self.server.stop(None)
+            raise
+        member = self.registry.member
+        identity = BrokerIdentity(self.registry.catalog.cluster_id, member)
+        is_reachable = membership.is_reachable if membership is not None else lambda _member: True
+        self.peers = Peers(member, keys=options.auth_keys, is_reachable=is_reachable)
+        self.replicator = Replicator(self.registry, identity, self.peers)
+        self.persister = Persister(self.registry.journals, options.pulse_interval_s, self.replicator.pulse)
         self.watch = CallWatch()
-        self.server = grpc.server(self.pool, options=_CHANNEL_OPTIONS)
         self.gateway: HttpServer | None = None
         self.fragments: HttpServer | None = None
         try:
-            broker.port = _bind(self.server, broker.host, broker.port, options.tls)
-            service = self._service(broker, options)
+            service = self._service(broker, identity, options)
             if options.gateway_port is not None:
                 handler = gateway_handler(service, lambda: self.gateway.endpoint if self.gateway else "")
                 self.gateway = HttpServer(
@@ -246,11 +282,21 @@ class _Running:
             self.stop()
             raise
 
-    def _service(self, broker: EmbeddedBroker, options: _Options) -> ServiceContext:
+    def _registry(self, broker: EmbeddedBroker, options: _Options) -> JournalRegistry:
+        settings = JournalSettings(
+            root=broker.root, is_journal=lambda _name: False, fsync=options.fsync, on_sealed=self._on_sealed
+        )
+        member = Member(broker.zone, broker.suffix, broker.endpoint)
+        if options.membership is None:
+            return JournalRegistry(broker.root, settings, member=member)
+        keyspace, spools = options.membership.keyspace, options.membership.spools
+        return JournalRegistry(broker.root, settings, member=member, keyspace=keyspace, spools=spools)
+
+    def _service(self, broker: EmbeddedBroker, identity: BrokerIdentity, options: _Options) -> ServiceContext:
         return ServiceContext(
             registry=self.registry,
             persister=self.persister,
-            identity=BrokerIdentity(self.registry.catalog.cluster_id, broker.endpoint),
+            identity=identity,
             pumps=self.pumps,
             min_append_rate=options.min_append_rate,
             max_append_rate=options.max_append_rate,
@@ -258,6 +304,8 @@ class _Running:
             authorizer=Authorizer(options.auth_keys),
             watch=self.watch,
             url_of=self._fragment_urls(broker, options),
+            peers=self.peers,
+            replicator=self.replicator,
         )
 
     def _fragment_urls(self, broker: EmbeddedBroker, options: _Options) -> UrlOf:
@@ -269,26 +317,44 @@ class _Running:
         return SignedUrls(self.fragments.endpoint, signer)
 
     def _on_sealed(self, journal: LiveJournal) -> None:
-        if journal.first_store is not None:
-            self.persister.upload(journal)
+        if journal.first_store is not None and self.registry.is_primary(journal.name):
+            self.persister.upload(journal)  # Another replica's turn comes with its next pulse.
 
     def flush(self, timeout_s: float) -> None:
         for journal in self.registry.journals():
-            with journal.turnstile.turn(lambda: True):
-                head = journal.head()
-                if head.spool_end > head.spool_begin:
-                    journal.roll()
+            if self.registry.is_primary(journal.name):
+                self.roll(journal)
             if journal.first_store is not None and journal.sealed():
                 self.persister.upload(journal)
         if not self.persister.wait_idle(timeout_s):
             raise TimeoutError(f"uploads did not end within {timeout_s:g} s")
 
+    def roll(self, journal: LiveJournal) -> None:
+        """Close the journal's spool at every replica, if it holds anything, and have them agree if not."""
+        with journal.turnstile.turn(lambda: not journal.closed) as granted:
+            if not granted or not self.replicator.prepare(journal, self.replicator.slots(journal)):
+                return
+            head = journal.head()
+            if head.spool_end > head.spool_begin:
+                journal.roll()
+
+    def kill(self) -> None:
+        """End everything at once, as far as a thread can: nothing more is answered or committed."""
+        self.registry.discard()
+        self._end(grace_s=None)
+
     def stop(self) -> None:
+        """End every call; what is on disk stays."""
         self.registry.stop()
+        self._end(grace_s=STOP_GRACE_S)
+
+    def _end(self, grace_s: float | None) -> None:
         for http in (self.gateway, self.fragments):
             if http is not None:
                 http.stop()
-        self.server.stop(STOP_GRACE_S).wait()
+        self.replicator.close()
+        self.peers.close()
+        self.server.stop(grace_s).wait()
         self.watch.stop()
         # No thread may touch a file once the root is given up.
         self.pool.shutdown(wait=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gazette_spark.broker.append_fsm import is_readable
-from gazette_spark.broker.call import Call, ServiceContext, resolve
+from gazette_spark.broker.call import Call, ServiceContext, await_revision, resolve
 from gazette_spark.broker.fragment_store import open_store
-from gazette_spark.broker.journal import LiveJournal
+from gazette_spark.broker.journal import JournalClosedError, LiveJournal
+from gazette_spark.broker.proxy import proxy_fragments
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
@@ -22,13 +23,15 @@ def list_fragments(context: ServiceContext, request: pb.FragmentsRequest, call: 
     validate_fragments_request(request)
     if request.HasField("header"):
         context.identity.check_proxied(request.header)
-    resolved = resolve(context, request.journal, call.claims)
+        if not await_revision(context, request.header.etcd.revision, call):
+            raise JournalClosedError
+    resolved = resolve(context, request.journal, call.claims, may_proxy=not request.do_not_proxy)
     status, journal = resolved.status, resolved.journal
-    if status == pb.OK and journal is not None and not is_readable(journal.spec):
+    if status == pb.OK and resolved.spec is not None and not is_readable(resolved.spec):
         status = pb.NOT_ALLOWED
-    response = pb.FragmentsResponse(
-        status=pb.Status.Name(status), header=context.header(routed=status != pb.JOURNAL_NOT_FOUND)
-    )
+    if status == pb.OK and resolved.target is not None:
+        return proxy_fragments(context, request, resolved, call)
+    response = pb.FragmentsResponse(status=pb.Status.Name(status), header=resolved.header)
     if status == pb.OK and journal is not None:
         page, response.next_page_token = page_of(journal.view.fragments(), request)
         response.fragments.extend(_entry(context, journal, fragment, request) for fragment in page)
@@ -74,6 +77,4 @@ def store_health(
     except ProtocolError as error:
         problem = str(error)
     status = pb.FRAGMENT_STORE_UNHEALTHY if problem else pb.OK
-    return pb.FragmentStoreHealthResponse(
-        status=status, header=context.header(routed=False), store_health_error=problem
-    )
+    return pb.FragmentStoreHealthResponse(status=status, header=context.header(), store_health_error=problem)

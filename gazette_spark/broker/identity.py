@@ -4,39 +4,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gazette_spark.broker.topology import Member, make_route
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 
 _ETCD_MEMBER = 1
 _RAFT_TERM = 1
 
-NO_PRIMARY = -1
-"""A route without members has to say so: the default, 0, would name the first of none."""
-
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """The one broker of its cluster, and the primary of every journal."""
+    """One broker of a cluster."""
 
     cluster_id: int
-    endpoint: str
-    zone: str = "local"
-    suffix: str = "embedded"
+    member: Member
+
+    @property
+    def endpoint(self) -> str:
+        """Where the broker is reached."""
+        return self.member.endpoint
 
     @property
     def process_id(self) -> pb.ProcessSpec.ID:
         """The broker's process id."""
-        return pb.ProcessSpec.ID(zone=self.zone, suffix=self.suffix)
+        return self.member.process_id
 
-    def route(self) -> pb.Route:
-        """Return the route of every journal."""
-        return pb.Route(members=[self.process_id], primary=0, endpoints=[self.endpoint])
-
-    def header(self, revision: int, *, routed: bool = True) -> pb.Header:
+    def header(self, revision: int, route: pb.Route | None = None) -> pb.Header:
         """Return a header at a revision; without a route where no journal is meant or known."""
         return pb.Header(
             process_id=self.process_id,
-            route=self.route() if routed else pb.Route(primary=NO_PRIMARY),
+            route=make_route(()) if route is None else route,
             etcd=pb.Header.Etcd(
                 cluster_id=self.cluster_id, member_id=_ETCD_MEMBER, revision=revision, raft_term=_RAFT_TERM
             ),

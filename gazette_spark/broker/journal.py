@@ -12,18 +12,21 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gazette_spark.broker.append_fsm import AppendPlan, JournalHead, plan_append
 from gazette_spark.broker.append_txn import AppendTxn
 from gazette_spark.broker.codecs import encode
-from gazette_spark.broker.commit_log import SpoolHeader, label_set_of
+from gazette_spark.broker.commit_log import Registers, SpoolHeader, label_set_of
 from gazette_spark.broker.flow_control import MaxRate
 from gazette_spark.broker.fragment_store import FragmentStore, open_store
 from gazette_spark.broker.index import IndexView, Resolution, resolve_read
+from gazette_spark.broker.pipeline import Pipeline
 from gazette_spark.broker.postfix import render_postfix
+from gazette_spark.broker.replication import Extent
 from gazette_spark.broker.spool import Spool, SpoolData
 from gazette_spark.broker.turnstile import Turnstile
 from gazette_spark.errors import GazetteError
@@ -77,7 +80,10 @@ class LiveJournal:
         """No append may be committed either."""
         self.max_rate = MaxRate.start(0, 0.0)
         """What appends may take at once; for whoever has the turn."""
-        self._directory = directory
+        self.directory = directory
+        self.pipeline: Pipeline | None = None
+        """The primary's streams to the other replicas; who has the turn may use and replace it."""
+        self._watchers: dict[object, Callable[[], object]] = {}
         self._settings = settings
         self._store_lock = threading.Lock()
         """Held by listings and uploads: a listing begun before an upload must not undo it."""
@@ -115,41 +121,102 @@ class LiveJournal:
         """Roll as planned and begin an append at the write head."""
         if plan.roll_to is not None:
             self.roll(plan.roll_to)
-        return AppendTxn(self._spool, self._settings.clock, self._publish)
+        return AppendTxn(self)
 
     def roll(self, begin: int | None = None) -> None:
-        """Close the current spool, if it holds anything, and begin the next one."""
+        """Close the current spool, if it holds anything, and begin the next one: at every replica."""
+        offset = self._spool.end if begin is None else begin
+        codec = self.spec.fragment.compression_codec
+        if self.pipeline is not None:
+            self.pipeline.roll(offset, codec)
+        else:
+            self.begin_at(offset, codec, self._spool.registers)
+
+    def begin_at(self, offset: int, codec: int, registers: Registers) -> None:
+        """Close the current spool here, if it holds anything, and begin the next one."""
         old = self._spool
-        header = SpoolHeader(
-            self.name,
-            old.end if begin is None else begin,
-            self.spec.fragment.compression_codec,
-            old.registers,
-        )
+        header = SpoolHeader(self.name, offset, codec, registers)
         spool = self._make_spool(header)
         if header.begin or header.registers:
             spool.write_header()
             spool.release()
+        old.release()  # Once it is in the list, an upload may end and delete it at any time.
         with self.changed:
             if old.length:
                 self._sealed.append(old)
             self._spool = spool
             self._update_view()
         if old.length:
-            old.release()
             self._settings.on_sealed(self)
         else:
             old.delete()
 
-    def pulse(self) -> None:
-        """Do what an empty append would: roll if it is time."""
-        plan = self.plan(pb.AppendRequest(journal=self.name))
-        if plan.status == pb.OK and plan.roll_to is not None and self._spool.length:
-            self.roll(plan.roll_to)
+    def held(self) -> tuple[Extent, Registers]:
+        """Return what the current spool holds."""
+        one = self._spool.fragment
+        return Extent(one.begin, one.end, one.codec, one.sum), self._spool.registers
 
-    def _publish(self) -> None:
+    def staged(self) -> Extent:
+        """Return what the current spool would hold if the staged content were committed."""
+        one = self._spool.staged_fragment
+        return Extent(one.begin, one.end, one.codec, one.sum)
+
+    def stage(self, content: bytes) -> None:
+        """Write content behind what is committed and staged. Readers do not see it."""
+        self._spool.stage(content)
+
+    def roll_back(self) -> None:
+        """Forget what is staged."""
+        self._spool.roll_back()
+
+    def commit_staged(self, registers: Registers) -> None:
+        """Make what is staged durable, then readable.
+
+        Raises:
+            JournalClosedError: the broker lost the journal meanwhile; nothing was committed.
+            OSError: the disk refused.
+        """
+        if self.deleted:
+            raise JournalClosedError
+        self._spool.commit_append(registers, self._settings.clock())
         with self.changed:
             self._update_view(same_closed=True)
+
+    def pulse(self) -> None:
+        """Do what an empty append would: roll if it is time."""
+        offset = self.due_roll()
+        if offset is not None:
+            self.roll(offset)
+
+    def due_roll(self) -> int | None:
+        """Return the offset at which an empty append would roll a spool that holds anything, or None."""
+        plan = self.plan(pb.AppendRequest(journal=self.name))
+        return plan.roll_to if plan.status == pb.OK and self._spool.length else None
+
+    # -- Routes. Any thread.
+
+    @contextmanager
+    def watch_route(self, act: Callable[[], object]) -> Iterator[None]:
+        """Have ``act``, which must not wait, called if the route changes or the journal closes meanwhile."""
+        key = object()
+        with self.changed:
+            self._watchers[key] = act
+        try:
+            yield
+        finally:
+            with self.changed:
+                self._watchers.pop(key, None)
+
+    def route_changed(self) -> None:
+        """Break what was agreed on under the old route."""
+        with self.changed:
+            watchers = list(self._watchers.values())
+            pipeline = self.pipeline
+        if pipeline is not None:
+            pipeline.cancel()
+        for act in watchers:
+            act()
+        self.wake()
 
     # -- Reads. Any thread.
 
@@ -261,12 +328,14 @@ class LiveJournal:
             self.closed = True
             self.deleted = delete
             self.changed.notify_all()
-        self.turnstile.wake()
+        self.route_changed()
         if delete:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def release(self) -> None:
-        """Close the files. Nobody may append any more."""
+        """Close the files and streams. Nobody may append any more."""
+        if self.pipeline is not None:
+            self.pipeline.cancel()
         for spool in (*self._sealed, self._spool):
             spool.release()
 
@@ -292,7 +361,7 @@ class LiveJournal:
     # -- Start.
 
     def _recover(self) -> tuple[list[Spool], Spool]:
-        stems = sorted({path.with_suffix("") for path in self._directory.glob("*.log")})
+        stems = sorted({path.with_suffix("") for path in self.directory.glob("*.log")})
         found = [Spool.recover(stem, fsync=self._settings.fsync) for stem in stems]
         spools = [spool for spool in found if spool is not None]
         self._serial = int(stems[-1].name) if stems else 0
@@ -308,4 +377,4 @@ class LiveJournal:
 
     def _make_spool(self, header: SpoolHeader) -> Spool:
         self._serial += 1
-        return Spool(self._directory / f"{self._serial:08d}", header, fsync=self._settings.fsync)
+        return Spool(self.directory / f"{self._serial:08d}", header, fsync=self._settings.fsync)

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from gazette_spark.broker.authorizer import check_change
 from gazette_spark.broker.call import Call, ServiceContext
+from gazette_spark.broker.keyspace import KeyspaceState
 from gazette_spark.broker.state import Catalog, CatalogEntry
+from gazette_spark.broker.topology import Slots, make_route
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import labels
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -25,8 +27,8 @@ def list_journals(context: ServiceContext, request: pb.ListRequest, call: Call) 
     # Journals have to match what is asked for and what the caller may see.
     selectors = [labels.expand_prefix(each) for each in (request.selector, call.claims.selector)]
     if not request.watch:
-        catalog = context.registry.catalog
-        yield from _snapshot(context, catalog, select(catalog, *selectors))
+        state = context.registry.keyspace.state
+        yield from _snapshot(context, state, select(state.catalog, *selectors))
         return
     yield from _watch(context, request, selectors, call)
 
@@ -41,14 +43,14 @@ def _watch(
         return
     sent: tuple[int, int] | None = None
     while call.is_wanted():
-        catalog = registry.catalog
-        entries = select(catalog, *selectors)
+        state = registry.keyspace.state
+        entries = select(state.catalog, *selectors)
         mark = (len(entries), max((entry.mod_revision for entry in entries), default=0))
         if mark != sent:
             sent = mark
-            yield from _snapshot(context, catalog, entries)
+            yield from _snapshot(context, state, entries)
             yield pb.ListResponse()  # Ends the snapshot.
-        seen = catalog.revision
+        seen = state.catalog.revision
         if not registry.wait_for(lambda now, seen=seen: now.revision > seen, call.is_wanted):  # type: ignore[misc]
             return
 
@@ -64,9 +66,9 @@ def select(catalog: Catalog, *selectors: pb.LabelSelector) -> list[CatalogEntry]
 
 
 def _snapshot(
-    context: ServiceContext, catalog: Catalog, entries: list[CatalogEntry]
+    context: ServiceContext, state: KeyspaceState, entries: list[CatalogEntry]
 ) -> Iterator[pb.ListResponse]:
-    route = context.identity.route()
+    routes: dict[Slots, pb.Route] = {}
     for start in range(0, len(entries) or 1, JOURNALS_PER_MESSAGE):
         page = entries[start : start + JOURNALS_PER_MESSAGE]
         response = pb.ListResponse(
@@ -75,14 +77,21 @@ def _snapshot(
                     spec=entry.spec,
                     mod_revision=entry.mod_revision,
                     create_revision=entry.create_revision,
-                    route=route,
+                    route=_route(routes, state.slots.get(entry.spec.name, ())),
                 )
                 for entry in page
             ]
         )
         if start == 0:
-            response.header.CopyFrom(context.identity.header(catalog.revision, routed=False))
+            response.header.CopyFrom(context.identity.header(state.catalog.revision))
         yield response
+
+
+def _route(known: dict[Slots, pb.Route], slots: Slots) -> pb.Route:
+    """Return the route of the slots, made once: journals are many, sets of members few."""
+    if slots not in known:
+        known[slots] = make_route(slots)
+    return known[slots]
 
 
 def apply_changes(context: ServiceContext, request: pb.ApplyRequest, call: Call) -> pb.ApplyResponse:
@@ -93,9 +102,9 @@ def apply_changes(context: ServiceContext, request: pb.ApplyRequest, call: Call)
     _check_transaction(request)
     revision = context.registry.apply(request.changes)
     if revision is None:
-        header = context.header(routed=False)
+        header = context.header()
         return pb.ApplyResponse(status=pb.ETCD_TRANSACTION_FAILED, header=header)
-    return pb.ApplyResponse(header=context.identity.header(revision, routed=False))
+    return pb.ApplyResponse(header=context.identity.header(revision))
 
 
 def _check_transaction(request: pb.ApplyRequest) -> None:

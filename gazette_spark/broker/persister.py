@@ -13,7 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from gazette_spark.broker.journal import LiveJournal
+from gazette_spark.broker.journal import JournalClosedError, LiveJournal
+from gazette_spark.broker.pipeline import ReplicationError
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +34,15 @@ class _Due:
 class Persister:
     """Owns the threads of the background work. ``start`` and ``stop`` once each, from one thread."""
 
-    def __init__(self, journals: Callable[[], list[LiveJournal]], pulse_interval_s: float) -> None:
+    def __init__(
+        self,
+        journals: Callable[[], list[LiveJournal]],
+        pulse_interval_s: float,
+        pulse: Callable[[LiveJournal], None] = LiveJournal.pulse,
+    ) -> None:
+        """Prepare the work; ``pulse`` is called with a journal's turn."""
         self._journals = journals
+        self._pulse_journal = pulse
         self._pulse_interval_s = pulse_interval_s
         self._due: dict[int, _Due] = {}
         self._pool = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="gazette-upload")
@@ -120,12 +128,12 @@ class Persister:
             if now >= due.refresh:
                 due.refresh = now + refresh_s
                 journal.refresh()
-        except OSError as error:
+        except (OSError, ReplicationError, JournalClosedError) as error:
             _log.warning("pulse_failed journal=%s error=%s", journal.name, error)
 
     def _pulse(self, journal: LiveJournal) -> None:
         with journal.turnstile.turn_if_free() as granted:
             if granted and not journal.closed:
-                journal.pulse()
+                self._pulse_journal(journal)
         if journal.first_store is not None and journal.sealed():
             self.upload(journal)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gazette_spark.broker.append_fsm import is_readable
-from gazette_spark.broker.call import Call, ServiceContext, await_revision, resolve
+from gazette_spark.broker.call import Call, ServiceContext, await_request, resolve
 from gazette_spark.broker.fragment_content import spool_content, stored_content
 from gazette_spark.broker.fragment_urls import READ_TTL_S, UrlOf, file_url
 from gazette_spark.broker.journal import JournalClosedError, LiveJournal, Served
+from gazette_spark.broker.proxy import proxy_read
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.requests import validate_read_request
@@ -24,15 +25,15 @@ def read(context: ServiceContext, request: pb.ReadRequest, call: Call) -> Iterat
         OSError: a store refused.
     """
     validate_read_request(request)
-    if request.HasField("header"):
-        context.identity.check_proxied(request.header)
-    if not await_revision(context, request.min_etcd_revision, call):
+    if not await_request(context, request, call):
         return
-    resolved = resolve(context, request.journal, call.claims)
-    status, journal = resolved.status, resolved.journal
-    if status == pb.OK and journal is not None and not is_readable(journal.spec):
+    resolved = resolve(context, request.journal, call.claims, may_proxy=not request.do_not_proxy)
+    status, journal, header = resolved.status, resolved.journal, resolved.header
+    if status == pb.OK and resolved.spec is not None and not is_readable(resolved.spec):
         status = pb.NOT_ALLOWED
-    header = context.header(routed=status != pb.JOURNAL_NOT_FOUND)
+    if status == pb.OK and resolved.target is not None:
+        yield from proxy_read(context, request, resolved, call)
+        return
     if status != pb.OK or journal is None:
         yield pb.ReadResponse(status=pb.Status.Name(status), header=header)
         return

@@ -1,59 +1,105 @@
-"""The broker's journals: their specs and revisions, and the running journal of each."""
+"""A broker's journals: those the keyspace assigns to it, each with its running replica.
+
+The keyspace holds specs and assignments; a registry follows it. What it opens and closes on disk is its
+own: spools in a directory nobody else uses.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import shutil
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gazette_spark.broker.fragment_store import STATE_DIRECTORY, open_store
 from gazette_spark.broker.journal import JournalSettings, LiveJournal
+from gazette_spark.broker.keyspace import Keyspace, KeyspaceState
 from gazette_spark.broker.postfix import check_template
-from gazette_spark.broker.state import Catalog, CatalogEntry, StateDirectory, apply_changes
+from gazette_spark.broker.state import Catalog, CatalogEntry
+from gazette_spark.broker.topology import Member, Slots
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
+LONE_MEMBER = Member("local", "embedded")
+"""The broker of a cluster of one, unless it has another name."""
+
 
 class JournalRegistry:
     """Every journal of one broker. Any thread may call anything.
 
-    The catalog is replaced as a whole under ``changed``; whoever read it before keeps the old one. It is
-    on disk before it is in use.
+    The map of journals is replaced as a whole, as the keyspace's state is; whoever read it before keeps
+    the old one.
     """
 
-    def __init__(self, root: Path, settings: JournalSettings) -> None:
+    def __init__(
+        self,
+        root: Path,
+        settings: JournalSettings,
+        *,
+        member: Member = LONE_MEMBER,
+        keyspace: Keyspace | None = None,
+        spools: Path | None = None,
+    ) -> None:
+        """Join the keyspace and open the journals it assigns.
+
+        Args:
+            root: directory of the fragment stores.
+            settings: what the journals share.
+            member: who this broker is.
+            keyspace: of the cluster; a lone broker has one of its own, under ``root``.
+            spools: directory of this broker's spools. A lone broker finds there what it left.
+
+        Raises:
+            BrokerRootError: another broker has the root.
+        """
         self.root = root
-        self.changed = threading.Condition()
+        self.member = member
         self.stopped = False
-        self._directory = StateDirectory(root)
-        self.catalog: Catalog = self._directory.load()
+        self._owns_keyspace = keyspace is None
+        self.keyspace = keyspace or Keyspace(root, fsync=settings.fsync, wanted=lambda _spec: 1)
+        self._spools = spools or root / STATE_DIRECTORY / "spools"
         self._settings = replace(settings, is_journal=self._is_journal)
         self._live: dict[str, LiveJournal] = {}
-        self._apply_lock = threading.Lock()
+        self._dropped: list[LiveJournal] = []
+        self._names = self.catalog
+        """Catalog by which a listing tells other journals' files: that of a change under way."""
         try:
-            self._directory.save(self.catalog, fsync=settings.fsync)
-            self._live = {name: self._open(entry) for name, entry in self.catalog.journals.items()}
+            self.keyspace.join(member, self)
             self._remove_orphans()
         except BaseException:
-            self._directory.close()  # Another broker may have the root: this one never started.
+            if self._owns_keyspace:
+                self.keyspace.close()  # Another broker may have the root: this one never started.
             raise
 
     def __repr__(self) -> str:
         return f"JournalRegistry({str(self.root)!r}, {len(self._live)} journals)"
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether this is the broker of a cluster of one, and always will be."""
+        return self._owns_keyspace
+
+    @property
+    def catalog(self) -> Catalog:
+        """Every journal's spec, whether this broker has it or not."""
+        return self.keyspace.state.catalog
+
     def get(self, name: str) -> LiveJournal | None:
-        """Return a journal by name."""
+        """Return this broker's replica of a journal."""
         return self._live.get(name)
 
     def journals(self) -> list[LiveJournal]:
-        """Return every journal."""
+        """Return every journal that this broker replicates."""
         return list(self._live.values())
+
+    def is_primary(self, name: str) -> bool:
+        """Whether this broker is the primary of a journal."""
+        slots = self.keyspace.state.slots.get(name, ())
+        return bool(slots) and slots[0] == self.member
 
     def apply(self, changes: Sequence[pb.ApplyRequest.Change]) -> int | None:
         """Apply valid changes, all or none.
@@ -67,57 +113,87 @@ class JournalRegistry:
         for change in changes:
             if change.HasField("upsert"):
                 self._check(change.upsert)
-        with self._apply_lock:
-            before = self.catalog
-            after = apply_changes(before, changes)
-            if after is None:
-                return None
-            self._take_up(before, after)
-            return after.revision
+        return self.keyspace.apply(changes)
 
     def set_suspension(self, name: str, level: int, offset: int) -> None:
         """Change a journal's suspension, as its next revision."""
-        with self._apply_lock:
-            entry = self.catalog.journals.get(name)
-            if entry is None:
-                return
-            change = pb.ApplyRequest.Change(expect_mod_revision=-1, upsert=entry.spec)
-            change.upsert.suspend.level = level  # type: ignore[assignment]  # An enum's value, from our own table.
-            change.upsert.suspend.offset = offset
-            after = apply_changes(self.catalog, [change])
-            assert after is not None
-            self._take_up(self.catalog, after)
+        self.keyspace.set_suspension(name, level, offset)
 
     def wait_for(self, is_reached: Callable[[Catalog], bool], still_wanted: Callable[[], bool]) -> bool:
         """Wait until the catalog satisfies the caller; False if it gave up or the broker stops."""
-        with self.changed:
+        changed = self.keyspace.changed
+        with changed:
             while not is_reached(self.catalog):
                 if self.stopped or not still_wanted():
                     return False
-                self.changed.wait()
+                changed.wait()
             return not self.stopped
 
     def wake(self) -> None:
         """Have every waiter ask whether it is still wanted."""
-        with self.changed:
-            self.changed.notify_all()
+        self.keyspace.wake()
 
     def stop(self) -> None:
         """End every wait, read and queued append."""
-        with self.changed:
-            self.stopped = True
-            self.changed.notify_all()
+        self.stopped = True
+        self.wake()
         for journal in self.journals():
             journal.close(delete=False)
 
+    def discard(self) -> None:
+        """End everything as :meth:`stop` does, and commit nothing more: the process is as good as dead."""
+        self.stopped = True
+        self.keyspace.forget(self.member)
+        self.wake()
+        for journal in self.journals():
+            journal.close(delete=True)
+
     def close(self) -> None:
         """Close all files, and let other brokers have the root."""
-        for journal in self.journals():
+        self.keyspace.forget(self.member)
+        for journal in (*self.journals(), *self._dropped):
             journal.release()
-        self._directory.close()
+        if self._owns_keyspace:
+            self.keyspace.close()
+
+    # -- Told by the keyspace.
+
+    def prepare(self, before: KeyspaceState, after: KeyspaceState) -> None:
+        """Open the journals that are assigned to this broker."""
+        live = dict(self._live)
+        self._names = after.catalog
+        for name in after.held_by(self.member):
+            entry = after.catalog.journals[name]
+            old = before.catalog.journals.get(name)
+            known = live.get(name)
+            if known is not None and old is not None and old.create_revision != entry.create_revision:
+                live.pop(name).close(delete=True)
+                known = None
+            if known is None:
+                live[name] = self._open(entry, after.catalog.revision)
+        self._live = live
+
+    def settle(self, before: KeyspaceState, after: KeyspaceState) -> None:
+        """Close the journals taken away, and tell the others of their new specs and routes."""
+        live = dict(self._live)
+        mine = set(after.held_by(self.member))
+        is_expelled = self.member not in after.members
+        for name in [name for name in live if name not in mine]:
+            deleted = is_expelled or name not in after.catalog.journals
+            journal = live.pop(name)
+            journal.close(delete=deleted)
+            if not deleted:
+                self._dropped.append(journal)
+        self._live = live
+        for name, journal in live.items():
+            entry, old = after.catalog.journals[name], before.catalog.journals.get(name)
+            if old is not None and entry is not old and old.create_revision == entry.create_revision:
+                journal.use_spec(entry.spec)
+            if _changed(before.slots.get(name, ()), after.slots.get(name, ())):
+                journal.route_changed()
 
     def _is_journal(self, name: str) -> bool:
-        return self.catalog.is_journal(name)
+        return self._names.is_journal(name)
 
     def _check(self, spec: pb.JournalSpec) -> None:
         check_template(spec.fragment.path_postfix_template)
@@ -128,37 +204,23 @@ class JournalRegistry:
                 problem = f"{spec.name} is inside the broker's own {STATE_DIRECTORY}"
                 raise ProtocolError("JournalSpec.Name", problem)
 
-    def _take_up(self, before: Catalog, after: Catalog) -> None:
-        self._directory.save(after, fsync=self._settings.fsync)
-        live = dict(self._live)
-        with self.changed:
-            self.catalog = after
-        for name in before.journals.keys() | after.journals.keys():
-            old, new = before.journals.get(name), after.journals.get(name)
-            if old is new:
-                continue
-            if old is not None and (new is None or new.create_revision != old.create_revision):
-                live.pop(name).close(delete=True)
-            if new is not None:
-                known = live.get(name)
-                if known is None:
-                    live[name] = self._open(new)
-                else:
-                    known.use_spec(new.spec)
-        self._live = live
-        self.wake()
+    def _open(self, entry: CatalogEntry, revision: int) -> LiveJournal:
+        # A lone broker takes up its spools again. A replica that is assigned again is a new one.
+        serial = entry.create_revision if self._owns_keyspace else revision
+        return LiveJournal(entry.spec, self._spool_directory(entry, serial), self._settings)
 
-    def _open(self, entry: CatalogEntry) -> LiveJournal:
-        return LiveJournal(entry.spec, self._spool_directory(entry), self._settings)
-
-    def _spool_directory(self, entry: CatalogEntry) -> Path:
+    def _spool_directory(self, entry: CatalogEntry, serial: int) -> Path:
         # A name may hold more than a file name can; a name created again must not find the old spools.
         digest = hashlib.sha256(entry.spec.name.encode()).hexdigest()[:32]
-        return self.root / STATE_DIRECTORY / "spools" / f"{digest}-{entry.create_revision}"
+        return self._spools / f"{digest}-{serial}"
 
     def _remove_orphans(self) -> None:
-        wanted = {self._spool_directory(entry) for entry in self.catalog.journals.values()}
-        for path in (self.root / STATE_DIRECTORY / "spools").glob("*"):
+        wanted = {journal.directory for journal in self._live.values()}
+        for path in self._spools.glob("*"):
             if path not in wanted:
                 _log.warning("orphaned_spools_removed path=%s", path)
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _changed(before: Slots, after: Slots) -> bool:
+    return before is not after and before != after

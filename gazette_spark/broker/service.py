@@ -19,7 +19,10 @@ from gazette_spark.broker.call import Call, ServiceContext
 from gazette_spark.broker.fragments_api import list_fragments, store_health
 from gazette_spark.broker.journal import JournalClosedError
 from gazette_spark.broker.list_apply_api import apply_changes, list_journals
+from gazette_spark.broker.peers import PeerError
+from gazette_spark.broker.pipeline import ReplicationError
 from gazette_spark.broker.read_api import read
+from gazette_spark.broker.replicate_api import replicate
 from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
@@ -66,13 +69,13 @@ class JournalService(pb_grpc.JournalServicer):
             return append(self._service, request_iterator, call)
 
     def Replicate(  # noqa: N802 - the wire's name
-        self,
-        request_iterator: Iterator[pb.ReplicateRequest],  # noqa: ARG002 - refused unread
-        context: grpc.ServicerContext,
+        self, request_iterator: Iterator[pb.ReplicateRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.ReplicateResponse]:
-        """Refuse Replicate: a lone broker has no peers."""
-        with self._call(context, Capability.REPLICATE):
-            context.abort(grpc.StatusCode.UNIMPLEMENTED, "this broker has no peers")
+        """Serve Replicate, which only a cluster's brokers call."""
+        with self._call(context, Capability.REPLICATE) as call:
+            if not self._service.has_peers:
+                context.abort(grpc.StatusCode.UNIMPLEMENTED, "this broker has no peers")
+            yield from replicate(self._service, request_iterator, call, context.cancel)
 
     def ListFragments(  # noqa: N802 - the wire's name
         self, request: pb.FragmentsRequest, context: grpc.ServicerContext
@@ -127,6 +130,10 @@ def _errors(context: grpc.ServicerContext, call: Call) -> Iterator[None]:
     except GazetteError as error:
         if call.is_expired:
             context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the call's token expired")
+        if isinstance(error, PeerError):
+            context.abort(error.code, error.details)
+        if isinstance(error, ReplicationError):
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         if isinstance(error, JournalClosedError):
             context.abort(grpc.StatusCode.UNAVAILABLE, "the broker is stopping")
         context.abort(grpc.StatusCode.UNKNOWN, str(error))

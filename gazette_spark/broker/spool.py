@@ -18,6 +18,7 @@ import logging
 import os
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from gazette_spark.broker import commit_log
@@ -87,6 +88,13 @@ class Spool:
             sum=self._sum.digest() if self.length else _NO_SUM,
             codec=self.header.codec,
         )
+
+    @property
+    def staged_fragment(self) -> Fragment:
+        """The fragment as it would be if what is staged were committed."""
+        if self._staged_end == self.end:
+            return self.fragment
+        return replace(self.fragment, end=self._staged_end, sum=self._staged_sum.digest())
 
     def stage(self, content: bytes) -> None:
         """Write content behind what is committed and staged. Readers do not see it."""

@@ -229,6 +229,26 @@ def validate_store_health_request(request: pb.FragmentStoreHealthRequest) -> Non
         )
 
 
+def validate_replicate_request(request: pb.ReplicateRequest, where: str = "ReplicateRequest") -> None:
+    """Raise ProtocolError unless the message is a proposal, with registers, or content."""
+    if not request.HasField("proposal"):
+        if not request.content:
+            raise ProtocolError(where, "expected Content or Proposal")
+        _at_least(f"{where}.ContentDelta", request.content_delta, 0)
+        _only(request, ("content", "content_delta"), where, "with Content")
+        return
+    if request.HasField("header"):
+        validate_header(request.header, f"{where}.Header")
+        if not request.acknowledge:
+            raise ProtocolError(where, "expected Acknowledge with Header")
+    proposal = _fragment(request.proposal, where)
+    validate_label_set(request.registers, f"{where}.Registers")
+    if request.content or request.content_delta:
+        raise ProtocolError(where, "unexpected Content with Proposal")
+    if request.deprecated_journal not in ("", proposal.journal):
+        raise ProtocolError(where, "DeprecatedJournal and Proposal.Journal mismatch")
+
+
 def _check_request(request: pb.ReadRequest | pb.AppendRequest | pb.FragmentsRequest, where: str) -> None:
     if request.HasField("header"):
         validate_header(request.header, f"{where}.Header")

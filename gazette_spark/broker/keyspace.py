@@ -1,0 +1,216 @@
+"""A stand-in for Etcd, inside the process: journal specs, members, assignments, one revision for all.
+
+Brokers of one :class:`Keyspace` are a cluster. The lone embedded broker has one to itself. Every change
+makes a new :class:`KeyspaceState` with the next revision, on disk before it is in use. Nothing here
+takes time or fails by itself: leases lapse and assignments move when a test says so.
+
+Whoever joins is told of each change twice: *before* it is in use, to open what the change assigns to it,
+and *after*, to close what it takes away. A change and its telling are one step; others wait. So who is
+told must not wait for a journal's turn.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from gazette_spark.broker.state import Catalog, StateDirectory, apply_changes
+from gazette_spark.broker.topology import Member, Slots, assign, make_route, promote
+from gazette_spark.protocol import protocol_pb2 as pb
+
+_Suspend = pb.JournalSpec.Suspend
+
+
+@dataclass(frozen=True, slots=True)
+class KeyspaceState:
+    """Everything at one revision."""
+
+    catalog: Catalog
+    members: frozenset[Member] = frozenset()
+    slots: Mapping[str, Slots] = field(default_factory=dict)
+
+    def route(self, journal: str) -> pb.Route:
+        """Return a journal's route; without members if it has none."""
+        return make_route(self.slots.get(journal, ()))
+
+    def held_by(self, member: Member) -> list[str]:
+        """Return the journals a member replicates."""
+        return [name for name, slots in self.slots.items() if member in slots]
+
+
+class Observer(Protocol):
+    """A member that is told of changes."""
+
+    def prepare(self, before: KeyspaceState, after: KeyspaceState) -> None:
+        """Open what the change assigns, before anybody can ask for it."""
+
+    def settle(self, before: KeyspaceState, after: KeyspaceState) -> None:
+        """Close what the change took away."""
+
+
+def replicas_wanted(spec: pb.JournalSpec, replication: int | None = None) -> int:
+    """Return how many replicas a journal wants: none if suspended, one if partially so."""
+    if spec.suspend.level == _Suspend.FULL:
+        return 0
+    if spec.suspend.level == _Suspend.PARTIAL:
+        return 1
+    return replication or spec.replication
+
+
+class Keyspace:
+    """The shared state of a cluster. Any thread may call anything; ``close`` when all members left."""
+
+    def __init__(self, root: Path, *, fsync: bool, wanted: Callable[[pb.JournalSpec], int]) -> None:
+        """Open the state under a root.
+
+        Args:
+            root: directory of the cluster; held until :meth:`close`.
+            fsync: force each change to the disk.
+            wanted: replicas of a journal, from its spec.
+
+        Raises:
+            BrokerRootError: another keyspace has the root, or its state cannot be read.
+        """
+        self.wanted = wanted
+        self.changed = threading.Condition()
+        self.fills_slots = True
+        """False holds assignments back: the dead lose theirs, nobody gets any."""
+        self._directory = StateDirectory(root)
+        self._fsync = fsync
+        self._lock = threading.RLock()
+        self._observers: dict[Member, Observer] = {}
+        self._synced: dict[str, Slots] = {}
+        try:
+            self.state = KeyspaceState(self._directory.load())
+            self._directory.save(self.state.catalog, fsync=fsync)
+        except BaseException:
+            self._directory.close()  # Another broker may have the root: this one never started.
+            raise
+
+    def __repr__(self) -> str:
+        return f"Keyspace(revision={self.state.catalog.revision}, {len(self.state.members)} members)"
+
+    def join(self, member: Member, observer: Observer) -> None:
+        """Take a member up. The first one finds the state at the revision it was left."""
+        with self._lock:
+            self._observers[member] = observer
+            members = self.state.members | {member}
+            revision = self.state.catalog.revision + bool(self.state.members)
+            catalog = replace(self.state.catalog, revision=revision)
+            self._take_up(self._assigned(KeyspaceState(catalog, members, self.state.slots)))
+
+    def leave(self, member: Member) -> None:
+        """Drop a member and what it has: its lease lapsed, or it said goodbye."""
+        with self._lock:
+            if member in self.state.members:
+                before = self.state
+                catalog = replace(before.catalog, revision=before.catalog.revision + 1)
+                after = KeyspaceState(catalog, before.members - {member}, before.slots)
+                self._take_up(self._assigned(after))
+            self._observers.pop(member, None)
+
+    def forget(self, member: Member) -> None:
+        """Tell a member nothing any more; it stays a member until its lease lapses."""
+        with self._lock:
+            self._observers.pop(member, None)
+
+    def apply(self, changes: Sequence[pb.ApplyRequest.Change]) -> int | None:
+        """Apply valid changes, all or none.
+
+        Returns:
+            The revision after it, or None if a journal is not at its expected revision.
+        """
+        with self._lock:
+            catalog = apply_changes(self.state.catalog, changes)
+            if catalog is None:
+                return None
+            if catalog is not self.state.catalog:
+                self._take_up(self._assigned(replace(self.state, catalog=catalog)))
+            return catalog.revision
+
+    def set_suspension(self, name: str, level: int, offset: int) -> None:
+        """Change a journal's suspension, as its next revision."""
+        with self._lock:
+            entry = self.state.catalog.journals.get(name)
+            if entry is None:
+                return
+            change = pb.ApplyRequest.Change(expect_mod_revision=-1, upsert=entry.spec)
+            change.upsert.suspend.level = level  # type: ignore[assignment]  # An enum's value, from our own table.
+            change.upsert.suspend.offset = offset
+            self.apply([change])
+
+    def put_slots(self, slots: Mapping[str, Slots]) -> None:
+        """Assign journals by hand; the next change of members or specs goes on from there."""
+        with self._lock:
+            before = self.state
+            catalog = replace(before.catalog, revision=before.catalog.revision + 1)
+            self._take_up(replace(before, catalog=catalog, slots={**before.slots, **slots}))
+
+    def move_primary(self, name: str, member: Member) -> None:
+        """Make a member the primary of a journal; the one it was stays a replica."""
+        with self._lock:
+            self.put_slots({name: promote(self.state.slots.get(name, ()), member)})
+
+    def hold_slots(self) -> None:
+        """Assign nothing any more, until :meth:`fill_slots`: who leaves leaves a gap."""
+        with self._lock:
+            self.fills_slots = False
+
+    def fill_slots(self) -> None:
+        """Assign what is missing, now and from now on."""
+        with self._lock:
+            self.fills_slots = True
+            catalog = replace(self.state.catalog, revision=self.state.catalog.revision + 1)
+            self._take_up(self._assigned(replace(self.state, catalog=catalog)))
+
+    def note_synced(self, name: str, slots: Slots) -> None:
+        """Hear from a primary that a journal's members agree."""
+        with self.changed:
+            self._synced[name] = slots
+            self.changed.notify_all()
+
+    def is_synced(self, name: str) -> bool:
+        """Whether the members a journal has now agreed once."""
+        return self._synced.get(name) == self.state.slots.get(name)
+
+    def was_synced(self, name: str) -> bool:
+        """Whether any members of a journal ever agreed: if not, there is nothing to hand over."""
+        return name in self._synced
+
+    def wake(self) -> None:
+        """Have every waiter ask whether it is still wanted."""
+        with self.changed:
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        """Let others have the root. Closing twice does nothing."""
+        self._directory.close()
+
+    def _assigned(self, state: KeyspaceState) -> KeyspaceState:
+        wanted = {name: self.wanted(entry.spec) for name, entry in state.catalog.journals.items()}
+        held = state.slots
+        created = {
+            name
+            for name, entry in state.catalog.journals.items()
+            if (old := self.state.catalog.journals.get(name)) and old.create_revision != entry.create_revision
+        }
+        if created:  # A name created again has nothing of the old journal's.
+            held = {name: slots for name, slots in held.items() if name not in created}
+        return replace(state, slots=assign(wanted, state.members, held, fill=self.fills_slots))
+
+    def _take_up(self, after: KeyspaceState) -> None:
+        before = self.state
+        if after.catalog.revision != before.catalog.revision:
+            self._directory.save(after.catalog, fsync=self._fsync)
+        observers = list(self._observers.values())
+        for observer in observers:
+            observer.prepare(before, after)
+        with self.changed:
+            self.state = after
+            self.changed.notify_all()
+        for observer in observers:
+            observer.settle(before, after)
+        self.wake()
