@@ -92,6 +92,6 @@ def pytest_runtest_makereport(
     report: pytest.TestReport = yield
     used = getattr(item, "funcargs", {})
     broker = used.get("broker") or used.get("deployed_broker")
-    if report.failed and broker is not None and (tail := broker.log_tail()):
+    if report.failed and isinstance(broker, BrokerHandle) and (tail := broker.log_tail()):
         report.sections.append(("broker log", tail))
     return report

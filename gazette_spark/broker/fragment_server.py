@@ -18,7 +18,8 @@ from gazette_spark.broker.fragment_store import STATE_DIRECTORY
 from gazette_spark.broker.fragment_urls import SignatureError, UrlSigner
 from gazette_spark.broker.http_server import BODY_CHUNK_BYTES, RequestHandler
 from gazette_spark.client.codecs import decode_fragment
-from gazette_spark.client.fragments import DirectReadError, open_regular
+from gazette_spark.client.fragment_urls import open_regular
+from gazette_spark.errors import DirectReadError
 from gazette_spark.protocol import protocol_pb2 as pb
 
 

@@ -25,6 +25,7 @@ import re
 import socket
 import stat
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -56,6 +57,9 @@ BODY_PIECE_BYTES = 1 << 18
 HTTP_TIMEOUT_S = 30.0
 """Longest a store may say nothing."""
 
+CONNECT_TIMEOUT_S = 10.0
+"""Longest a store may take to connect, where no client says otherwise."""
+
 _HTTP_SCHEMES = ("http", "https")
 _BUFFER_BYTES = 1 << 20
 _WHERE = "ReadResponse.FragmentUrl"
@@ -85,7 +89,7 @@ class FragmentOpener:
         root: folder behind ``file://`` URLs; None: they are not opened.
         hosts: ``host`` or ``host:port`` whose URLs are opened whatever the address and scheme.
         broker: host of the broker the URLs come from; empty: unknown, and taken for a public one.
-        http: gives the HTTP client to fetch with.
+        http: gives the HTTP client to fetch with; by default each fetch has its own.
         resolve: finds a host's addresses.
 
     Raises:
@@ -95,7 +99,7 @@ class FragmentOpener:
     root: str | None = None
     hosts: frozenset[str] = frozenset()
     broker: str = ""
-    http: Callable[[], httpx.Client] = field(default=lambda: new_http(10.0), repr=False)
+    http: Callable[[], httpx.Client] | None = field(default=None, repr=False)
     resolve: Resolve = field(default=resolve, repr=False)
 
     def __post_init__(self) -> None:
@@ -134,14 +138,23 @@ class FragmentOpener:
             raise DirectReadError(without_query(url), "no way to open such a URL", refused=True)
         if refusal := self._refusal_of_address(url):
             raise DirectReadError(without_query(url), refusal, refused=True)
-        body, codec = _fetch(url, fragment.codec, self.http())
-        try:
-            return FragmentReader(
-                body, fragment, offset, end_offset=end_offset, codec=codec, source=without_query(url)
+        with ExitStack() as stack:
+            http = self.http() if self.http else stack.enter_context(new_http(CONNECT_TIMEOUT_S))
+            response = _fetch(url, fragment.codec, http)
+            stack.callback(response.close)
+            source = without_query(url)
+            body = _Body(response, source)
+            reader = FragmentReader(
+                body,
+                fragment,
+                offset,
+                end_offset=end_offset,
+                codec=_left_of_codec(fragment.codec, response),
+                source=source,
             )
-        except BaseException:
-            body.close()
-            raise
+            # From here on the reader's end is the end of them all.
+            body.take_over(stack.pop_all())
+            return reader
 
     def _refusal(self, scheme: str, host: str, port: int) -> str:
         """Return why a host is not asked, by its name alone; empty if it is."""
@@ -332,10 +345,14 @@ class _Body:
     """An HTTP body as a stream, undecoded."""
 
     def __init__(self, response: httpx.Response, source: str) -> None:
-        self._response = response
         self._pieces = response.iter_raw(BODY_PIECE_BYTES)
         self._rest = b""
         self._source = source
+        self._owned = ExitStack()
+
+    def take_over(self, owned: ExitStack) -> None:
+        """Own what is to be closed with the body."""
+        self._owned = owned
 
     def read(self, size: int, /) -> bytes:
         try:
@@ -347,14 +364,19 @@ class _Body:
         return taken
 
     def close(self) -> None:
-        self._response.close()
+        self._owned.close()
 
 
-def _fetch(url: str, codec: int, http: httpx.Client) -> tuple[_Body, int]:
-    """Ask for a URL; return its body and the codec the body still has.
+def _left_of_codec(codec: int, response: httpx.Response) -> int:
+    """Return how a body is still encoded: a store may have decompressed an offloaded one."""
+    encoding = response.headers.get("Content-Encoding", "").lower()
+    return pb.NONE if codec == pb.GZIP_OFFLOAD_DECOMPRESSION and encoding != "gzip" else codec
 
-    The fragment is asked for as stored: only GZIP_OFFLOAD_DECOMPRESSION may arrive decompressed, and the
-    answer's ``Content-Encoding`` tells.
+
+def _fetch(url: str, codec: int, http: httpx.Client) -> httpx.Response:
+    """Ask for a URL; return the answer, whose body is still to come.
+
+    The fragment is asked for as stored. Only GZIP_OFFLOAD_DECOMPRESSION may arrive decompressed.
     """
     source = without_query(url)
     accept = "gzip" if codec == pb.GZIP else "identity"
@@ -373,7 +395,4 @@ def _fetch(url: str, codec: int, http: httpx.Client) -> tuple[_Body, int]:
             expired=status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN),
             passing=status == httpx.codes.TOO_MANY_REQUESTS or status >= httpx.codes.INTERNAL_SERVER_ERROR,
         )
-    encoding = response.headers.get("Content-Encoding", "").lower()
-    if codec == pb.GZIP_OFFLOAD_DECOMPRESSION and encoding != "gzip":
-        codec = pb.NONE
-    return _Body(response, source), codec
+    return response

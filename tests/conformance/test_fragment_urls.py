@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from gazette_spark.broker.embedded import EmbeddedBroker
-from gazette_spark.client import Client
-from gazette_spark.client.fragments import DirectReadError, read_directly
+from gazette_spark.client import Client, open_fragment_url
+from gazette_spark.errors import DirectReadError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from tests.conformance.wire import Wire, spec
@@ -52,8 +52,8 @@ def test_every_codec_is_read_past_the_broker(broker: EmbeddedBroker, codec: int)
         store_one(wire, broker, codec)
         response = wire.read(NAME, metadata_only=True)[0]
         fragment = Fragment.from_pb(response.fragment)
-        chunks = read_directly(response.fragment_url, fragment, offset=100, http=http)
-        assert b"".join(chunk.content for chunk in chunks) == CONTENT[100:]
+        with open_fragment_url(fragment, response.fragment_url, 100, fragment_hosts=["127.0.0.1"]) as reader:
+            assert reader.read() == CONTENT[100:]
         listed = wire.fragments(NAME).fragments[0].signed_url
         assert http.get(listed).status_code == 200
         assert http.head(listed).status_code == 200
@@ -85,7 +85,7 @@ def test_bad_urls_are_refused(broker: EmbeddedBroker) -> None:
         assert http.request("DELETE", url).status_code == 405
         fragment = Fragment.from_pb(wire.read(NAME, metadata_only=True)[0].fragment)
         with pytest.raises(DirectReadError, match="403") as caught:
-            list(read_directly(bare, fragment, offset=0, http=http))
+            open_fragment_url(fragment, bare, fragment_hosts=["127.0.0.1"])
         assert caught.value.expired
         next((broker.root / "store").rglob("*.sz")).unlink()
         assert http.get(url).status_code == 404
