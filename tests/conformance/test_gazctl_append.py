@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
+from gazette_spark.client import Client
+from gazette_spark.client.mappings import ModuloMapping, RendezvousMapping
 from gazette_spark.testing.brokers import BrokerHandle, ProcessError
 from gazette_spark.testing.gazctl import clean_environment, find_binary
 from tests.conformance.wire import Wire, spec, wait_for
@@ -41,25 +43,13 @@ def as_fixed(record: bytes) -> bytes:
 FRAMES = {"lines": as_line, "fixed": as_fixed}
 
 
-def fnv1a(content: bytes) -> int:
-    """Hash bytes by 32-bit FNV-1a, one at a time."""
-    found = 2166136261
-    for byte in content:
-        found = (found ^ byte) * 16777619 % (1 << 32)
-    return found
+MAPPINGS = {"modulo": ModuloMapping, "rendezvous": RendezvousMapping}
 
 
-def by_modulo(key: bytes, names: Sequence[str]) -> str:
-    """Return the journal that modulo arithmetic gives a key."""
-    return names[fnv1a(key) % len(names)]
-
-
-def by_rendezvous(key: bytes, names: Sequence[str]) -> str:
-    """Return the journal whose hash and the key's differ most."""
-    return max(names, key=lambda name: fnv1a(key) ^ fnv1a(name.encode()))
-
-
-MAPPINGS = {"modulo": by_modulo, "rendezvous": by_rendezvous}
+def mapped(client: Client, names: Sequence[str], mapping: str, keys: Iterable[bytes]) -> list[str]:
+    """Return the journal that our own mapping gives each key."""
+    choose = MAPPINGS[mapping](bytes, client.list_journals(selector_of(names)))
+    return [choose(key)[0] for key in keys]
 
 
 def expected(names: Sequence[str], chosen: Iterable[str], records: Iterable[bytes]) -> dict[str, bytes]:
@@ -91,20 +81,19 @@ def test_random_mapping(broker: BrokerHandle, parts: list[str], wire: Wire, fram
 
 @pytest.mark.parametrize("mapping", MAPPINGS)
 @pytest.mark.parametrize("framing", FRAMES)
-def test_keyed_mapping(
-    broker: BrokerHandle, parts: list[str], wire: Wire, framing: str, mapping: str
+def test_keyed_mapping(  # noqa: PLR0917 - fixtures and parameters
+    broker: BrokerHandle, client: Client, parts: list[str], wire: Wire, framing: str, mapping: str
 ) -> None:
-    """Records preceded by keys go where the mapping says; the keys themselves are not appended."""
+    """Records preceded by keys go where our mapping says, too; the keys themselves are not appended."""
     frame = FRAMES[framing]
     given = b"".join(frame(key) + frame(record) for key, record in zip(KEYS, RECORDS, strict=True))
     options = ["-l", selector_of(parts), "-f", framing, "-m", mapping]
     broker.gazctl("journals", "append", *options, input=given)
-    chosen = [MAPPINGS[mapping](key, parts) for key in KEYS]
-    want = expected(parts, chosen, map(frame, RECORDS))
+    want = expected(parts, mapped(client, parts, mapping, KEYS), map(frame, RECORDS))
     assert {name: wire.content(name) for name in parts} == want
 
 
-def test_base64_keys(broker: BrokerHandle, parts: list[str], wire: Wire) -> None:
+def test_base64_keys(broker: BrokerHandle, client: Client, parts: list[str], wire: Wire) -> None:
     """Keys given in base64 are decoded before they are hashed, whatever bytes they have."""
     keys = [bytes([number, 10, 255 - number]) for number in range(60)]
     given = b"".join(
@@ -112,7 +101,7 @@ def test_base64_keys(broker: BrokerHandle, parts: list[str], wire: Wire) -> None
     )
     options = ["-l", selector_of(parts), "-f", "lines", "-m", "modulo", "--base64"]
     broker.gazctl("journals", "append", *options, input=given)
-    want = expected(parts, [by_modulo(key, parts) for key in keys], map(as_line, RECORDS))
+    want = expected(parts, mapped(client, parts, "modulo", keys), map(as_line, RECORDS))
     assert {name: wire.content(name) for name in parts} == want
 
 

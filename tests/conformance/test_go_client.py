@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from gazette_spark.client import Client, Listing, WatchedList
+from gazette_spark.client import AppendService, Client, Listing, WatchedList
 from gazette_spark.errors import (
     JournalNotFoundError,
     NotAllowedError,
@@ -108,6 +109,23 @@ def test_go_append_service(broker: BrokerHandle, client: Client, journal: str, f
         assert reader.read().decode().splitlines() == [
             f"record {number}" for number in range(200) if number != 50
         ]
+
+
+def test_both_append_services_share_a_journal(broker: BrokerHandle, client: Client, journal: str) -> None:
+    """While both services append to one journal, each one's records stay whole and in order."""
+    theirs = [f"go {number}" for number in range(2_000)]
+    ours = [f"python {number}" for number in range(2_000)]
+    orders = "".join(json.dumps({"journal": journal, "content": f"{record}\n"}) + "\n" for record in theirs)
+    with ThreadPoolExecutor(1) as pool, AppendService(client) as service:
+        running = pool.submit(run_go, broker.endpoint, "append-service", content=orders.encode())
+        for record in ours:
+            service.append(journal, f"{record}\n".encode())
+        end_of(running.result())
+    with client.read(journal, end_offset=client.write_head(journal)) as reader:
+        lines = reader.read().decode().splitlines()
+    assert [line for line in lines if line.startswith("go")] == theirs
+    assert [line for line in lines if line.startswith("python")] == ours
+    assert len(lines) == 4_000
 
 
 def test_registers_fence_both_ways(broker: BrokerHandle, client: Client, journal: str) -> None:

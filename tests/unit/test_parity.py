@@ -1,0 +1,169 @@
+"""docs/parity.md names every exported name of Gazette's Go client, and what it says is there is there."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "parity.md"
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text."""
+    return text.split()
+
+
+GO_CLIENT = words(
+    """
+Append ApplyJournals ApplyJournalsInBatches GetJournal InstallFileTransport ListAllFragments ListAllJournals
+AppendService NewAppendService AppendService.PendingExcept AppendService.StartAppend Appender NewAppender
+Appender.Abort Appender.Close Appender.Reset Appender.Write Appender.Request Appender.Response AsyncAppend
+AsyncAppend.Done AsyncAppend.Err AsyncAppend.Release AsyncAppend.Request AsyncAppend.Require
+AsyncAppend.Response AsyncAppend.Writer AsyncJournalClient AsyncOperation NewAsyncOperation
+AsyncOperation.Done AsyncOperation.Err AsyncOperation.Resolve FragmentReader NewFragmentReader
+OpenFragmentURL FragmentReader.Close FragmentReader.Read FragmentReader.Fragment FragmentReader.Offset
+OpFuture FinishedOperation OpFutures OpFutures.IsSubsetOf PolledList NewPolledList PolledList.List
+PolledList.UpdateCh Reader NewReader Reader.AdjustedOffset Reader.Read Reader.Seek Reader.Request
+Reader.Response RetryReader NewRetryReader RetryReader.AdjustedOffset RetryReader.AdjustedSeek
+RetryReader.Cancel RetryReader.Client RetryReader.Context RetryReader.Journal RetryReader.Offset
+RetryReader.Read RetryReader.Reader RetryReader.Restart RetryReader.Seek RouteCache NewRouteCache
+RouteCache.IsNoopRouter RouteCache.Route RouteCache.UpdateRoute ErrNotJournalBroker
+ErrNotJournalPrimaryBroker ErrOffsetNotYetAvailable ErrRegisterMismatch ErrWrongAppendOffset
+ErrInsufficientJournalBrokers ErrOffsetJump ErrSeekRequiresNewReader ErrDidNotReadExpectedEOF
+"""
+)
+"""What package broker/client of v0.89 exports, fields included."""
+
+GO_CLIENT_SINCE = words(
+    """
+WatchedList NewWatchedList WatchedList.List WatchedList.UpdateCh ReadListResponse FragmentStoreHealth
+ErrJournalNotFound ErrNoJournalPrimaryBroker ErrSuspended ErrIndexHasGreaterOffset ErrNotAllowed
+ErrFragmentStoreUnhealthy
+"""
+)
+"""What v0.103 exports besides."""
+
+GO_BROKER = words(
+    """
+MaxAppendRate MinAppendRate ErrFlowControlUnderflow JournalIsConsistent JournalRouteMatchesAssignments
+NewKeySpace SetSharedPersister Service NewService Service.Append Service.Apply Service.IsNoopRouter
+Service.List Service.ListFragments Service.QueueTasks Service.Read Service.Replicate Service.Route
+Service.UpdateRoute
+"""
+)
+"""What package broker of v0.89 exports."""
+
+BROKER_SINCE = ["Service.FragmentStoreHealth"]
+
+LEAST_REASON = 20
+"""Characters below which a line does not say why there is nothing, and what to use."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table: a Go name, what stands for it, and the proof or the reason."""
+
+    go: str
+    python: tuple[str, ...]
+    tests: tuple[str, ...]
+    text: str
+
+
+def rows() -> list[Row]:
+    """Return the lines of the page's tables that begin with a Go name."""
+    found = []
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 3 and (name := re.fullmatch(r"`([\w.]+)`", cells[0])):
+            python = tuple(re.findall(r"`([\w.]+)`", cells[1]))
+            tests = tuple(re.findall(r"`([\w/]+\.py::\w+)`", cells[2]))
+            found.append(Row(name[1], python, tests, cells[2]))
+    return found
+
+
+ROWS = rows()
+
+
+def resolve(name: str) -> object:
+    """Return the object of a dotted name below ``gazette_spark``; an attribute of instances counts."""
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(["gazette_spark", *parts[:cut]]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[cut:]:
+            if not hasattr(found, attribute) and is_set_by_constructor(found, attribute):
+                return found
+            found = getattr(found, attribute)
+        return found
+    raise AttributeError(name)
+
+
+def is_set_by_constructor(owner: object, attribute: str) -> bool:
+    """Whether a class's own source assigns an attribute of its instances."""
+    if not inspect.isclass(owner):
+        return False
+    fields = getattr(owner, "__dataclass_fields__", {})
+    return (
+        attribute in fields or re.search(rf"self\.{attribute}\b.* = ", inspect.getsource(owner)) is not None
+    )
+
+
+@cache
+def names_in(path: str) -> frozenset[str]:
+    """Return what a test file defines at its top, and the methods of its classes."""
+    tree = ast.parse((ROOT / path).read_text())
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return frozenset(found)
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [GO_CLIENT, GO_CLIENT_SINCE, GO_BROKER, BROKER_SINCE],
+    ids=["client", "client-since", "broker", "broker-since"],
+)
+def test_every_go_name_has_a_row(expected: list[str]) -> None:
+    """No exported name is left out."""
+    assert sorted(set(expected) - {row.go for row in ROWS}) == []
+
+
+def test_no_name_has_two_rows() -> None:
+    """A name is told about once."""
+    names = [row.go for row in ROWS]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.go)
+def test_a_row_is_true(row: Row) -> None:
+    """What stands for a Go name exists, and so do the tests; where there is nothing, a line says why."""
+    if not row.python:
+        assert len(row.text) >= LEAST_REASON
+        return
+    for name in row.python:
+        resolve(name)
+    assert row.tests
+    for test in row.tests:
+        path, _, name = test.partition("::")
+        assert name in names_in(path), f"{path} has no {name}"
+
+
+def test_a_wrong_row_would_be_found() -> None:
+    """A name that is not there does not resolve, be it of a module, a class or an instance."""
+    for name in ("client.nowhere", "client.Client.nowhere", "nowhere"):
+        with pytest.raises(AttributeError):
+            resolve(name)
+    resolve("client.Client.endpoint")
