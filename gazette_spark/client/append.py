@@ -239,6 +239,8 @@ class Appender:
             # This call's outbox, not that of a later one after a reset.
             outbox = self._outbox
             self._call.add_done_callback(lambda _: outbox.drop())
+            self._connection.hold()
+            self._call.add_done_callback(lambda _: self._connection.release())
             if self._aborted:  # By another thread, which saw no call to cancel.
                 self._call.cancel()
         if not self._outbox.put(message, last=last):
@@ -255,6 +257,7 @@ class Appender:
             except grpc.FutureCancelledError:
                 raise UnavailableError(self._connection.endpoint.text, "the append was cancelled") from None
         assert self.response is not None
+        self._connection.observe(self.options.journal, self.response.header)
         return append_result(self.response, self.options.journal, self.sent_bytes)
 
     def _check_open(self) -> None:

@@ -14,10 +14,11 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import grpc
@@ -37,6 +38,7 @@ from gazette_spark.errors import (
     TlsError,
     UnavailableError,
 )
+from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.tokens import LIFETIME_S, Claims
 
@@ -50,6 +52,9 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 NO_ANSWER = "no answer within the deadline"
 """Problem of a call that its deadline ended."""
+
+CANCELLED = "the call was cancelled"
+"""How the problem of a call begins that was cancelled: by us, or by a broker that stops."""
 
 _NO_DETAILS = "no details"
 
@@ -105,8 +110,10 @@ def rpc_error(endpoint: str, error: grpc.RpcError, masked: Callable[[str], str])
             return AuthError(endpoint, details)
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return UnavailableError(endpoint, NO_ANSWER)
-        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
+        case grpc.StatusCode.UNAVAILABLE:
             return UnavailableError(endpoint, details)
+        case grpc.StatusCode.CANCELLED:
+            return UnavailableError(endpoint, f"{CANCELLED}: {details}")
     return BrokerError(endpoint, code.name, details)
 
 
@@ -115,10 +122,27 @@ def is_no_answer(error: GazetteError | None) -> bool:
     return isinstance(error, UnavailableError) and error.problem == NO_ANSWER
 
 
+class Listener(Protocol):
+    """Who is told what calls on a connection learn."""
+
+    def observe(self, journal: str, told: pb.Header | pb.Route) -> None:
+        """Take note of a header about a journal, or none if it is empty, or of a listed route."""
+
+    def failed(self, connection: Connection) -> None:
+        """Take note that the broker could not be reached."""
+
+
+@dataclass(slots=True)
+class Contact:
+    """Whether a cluster has ever answered, as all connections to it know."""
+
+    made: bool = False
+
+
 class Connection:
     """Channels to one broker and what all calls on them share. Thread-safe; closed once.
 
-    ``contacted`` tells whether the broker has ever answered: until then, failing to connect is more
+    ``contacted`` tells whether the cluster has ever answered: until then, failing to connect is more
     likely a wrong address than a restart, and is given ``connect_timeout_s`` only.
     """
 
@@ -129,12 +153,19 @@ class Connection:
         connect_timeout_s: float,
         credentials: Credentials = ANONYMOUS,
         tls: TlsOptions | None = None,
+        contact: Contact | None = None,
+        listener: Listener | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.endpoint = Endpoint.parse(endpoint)
         if tls is not None and not self.endpoint.secure:
             raise OptionError("tls", f"certificates for {endpoint!r}", "a broker address with https://")
         self.connect_timeout_s = connect_timeout_s
-        self.contacted = False
+        self._contact = contact or Contact()
+        self._listener = listener
+        self._clock = clock
+        self._calls = 0
+        self._used_at = clock()
         self._credentials = credentials
         self._tls = tls
         self._probed = False
@@ -147,6 +178,35 @@ class Connection:
 
     def __repr__(self) -> str:
         return f"Connection({self.endpoint.text!r})"
+
+    @property
+    def contacted(self) -> bool:
+        """Whether the broker, or another of its cluster, has ever answered."""
+        return self._contact.made
+
+    @contacted.setter
+    def contacted(self, made: bool) -> None:
+        self._contact.made = made
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a channel, which means nothing about the broker at its end."""
+        return self._shared is not None or bool(self._idle) or self._calls > 0
+
+    def observe(self, journal: str, told: pb.Header | pb.Route) -> None:
+        """Pass on what a response says about a journal's route; an empty name is about none."""
+        if self._listener is not None:
+            self._listener.observe(journal, told)
+
+    def report(self, error: GazetteError, *, waits: bool = False) -> None:
+        """Pass on a call's failure, if it means that the broker cannot be reached.
+
+        A call that ``waits`` for something to happen may get no answer from a broker that is well.
+        """
+        if self._listener is None or not isinstance(error, UnavailableError):
+            return
+        if not (error.problem.startswith(CANCELLED) or (waits and error.problem == NO_ANSWER)):
+            self._listener.failed(self)
 
     def metadata(self, claims: Claims, lifetime_s: float = LIFETIME_S) -> Metadata:
         """Return what to send with one call, which claims ``claims``; never kept for the next one."""
@@ -173,10 +233,35 @@ class Connection:
         """Return the seconds to go on trying within ``timeout_s``."""
         return timeout_s if self.contacted else min(timeout_s, self.connect_timeout_s)
 
+    def touch(self) -> None:
+        """Note that the connection is about to be used."""
+        self._used_at = self._clock()
+
+    def hold(self) -> None:
+        """Keep channels open for a call; :meth:`release` ends it."""
+        with self._lock:
+            self._calls += 1
+
+    def release(self) -> None:
+        """End what :meth:`hold` began."""
+        with self._lock:
+            self._calls -= 1
+            self.touch()
+
+    def hang_up(self, idle_s: float) -> None:
+        """Close the channels if nobody has used them for so long. The next call makes new ones."""
+        with self._lock:
+            if self._calls or self._clock() - self._used_at < idle_s:
+                return
+            channels = self._take_channels()
+        for channel in channels:
+            channel.close()
+
     def stub(self) -> pb_grpc.JournalStub:
         """Return a stub on the shared channel."""
         with self._lock:
             self._check_usable()
+            self.touch()
             if self._shared is None:
                 self._shared = self._new_channel()
             return pb_grpc.JournalStub(self._shared)
@@ -185,10 +270,13 @@ class Connection:
         """Return a channel nobody else uses; hand it to :meth:`give_back`."""
         with self._lock:
             self._check_usable()
-            return self._idle.pop() if self._idle else self._new_channel()
+            channel = self._idle.pop() if self._idle else self._new_channel()
+            self._calls += 1
+            return channel
 
     def give_back(self, channel: grpc.Channel) -> None:
         """Take back a leased channel with no call on it."""
+        self.release()
         with self._lock:
             if not self._closed and len(self._idle) < IDLE_CHANNELS:
                 self._idle.append(channel)
@@ -207,21 +295,35 @@ class Connection:
         """Close all channels; calls under way fail."""
         with self._lock:
             self._closed = True
-            channels = [*self._idle, *([self._shared] if self._shared else [])]
-            self._idle, self._shared = [], None
+            channels = self._take_channels()
             http, self._http = self._http, None
         for channel in channels:
             channel.close()
         if http is not None:
             http.close()
 
+    def _take_channels(self) -> list[grpc.Channel]:
+        channels = [*self._idle, *([self._shared] if self._shared else [])]
+        self._idle, self._shared = [], None
+        return channels
+
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Raise gRPC's errors as the package's, and note that the broker answered."""
+        """Raise gRPC's errors as the package's, and note whether the broker answered."""
+        self.hold()
+        try:
+            with self._translated():
+                yield
+        finally:
+            self.release()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
         try:
             yield
         except grpc.RpcError as error:
             translated = self.rpc_error(error)
+            self.report(translated)
             if not isinstance(translated, UnavailableError):
                 self.contacted = True
             raise translated from None

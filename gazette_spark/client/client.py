@@ -21,7 +21,7 @@ from gazette_spark.client.apply import (
     apply_in_batches,
     validate_changes,
 )
-from gazette_spark.client.channel import Connection
+from gazette_spark.client.channel import Connection, Contact
 from gazette_spark.client.credentials import Credentials, TlsOptions
 from gazette_spark.client.fragment_urls import FragmentOpener
 from gazette_spark.client.fragments import FragmentReader
@@ -29,6 +29,7 @@ from gazette_spark.client.list import FragmentsOptions, ListedFragment, StoreHea
 from gazette_spark.client.read import ReadOptions, ReadStream
 from gazette_spark.client.reader import Reader
 from gazette_spark.client.retry_reader import RetryReader
+from gazette_spark.client.routes import Dialer, RouteCache, check_ttl
 from gazette_spark.client.snapshots import Listing
 from gazette_spark.errors import GazetteError, OptionError, SuspendedError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -39,7 +40,7 @@ T = TypeVar("T")
 
 
 class Client:
-    """Calls one broker, which proxies to the others. Thread-safe.
+    """Calls one broker, which passes calls on to the others, or each journal's own. Thread-safe.
 
     Its readers and appenders are for one thread each. A client belongs to the process that made it: it
     cannot be pickled, and does not survive a fork.
@@ -57,11 +58,15 @@ class Client:
         token: str | None = None,
         auth_keys: str | KeySet | None = None,
         tls: TlsOptions | None = None,
+        route_cache_size: int = 0,
+        route_cache_ttl_s: float = 60.0,
+        zone: str = "",
     ) -> None:
         """Make a client; no connection is made yet.
 
         Args:
-            endpoint: the broker, ``http://host:port``.
+            endpoint: the broker, ``http://host:port``, ``https://host:port`` or ``unix://localhost/path``. Of
+                several, separated by commas, one is used until it cannot be reached.
             timeout_s: seconds a call may take; a reader, to get its next byte.
             idle_timeout_s: seconds after which a silent stream is opened again.
             connect_timeout_s: seconds to reach a broker that has never been reached.
@@ -72,6 +77,11 @@ class Client:
             auth_keys: keys shared with the brokers, as in ``BROKER_AUTH_KEYS``: each call gets a token of its
                 own, signed with the first. They win over ``token``.
             tls: certificates of an ``https://`` endpoint; by default the public authorities' count.
+            route_cache_size: journals whose brokers are remembered and called directly, which saves a hop:
+                appends go to the primary, reads to a member of the journal's route, and stored fragments
+                are fetched by their URLs. 0: the broker of ``endpoint`` passes all calls on.
+            route_cache_ttl_s: seconds that a journal's brokers are remembered.
+            zone: where this process runs; members of the same zone are read from first.
 
         Raises:
             OptionError: an argument is not as described. Secrets are not shown.
@@ -88,14 +98,26 @@ class Client:
         self._idle_timeout_s = idle_timeout_s
         keys = KeySet.parse(auth_keys, "auth_keys") if isinstance(auth_keys, str) else auth_keys
         credentials = Credentials(token, keys)
-        self._connection = Connection(
-            endpoint, connect_timeout_s=connect_timeout_s, credentials=credentials, tls=tls
-        )
+        contact = Contact()
+
+        def connect(dialer: Dialer, endpoint: str) -> Connection:
+            return Connection(
+                endpoint,
+                connect_timeout_s=connect_timeout_s,
+                credentials=credentials,
+                tls=tls,
+                contact=contact,
+                listener=dialer,
+            )
+
+        check_ttl(route_cache_ttl_s)
+        cache = RouteCache(route_cache_size, route_cache_ttl_s) if route_cache_size != 0 else None
+        self._dialer = Dialer(endpoint.split(","), connect, cache=cache, zone=zone)
         self._opener = FragmentOpener(
             fragment_root,
             frozenset(fragment_hosts),
-            broker=self._connection.endpoint.host,
-            http=self._connection.http,
+            broker=self._dialer.default.endpoint.host,
+            http=self._dialer.default.http,
         )
 
     @classmethod
@@ -103,8 +125,8 @@ class Client:
         """Return the client that the environment describes, in the variables that ``gazctl`` reads.
 
         ``BROKER_ADDRESS`` (by default ``http://localhost:8080``), ``BROKER_AUTH_KEYS``,
-        ``BROKER_AUTH_TOKEN``, ``BROKER_TRUSTED_CA_FILE``, ``BROKER_CERT_FILE`` and
-        ``BROKER_CERT_KEY_FILE``; an empty one is as none.
+        ``BROKER_AUTH_TOKEN``, ``BROKER_TRUSTED_CA_FILE``, ``BROKER_CERT_FILE``, ``BROKER_CERT_KEY_FILE``,
+        ``BROKER_CACHE_SIZE``, ``BROKER_CACHE_TTL`` and ``ZONE``; an empty one is as none.
 
         Raises:
             OptionError: names the variable.
@@ -128,7 +150,7 @@ class Client:
 
     def close(self) -> None:
         """Close all connections; calls and readers under way fail."""
-        self._connection.close()
+        self._dialer.close()
 
     @property
     def timeout_s(self) -> float:
@@ -142,7 +164,7 @@ class Client:
     def list_all_journals(self, selector: str | pb.LabelSelector = "") -> Listing:
         """Return the journals a selector matches, with the revision at which it did."""
         return self._retrying(
-            lambda left_s: listing.list_journals(self._connection, selector, timeout_s=left_s)
+            lambda connection, left_s: listing.list_journals(connection, selector, timeout_s=left_s)
         )
 
     def get_journal(self, name: str) -> pb.ListResponse.Journal:
@@ -151,7 +173,9 @@ class Client:
         Raises:
             JournalNotFoundError: there is none, or the token does not cover it.
         """
-        return self._retrying(lambda left_s: listing.get_journal(self._connection, name, timeout_s=left_s))
+        return self._retrying(
+            lambda connection, left_s: listing.get_journal(connection, name, timeout_s=left_s)
+        )
 
     def apply(self, changes: Sequence[pb.ApplyRequest.Change]) -> int:
         """Apply all changes in one transaction, and return its revision.
@@ -164,7 +188,7 @@ class Client:
         """
         validate_changes(changes)
         return self._retrying(
-            lambda left_s: apply_changes(self._connection, changes, timeout_s=left_s),
+            lambda connection, left_s: apply_changes(connection, changes, timeout_s=left_s),
             decide=retry.after_apply,
         )
 
@@ -191,7 +215,9 @@ class Client:
                 store's top.
         """
         return self._retrying(
-            lambda left_s: listing.check_store(self._connection, store, check_delete_prefix, timeout_s=left_s)
+            lambda connection, left_s: listing.check_store(
+                connection, store, check_delete_prefix, timeout_s=left_s
+            )
         )
 
     def create_journals(self, *specs: pb.JournalSpec) -> int:
@@ -216,7 +242,9 @@ class Client:
         validate_journal_name(journal, allow_meta=True)
         try:
             return self._retrying(
-                partial(self._ask_head, journal), decide=partial(retry.after_read, waits=False)
+                partial(self._ask_head, journal),
+                dial=partial(self._dialer.for_read, journal),
+                decide=partial(retry.after_read, waits=False),
             )
         except SuspendedError:
             return self.get_journal(journal.partition(";")[0]).spec.suspend.offset
@@ -225,14 +253,18 @@ class Client:
         """Return the write head of each journal, asked for concurrently."""
         for journal in journals:
             validate_journal_name(journal, allow_meta=True)
-        return heads.write_heads(self._connection, journals, self.write_head, timeout_s=self._timeout_s)
+        dial = self._dialer.for_read
+        return heads.write_heads(dial, journals, self.write_head, timeout_s=self._timeout_s)
 
     def first_offset(self, journal: str) -> int:
         """Return the smallest offset that can be read; the write head of an empty journal."""
         options = FragmentsOptions(journal)
         try:
             first = self._retrying(
-                lambda left_s: listing.list_fragments(self._connection, options, timeout_s=left_s, limit=1)
+                lambda connection, left_s: listing.list_fragments(
+                    connection, options, timeout_s=left_s, limit=1
+                ),
+                dial=partial(self._dialer.for_read, journal),
             )
         except SuspendedError:
             return self.write_head(journal)
@@ -262,7 +294,8 @@ class Client:
             journal, begin_mod_time, end_mod_time, signature_ttl_s, page_token, page_limit
         )
         return self._retrying(
-            lambda left_s: listing.list_fragments(self._connection, options, timeout_s=left_s)
+            lambda connection, left_s: listing.list_fragments(connection, options, timeout_s=left_s),
+            dial=partial(self._dialer.for_read, journal),
         )
 
     def append(
@@ -333,7 +366,7 @@ class Client:
             min_etcd_revision,
             do_not_proxy,
         )
-        return Appender(self._connection, options, timeout_s=self._limit_s(timeout_s))
+        return Appender(self._dialer.for_append(journal), options, timeout_s=self._limit_s(timeout_s))
 
     def try_append(
         self,
@@ -347,7 +380,8 @@ class Client:
 
         ``on_start`` gets the appender before its call begins, to abort it from another thread.
         """
-        with Appender(self._connection, options, timeout_s=timeout_s) as appender:
+        connection = self._dialer.for_append(options.journal)
+        with Appender(connection, options, timeout_s=timeout_s) as appender:
             if on_start is not None:
                 on_start(appender)
             for piece in content:
@@ -377,9 +411,11 @@ class Client:
             begin_mod_time: leave out fragments stored before, in Unix seconds.
             timeout_s: seconds without a byte after which the reader gives up, by default the client's.
         """
+        do_not_proxy = do_not_proxy or self._dialer.follows_routes
         return RetryReader(
-            self._connection,
+            self._dialer.default,
             ReadOptions(journal, offset, end_offset, block, do_not_proxy, begin_mod_time),
+            open_stream=self._open_read,
             timeout_s=self._limit_s(timeout_s),
             idle_timeout_s=self._idle_timeout_s,
             opener=self._opener,
@@ -387,8 +423,8 @@ class Client:
 
     @property
     def default_connection(self) -> Connection:
-        """Connection to ``endpoint``, for calls of other parts of this package."""
-        return self._connection
+        """Connection to a broker of ``endpoint``, for calls of other parts of this package."""
+        return self._dialer.default
 
     @property
     def idle_timeout_s(self) -> float:
@@ -411,9 +447,10 @@ class Client:
         Arguments as of :meth:`read`.
         """
         limit_s = self._limit_s(timeout_s)
+        do_not_proxy = do_not_proxy or self._dialer.follows_routes
         return Reader(
             ReadOptions(journal, offset, end_offset, block, do_not_proxy, begin_mod_time),
-            lambda request: ReadStream(self._connection, request, limit_s),
+            lambda request: self._open_read(request, limit_s),
             self._opener,
         )
 
@@ -436,14 +473,17 @@ class Client:
         _check_seconds("timeout_s", timeout_s)
         return timeout_s
 
-    def _ask_head(self, journal: str, left_s: float) -> int:
+    def _open_read(self, request: pb.ReadRequest, timeout_s: float) -> ReadStream:
+        return ReadStream(self._dialer.for_read(request.journal), request, timeout_s)
+
+    def _ask_head(self, journal: str, connection: Connection, left_s: float) -> int:
         timeout_s = min(left_s, self._idle_timeout_s)
-        return heads.HeadCall(self._connection, journal, timeout_s=timeout_s).take()
+        return heads.HeadCall(connection, journal, timeout_s=timeout_s).take()
 
     def _append(
         self, options: AppendOptions, content: Content, timeout_s: float, decide: retry.Decide
     ) -> AppendResult:
-        def once(left_s: float) -> AppendResult:
+        def once(_: Connection, left_s: float) -> AppendResult:
             return self.try_append(options, content, timeout_s=left_s)
 
         def decide_unless_spent(cause: GazetteError, attempt: int) -> float | None:
@@ -453,14 +493,19 @@ class Client:
 
     def _retrying(
         self,
-        call: Callable[[float], T],
+        call: Callable[[Connection, float], T],
         *,
+        dial: Callable[[], Connection] | None = None,
         decide: retry.Decide = retry.after_call,
         timeout_s: float | None = None,
     ) -> T:
+        """Call with the connection that ``dial`` gives for each try, by default the default broker's."""
         limit_s = self._limit_s(timeout_s)
         return retry.retrying(
-            call, decide, timeout_s=limit_s, patience_s=lambda: self._connection.patience_s(limit_s)
+            lambda left_s: call(dial() if dial is not None else self._dialer.default, left_s),
+            decide,
+            timeout_s=limit_s,
+            patience_s=lambda: self._dialer.default.patience_s(limit_s),
         )
 
 

@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from gazette_spark.client.credentials import TlsOptions
-from gazette_spark.errors import OptionError
+from gazette_spark.errors import OptionError, ProtocolError
+from gazette_spark.protocol.durations import parse_duration
 
 DEFAULT_ADDRESS = "http://localhost:8080"
+DEFAULT_CACHE_TTL = "1m"
+DEFAULT_ZONE = "local"
 
 _VARIABLES = {
     "brokerAddress": "BROKER_ADDRESS",
@@ -18,6 +21,9 @@ _VARIABLES = {
     "tls.ca_file": "BROKER_TRUSTED_CA_FILE",
     "tls.cert_file": "BROKER_CERT_FILE",
     "tls.key_file": "BROKER_CERT_KEY_FILE",
+    "route_cache_size": "BROKER_CACHE_SIZE",
+    "route_cache_ttl_s": "BROKER_CACHE_TTL",
+    "zone": "ZONE",
 }
 """Which variable each option comes from."""
 
@@ -37,7 +43,23 @@ def arguments(env: Mapping[str, str]) -> dict[str, Any]:
         "token": values["token"],
         "auth_keys": values["auth_keys"],
         "tls": TlsOptions(**files) if any(files.values()) else None,
+        "route_cache_size": _count(values["route_cache_size"] or "0"),
+        "route_cache_ttl_s": _seconds(values["route_cache_ttl_s"] or DEFAULT_CACHE_TTL),
+        "zone": values["zone"] or DEFAULT_ZONE,
     }
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise OptionError("route_cache_size", repr(text), "a number of routes, such as 1000; 0 is none")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration(text).ToNanoseconds() / 1e9
+    except ProtocolError:
+        raise OptionError("route_cache_ttl_s", repr(text), "a time such as 1m or 90s") from None
 
 
 @contextmanager

@@ -35,6 +35,8 @@ class HeadCall:
         with self._connection.errors():
             for answer in self._answers:
                 message = message or answer
+        if message is not None:
+            self._connection.observe(self.journal, message.header)
         if message is None:
             problem = f"journal {self.journal!r}: the stream ended with no answer"
             raise UnavailableError(self._connection.endpoint.text, problem)
@@ -45,11 +47,16 @@ class HeadCall:
 
 
 def write_heads(
-    connection: Connection, journals: Iterable[str], again: Callable[[str], int], *, timeout_s: float
+    dial: Callable[[str], Connection],
+    journals: Iterable[str],
+    again: Callable[[str], int],
+    *,
+    timeout_s: float,
 ) -> dict[str, int]:
     """Return many write heads, with many calls under way at once.
 
-    Each journal whose call fails is given to ``again``, which tries for as long as it takes.
+    ``dial`` gives each journal's connection. Each journal whose call fails is given to ``again``, which
+    tries for as long as it takes.
     """
     heads: dict[str, int] = {}
     under_way: deque[HeadCall] = deque()
@@ -64,7 +71,7 @@ def write_heads(
     for journal in dict.fromkeys(journals):
         if len(under_way) == CALLS_IN_FLIGHT:
             take()
-        under_way.append(HeadCall(connection, journal, timeout_s=timeout_s))
+        under_way.append(HeadCall(dial(journal), journal, timeout_s=timeout_s))
     while under_way:
         take()
     return heads

@@ -59,7 +59,15 @@ def list_journals(connection: Connection, selector: str | pb.LabelSelector, *, t
             joiner.feed(message)
     listing = joiner.finish()
     assert listing is not None
+    connection.observe("", listing.header)
+    observe_routes(connection, listing)
     return listing
+
+
+def observe_routes(connection: Connection, listing: Listing) -> None:
+    """Have the routes of a listing remembered, where routes are."""
+    for each in listing.journals:
+        connection.observe(each.spec.name, each.route)
 
 
 def get_journal(connection: Connection, name: str, *, timeout_s: float) -> pb.ListResponse.Journal:
@@ -163,6 +171,7 @@ def list_fragments(
                 timeout=timeout_s,
                 metadata=connection.metadata(journal_claims(Capability.READ, options.journal)),
             )
+        connection.observe(options.journal, page.header)
         check_status(page.status, options.journal)
         listed.extend(_listed(each, options.journal) for each in page.fragments)
         if page.next_page_token == 0 or (limit and len(listed) >= limit):

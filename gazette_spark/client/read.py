@@ -213,6 +213,7 @@ class ReadStream:
 
     def __init__(self, connection: Connection, request: pb.ReadRequest, timeout_s: float) -> None:
         self._connection = connection
+        self._request = request
         self._channel: grpc.Channel | None = connection.lease()
         metadata = connection.metadata(journal_claims(Capability.READ, request.journal))
         self._call = pb_grpc.JournalStub(self._channel).Read(request, timeout=timeout_s, metadata=metadata)
@@ -221,10 +222,15 @@ class ReadStream:
         """Yield the stream's messages; its failure is raised as one of the package's errors."""
         try:
             for message in self._call:
+                if message.HasField("header"):
+                    # The first message has one.
+                    self._connection.observe(self._request.journal, message.header)
                 self._connection.contacted = True
                 yield message
         except grpc.RpcError as error:
-            raise self._connection.rpc_error(error) from None
+            translated = self._connection.rpc_error(error)
+            self._connection.report(translated, waits=self._request.block)
+            raise translated from None
 
     def cancel(self) -> None:
         """End the call, from any thread."""

@@ -285,8 +285,8 @@ class RetryReader(ChunkReader):
             # The deadline left it no time: what the broker said before tells more.
             cause = self._told
         self._told = cause
-        if isinstance(cause, NotJournalBrokerError) and self._ask_for_urls:
-            # Not a member of the journal's route, and told not to proxy: let it proxy.
+        if isinstance(cause, NotJournalBrokerError) and self._ask_for_urls and self._attempt > 0:
+            # Whoever was asked, and then whoever it named, is not a member, and told not to proxy: let it.
             self._ask_for_urls = False
             cause = None
         waits = self._options.block or self._options.end_offset != 0

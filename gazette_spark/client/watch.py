@@ -40,7 +40,7 @@ import grpc
 from gazette_spark.client import retry
 from gazette_spark.client.channel import Connection, cancel, is_no_answer
 from gazette_spark.client.client import Client
-from gazette_spark.client.list import list_metadata, make_selector
+from gazette_spark.client.list import list_metadata, make_selector, observe_routes
 from gazette_spark.client.snapshots import Listing, SnapshotJoiner
 from gazette_spark.errors import ClosedError, GazetteError, OptionError, ProtocolError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -195,6 +195,7 @@ class LiveList(ABC):
                 return
             self._latest = listing
             self._changed.notify_all()
+        observe_routes(self._client.default_connection, listing)
         if self._on_update is not None:
             try:
                 self._on_update(listing)
