@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.client import Client
 from gazette_spark.client.retry_reader import RetryReader
-from gazette_spark.errors import UnavailableError
+from gazette_spark.errors import ClosedError, UnavailableError
 from gazette_spark.protocol.journals import journal_spec
 
 CODECS = ["NONE", "GZIP", "ZSTANDARD", "SNAPPY"]
@@ -172,6 +172,8 @@ class Tail:
                 with self._grew:
                     self.seen += piece
                     self._grew.notify_all()
+        except ClosedError:
+            pass  # By end().
         except BaseException as error:  # noqa: BLE001 - shown by the test
             self.failed.append(error)
 
