@@ -583,6 +583,19 @@ class PartialApplyError(GazetteError):
 
 
 @dataclass(eq=False)
+class FragmentNotRemovedError(GazetteError):
+    """A fragment past its retention cannot be deleted."""
+
+    journal: str
+    source: str
+    """Path of the file, or the store."""
+    problem: str
+
+    def __str__(self) -> str:
+        return f"journal {self.journal!r}: fragment {self.source} was not removed: {self.problem}"
+
+
+@dataclass(eq=False)
 class ClosedError(GazetteError, ValueError):
     """A client, reader or append is used after its end, or in a process that did not make it."""
 

@@ -1,14 +1,31 @@
-"""What a command found, as a table for people or as one JSON document for programs."""
+"""What a command found, for people or for programs.
+
+A command hands its things to :class:`Printer` as *rows*, dictionaries of plain values, and where Gazette has
+a message for them, as that message. The printer writes what was asked for:
+
+=========  ==========================================================================
+``table``  aligned columns under a heading
+``json``   one document; of ``journals`` commands, what ``gazctl`` prints as JSON
+``jsonl``  a line for each row, with the names of this command's fields
+``yaml``   a tree of specs, to be edited and applied
+``proto``  the message in protobuf's text format
+=========  ==========================================================================
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import click
+from google.protobuf import json_format, text_format
+from google.protobuf.message import Message
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
+
+Row = Mapping[str, object]
 
 format_option = click.option(
     "--format",
@@ -20,15 +37,60 @@ format_option = click.option(
 )
 
 
-def show(rows: Sequence[Mapping[str, object]], columns: Sequence[str], output_format: str) -> None:
+def output_option(*formats: str) -> Callable[[Decorated], Decorated]:
+    """Return the option ``--format``, the first being the default; the command gets a :class:`Printer`."""
+    return click.option(
+        "--format",
+        "-o",
+        "printer",
+        type=click.Choice(formats),
+        default=formats[0],
+        show_default=True,
+        callback=lambda _ctx, _param, value: Printer(value),
+        help="How to show what was found.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Printer:
+    """Writes to stdout in one format."""
+
+    format: str
+
+    def rows(self, rows: Sequence[Row], columns: Sequence[str]) -> None:
+        """Write ``columns`` of the rows as a table, or all of their fields as JSON."""
+        if self.format == "table":
+            click.echo(text_table(rows, columns))
+        elif self.format == "json":
+            click.echo(json.dumps([dict(row) for row in rows], indent=2, ensure_ascii=False))
+        else:
+            for row in rows:
+                click.echo(json.dumps(dict(row), ensure_ascii=False))
+
+    def message(self, message: Message) -> None:
+        """Write a message: as JSON with the wire's names and all fields, or as protobuf's text."""
+        if self.format == "proto":
+            click.echo(text_format.MessageToString(message), nl=False)
+        else:
+            click.echo(message_json(message))
+
+
+def message_json(message: Message) -> str:
+    """Return a message as JSON on one line, as Go's tools print it: wire names, defaults included."""
+    return json_format.MessageToJson(
+        message,
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
+        indent=None,
+    )
+
+
+def show(rows: Sequence[Row], columns: Sequence[str], output_format: str) -> None:
     """Write ``rows`` to stdout: every field as JSON, or ``columns`` as text."""
-    if output_format == "json":
-        click.echo(json.dumps([dict(row) for row in rows], indent=2, ensure_ascii=False))
-    else:
-        click.echo(text_table(rows, columns))
+    Printer("json" if output_format == "json" else "table").rows(rows, columns)
 
 
-def text_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> str:
+def text_table(rows: Sequence[Row], columns: Sequence[str]) -> str:
     """Return aligned columns under a heading; what is longer than the screen is never cut.
 
     >>> print(text_table([{"name": "a/b", "bytes": 1024}, {"name": "a/long", "bytes": 7}], ["name", "bytes"]))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gazette_spark.testing.brokers import BrokerHandle
+from tests.conformance.command import SPECS, Command
 from tests.conformance.wire import Wire, spec
 
 
@@ -22,3 +23,17 @@ def journal(wire: Wire, journal_name: str) -> str:
     """An empty journal that takes appends; its name."""
     wire.create(spec(journal_name))
     return journal_name
+
+
+@pytest.fixture
+def run(broker: BrokerHandle) -> Command:
+    """The command, with the broker's address."""
+    return Command(broker.endpoint)
+
+
+@pytest.fixture
+def orders(run: Command, fresh_prefix: str) -> str:
+    """A journal made by the command."""
+    done = run("apply", stdin=SPECS.format(prefix=fresh_prefix))
+    assert done.exit_code == 0, done.stderr
+    return f"{fresh_prefix}orders"

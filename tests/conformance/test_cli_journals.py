@@ -8,43 +8,8 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from gazette_spark.cli.main import main
-from gazette_spark.testing.gazctl import BrokerHandle
-
-SPECS = """
-name: {prefix}
-children:
-  - name: {prefix}orders
-    replication: 1
-    labels: [{{name: app, value: shop}}]
-    fragment: {{length: 1048576, compression_codec: GZIP, stores: ["file:///"], refresh_interval: 1m0s}}
-"""
-
-
-class Command:
-    """``gazette-spark journals`` against one broker."""
-
-    def __init__(self, endpoint: str) -> None:
-        self._endpoint = endpoint
-
-    def __call__(self, *args: str, stdin: bytes | str | None = None) -> Result:
-        return CliRunner().invoke(main, ["journals", "--broker", self._endpoint, *args], input=stdin)
-
-
-@pytest.fixture
-def run(broker: BrokerHandle) -> Command:
-    """The command, with the broker's address."""
-    return Command(broker.endpoint)
-
-
-@pytest.fixture
-def orders(run: Command, fresh_prefix: str) -> str:
-    """A journal made by the command."""
-    done = run("apply", stdin=SPECS.format(prefix=fresh_prefix))
-    assert done.exit_code == 0, done.stderr
-    return f"{fresh_prefix}orders"
+from tests.conformance.command import SPECS, Command
 
 
 def test_apply_list_append_read_and_fragments_work_together(
@@ -59,7 +24,9 @@ def test_apply_list_append_read_and_fragments_work_together(
         "end": len(content),
         "sha1": hashlib.sha1(content).hexdigest(),
     }
-    (listed,) = json.loads(run("list", "-l", f"name={orders}", "--heads", "--format", "json").stdout)
+    (listed,) = map(
+        json.loads, run("list", "-l", f"name={orders}", "--heads", "-o", "jsonl").stdout.splitlines()
+    )
     assert (listed["name"], listed["codec"], listed["labels"]) == (orders, "GZIP", {"app": "shop"})
     assert listed["write_head"] == len(content)
     assert run("read", orders).stdout_bytes == content
@@ -67,7 +34,7 @@ def test_apply_list_append_read_and_fragments_work_together(
     target = tmp_path / "copy"
     assert run("read", orders, "-o", str(target)).exit_code == 0
     assert target.read_bytes() == content
-    fragments = json.loads(run("fragments", orders, "--format", "json").stdout)
+    fragments = [json.loads(line) for line in run("fragments", orders, "-o", "jsonl").stdout.splitlines()]
     assert (fragments[0]["begin"], fragments[-1]["end"]) == (0, len(content))
 
 
@@ -94,7 +61,7 @@ def test_a_dry_run_applies_nothing(run: Command, fresh_prefix: str) -> None:
     """The changes are shown, and the journal does not come to exist."""
     done = run("apply", "--dry-run", "--format", "json", stdin=SPECS.format(prefix=fresh_prefix))
     assert json.loads(done.stdout)["changes"] == [{"name": f"{fresh_prefix}orders", "change": "upsert"}]
-    assert json.loads(run("list", "-l", f"name={fresh_prefix}orders", "--format", "json").stdout) == []
+    assert run("list", "-l", f"name={fresh_prefix}orders", "-o", "jsonl").stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,11 @@ class Wire:
         response = self.apply(*map(upsert, specs))
         assert response.status == pb.OK
         for each in specs:
-            wait_for(lambda name=each.name: self._has_primary(name), f"primary of {each.name}")
+            self.wait_assigned(each.name)
+
+    def wait_assigned(self, name: str) -> None:
+        """Wait until a journal has a primary."""
+        wait_for(lambda: self._has_primary(name), f"primary of {name}")
 
     def _has_primary(self, name: str) -> bool:
         return [each.route.primary for each in self.list(selector(labels(("name", name))))] == [0]

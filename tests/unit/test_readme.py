@@ -30,7 +30,7 @@ def leaves(command: click.Command, path: str) -> list[str]:
 
 def test_the_table_of_commands_is_complete() -> None:
     """Every command has its line, and no line is about one that is gone."""
-    assert sorted(re.findall(r"^\| `(gazette-spark [\w ]+)`", README, re.MULTILINE)) == sorted(
+    assert sorted(re.findall(r"^\| `(gazette-spark [\w -]+)`", README, re.MULTILINE)) == sorted(
         leaves(main, "gazette-spark")
     )
 

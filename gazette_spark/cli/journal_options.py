@@ -1,0 +1,78 @@
+"""What the commands of ``gazette-spark journals`` have in common: whom to ask, about which journals."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gazette_spark.protocol import protocol_pb2 as pb
+
+if TYPE_CHECKING:
+    from gazette_spark.client import Client
+
+Decorated = TypeVar("Decorated", bound=Callable[..., object])
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Makes the client of a command."""
+
+    endpoint: str
+    timeout_s: float
+    environ: Mapping[str, str]
+
+    def __call__(self, **arguments: Any) -> Client:  # noqa: ANN401 - the client's own
+        """Return a client as the environment and the group's options describe it."""
+        from gazette_spark.client import Client, environment
+
+        with environment.errors():
+            found = environment.arguments({**self.environ, "BROKER_ADDRESS": self.endpoint})
+            return Client(**{**found, "timeout_s": self.timeout_s, **arguments})
+
+
+def make_connect(endpoint: str, timeout_s: float) -> Connect:
+    """Return what makes a command's client, from this process's environment."""
+    return Connect(endpoint, timeout_s, os.environ)
+
+
+def selector_option(*, required: bool) -> Callable[[Decorated], Decorated]:
+    """Return the option that says which journals a command is about."""
+    text = "Label selector, such as 'name=shop/orders', 'prefix=shop/' or 'app=shop'."
+    return click.option("--selector", "-l", required=required, default=None if required else "", help=text)
+
+
+def journal_argument(command: Decorated) -> Decorated:
+    """Let a command take one journal's name, or ``--selector`` for any number of them."""
+    argument = click.argument("journal", required=False)
+    return argument(selector_option(required=False)(command))
+
+
+def chosen_selector(journal: str | None, selector: str) -> str:
+    """Return the selector that name or selector stand for."""
+    if bool(journal) == bool(selector):
+        raise click.UsageError("say which journals: JOURNAL, or --selector")
+    return f"name={journal.partition(';')[0]}" if journal else selector
+
+
+def chosen_journals(client: Client, journal: str | None, selector: str) -> list[pb.JournalSpec]:
+    """Return the specs of the journals that are meant, ascending by name.
+
+    Raises:
+        JournalNotFoundError: there is no journal of that name.
+    """
+    wanted = chosen_selector(journal, selector)
+    if journal:
+        return [client.get_journal(journal).spec]
+    found = [each.spec for each in client.list_journals(wanted)]
+    if not found:
+        click.echo(f"no journals match {selector!r}", err=True)
+    return found
+
+
+def is_fully_suspended(spec: pb.JournalSpec) -> bool:
+    """Return whether a journal has neither content nor brokers."""
+    return spec.suspend.level == pb.JournalSpec.Suspend.FULL

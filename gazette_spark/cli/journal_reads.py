@@ -1,0 +1,334 @@
+"""``gazette-spark journals read`` and ``fragments``: what journals hold, and in which files."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
+
+import click
+
+from gazette_spark.cli.journal_options import (
+    Connect,
+    chosen_journals,
+    chosen_selector,
+    is_fully_suspended,
+    journal_argument,
+)
+from gazette_spark.cli.output import Printer, output_option
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.durations import parse_duration
+
+if TYPE_CHECKING:
+    from gazette_spark.client import Chunk, Client, ListedFragment, RetryReader
+
+
+class Sink:
+    """Where the bytes of all journals go, one journal at a time. Any thread may use it."""
+
+    def __init__(self, target: BinaryIO, output_format: str) -> None:
+        self._target = target
+        self._as_json = output_format == "json"
+        self._lock = threading.Lock()
+
+    def drain(self, reader: RetryReader) -> None:
+        """Write all that a reader brings. What was appended in one piece is written in one piece."""
+        holds = False
+        try:
+            for chunk in reader:
+                if not holds:
+                    self._lock.acquire()
+                    holds = True
+                self._target.write(_chunk_json(reader.journal, chunk) if self._as_json else chunk.content)
+                fragment = reader.reader.fragment
+                if fragment is None or chunk.end >= fragment.end:
+                    self._target.flush()
+                    self._lock.release()
+                    holds = False
+        finally:
+            if holds:
+                self._target.flush()
+                self._lock.release()
+
+
+def _chunk_json(journal: str, chunk: Chunk) -> bytes:
+    content = base64.b64encode(chunk.content).decode()
+    return json.dumps({"journal": journal, "offset": chunk.offset, "content": content}).encode() + b"\n"
+
+
+@click.command()
+@journal_argument
+@click.option("--offset", type=click.IntRange(min=-1), default=0, help="First byte; -1: the head.")
+@click.option("--end-offset", type=click.IntRange(min=0), default=0, help="Stop here; 0: the write head.")
+@click.option("--tail", is_flag=True, help="Begin at the write head, where --offsets has no other place.")
+@click.option("--block", "-b", is_flag=True, help="Wait for more, and for more journals, until interrupted.")
+@click.option(
+    "--offsets",
+    "offsets_path",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File of first offsets, JSON: journal to offset. Others begin at --offset.",
+)
+@click.option(
+    "--offsets-out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to write the next offsets to, at the end. If it is --offsets, that becomes FILE.previous.",
+)
+@click.option(
+    "--file-root",
+    type=click.Path(exists=True, file_okay=False),
+    help="Folder behind file:/// stores: their fragments are read there, past the broker.",
+)
+@click.option(
+    "--from", "begin_mod_time", type=int, default=0, metavar="UNIX", help="Skip what was stored before."
+)
+@click.option(
+    "--output", "-o", "target", type=click.File("wb"), default="-", help="File to write; '-' is stdout."
+)
+@click.option("--format", "output_format", type=click.Choice(["raw", "json"]), default="raw")
+@click.pass_obj
+def read(
+    connect: Connect,
+    *,
+    journal: str | None,
+    selector: str,
+    offset: int,
+    end_offset: int,
+    tail: bool,
+    block: bool,
+    offsets_path: Path | None,
+    offsets_out: Path | None,
+    file_root: str | None,
+    begin_mod_time: int,
+    target: BinaryIO,
+    output_format: str,
+) -> None:
+    """Write the bytes of JOURNAL, or of all that --selector matches, up to their write heads.
+
+    Journals are read one after the other; with --block all at once, and what was appended together stays
+    together. As json: a line for each chunk, with journal, offset and the bytes in base64.
+    """
+    wanted = chosen_selector(journal, selector)
+    offsets = load_offsets(offsets_path) if offsets_path else {}
+    if offsets_path is not None and offsets_path == offsets_out:
+        offsets_path.rename(f"{offsets_path}.previous")
+    sink = Sink(target, output_format)
+    with connect(fragment_root=file_root) as client:
+
+        def open_reader(name: str) -> RetryReader:
+            return client.read(
+                name,
+                offset=offsets.get(name, -1 if tail else offset),
+                end_offset=end_offset,
+                block=block,
+                begin_mod_time=begin_mod_time,
+            )
+
+        if block:
+            follow(client, wanted, Pumps(sink, open_reader, offsets))
+        else:
+            for spec in chosen_journals(client, journal, selector):
+                if not is_fully_suspended(spec):
+                    name = journal or spec.name
+                    drain(sink, open_reader(name), offsets)
+    if offsets_out is not None:
+        save_offsets(offsets, offsets_out)
+
+
+def drain(sink: Sink, reader: RetryReader, offsets: dict[str, int]) -> None:
+    """Read a journal to the end, note where that is, and tell of bytes that are gone."""
+    with reader:
+        try:
+            sink.drain(reader)
+        finally:
+            if reader.offset >= 0:
+                offsets[reader.journal] = reader.offset
+    for wanted, available in reader.jumps:
+        click.echo(f"{reader.journal}: bytes [{wanted}, {available}) are gone", err=True)
+
+
+class Pumps:
+    """A thread for each journal that is read. Started and ended by one thread."""
+
+    def __init__(
+        self, sink: Sink, open_reader: Callable[[str], RetryReader], offsets: dict[str, int]
+    ) -> None:
+        self.failure: BaseException | None = None
+        """Why one of them ended."""
+        self.on_failure: Callable[[], object] = lambda: None
+        """Called by the thread that fails."""
+        self._sink = sink
+        self._open_reader = open_reader
+        self._offsets = offsets
+        self._running: dict[str, tuple[RetryReader, threading.Thread]] = {}
+
+    def keep(self, names: set[str]) -> None:
+        """Read these journals and no others."""
+        for name in self._running.keys() - names:
+            self._end(name)
+        for name in sorted(names - self._running.keys()):
+            reader = self._open_reader(name)
+            thread = threading.Thread(target=self._pump, args=(reader,), name=f"read {name}", daemon=True)
+            self._running[name] = reader, thread
+            thread.start()
+
+    def _end(self, name: str) -> None:
+        reader, thread = self._running.pop(name)
+        reader.close()
+        thread.join(CLOSE_TIMEOUT_S)
+
+    def _pump(self, reader: RetryReader) -> None:
+        try:
+            drain(self._sink, reader, self._offsets)
+        except Exception as error:  # noqa: BLE001 - the main thread raises it
+            self.failure = self.failure or error
+            self.on_failure()
+
+
+CLOSE_TIMEOUT_S = 10.0
+"""Longest wait for a reader's thread once its reader is closed."""
+
+
+def follow(client: Client, selector: str, pumps: Pumps) -> None:
+    """Read the journals that match, as they come and go, until interrupted."""
+    from gazette_spark.client import WatchedList
+
+    with interrupted_by_signals(), suppress(KeyboardInterrupt), WatchedList(client, selector) as watched:
+        pumps.on_failure = watched.close
+        try:
+            for listing in watched.updates():
+                pumps.keep({each.spec.name for each in listing.journals if not is_fully_suspended(each.spec)})
+        finally:
+            pumps.keep(set())
+    if pumps.failure is not None:
+        raise pumps.failure
+
+
+@contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does."""
+
+    def end(_signal: int, _frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def load_offsets(path: Path) -> dict[str, int]:
+    """Return the offsets of a file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise click.ClickException(f"{path} is not JSON: {error}") from error
+    match found:
+        case dict() if all(type(value) is int and value >= -1 for value in found.values()):
+            return found
+    raise click.ClickException(f'{path} holds no offsets; an example is {{"a/journal": 1024}}')
+
+
+def save_offsets(offsets: dict[str, int], path: Path) -> None:
+    """Write the offsets to a file, which has them all or is not there."""
+    temporary = path.with_name(f"{path.name}.temp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(dict(sorted(offsets.items())), file)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+@click.command()
+@journal_argument
+@click.option("--from", "begin", type=int, default=0, metavar="UNIX", help="Stored at or after this time.")
+@click.option("--to", "end", type=int, default=0, metavar="UNIX", help="Stored by this time.")
+@click.option(
+    "--url-ttl", default="0s", metavar="DURATION", help="Ask for signed URLs, valid so long: 1m, 2h."
+)
+@output_option("table", "json", "jsonl", "proto")
+@click.pass_obj
+def fragments(
+    connect: Connect,
+    *,
+    journal: str | None,
+    selector: str,
+    begin: int,
+    end: int,
+    url_ttl: str,
+    printer: Printer,
+) -> None:
+    """List the fragments of JOURNAL, or of all that --selector matches.
+
+    Stored ones, and what brokers still hold unless --to is given. As json: a line each, as gazctl prints it.
+    """
+    ttl_s = parse_duration(url_ttl, "--url-ttl").ToNanoseconds() / 1e9
+    with connect() as client:
+        chosen_selector(journal, selector)
+        found = {
+            spec.name: client.list_fragments(
+                spec.name, begin_mod_time=begin, end_mod_time=end, signature_ttl_s=ttl_s or None
+            )
+            for spec in chosen_journals(client, journal, selector)
+            if not is_fully_suspended(spec)
+        }
+    match printer.format:
+        case "proto":
+            for each in found.values():
+                printer.message(fragments_message(each))
+        case "json":
+            for one in (one for each in found.values() for one in each):
+                click.echo(json.dumps(go_json(one), ensure_ascii=False))
+        case _:
+            columns = ["journal", "begin", "end", "bytes", "codec", "mod_time", "store", "sha1"]
+            rows = [fragment_row(one) for each in found.values() for one in each]
+            printer.rows(rows, columns + ["url"] * (ttl_s != 0))
+
+
+def fragments_message(listed: list[ListedFragment]) -> pb.FragmentsResponse:
+    """Return fragments as brokers send them."""
+    response = pb.FragmentsResponse()
+    for each in listed:
+        response.fragments.add(spec=each.fragment.to_pb(), signed_url=each.signed_url)
+    return response
+
+
+def go_json(listed: ListedFragment) -> dict[str, object]:
+    """Return a fragment as Go's encoder shows it: numbers for enums, and no zeros."""
+    spec = listed.fragment.to_pb()
+    fields: dict[str, object] = {
+        field.name: {part.name: number for part, number in spec.sum.ListFields()}
+        if field.name == "sum"
+        else value
+        for field, value in spec.ListFields()
+    }
+    fields.setdefault("sum", {})
+    return {"spec": fields, **({"signed_url": listed.signed_url} if listed.signed_url else {})}
+
+
+def fragment_row(listed: ListedFragment) -> dict[str, object]:
+    """Return one line of the list."""
+    fragment = listed.fragment
+    return {
+        "journal": fragment.journal,
+        "begin": fragment.begin,
+        "end": fragment.end,
+        "bytes": fragment.end - fragment.begin,
+        "codec": pb.CompressionCodec.Name(fragment.codec),
+        "mod_time": fragment.mod_time,
+        "store": fragment.backing_store or "(broker)",
+        "sha1": fragment.sum.hex(),
+        "url": listed.signed_url,
+    }

@@ -1,0 +1,202 @@
+"""``gazette-spark journals list``, ``apply`` and ``edit``: specs of journals, and their YAML."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from gazette_spark.cli.edit import edit_until_applied
+from gazette_spark.cli.journal_options import Connect, selector_option
+from gazette_spark.cli.output import Printer, Row, output_option
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journal_yaml import changes_of_journals
+from gazette_spark.protocol.journals import format_journal_yaml, parse_journal_yaml
+from gazette_spark.protocol.labels import values_of
+
+if TYPE_CHECKING:
+    from gazette_spark.client import Client, Listing
+
+NONE = "<none>"
+"""What a table shows where there is nothing; ``gazctl``'s word."""
+
+DEFAULT_COLUMNS = ("codec", "fragment_length", "stores", "primary", "labels")
+"""Shown if no column is asked for."""
+
+max_txn_size_option = click.option(
+    "--max-txn-size",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Most changes of a transaction; 0: all in one, which Etcd refuses above 128. Several transactions "
+    "are not one: some may be applied, others not.",
+)
+
+
+@click.command("list")
+@selector_option(required=False)
+@output_option("table", "yaml", "json", "jsonl", "proto")
+@click.option("--primary", "-p", is_flag=True, help="Column: the primary broker, <S> if suspended.")
+@click.option("--replicas", "-r", is_flag=True, help="Column: the other brokers.")
+@click.option("--rf", is_flag=True, help="Column: the replication factor asked for.")
+@click.option("--stores", is_flag=True, help="Column: the fragment stores.")
+@click.option("--label-columns", "-L", "labels", multiple=True, metavar="LABEL", help="Column: a label.")
+@click.option("--heads", is_flag=True, help="Column: the write head, asked of each journal.")
+@click.option("--watch", is_flag=True, help="Show the list again whenever it changes, until interrupted.")
+@click.pass_obj
+def list_journals(  # noqa: PLR0917 - click's
+    connect: Connect,
+    selector: str,
+    printer: Printer,
+    primary: bool,
+    replicas: bool,
+    rf: bool,
+    stores: bool,
+    labels: tuple[str, ...],
+    heads: bool,
+    watch: bool,
+) -> None:
+    """List journals, ascending by name.
+
+    As yaml: the tree that `apply` takes, with revisions. As json: one ListResponse, as gazctl prints it.
+    """
+    flags = {"rf": rf, "primary": primary, "replicas": replicas, "stores": stores}
+    columns = [name for name, wanted in flags.items() if wanted]
+    if not columns and not labels:
+        columns = list(DEFAULT_COLUMNS)
+    columns = ["name", *["write_head"] * heads, *columns]
+    with connect() as client:
+        if not watch:
+            show_listing(client, client.list_all_journals(selector), printer, columns, labels)
+            return
+        show_updates(client, selector, printer, columns, labels)
+
+
+def show_updates(
+    client: Client, selector: str, printer: Printer, columns: Sequence[str], labels: Sequence[str]
+) -> None:
+    """Show the list again whenever it changes, until interrupted."""
+    from gazette_spark.client import WatchedList
+
+    separator = {"table": "", "yaml": "---"}.get(printer.format)
+    with WatchedList(client, selector) as watched:
+        try:
+            for at, listing in enumerate(watched.updates()):
+                if at and separator is not None:
+                    click.echo(separator)
+                show_listing(client, listing, printer, columns, labels)
+        except KeyboardInterrupt:
+            return
+
+
+def show_listing(
+    client: Client, listing: Listing, printer: Printer, columns: Sequence[str], labels: Sequence[str]
+) -> None:
+    """Show one list."""
+    match printer.format:
+        case "yaml":
+            changes = changes_of_journals(listing.journals)
+            click.echo(format_journal_yaml(changes) if changes else "{}\n", nl=False)
+        case "json" | "proto":
+            printer.message(listing.to_pb())
+        case _:
+            heads = client.write_heads(listing.names) if "write_head" in columns else {}
+            rows = [journal_row(each, heads.get(each.spec.name)) for each in listing.journals]
+            if printer.format == "table":
+                rows = [
+                    table_row(row, each.spec, labels)
+                    for row, each in zip(rows, listing.journals, strict=True)
+                ]
+            printer.rows(rows, [*columns, *labels])
+
+
+def journal_row(journal: pb.ListResponse.Journal, write_head: int | None = None) -> dict[str, object]:
+    """Return one line of the list."""
+    spec, route = journal.spec, journal.route
+    members = [member.suffix for member in route.members]
+    primary = members.pop(route.primary) if 0 <= route.primary < len(members) else None
+    labels: dict[str, object] = {}
+    for label in spec.labels.labels:
+        values = values_of(spec.labels, label.name)
+        labels[label.name] = values[0] if len(values) == 1 else values
+    row: dict[str, object] = {
+        "name": spec.name,
+        "codec": pb.CompressionCodec.Name(spec.fragment.compression_codec),
+        "fragment_length": spec.fragment.length,
+        "stores": list(spec.fragment.stores),
+        "primary": primary,
+        "replicas": members,
+        "labels": labels,
+        "rf": spec.replication,
+        "suspended": pb.JournalSpec.Suspend.Level.Name(spec.suspend.level),
+        "mod_revision": journal.mod_revision,
+        "create_revision": journal.create_revision,
+    }
+    return row if write_head is None else row | {"write_head": write_head}
+
+
+def table_row(row: Row, spec: pb.JournalSpec, labels: Sequence[str]) -> dict[str, object]:
+    """Return a line as a table shows it: with words for what is not there, and a column for each label."""
+    suspended = spec.suspend.level != pb.JournalSpec.Suspend.NONE
+    columns: dict[str, object] = {name: values_of(spec.labels, name) or NONE for name in labels}
+    shown = {**row, "primary": f"{row['primary'] or NONE}{' <S>' if suspended else ''}"}
+    return {**shown, "stores": row["stores"] or NONE, **columns}
+
+
+@click.command("apply")
+@click.option("--specs", "-f", type=click.File("r"), default="-", help="YAML of journals; '-' is stdin.")
+@click.option("--dry-run", is_flag=True, help="Check the specs and say what would be done.")
+@max_txn_size_option
+@output_option("table", "json", "proto")
+@click.pass_obj
+def apply_specs(connect: Connect, specs: TextIO, dry_run: bool, max_txn_size: int, printer: Printer) -> None:
+    """Create, change or delete journals as a YAML file says.
+
+    A spec without a revision creates its journal and fails if it exists; revision -1 overwrites. All of
+    the file is applied, or nothing, unless --max-txn-size cuts it. As proto: the ApplyRequest.
+    """
+    changes = parse_journal_yaml(specs.read())
+    revision = 0
+    if not dry_run:
+        with connect() as client:
+            revision = client.apply_in_batches(changes, max_txn_size)
+    rows = [
+        {"name": change.delete or change.upsert.name, "change": "delete" if change.delete else "upsert"}
+        for change in changes
+    ]
+    match printer.format:
+        case "proto":
+            printer.message(pb.ApplyRequest(changes=changes))
+        case "json":
+            click.echo(json.dumps({"dry_run": dry_run, "revision": revision, "changes": rows}, indent=2))
+        case _:
+            printer.rows(rows, ["name", "change"])
+            click.echo(
+                "dry run: nothing was applied" if dry_run else f"applied at revision {revision}", err=True
+            )
+
+
+@click.command()
+@selector_option(required=True)
+@max_txn_size_option
+@click.pass_obj
+def edit(connect: Connect, selector: str, max_txn_size: int) -> None:
+    """Edit journals' specs as YAML in an editor, and apply what it leaves.
+
+    The editor is GAZ_EDITOR's or EDITOR's, else vi. It opens again on what cannot be parsed. Leaving the text
+    as it is, or empty, cancels. Specs that somebody else changed meanwhile are not overwritten.
+    """
+    with connect() as client:
+        found = client.list_journals(selector)
+        if not found:
+            raise click.ClickException(f"no journals match {selector!r}")
+        edited = edit_until_applied(
+            format_journal_yaml(changes_of_journals(found)),
+            parse=parse_journal_yaml,
+            apply=lambda text: client.apply_in_batches(parse_journal_yaml(text), max_txn_size),
+        )
+    click.echo(
+        "cancelled: nothing was applied" if edited is None else f"applied at revision {edited}", err=True
+    )

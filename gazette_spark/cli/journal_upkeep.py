@@ -1,0 +1,155 @@
+"""``gazette-spark journals`` for operators: ``prune``, ``suspend``, ``reset-head``, ``store-health``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gazette_spark.cli.journal_options import Connect, chosen_journals, is_fully_suspended, selector_option
+from gazette_spark.cli.output import Printer, output_option
+from gazette_spark.errors import GazetteError
+from gazette_spark.protocol import protocol_pb2 as pb
+
+if TYPE_CHECKING:
+    from gazette_spark.client import Client
+
+
+@click.command()
+@selector_option(required=True)
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
+@click.option(
+    "--file-root",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=None,
+    help="Folder behind file:/// stores, as the broker has it; needed to delete.",
+)
+@output_option("table", "json", "jsonl")
+@click.pass_obj
+def prune(connect: Connect, selector: str, dry_run: bool, file_root: Path | None, printer: Printer) -> None:
+    """Delete stored fragments that are older than their journal's retention.
+
+    Journals without a retention keep all. Of fragments that cover the same bytes only the largest is seen, so
+    a later prune may find more. Only file:// stores are pruned: others have rules of their own for this.
+    """
+    if not dry_run and file_root is None:
+        raise click.UsageError("say where the files are, by --file-root, or --dry-run")
+    rows: list[dict[str, object]] = []
+    with connect() as client:
+        for spec in chosen_journals(client, None, selector):
+            rows += prune_journal(client, spec, None if dry_run else file_root)
+    printer.rows(rows, ["journal", "begin", "end", "bytes", "mod_time", "done", "file"])
+    if failed := [row for row in rows if row["problem"]]:
+        problem = f"{failed[0]['problem']}"
+        raise click.ClickException(f"{len(failed)} fragments were not removed; the first: {problem}")
+
+
+def prune_journal(
+    client: Client, spec: pb.JournalSpec, file_root: Path | None
+) -> Iterator[dict[str, object]]:
+    """Delete the aged fragments of a journal, or with no root only look; yield a line for each."""
+    from gazette_spark.client import upkeep
+
+    if is_fully_suspended(spec):
+        return
+    for each in upkeep.find_aged(client, spec, now=time.time()):
+        done, problem = "would remove", ""
+        try:
+            if file_root is not None:
+                done = "removed" if upkeep.remove_fragment(each, file_root) else "was gone"
+        except GazetteError as error:
+            done, problem = "kept", str(error)
+        fragment = each.fragment
+        yield {
+            "journal": spec.name,
+            "begin": fragment.begin,
+            "end": fragment.end,
+            "bytes": fragment.length,
+            "mod_time": fragment.mod_time,
+            "done": done,
+            "file": each.url,
+            "problem": problem,
+        }
+
+
+@click.command()
+@selector_option(required=True)
+@click.option(
+    "--force", "-f", is_flag=True, help="Store what is not stored yet, so that it can be suspended."
+)
+@output_option("table", "json", "jsonl")
+@click.pass_obj
+def suspend(connect: Connect, selector: str, force: bool, printer: Printer) -> None:
+    """Suspend idle journals, so that they need fewer brokers; the next append resumes them.
+
+    Empty journals are suspended fully, others partially once all they hold is stored. With --force, a second
+    call may be needed after the fragments have been stored.
+    """
+
+    def one(client: Client, name: str) -> str:
+        from gazette_spark.client import upkeep
+
+        return "suspended" if upkeep.suspend_journal(client, name, force=force) else "left as it is"
+
+    for_each(connect, selector, one, printer)
+
+
+@click.command("reset-head")
+@selector_option(required=True)
+@output_option("table", "json", "jsonl")
+@click.pass_obj
+def reset_head(connect: Connect, selector: str, printer: Printer) -> None:
+    """Move write heads to the end of what is stored, after brokers have lost bytes.
+
+    For journals whose appends fail with INDEX_HAS_GREATER_OFFSET. Wait until all that can be stored is: what
+    is stored later would have offsets that were given again. Harmless for journals that are well.
+    """
+
+    def one(client: Client, name: str) -> str:
+        from gazette_spark.client import upkeep
+
+        head = upkeep.reset_head(client, name)
+        return "raced by an append" if head is None else f"head at {head}"
+
+    for_each(connect, selector, one, printer)
+
+
+def for_each(connect: Connect, selector: str, work: Callable[[Client, str], str], printer: Printer) -> None:
+    """Do something to each journal that is not fully suspended, whether or not it fails for others."""
+    rows: list[dict[str, object]] = []
+    problems: list[str] = []
+    with connect() as client:
+        for spec in chosen_journals(client, None, selector):
+            try:
+                done = "suspended fully: skipped" if is_fully_suspended(spec) else work(client, spec.name)
+            except GazetteError as error:
+                done = "failed"
+                problems.append(" ".join(str(error).split()))
+            rows.append({"journal": spec.name, "done": done})
+    printer.rows(rows, ["journal", "done"])
+    if problems:
+        raise click.ClickException("; ".join(problems))
+
+
+@click.command("store-health")
+@click.argument("store")
+@click.option(
+    "--check-delete-prefix",
+    default=None,
+    metavar="PATH",
+    help="Also delete, below this path of the store; it ends in '/', and '' is the store's top.",
+)
+@click.pass_obj
+def store_health(connect: Connect, store: str, check_delete_prefix: str | None) -> None:
+    """Have the broker try the fragment store STORE, e.g. s3://bucket/prefix/.
+
+    Exit code 1: it is not healthy, or could not be tried.
+    """
+    with connect() as client:
+        health = client.store_health(store, check_delete_prefix=check_delete_prefix)
+    if not health.is_healthy:
+        raise click.ClickException(f"fragment store {store} is unhealthy: {' '.join(health.problem.split())}")
+    click.echo(f"fragment store {store} is healthy")

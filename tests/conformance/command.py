@@ -1,0 +1,69 @@
+"""``gazette-spark journals`` as tests run it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from gazette_spark.cli.main import main
+
+TIMEOUT_S = 60.0
+
+SPECS = """
+name: {prefix}
+children:
+  - name: {prefix}orders
+    replication: 1
+    labels: [{{name: app, value: shop}}]
+    fragment: {{length: 1048576, compression_codec: GZIP, stores: ["file:///"], refresh_interval: 1m0s}}
+"""
+"""A journal to be created."""
+
+
+class Command:
+    """``gazette-spark journals`` against one broker."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+
+    def __call__(self, *args: str, stdin: bytes | str | None = None, **environ: str) -> Result:
+        """Run it in this process."""
+        arguments = ["journals", "--broker", self._endpoint, *args]
+        return CliRunner(env=environ).invoke(main, arguments, input=stdin)
+
+    def done(self, *args: str, stdin: bytes | str | None = None, **environ: str) -> str:
+        """Run it, and return what it printed; it must succeed."""
+        result = self(*args, stdin=stdin, **environ)
+        assert result.exit_code == 0, result.stderr
+        return result.stdout
+
+    @contextmanager
+    def running(self, *args: str) -> Iterator[subprocess.Popen[str]]:
+        """Run one that does not end by itself, as a process of its own with a pipe for its output."""
+        command = [sys.executable, "-m", "gazette_spark.cli", "journals", "--broker", self._endpoint, *args]
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate(timeout=TIMEOUT_S)
+
+
+def end_by_signal(process: subprocess.Popen[str], number: int = signal.SIGINT) -> tuple[int, str, str]:
+    """Ask a running command to end, and return its exit code and what it had left to print."""
+    process.send_signal(number)
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    return process.returncode, out, err

@@ -1,0 +1,265 @@
+"""Lists, YAML and fragments of ``gazette-spark`` and ``gazctl`` are interchangeable, on either broker."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from google.protobuf import text_format
+
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.testing.brokers import BrokerHandle
+from tests.conformance.command import Command, end_by_signal
+from tests.conformance.wire import Wire, delete, labels, selector, spec, upsert
+
+TREE = """
+name: {prefix}
+replication: 1
+labels: [{{name: app, value: shop}}]
+fragment:
+  length: 1048576
+  compression_codec: SNAPPY
+  stores: ["file:///"]
+  refresh_interval: 1s
+  retention: 720h
+  path_postfix_template: date={{{{ .Spool.FirstAppendTime.Format "2006-01-02" }}}}
+children:
+- name: {prefix}clicks/
+  fragment: {{flush_interval: 1h}}
+  children:
+  - name: {prefix}clicks/000
+    comment: the first one
+  - name: {prefix}clicks/001
+    labels: [{{name: app, value: test}}, {{name: content-type, value: application/x-ndjson}}]
+- name: {prefix}orders
+  flags: O_RDWR
+  max_append_rate: 1073741824
+"""
+
+
+@pytest.fixture
+def tree(run: Command, wire: Wire, fresh_prefix: str) -> str:
+    """Three journals that have brokers, made by ``gazette-spark journals apply``; their prefix."""
+    text = run.done("apply", "-o", "json", stdin=TREE.format(prefix=fresh_prefix))
+    for change in json.loads(text)["changes"]:
+        wire.wait_assigned(change["name"])
+    return fresh_prefix
+
+
+def test_json_is_what_gazctl_prints(broker: BrokerHandle, run: Command, tree: str) -> None:
+    """``list -o json`` of both is the same document."""
+    ours = json.loads(run.done("list", "-l", f"prefix={tree}", "-o", "json"))
+    theirs = json.loads(broker.gazctl("journals", "list", "-l", f"prefix={tree}", "-o", "json"))
+    for listed in (*ours["journals"], *theirs["journals"]):
+        # What is not there is null to one and left out by the other.
+        listed["spec"].pop("suspend", None)
+    assert ours["journals"] == theirs["journals"]
+    assert ours["status"] == theirs["status"] == "OK"
+
+
+def test_proto_is_what_gazctl_prints(broker: BrokerHandle, run: Command, tree: str) -> None:
+    """``list -o proto`` of both is the same message."""
+    ours, theirs = (
+        text_format.Parse(text, pb.ListResponse())
+        for text in (
+            run.done("list", "-l", f"prefix={tree}", "-o", "proto"),
+            broker.gazctl("journals", "list", "-l", f"prefix={tree}", "-o", "proto"),
+        )
+    )
+    for each in theirs.journals:
+        complete(each.spec)
+    assert list(ours.journals) == list(theirs.journals)
+
+
+def test_yaml_is_what_gazctl_prints(broker: BrokerHandle, run: Command, tree: str) -> None:
+    """``list -o yaml`` of both is the same tree, revisions included."""
+    ours = yaml.safe_load(run.done("list", "-l", f"prefix={tree}", "-o", "yaml"))
+    theirs = yaml.safe_load(broker.gazctl("journals", "list", "-l", f"prefix={tree}", "-o", "yaml"))
+    assert ours == theirs
+
+
+def complete(spec: pb.JournalSpec) -> None:
+    """Put the empty messages into a spec that gazctl's text leaves out."""
+    spec.labels.SetInParent()
+    for duration in ("refresh_interval", "retention", "flush_interval"):
+        getattr(spec.fragment, duration).SetInParent()
+
+
+@pytest.mark.parametrize("writer", ["gazctl", "gazette-spark"])
+@pytest.mark.parametrize("reader", ["gazctl", "gazette-spark"])
+def test_edited_yaml_applies(
+    *, broker: BrokerHandle, run: Command, tree: str, wire: Wire, writer: str, reader: str
+) -> None:
+    """What either lists is applied by either after an edit, once: then its revisions are old."""
+    select = ["journals", "list", "-l", f"prefix={tree}", "-o", "yaml"]
+    text = broker.gazctl(*select) if writer == "gazctl" else run.done(*select[1:])
+    edited = text.replace("1048576", "2097152")
+    assert edited != text
+    if reader == "gazctl":
+        broker.gazctl("journals", "apply", "--specs", "-", input=edited)
+    else:
+        run.done("apply", stdin=edited)
+    found = wire.list(selector(labels(("prefix", tree))))
+    assert [each.spec.fragment.length for each in found] == [2097152] * 3
+    assert [each.spec.fragment.flush_interval.seconds for each in found] == [3600, 3600, 0]
+    again = run("apply", stdin=edited)
+    assert again.exit_code == 1
+    assert "ETCD_TRANSACTION_FAILED" in again.stderr
+
+
+def test_the_yaml_of_nothing(run: Command, fresh_prefix: str) -> None:
+    """It is an empty tree, as gazctl's is."""
+    assert run.done("list", "-l", f"prefix={fresh_prefix}", "-o", "yaml") == "{}\n"
+
+
+def test_suspension_survives_an_edit(run: Command, wire: Wire, journal: str) -> None:
+    """The tree carries a journal's suspension, so that applying it does not end that."""
+    suspended = spec(journal)
+    suspended.suspend.level, suspended.suspend.offset = pb.JournalSpec.Suspend.FULL, 77
+    wire.apply(upsert(suspended, -1))
+    text = run.done("list", "-l", f"name={journal}", "-o", "yaml")
+    run.done("apply", stdin=re.sub("length: [0-9]+", "length: 4096", text))
+    (found,) = wire.list(selector(labels(("name", journal))))
+    assert found.spec.fragment.length == 4096
+    assert (found.spec.suspend.level, found.spec.suspend.offset) == (pb.JournalSpec.Suspend.FULL, 77)
+
+
+def test_columns(run: Command, tree: str) -> None:
+    """A table has the columns asked for, and words for what is not there."""
+    text = run.done(
+        "list", "-l", f"prefix={tree}", "--rf", "-p", "-r", "--stores", "-L", "app", "-L", "content-type"
+    )
+    heading, first, second, third = (line.split() for line in text.splitlines())
+    assert heading == ["NAME", "RF", "PRIMARY", "REPLICAS", "STORES", "APP", "CONTENT-TYPE"]
+    assert (first[0], first[1], first[3:]) == (f"{tree}clicks/000", "1", ["file:///", "shop", "<none>"])
+    assert second[4:] == ["test", "application/x-ndjson"]
+    assert third[0] == f"{tree}orders"
+
+
+def test_a_suspended_primary_is_marked(run: Command, wire: Wire, journal: str) -> None:
+    """As gazctl does."""
+    suspended = spec(journal)
+    suspended.suspend.level = pb.JournalSpec.Suspend.FULL
+    wire.apply(upsert(suspended, -1))
+    assert "<S>" in run.done("list", "-l", f"name={journal}", "--primary")
+
+
+def test_watch(run: Command, wire: Wire, journal: str) -> None:
+    """Each change is another line; the interrupted command has succeeded."""
+    with run.running("list", "-l", f"name={journal}", "--watch", "-o", "jsonl") as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["fragment_length"] == 1 << 24
+        wire.apply(upsert(spec(journal, length=1 << 20), -1))
+        assert json.loads(process.stdout.readline())["fragment_length"] == 1 << 20
+        wire.apply(delete(journal, -1))
+        code, out, err = end_by_signal(process)
+        assert (code, out, err) == (0, "", "")
+
+
+def test_fragments_are_what_gazctl_prints(broker: BrokerHandle, run: Command, tree: str, wire: Wire) -> None:
+    """``fragments -o json`` of both are the same lines, with the same URLs, stored or not."""
+    for name in (f"{tree}clicks/000", f"{tree}orders"):
+        wire.append(name, b"first")
+        wire.append(name, b"second")
+        wire.wait_persisted(name, 1)
+    chosen = ["journals", "fragments", "-l", f"prefix={tree}", "-o"]
+
+    def lines(text: str) -> list[object]:
+        return [json.loads(line) for line in text.splitlines()]
+
+    ours = lines(run.done(*chosen[1:], "json", "--url-ttl", "1m"))
+    assert ours == lines(broker.gazctl(*chosen, "json", "--url-ttl", "1m"))
+    assert len(ours) == 4
+    assert lines(run.done(*chosen[1:], "json")) == lines(broker.gazctl(*chosen, "json"))
+    rows = lines(run.done(*chosen[1:], "jsonl"))
+    assert [row["begin"] for row in rows] == [0, 5, 0, 5]  # type: ignore[index]
+    heading = run.done(*chosen[1:], "table").splitlines()[0]
+    assert heading.split()[:4] == ["JOURNAL", "BEGIN", "END", "BYTES"]
+    assert "compression_codec: SNAPPY" in run.done(*chosen[1:], "proto")
+
+
+def editor(folder: Path, *scripts: str) -> str:
+    """Make an editor that runs a ``sed`` script on the file it is given, the next one at each call."""
+    program, calls = folder / "editor", folder / "calls"
+    cases = "".join(f"  {number}) sed -i -e '{each}' \"$1\" ;;\n" for number, each in enumerate(scripts))
+    program.write_text(
+        f'#!/bin/sh\ncp "$1" "{folder}/seen-$(cat {calls})"\ncase $(cat {calls}) in\n{cases}esac\n'
+        f"echo $(($(cat {calls}) + 1)) > {calls}\n"
+    )
+    program.chmod(0o755)
+    calls.write_text("0\n")
+    return str(program)
+
+
+def test_edit(run: Command, wire: Wire, journal: str, tmp_path: Path) -> None:
+    """An edited spec is applied."""
+    run.done("edit", "-l", f"name={journal}", GAZ_EDITOR=editor(tmp_path, "s/length: .*/length: 4096/"))
+    (found,) = wire.list(selector(labels(("name", journal))))
+    assert found.spec.fragment.length == 4096
+
+
+def test_edit_again_after_a_refusal(run: Command, wire: Wire, journal: str, tmp_path: Path) -> None:
+    """A spec that does not validate is edited again, under the text of what is wrong with it."""
+    edit = editor(tmp_path, "s/length: .*/length: 5/", "s/length: .*/length: 4096/")
+    run.done("edit", "-l", f"name={journal}", EDITOR=edit, GAZ_EDITOR="")
+    assert "#⚠ journals.Fragment.Length" in (tmp_path / "seen-1").read_text()
+    (found,) = wire.list(selector(labels(("name", journal))))
+    assert found.spec.fragment.length == 4096
+
+
+def test_edit_of_nothing(run: Command, wire: Wire, journal: str, tmp_path: Path) -> None:
+    """An editor that changes nothing leaves the journal at its revision."""
+    chosen = selector(labels(("name", journal)))
+    before = wire.list(chosen)[0].mod_revision
+    done = run("edit", "-l", f"name={journal}", GAZ_EDITOR=editor(tmp_path, ""))
+    assert (done.exit_code, done.stderr) == (0, "cancelled: nothing was applied\n")
+    assert wire.list(chosen)[0].mod_revision == before
+
+
+def test_an_edit_that_lost_a_race_is_kept(run: Command, wire: Wire, journal: str, tmp_path: Path) -> None:
+    """What somebody else changed is not overwritten, and the user's text is not lost."""
+    other = tmp_path / "other.yaml"
+    other.write_text(run.done("list", "-l", f"name={journal}", "-o", "yaml"))
+    edit = editor(tmp_path, "s/length: .*/length: 4096/; s/^revision: .*/revision: 1/")
+    done = run("edit", "-l", f"name={journal}", GAZ_EDITOR=edit)
+    assert done.exit_code == 1
+    assert "ETCD_TRANSACTION_FAILED" in done.stderr
+    kept = re.search(r"kept in (.*)", done.stderr)
+    assert kept is not None
+    text = Path(kept[1])
+    assert "length: 4096" in text.read_text()
+    text.unlink()
+
+
+def test_an_editor_that_fails(run: Command, journal: str) -> None:
+    """Nothing is applied."""
+    done = run("edit", "-l", f"name={journal}", GAZ_EDITOR="false")
+    assert done.exit_code == 1
+    assert "'false' ended with exit code 1" in done.stderr
+
+
+def test_apply_in_batches(run: Command, wire: Wire, fresh_prefix: str) -> None:
+    """``--max-txn-size`` applies a tree in several transactions."""
+    children = "".join(f"- name: {fresh_prefix}{number}\n" for number in range(5))
+    tree = (
+        f"name: {fresh_prefix}\nreplication: 1\nfragment:\n  length: 1048576\n  compression_codec: NONE\n"
+        f"  stores: ['file:///']\n  refresh_interval: 1s\nchildren:\n{children}"
+    )
+    assert "upsert" in run.done("apply", "--max-txn-size", "2", stdin=tree)
+    found = wire.list(selector(labels(("prefix", fresh_prefix))))
+    assert len({each.mod_revision for each in found}) == 3
+
+
+def test_a_dry_run_shows_the_request(broker: BrokerHandle, run: Command, fresh_prefix: str) -> None:
+    """As proto it is the message that gazctl shows."""
+    tree = TREE.format(prefix=fresh_prefix)
+    ours = text_format.Parse(run.done("apply", "--dry-run", "-o", "proto", stdin=tree), pb.ApplyRequest())
+    theirs = text_format.Parse(
+        broker.gazctl("journals", "apply", "--dry-run", "--specs", "-", input=tree), pb.ApplyRequest()
+    )
+    for change in theirs.changes:
+        complete(change.upsert)
+    assert ours == theirs
