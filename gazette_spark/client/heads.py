@@ -35,7 +35,7 @@ class HeadCall:
         with self._connection.errors():
             for answer in self._answers:
                 message = message or answer
-        if message is not None:
+        if message is not None and message.HasField("header"):
             self._connection.observe(self.journal, message.header)
         if message is None:
             problem = f"journal {self.journal!r}: the stream ended with no answer"
