@@ -5,7 +5,8 @@ What it promises:
 * The Journal service over gRPC as Gazette's own brokers serve it - List, Apply, Read, Append,
   ListFragments, FragmentStoreHealth - so that ``gazctl`` and every Gazette client work against it.
 * What it answered stays: specs, revisions, registers, write heads and the bytes not yet in a fragment
-  file survive the end of the process, SIGKILL included. A power cut is survived with ``fsync=True``.
+  file survive the end of the process, SIGKILL included, and a power cut - the latter unless
+  ``fsync=False``, which is for tests that make many small appends.
 * Fragment files under the root have Gazette's names and codecs; a Gazette broker given the same root
   lists and reads them, and the other way round.
 * One broker at a time uses a root; a second one is refused.
@@ -122,7 +123,7 @@ class EmbeddedBroker:
         max_append_rate: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
         threads: int = THREADS,
-        fsync: bool = False,
+        fsync: bool = True,
         auth_keys: str | KeySet | None = None,
         tls: ServerTls | None = None,
         gateway_port: int | None = None,
@@ -144,7 +145,8 @@ class EmbeddedBroker:
                 it to the spec. As Gazette's, it is none for a journal without a rate of its own.
             chunk_bytes: most content in one message of a read.
             threads: most threads serving calls; reads and watches use all but 64 of them, or half.
-            fsync: force every append to the disk before it is answered.
+            fsync: force every append to the disk before it is answered. Without, a power cut may take the
+                last ones; the end of the process takes none either way.
             auth_keys: keys that bearer tokens have to verify against, as ``BROKER_AUTH_KEYS`` has them;
                 None allows every call everything.
             tls: certificate to serve by, gRPC and HTTP; None is plain text.

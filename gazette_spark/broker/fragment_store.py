@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
+from gazette_spark.broker.durable import make_directories, sync_directory
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol.fragments import Fragment, parse_content_path
 
@@ -72,12 +73,14 @@ class FragmentStore:
     def put(self, fragment: Fragment, blocks: Iterable[bytes], *, fsync: bool) -> Fragment:
         """Write the fragment's file, whole or not at all, and return it as stored."""
         path = self.path(fragment)
-        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        make_directories(path.parent, mode=0o750, fsync=fsync)
         if not path.exists():
             partial = path.parent / f".partial-{path.name[:150]}{secrets.token_hex(8)}"
             try:
                 _write(partial, blocks, fsync=fsync)
                 partial.rename(path)
+                if fsync:
+                    sync_directory(path.parent)  # The spool is deleted next.
             finally:
                 partial.unlink(missing_ok=True)
         return replace(fragment, backing_store=self.url, mod_time=_mod_time(path.stat()))

@@ -5,9 +5,10 @@ A spool is two files: ``NNNNNNNN.data`` with the journal's bytes, and ``NNNNNNNN
 commit writes one record to the log; only then is the append answered. What lies past the last whole
 record - a staged append, a torn record - is cut off when the spool is next opened.
 
-Both files live in the page cache once written, so a killed process loses nothing. A power cut may take
-the last seconds unless ``fsync`` is set; what is left still ends at a commit, for each record carries
-the SHA-1 of all bytes before it.
+Both files live in the page cache once written, so a killed process loses nothing. With ``fsync`` a commit
+is on the disk before it is answered, and a power cut loses nothing either: first the data, then the names
+of the files if they are new, then the record. Without, a power cut may take the last seconds; what is
+left still ends at a commit, for each record carries the SHA-1 of all bytes before it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from gazette_spark.broker import commit_log
 from gazette_spark.broker.commit_log import CommitRecord, Registers, SpoolHeader
+from gazette_spark.broker.durable import make_directories, sync_directory
 from gazette_spark.protocol.fragments import Fragment
 
 _log = logging.getLogger(__name__)
@@ -69,6 +71,8 @@ class Spool:
         self._data: SpoolData | None = None
         self._log_fd: int | None = None
         self._log_bytes = 0
+        self._names_are_synced = True
+        """Whether the directory is known to hold both files after a power cut."""
 
     def __repr__(self) -> str:
         return f"Spool({self.header.journal!r}, [{self.begin}, {self.end}), {self.stem.name})"
@@ -117,6 +121,7 @@ class Spool:
         self.write_header()
         if self._fsync:
             os.fdatasync(self.data().fd)
+        self._sync_names()
         self._append_to_log(commit_log.encode_commit(record))
         self._apply(record)
         self._sum = self._staged_sum.copy()
@@ -127,22 +132,30 @@ class Spool:
             return
         path = self.stem.with_suffix(".log")
         if not path.exists():
-            self.stem.parent.mkdir(parents=True, exist_ok=True)
+            make_directories(self.stem.parent, fsync=self._fsync)
             partial = path.with_suffix(".log.partial")
             partial.write_bytes(commit_log.encode_header(self.header))
             if self._fsync:
                 _sync(partial)
             partial.rename(path)
-            if self._fsync:
-                _sync(path.parent)
+            self._names_are_synced = False
+            self._sync_names()
         self._log_fd = os.open(path, os.O_RDWR | os.O_APPEND)
         self._log_bytes = os.fstat(self._log_fd).st_size
+
+    def _sync_names(self) -> None:
+        if self._fsync and not self._names_are_synced:
+            sync_directory(self.stem.parent)
+            self._names_are_synced = True
 
     def data(self) -> SpoolData:
         """Return the data file, opened if it was not."""
         if self._data is None:
-            self.stem.parent.mkdir(parents=True, exist_ok=True)
-            self._data = SpoolData(self.stem.with_suffix(".data"))
+            make_directories(self.stem.parent, fsync=self._fsync)
+            path = self.stem.with_suffix(".data")
+            if not path.exists():
+                self._names_are_synced = False
+            self._data = SpoolData(path)
         return self._data
 
     def blocks(self) -> Iterator[bytes]:

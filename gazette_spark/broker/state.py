@@ -17,6 +17,7 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from gazette_spark.broker.durable import sync_directory
 from gazette_spark.broker.fragment_store import STATE_DIRECTORY
 from gazette_spark.errors import BrokerRootError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -169,6 +170,8 @@ class StateDirectory:
                 file.flush()
                 os.fsync(file.fileno())
         partial.rename(self.path / "state.json")
+        if fsync:
+            sync_directory(self.path)
 
     def close(self) -> None:
         """Let other brokers have the root. Closing twice does nothing."""

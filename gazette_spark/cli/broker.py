@@ -25,7 +25,12 @@ def broker() -> None:
 @click.option(
     "--pulse-interval", default=60.0, show_default=True, help="Seconds between looks at idle journals."
 )
-@click.option("--fsync", is_flag=True, help="Survive power cuts, not only the end of the process.")
+@click.option(
+    "--fsync/--no-fsync",
+    default=True,
+    show_default=True,
+    help="Survive power cuts, not only the end of the process.",
+)
 @click.option(
     "--auth-keys",
     envvar="BROKER_AUTH_KEYS",

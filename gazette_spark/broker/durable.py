@@ -1,0 +1,31 @@
+"""Make files and directories that a power cut does not take back.
+
+A file's own sync keeps its bytes; that its name is found again is up to the directory, which has to be
+synced as well - and so up to one that was there before.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def sync_directory(path: Path) -> None:
+    """Force a directory's entries to the disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_directories(path: Path, *, mode: int = 0o777, fsync: bool) -> None:
+    """Make a directory and those above it, where they do not exist."""
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for directory in reversed(missing):
+        directory.mkdir(mode=mode, exist_ok=True)
+        if fsync:
+            sync_directory(directory.parent)
