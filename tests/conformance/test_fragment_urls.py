@@ -1,4 +1,4 @@
-"""Shows that clients read stored fragments at signed URLs of the embedded broker."""
+"""Shows that clients read stored fragments at signed URLs of the embedded signing."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ CODECS = [pb.NONE, pb.GZIP, pb.ZSTANDARD, pb.SNAPPY, pb.GZIP_OFFLOAD_DECOMPRESSI
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+def signing(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A broker that signs URLs."""
     (tmp_path / "store").mkdir()
     with EmbeddedBroker(tmp_path, fragment_urls="http") as running:
         yield running
 
 
-def store_one(wire: Wire, broker: EmbeddedBroker, codec: int = pb.SNAPPY) -> None:
+def store_one(wire: Wire, signing: EmbeddedBroker, codec: int = pb.SNAPPY) -> None:
     """Have one stored fragment of CONTENT."""
     wire.create(spec(NAME, compression_codec=codec, stores=["s3://bucket/store/"]))
     wire.append(NAME, CONTENT)
-    broker.flush()
+    signing.flush()
 
 
 def url_of(wire: Wire) -> str:
@@ -46,10 +46,10 @@ def url_of(wire: Wire) -> str:
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=pb.CompressionCodec.Name)
-def test_every_codec_is_read_past_the_broker(broker: EmbeddedBroker, codec: int) -> None:
+def test_every_codec_is_read_past_the_broker(signing: EmbeddedBroker, codec: int) -> None:
     """The URL of a read serves the fragment's content to the client, verified by its sum."""
-    with Wire(broker.endpoint) as wire, httpx.Client() as http:
-        store_one(wire, broker, codec)
+    with Wire(signing.endpoint) as wire, httpx.Client() as http:
+        store_one(wire, signing, codec)
         response = wire.read(NAME, metadata_only=True)[0]
         fragment = Fragment.from_pb(response.fragment)
         with open_fragment_url(fragment, response.fragment_url, 100, fragment_hosts=["127.0.0.1"]) as reader:
@@ -59,10 +59,10 @@ def test_every_codec_is_read_past_the_broker(broker: EmbeddedBroker, codec: int)
         assert http.head(listed).status_code == 200
 
 
-def test_offloaded_gzip_is_decompressed_for_who_does_not_take_it(broker: EmbeddedBroker) -> None:
+def test_offloaded_gzip_is_decompressed_for_who_does_not_take_it(signing: EmbeddedBroker) -> None:
     """A client that takes gzip is sent the file as it is, any other the content."""
-    with Wire(broker.endpoint) as wire:
-        store_one(wire, broker, pb.GZIP_OFFLOAD_DECOMPRESSION)
+    with Wire(signing.endpoint) as wire:
+        store_one(wire, signing, pb.GZIP_OFFLOAD_DECOMPRESSION)
         url = url_of(wire)
     for accepted, encoding in (("identity", None), ("gzip", "gzip")):
         request = urllib.request.Request(url, headers={"Accept-Encoding": accepted})
@@ -72,10 +72,10 @@ def test_offloaded_gzip_is_decompressed_for_who_does_not_take_it(broker: Embedde
         assert (gzip.decompress(body) if encoding else body) == CONTENT
 
 
-def test_bad_urls_are_refused(broker: EmbeddedBroker) -> None:
+def test_bad_urls_are_refused(signing: EmbeddedBroker) -> None:
     """Without its signature a URL is 403, after its end too; a fragment deleted since is 404."""
-    with Wire(broker.endpoint) as wire, httpx.Client() as http:
-        store_one(wire, broker)
+    with Wire(signing.endpoint) as wire, httpx.Client() as http:
+        store_one(wire, signing)
         url = url_of(wire)
         bare = url.partition("?")[0]
         assert http.get(bare).status_code == 403
@@ -87,14 +87,14 @@ def test_bad_urls_are_refused(broker: EmbeddedBroker) -> None:
         with pytest.raises(DirectReadError, match="403") as caught:
             open_fragment_url(fragment, bare, fragment_hosts=["127.0.0.1"])
         assert caught.value.expired
-        next((broker.root / "store").rglob("*.sz")).unlink()
+        next((signing.root / "store").rglob("*.sz")).unlink()
         assert http.get(url).status_code == 404
 
 
-def test_a_url_ends_with_its_time(broker: EmbeddedBroker) -> None:
+def test_a_url_ends_with_its_time(signing: EmbeddedBroker) -> None:
     """A URL signed for less than a second has ended when it is used."""
-    with Wire(broker.endpoint) as wire, httpx.Client() as http:
-        store_one(wire, broker)
+    with Wire(signing.endpoint) as wire, httpx.Client() as http:
+        store_one(wire, signing)
         request = pb.FragmentsRequest(journal=NAME)
         request.signatureTTL.FromNanoseconds(1)
         url = wire.stub.ListFragments(request, timeout=20).fragments[0].signed_url
@@ -102,10 +102,10 @@ def test_a_url_ends_with_its_time(broker: EmbeddedBroker) -> None:
         assert (response.status_code, response.text.strip()) == (403, "the URL has expired")
 
 
-def test_the_client_reads_directly(broker: EmbeddedBroker) -> None:
+def test_the_client_reads_directly(signing: EmbeddedBroker) -> None:
     """A client's read goes to the URL for what is stored, and back to the broker for the rest."""
-    with Wire(broker.endpoint) as wire, Client(broker.endpoint, timeout_s=20) as client:
-        store_one(wire, broker)
+    with Wire(signing.endpoint) as wire, Client(signing.endpoint, timeout_s=20) as client:
+        store_one(wire, signing)
         wire.append(NAME, b"not stored")
         whole = CONTENT + b"not stored"
         assert (
