@@ -19,7 +19,11 @@ Event = dict[str, Any]
 
 
 def run_go(endpoint: str, mode: str, *flags: str, content: bytes = b"") -> list[Event]:
-    """Run a mode to its end and return its events; the last one tells how it ended, with ``error`` or not."""
+    """Run a mode to its end and return its events; the last one tells how it ended, with ``error`` or not.
+
+    Raises:
+        ProcessError: it does not end in time, or ended without saying how.
+    """
     command = _command(endpoint, mode, flags)
     try:
         done = subprocess.run(
