@@ -35,6 +35,9 @@ EARLIEST = -2
 LATEST = -1
 """Stands for a journal's write head, as in Spark's Kafka source."""
 
+FORMAT_FRAMINGS = {"json": "lines"}
+"""The framing whose records each format reads; raw reads any."""
+
 Use = Literal["stream", "batch"]
 
 SPARK_OWN = frozenset({"checkpointlocation", "comment", "external", "location", "owner", "provider"})
@@ -82,7 +85,7 @@ class SourceOptions:
     broker_address: str
     selection: Selection
     framing: str | None
-    format: str
+    format: str | None
     mode: str
     column_name_of_corrupt_record: str
     starting_offsets: OffsetChoice
@@ -150,6 +153,7 @@ def parse_options(
         {name: values.pop(name) for name in ("journals", "selector", "path")}
     )
     values["starting_offsets"] = values["starting_offsets"] or _default_start(use)
+    _check_framing(values["framing"], values["format"])
     _check_edges(values["starting_offsets"], values["ending_offsets"], use)
     return SourceOptions(**values)
 
@@ -192,6 +196,12 @@ def _check_edges(start: OffsetChoice, end: OffsetChoice, use: Use | None) -> Non
         if 0 <= last < start.of(journal):
             problem = f"{last} for journal {journal!r}, before its startingOffsets"
             raise OptionError("endingOffsets", problem, f"at least {start.of(journal)}")
+
+
+def _check_framing(framing: str | None, form: str | None) -> None:
+    holds = FORMAT_FRAMINGS.get(form or "")
+    if framing and holds and framing != holds:
+        raise OptionError("framing", f"{framing}, and format {form}", f"{holds}, which format {form} reads")
 
 
 def _parse_address(name: str, text: str) -> str:
@@ -345,17 +355,19 @@ OPTIONS: tuple[Option, ...] = (
     Option("path", _parse_path, None, "What load() is given: a journal, or a prefix that ends in '/'."),
     Option(
         "framing",
-        _word("lines"),
+        _word("lines", "fixed", "csv", "none"),
         None,
-        "How bytes are cut into records: lines end in a newline. If not given, the journal's "
-        "content-type label decides, and lines if it has none.",
+        "How bytes are cut into records: lines end in a newline; fixed: frames of a magic word, a length and "
+        "as many bytes; csv: lines whose quoted fields may hold newlines; none: whole bytes, in chunks. If "
+        "not given, the format and the journal's content-type label decide, and lines if it has none.",
     ),
     Option(
         "format",
         _word("raw", "json"),
-        "raw",
+        None,
         "raw: columns journal, offset, value, or those of them the schema names. json: the columns of "
-        "the schema; _journal and _offset are filled in when it names them.",
+        "the schema; _journal and _offset are filled in when it names them. If not given, raw for those "
+        "columns or no schema, else what the framing holds: json in lines.",
     ),
     Option(
         "mode",

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any
 
 import pyarrow as pa
@@ -37,7 +37,8 @@ from gazette_spark.errors import OptionError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.framing.json import JsonFormat, JsonParser
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.options import SourceOptions, parse_options
+from gazette_spark.options import FORMAT_FRAMINGS, SourceOptions, parse_options
+from gazette_spark.scan.framings import framing_named
 from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.records import PieceScan, raw_record_batches
@@ -72,8 +73,9 @@ class GazetteDataSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns of a query without a schema of its own."""
-        if parse_options(self.options).format != "raw":
-            raise OptionError("format", "json without a schema", "the columns, given with .schema(...)")
+        form = parse_options(self.options).format
+        if form not in (None, "raw"):
+            raise OptionError("format", f"{form} without a schema", "the columns, given with .schema(...)")
         return RAW_DDL
 
     def reader(self, schema: StructType) -> BatchReader:
@@ -103,6 +105,13 @@ class _Reader:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._options.selection}, {self._options.broker_address})"
 
+    def _partitions(self, pieces: Iterable[Piece]) -> list[InputPartition]:
+        found: list[InputPartition] = []
+        for piece in pieces:
+            format_of(self._options, self._schema, piece)  # Raises on the driver rather than in a task.
+            found.append(PiecePartition(piece))
+        return found
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a piece. Runs on executors."""
         failpoint("source.read")
@@ -120,7 +129,7 @@ class BatchReader(_Reader, DataSourceReader):
         failpoint("source.partitions")
         with open_client(self._options) as client:
             planner = Planner(client, self._options)
-            return [PiecePartition(piece) for piece in planner.pieces(*planner.batch())]
+            return self._partitions(planner.pieces(*planner.batch()))
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -169,7 +178,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if reached.position == "pinned":
             return []
         position = JournalOffsets.from_dict(start)
-        return [PiecePartition(piece) for piece in self._plan().pieces(position, reached)]
+        return self._partitions(self._plan().pieces(position, reached))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the query checkpoint, or the sink's table, says what is done."""
@@ -218,20 +227,47 @@ def record_batches(
     look at the later ones.
     """
     expected = to_arrow_schema(schema, timezone="UTC")
+    framing = framing_named(piece.framing, options.max_record_bytes)
     scan = PieceScan(
         client,
         piece,
         fail_on_data_loss=options.fail_on_data_loss,
         max_record_bytes=options.max_record_bytes,
+        framing=framing,
     )
-    if options.format == "raw":
-        built = raw_record_batches(scan, schema.fieldNames())
+    if format_of(options, schema, piece) == "raw":
+        built = raw_record_batches(scan, schema.fieldNames(), framing=framing)
     else:
         built = JsonParser(_json_format(options, expected)).record_batches(scan)
     for record_batch in built:
         yield pa.RecordBatch.from_arrays(record_batch.columns, schema=expected)
     for gap in scan.gaps:
-        log.warning("bytes are gone, skipped journal=%s begin=%d end=%d", gap.journal, gap.begin, gap.end)
+        event = "bytes are gone" if gap.kind == "missing" else "bytes begin no record"
+        log.warning("%s, skipped journal=%s begin=%d end=%d", event, gap.journal, gap.begin, gap.end)
+
+
+def format_of(options: SourceOptions, schema: StructType, piece: Piece) -> str:
+    """Return the format a piece is read in.
+
+    Raises:
+        OptionError: it is not given, and the journal's framing does not imply one for these columns.
+    """
+    if options.format or is_raw(schema):
+        return options.format or "raw"
+    for form, framing in FORMAT_FRAMINGS.items():
+        if framing == piece.framing:
+            return form
+    got = f"nothing, for columns {', '.join(schema.fieldNames())} of journal {piece.journal!r}"
+    expected = f"raw: framing {piece.framing} implies no format, and raw has the columns {RAW_DDL}"
+    raise OptionError("format", got, expected)
+
+
+def is_raw(schema: StructType) -> bool:
+    """Tell whether columns, without a format, are those of ``format=raw``: one of its names will do.
+
+    A column ``value string`` is a slip far more often than a field of the records, so it is refused.
+    """
+    return any(name.lower() in RAW_TYPES for name in schema.fieldNames())
 
 
 def _json_format(options: SourceOptions, schema: pa.Schema) -> JsonFormat:
@@ -251,9 +287,11 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:
         if column.name.lower() in seen:
             raise OptionError("schema", f"column {column.name!r} twice", "each column once, in any case")
         seen.add(column.name.lower())
-        check = _check_raw_column if options.format == "raw" else _check_json_column
+    raw = options.format == "raw" or (options.format is None and is_raw(schema))
+    for column in schema.fields:
+        check = _check_raw_column if raw else _check_json_column
         check(options, column)
-    if options.format == "json":
+    if not raw:
         _json_format(options, to_arrow_schema(schema, timezone="UTC"))
 
 

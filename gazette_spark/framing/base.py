@@ -3,12 +3,17 @@
 A framing says where records begin and end in journal bytes. Everything that reads journals (the
 planner's tail search, the scan of a piece, the column builders) asks a :class:`Framing` and knows
 nothing about newlines itself.
+
+Some framings show their record ends to anyone who looks (a newline is one wherever it stands). In others,
+which are ``anchored``, bytes can only be understood from the start of a record on: a newline may stand
+inside quotes, four bytes that look like a frame's header inside another frame. Ranges of these are cut
+where records are known to begin and nowhere else, and an end is taken only when it is proved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -26,7 +31,8 @@ Positions = npt.NDArray[np.int64]
 class Block:
     """Whole records of one journal, next to each other, as the journal holds them.
 
-    Record *i* is ``data[starts[i]:ends[i]]``: what frames it (a newline, a header) is left out.
+    Record *i* is ``data[starts[i]:ends[i]]``: what frames it (a newline, a header) is left out. Bytes
+    between two frames belong to no record.
     """
 
     journal: str
@@ -35,20 +41,26 @@ class Block:
     data: bytes
     starts: Positions
     ends: Positions
+    header_bytes: int = 0
+    """Length of what frames each record before its first byte."""
+    trailer_bytes: int = 1
+    """Length of what frames each record after its last byte."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
     @property
     def offsets(self) -> Positions:
-        """Offset of each record's first byte in the journal."""
-        return self.starts + self.offset
+        """Offset of the first byte of each record's frame in the journal."""
+        return self.starts + (self.offset - self.header_bytes)
 
     def offset_array(self) -> pa.Int64Array:
-        """Return the offset of each record's first byte for Arrow, without a copy."""
-        # pa.array(), pa.scalar() and pa.repeat() import pandas where there is one: half a second of
-        # every new worker. Buffers do not.
-        return pa.Array.from_buffers(pa.int64(), len(self), [None, pa.py_buffer(self.offsets)], null_count=0)
+        """Return the offset of the first byte of each record's frame for Arrow, without a copy."""
+        return int64_array(self.offsets)
+
+    def end_offset_array(self) -> pa.Int64Array:
+        """Return the offset just past each record's frame for Arrow."""
+        return int64_array(self.ends + (self.offset + self.trailer_bytes))
 
     def journal_array(self) -> pa.StringArray:
         """Return the journal's name, once for each record."""
@@ -65,11 +77,43 @@ class Block:
     def rows(self, first: int, stop: int) -> Block:
         """Return the records ``[first, stop)``; ``first < stop`` or both are at the end."""
         if first >= stop:
-            return Block(self.journal, self.offset, b"", self.starts[:0], self.ends[:0])
-        low = int(self.starts[first])
-        high = int(self.starts[stop]) if stop < len(self) else len(self.data)
+            return replace(self, data=b"", starts=self.starts[:0], ends=self.ends[:0])
+        low = int(self.starts[first]) - self.header_bytes
+        high = int(self.starts[stop]) - self.header_bytes if stop < len(self) else len(self.data)
         starts, ends = self.starts[first:stop] - low, self.ends[first:stop] - low
-        return Block(self.journal, self.offset + low, self.data[low:high], starts, ends)
+        return replace(self, offset=self.offset + low, data=self.data[low:high], starts=starts, ends=ends)
+
+    def only(self, keep: npt.NDArray[np.bool_]) -> Block:
+        """Return the records for which ``keep`` holds, over the same bytes."""
+        return replace(self, starts=self.starts[keep], ends=self.ends[keep])
+
+
+def int64_array(values: Positions) -> pa.Int64Array:
+    """Return numbers for Arrow, without a copy."""
+    # pa.array(), pa.scalar() and pa.repeat() import pandas where there is one: half a second of
+    # every new worker. Buffers do not.
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)], null_count=0)
+
+
+def gathered(block: Block) -> pa.BinaryArray:
+    """Return the records of a block as one binary array, whatever lies between them.
+
+    Records and what lies between them are taken for the values of one array over the block's bytes;
+    Arrow then copies every second one, at memory speed.
+    """
+    count = len(block)
+    if not count or (block.starts[1:] == block.ends[:-1]).all():
+        bounds = np.append(block.starts, block.ends[-1:] if count else [0]).astype(np.int32)
+        return _binary_array(count, bounds, block.data)
+    bounds = np.empty(2 * count, np.int32)
+    bounds[0::2], bounds[1::2] = block.starts, block.ends
+    both = _binary_array(2 * count - 1, bounds, block.data)
+    return both.take(int64_array(np.arange(0, 2 * count, 2)))
+
+
+def _binary_array(count: int, bounds: npt.NDArray[np.int32], data: bytes) -> pa.BinaryArray:
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    return pa.BinaryArray.from_buffers(pa.binary(), count, buffers, null_count=0)
 
 
 def bounded(blocks: Iterable[Block], max_rows: int = MAX_ROWS) -> Iterator[Block]:
@@ -82,6 +126,20 @@ def bounded(blocks: Iterable[Block], max_rows: int = MAX_ROWS) -> Iterator[Block
             yield block.rows(first, min(first + max_rows, len(block)))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """The whole records at the beginning of some bytes that begin with a record."""
+
+    starts: Positions
+    ends: Positions
+    size: int
+    """How many bytes were looked at and are done: records, frames, and what lies between them."""
+    needs: int = 0
+    """Least length of the unfinished frame that follows, 0: not known."""
+    skipped: tuple[tuple[int, int], ...] = ()
+    """Bytes among these that begin no record although one should begin there, ``(begin, end)`` each."""
+
+
 class Framing(Protocol):
     """Where records begin and end."""
 
@@ -89,14 +147,47 @@ class Framing(Protocol):
     def name(self) -> str:
         """The framing's name, as the option ``framing`` spells it."""
 
-    def first_boundary(self, window: bytes) -> int | None:
-        """Return the index just past the first record end in a window that may start anywhere.
+    @property
+    def anchored(self) -> bool:
+        """Bytes can only be understood from the start of a record on."""
 
-        None: the window holds no record end.
+    @property
+    def header_bytes(self) -> int:
+        """Length of what frames a record before its first byte."""
+
+    @property
+    def trailer_bytes(self) -> int:
+        """Length of what frames a record after its last byte."""
+
+    def first_boundary(self, window: bytes, offset: int) -> int | None:
+        """Return the index, 1 or more, of the first record start in a window of a journal.
+
+        Args:
+            window: Bytes that may begin anywhere.
+            offset: Where in the journal they do.
+
+        Returns:
+            None when no record is seen to begin; always None when ``anchored``.
         """
 
-    def last_boundary(self, window: bytes) -> int | None:
-        """Return the index just past the last record end in a window that may start anywhere."""
+    def last_boundary(self, window: bytes, max_record_bytes: int) -> int | None:
+        """Return the index, 1 or more, just past the last record end in a window that may start anywhere.
 
-    def cut(self, data: bytes) -> tuple[Positions, Positions]:
-        """Return starts and ends of the records in data that holds whole records only."""
+        None when there is none, or when it depends on bytes before the window; no record is longer
+        than ``max_record_bytes``.
+        """
+
+    def may_begin(self, before: bytes, after: bytes) -> bool:
+        """Tell whether a record may begin between these bytes, as far as they show it."""
+
+    def cut(self, data: bytes, offset: int, *, last: bool = False) -> Cut:
+        """Cut data that begins with a record.
+
+        Args:
+            data: Bytes of a journal.
+            offset: Where in the journal they begin.
+            last: No bytes will follow that belong to the last record.
+        """
+
+    def values(self, block: Block) -> pa.BinaryArray:
+        """Return the records of a block as one binary array."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark.framing.base import Block, Positions
+from gazette_spark.framing.base import Block, Cut, Positions
 
 NEWLINE = 0x0A
 SCAN_BYTES = 256 << 10
@@ -42,7 +42,11 @@ def cut(data: bytes) -> tuple[Positions, Positions]:
     if data and not data.endswith(b"\n"):
         msg = "the last record is not terminated"
         raise ValueError(msg)
-    ends = newlines(data)
+    return spans(newlines(data))
+
+
+def spans(ends: Positions) -> tuple[Positions, Positions]:
+    """Return starts and ends of records that end at these newlines."""
     starts = np.empty_like(ends)
     starts[:1] = 0
     starts[1:] = ends[:-1] + 1
@@ -71,18 +75,30 @@ class LineFraming:
     """The framing ``lines``."""
 
     name: str = "lines"
+    anchored: bool = False
+    header_bytes: int = 0
+    trailer_bytes: int = 1
 
-    def first_boundary(self, window: bytes) -> int | None:
+    def first_boundary(self, window: bytes, offset: int) -> int | None:  # noqa: ARG002 - newlines are everywhere the same.
         """See :func:`first_boundary`."""
         return first_boundary(window)
 
-    def last_boundary(self, window: bytes) -> int | None:
+    def last_boundary(self, window: bytes, max_record_bytes: int) -> int | None:  # noqa: ARG002 - same.
         """See :func:`last_boundary`."""
         return last_boundary(window)
 
-    def cut(self, data: bytes) -> tuple[Positions, Positions]:
-        """See :func:`cut`."""
-        return cut(data)
+    def may_begin(self, before: bytes, after: bytes) -> bool:  # noqa: ARG002 - same.
+        """Tell whether the byte before ends a line."""
+        return not before or before.endswith(b"\n")
+
+    def cut(self, data: bytes, offset: int, *, last: bool = False) -> Cut:  # noqa: ARG002 - same.
+        """Cut at every newline."""
+        starts, ends = spans(newlines(data))
+        return Cut(starts, ends, int(ends[-1]) + 1 if len(ends) else 0)
+
+    def values(self, block: Block) -> pa.BinaryArray:
+        """See :func:`values`."""
+        return values(block)
 
 
 LINES = LineFraming()

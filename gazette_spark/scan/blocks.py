@@ -15,6 +15,9 @@ done      all records of the piece are out         never
 A jump means that bytes are gone. The record it cuts can never be finished and is dropped; where the
 bytes go on a fragment begins, and so does a record. Which rows come out depends on the piece and the
 journal's content only, never on how the content arrives in chunks.
+
+A piece of an anchored framing begins with a record and has to end with one: whether it does is seen when
+it is read, so a piece that was cut in the wrong place ends in an error, never in other rows.
 """
 
 from __future__ import annotations
@@ -25,12 +28,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from gazette_spark.errors import DataLossError, OffsetNotYetAvailableError, ProtocolError, RecordError
-from gazette_spark.framing.base import Block, Framing
+from gazette_spark.framing.base import Block, Cut, Framing
 from gazette_spark.framing.lines import LINES
 from gazette_spark.scan.ranges import Piece
 
 BLOCK_BYTES = 1 << 20
 """Bytes gathered before a block is cut: large enough to make calls cheap, small enough for the cache."""
+
+LOOK_BYTES = 64 << 10
+"""Least bytes gathered before it is looked whether a record grows too long."""
 
 MAX_RECORD_BYTES = 64 << 20
 """Default of the longest record."""
@@ -38,7 +44,7 @@ MAX_RECORD_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Bytes a piece should have held and the journal no longer has.
+    """Bytes a piece should have held as records and that are gone, or are no records.
 
     The gaps of all pieces of a range, added up, do not depend on how the range was cut.
     """
@@ -51,6 +57,8 @@ class Gap:
     """First byte of the record that the gap cut short and that was dropped; ``cut_bytes`` tells whether."""
     cut_bytes: int
     """Bytes still there of that record, 0: no record was cut."""
+    kind: str = "missing"
+    """``missing``: the bytes are gone. ``desync``: they are there and begin no record."""
 
 
 class Cutter:
@@ -65,6 +73,9 @@ class Cutter:
         block_bytes: int = BLOCK_BYTES,
         framing: Framing = LINES,
     ) -> None:
+        if framing.anchored and not (piece.head and piece.end == piece.limit):
+            msg = f"framing {framing.name}: {piece} does not begin and end where records do"
+            raise ValueError(msg)
         self.piece = piece
         self.gaps: list[Gap] = []
         self._done = piece.begin >= piece.end
@@ -74,8 +85,9 @@ class Cutter:
         self._framing = framing
         self._skipping = not piece.head
         self._position = piece.read_from
-        self._start = self._boundary = piece.read_from
+        self._start = piece.read_from
         self._kept: list[bytes] = []
+        self._look_later(0)
 
     def __repr__(self) -> str:
         state = "done" if self._done else "skipping" if self._skipping else "cutting"
@@ -118,9 +130,9 @@ class Cutter:
         if self._position < limit:
             raise OffsetNotYetAvailableError(journal, "the read ended early", self._position, self._position)
         if not self._skipping:
-            yield from self._flush()
+            yield from self._flush(last=True)
             if not self.done() and self._position > self._start:
-                raise RecordError(journal, self._start, f"has no end before the range's end, offset {limit}")
+                raise RecordError(journal, self._start, self._endless())
         self._done = True
 
     def _take(self, content: bytes) -> Iterator[Block]:
@@ -129,64 +141,114 @@ class Cutter:
             content = self._skip(content)
         if not content:
             return
-        boundary = self._framing.last_boundary(content)
-        if boundary is not None:
-            self._boundary = self._position + boundary
         self._kept.append(content)
         self._position += len(content)
-        if self._position - self._start >= self._block_bytes or self._position >= self.piece.end:
+        if self._position >= self._look_at:
             yield from self._flush()
-        if not self.done() and self._position - self._boundary > self._max_record_bytes:
-            raise self._oversized(self._boundary)
 
     def _skip(self, content: bytes) -> bytes:
-        """Drop what comes before the first record end, return what is left for the piece."""
-        boundary = self._framing.first_boundary(content)
+        """Drop what comes before the first record start, return what is left for the piece."""
+        boundary = self._framing.first_boundary(content, self._position)
         self._position += len(content) if boundary is None else boundary
-        self._start = self._boundary = self._position
+        self._begin_at(self._position)
         self._skipping = boundary is None
         self._done = self._position >= self.piece.end
         return b"" if boundary is None or self._done else content[boundary:]
+
+    def _begin_at(self, position: int) -> None:
+        """Note where the next record begins of which nothing is there yet."""
+        self._start = self._position = position
+        self._kept.clear()
+        self._look_later(0)
+
+    def _look_later(self, needs: int) -> None:
+        """Set when to look for records again: seldom enough that no byte is looked at many times."""
+        rest = self._position - self._start
+        longest = self._max_record_bytes + LOOK_BYTES
+        if self._position < self.piece.end:
+            wanted = max(min(self._block_bytes, longest), 2 * rest, needs)
+            self._look_at = min(self._start + min(wanted, rest + longest), self.piece.end)
+        else:
+            self._look_at = self._position + min(max(rest, LOOK_BYTES // 16), longest)
 
     def _jump(self, target: int) -> Iterator[Block]:
         """Go on at the target: what is whole goes out, what is cut is dropped."""
         piece, wanted = self.piece, self._position
         if self._fail_on_data_loss:
             raise DataLossError(piece.journal, wanted, target)
-        yield from self._flush()
+        yield from self._flush(last=True)
         cut = 0 if self._skipping else wanted - self._start
         begin, end = (min(max(at, piece.begin), piece.end) for at in (wanted, target))
         if cut or begin < end:
             self.gaps.append(Gap(piece.journal, begin, end, self._start if cut else begin, cut))
         self._skipping = False
-        self._kept.clear()
-        self._position = self._start = self._boundary = target
+        self._begin_at(target)
         self._done = target >= piece.end
 
-    def _flush(self) -> Iterator[Block]:
+    def _flush(self, *, last: bool = False) -> Iterator[Block]:
         """Yield the whole records at hand that the piece owns."""
-        if self._boundary == self._start:
+        if self._skipping or self._position == self._start:
             return
         data = b"".join(self._kept)
-        whole, rest = data[: self._boundary - self._start], data[self._boundary - self._start :]
-        block = self._owned(whole)
+        cut = self._framing.cut(data, self._start, last=last)
+        block = self._owned(data, cut)
+        self._refuse_desync(cut)
         oversized = np.flatnonzero(block.ends - block.starts > self._max_record_bytes)
         if len(oversized):
             stop = int(oversized[0])
             if stop:
                 yield block.rows(0, stop)
             raise self._oversized(int(block.offsets[stop]))
-        self._kept = [rest]
-        self._start = self._boundary
+        self._start += cut.size
+        self._kept = [data[cut.size :]]
         self._done = self._start >= self.piece.end
-        yield block
+        if len(block):
+            yield block
+        longest = self._max_record_bytes + self._framing.header_bytes
+        if not self._done and max(len(data) - cut.size, cut.needs) > longest:
+            raise self._oversized(self._start)
+        self._look_later(cut.needs)
 
-    def _owned(self, whole: bytes) -> Block:
-        starts, ends = self._framing.cut(whole)
-        block = Block(self.piece.journal, self._start, whole, starts, ends)
+    def _owned(self, data: bytes, cut: Cut) -> Block:
+        """Return the records that begin before the piece's end."""
+        framing = self._framing
+        whole = data if cut.size == len(data) else data[: cut.size]
+        block = Block(
+            self.piece.journal,
+            self._start,
+            whole,
+            cut.starts,
+            cut.ends,
+            framing.header_bytes,
+            framing.trailer_bytes,
+        )
         if self._start + len(whole) <= self.piece.end:
             return block
-        return block.rows(0, int(np.searchsorted(starts, self.piece.end - self._start)))
+        return block.rows(0, int(np.searchsorted(block.offsets, self.piece.end)))
+
+    def _refuse_desync(self, cut: Cut) -> None:
+        """Raise, or count, bytes where a record should begin and none does."""
+        journal = self.piece.journal
+        for low, high in cut.skipped:
+            begin, end = self._start + low, self._start + high
+            if self._fail_on_data_loss:
+                problem = (
+                    f"desync: no record of framing {self._framing.name} begins in the {end - begin} bytes "
+                    "from here. Set failOnDataLoss=false to skip such bytes"
+                )
+                raise RecordError(journal, begin, problem)
+            if self.gaps and self.gaps[-1].kind == "desync" and self.gaps[-1].end == begin:
+                begin = self.gaps.pop().begin
+            self.gaps.append(Gap(journal, begin, end, begin, 0, "desync"))
+
+    def _endless(self) -> str:
+        if not self._framing.anchored:
+            return f"has no end before the range's end, offset {self.piece.limit}"
+        return (
+            f"has no end before its piece's end, offset {self.piece.limit}. Framing {self._framing.name} is "
+            "read in pieces that are cut where appends begin, so each append has to hold whole records. "
+            "Raise maxBytesPerPartition, and leave out minPartitions, to read the range in one piece"
+        )
 
     def _oversized(self, offset: int) -> RecordError:
         problem = f"oversized record: longer than maxRecordBytes={self._max_record_bytes} allows"

@@ -4,11 +4,15 @@ Bytes come through a ``read_window(begin, end)`` callable, so the search itself 
 with the content of ``[begin, end)``, all of it. A SHORTER answer means that bytes are missing: it is
 then what follows the last hole, ``[end - len(answer), end)``. The end of a hole is a record boundary,
 because what was cut by the hole cannot be finished.
+
+Anchored framings need more bytes: a tail as long as the longest record, at most, in which every way to
+read it comes to the same end; where that is not so, all records from ``begin`` on are followed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from gazette_spark.errors import DataLossError, RecordError
 from gazette_spark.framing.base import Framing
@@ -19,6 +23,9 @@ ReadWindow = Callable[[int, int], bytes]
 
 FIRST_WINDOW_BYTES = 64 << 10
 """First window of a search; each further one is twice as long."""
+
+MAX_WINDOW_BYTES = 8 << 20
+"""Longest window where all records of a range are followed."""
 
 
 def record_end(
@@ -33,16 +40,18 @@ def record_end(
     """Return the largest record boundary in ``[begin, end]``, itself taken to be one at ``begin``.
 
     Equal to ``begin`` when no whole record lies between. Looks back from ``end`` and reads no byte
-    twice and at most ``max_record_bytes + 1`` bytes.
+    twice and at most ``max_record_bytes + 1`` bytes; more only where an anchored framing needs it.
 
     Raises:
         RecordError: the bytes before ``end`` belong to a record longer than ``max_record_bytes``.
     """
+    if framing.anchored:
+        return _Anchored(read_window, max_record_bytes, journal, framing).end(begin, end)
     high, size = end, FIRST_WINDOW_BYTES
     while high > begin:
         low = max(begin, high - size, end - max_record_bytes - 1)
         window = read_window(low, high)
-        cut = framing.last_boundary(window)
+        cut = framing.last_boundary(window, max_record_bytes)
         if cut is not None or len(window) < high - low:
             return high - len(window) + (cut or 0)
         if end - low > max_record_bytes:
@@ -65,11 +74,14 @@ def next_record_end(
     Raises:
         RecordError: the record at ``begin`` is longer than ``max_record_bytes``.
     """
+    if framing.anchored:
+        search = _Anchored(read_window, max_record_bytes, journal, framing)
+        return next(search.followed(begin, write_head), None)
     low, size = begin, FIRST_WINDOW_BYTES
     while low < write_head:
         high = min(write_head, low + size, begin + max_record_bytes + 1)
         window = read_window(low, high)
-        cut = framing.first_boundary(window)
+        cut = framing.first_boundary(window, low)
         if cut is not None or len(window) < high - low:
             return high - len(window) + (cut or 0)
         if high - begin > max_record_bytes:
@@ -102,6 +114,59 @@ def limited_end(
         read_window, begin, write_head, max_record_bytes, journal=journal, framing=framing
     )
     return begin if after is None else after
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchored:
+    """The search in a journal of an anchored framing."""
+
+    read_window: ReadWindow
+    max_record_bytes: int
+    journal: str
+    framing: Framing
+
+    def end(self, begin: int, end: int) -> int:
+        """Return the largest boundary in ``[begin, end]``, itself taken to be one at ``begin``."""
+        longest = self.max_record_bytes + self.framing.header_bytes + self.framing.trailer_bytes
+        window, low, size = b"", end, FIRST_WINDOW_BYTES
+        while low > max(begin, end - longest):
+            high, low = low, max(begin, end - longest, end - size)
+            more = self.read_window(low, high)
+            window = more + window
+            if len(more) < high - low:
+                at = end - len(window)
+                return at + self.framing.cut(window, at).size
+            found = self.framing.last_boundary(window, self.max_record_bytes) if low > begin else None
+            if found is not None:
+                return low + found
+            size *= 4
+        return max(self.followed(begin, end, window if low == begin else b""), default=begin)
+
+    def followed(self, begin: int, end: int, data: bytes = b"") -> Iterator[int]:
+        """Follow records from ``begin``, yield the first one's end, some boundaries, the last up to ``end``.
+
+        ``data`` is what was already read from ``begin`` on.
+        """
+        at, size = begin, FIRST_WINDOW_BYTES
+        while True:
+            cut = self.framing.cut(data, at)
+            if len(cut.ends):
+                yield at + int(cut.ends[0]) + self.framing.trailer_bytes
+            if cut.size:
+                at, data = at + cut.size, data[cut.size :]
+                yield at
+            if max(len(data), cut.needs) > self.max_record_bytes + self.framing.header_bytes:
+                raise _oversized(self.journal, at, at + len(data), self.max_record_bytes, exact=True)
+            low = at + len(data)
+            if low >= end:
+                return
+            high = min(end, low + max(size, len(data)))
+            window = self.read_window(low, high)
+            if len(window) < high - low:
+                at, data = high - len(window), b""
+                yield at
+            data += window
+            size = min(size * 2, MAX_WINDOW_BYTES)
 
 
 def window_reader(client: Journals, journal: str, *, fail_on_data_loss: bool = True) -> ReadWindow:

@@ -31,21 +31,19 @@ from gazette_spark.errors import (
     OffsetError,
     OptionError,
 )
-from gazette_spark.framing.lines import LINES
+from gazette_spark.framing.base import Framing
 from gazette_spark.offsets import JournalOffsets, changed, check_forward
 from gazette_spark.options import EARLIEST, LATEST, SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.labels import CONTENT_TYPE, label_set
+from gazette_spark.protocol.labels import label_set
 from gazette_spark.scan.boundary import ReadWindow, limited_end, record_end, window_reader
+from gazette_spark.scan.framings import framing_of
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
 
 if TYPE_CHECKING:
     from gazette_spark.client import Client
 
 log = logging.getLogger(__name__)
-
-LINE_CONTENT_TYPES = frozenset({"", "application/x-ndjson", "application/json", "text/csv", "text/plain"})
-"""Values of the content-type label whose records are lines; no label means lines too."""
 
 THREADS = 8
 """Requests to the brokers at the same time."""
@@ -68,6 +66,7 @@ class Planner:
         """By journal, begin and write head between which no whole record was found."""
         self._warned: set[str] = set()
         self._heads: dict[str, int] = {}
+        self._framings: dict[str, Framing] = {}
 
     def __repr__(self) -> str:
         return f"Planner({self._options.selection}, frozen={self._frozen is not None})"
@@ -136,7 +135,14 @@ class Planner:
         fragments = self._each(
             lambda journal: [each.fragment for each in self._client.list_fragments(journal)], large
         )
-        return split(ranges, fragments, min_partitions=at_least, max_bytes=at_most)
+        framings = self._each(self._framing, [each.journal for each in ranges])
+        return split(ranges, fragments, framings=framings, min_partitions=at_least, max_bytes=at_most)
+
+    def _framing(self, journal: str) -> Framing:
+        """Return a journal's framing, from the last list if it was in that."""
+        if journal not in self._framings:
+            self._framings[journal] = framing_of(self._client.get_journal(journal).spec, self._options)
+        return self._framings[journal]
 
     def _each(self, answer: Callable[[str], T], journals: Iterable[str]) -> dict[str, T]:
         names = list(journals)
@@ -152,9 +158,8 @@ class Planner:
         if selection.names:
             selector = pb.LabelSelector(include=label_set({"name": list(selection.names)}))
         listed = [entry.spec for entry in self._client.list_journals(selector)]
-        if self._options.framing is None:
-            for spec in listed:
-                _check_content_type(spec)
+        for spec in listed:
+            self._framings[spec.name] = framing_of(spec, self._options)
         found, known = {spec.name for spec in listed}, set(known)
         for name in selection.names:
             if name not in found | known:
@@ -214,14 +219,23 @@ class Planner:
                 raise DataLossError(journal, chosen, first)
             log.warning("bytes are gone, skipped journal=%s begin=%d end=%d", journal, chosen, first)
         if chosen > first:
-            self._check_boundary(journal, chosen)
+            self._check_boundary(journal, chosen, head)
         return max(chosen, first)
 
-    def _check_boundary(self, journal: str, offset: int) -> None:
+    def _check_boundary(self, journal: str, offset: int, head: int) -> None:
         """Check that a record begins where the user says; half of one would be a row of its own."""
-        before = window_reader(self._client, journal, fail_on_data_loss=False)(offset - 1, offset)
-        if before and LINES.last_boundary(before) is None:
-            problem = "startingOffsets lies inside a record: the byte before it does not end one"
+        window = window_reader(self._client, journal, fail_on_data_loss=False)
+        framing = self._framing(journal)
+        before, after = b"", b""
+        if framing.header_bytes:
+            after = window(offset, min(offset + framing.header_bytes, head))
+        elif framing.trailer_bytes:
+            before = window(offset - 1, offset)
+        if not framing.may_begin(before, after):
+            where = "at it begins" if framing.header_bytes else "before it ends"
+            problem = (
+                f"startingOffsets lies inside a record: what stands {where} none of framing {framing.name}"
+            )
             raise OffsetError(problem, journal, offset)
 
     def _wanted_end(self, journal: str, head: int) -> int:
@@ -270,6 +284,7 @@ class Planner:
             backlog.head,
             self._options.max_record_bytes,
             journal=journal,
+            framing=self._framing(journal),
         )
         if end == backlog.begin:
             self._unfinished[journal] = (backlog.begin, backlog.head)
@@ -277,16 +292,9 @@ class Planner:
 
     def _whole_records(self, journal: str, begin: int, end: int) -> int:
         limit = self._options.max_record_bytes
-        return record_end(self._window(journal), begin, end, limit, journal=journal)
+        framing = self._framing(journal)
+        return record_end(self._window(journal), begin, end, limit, journal=journal, framing=framing)
 
     def _window(self, journal: str) -> ReadWindow:
         lossless = self._options.fail_on_data_loss
         return window_reader(self._client, journal, fail_on_data_loss=lossless)
-
-
-def _check_content_type(spec: pb.JournalSpec) -> None:
-    for label in spec.labels.labels:
-        if label.name == CONTENT_TYPE and label.value not in LINE_CONTENT_TYPES:
-            got = f"nothing, and journal {spec.name!r} has the label content-type={label.value}"
-            expected = "a framing this release reads: set framing=lines if its records are lines after all"
-            raise OptionError("framing", got, expected)

@@ -9,14 +9,21 @@ Cuts at fragment edges are placed ONE BYTE AFTER the edge. Such a piece reads it
 the first byte on, instead of fetching and decompressing the whole fragment before it to look at its
 last byte; and the piece before it takes the record that begins at the edge. A fragment's edge is not
 trusted to be a record's edge: brokers do not check that.
+
+Journals of an anchored framing (see ``framing.base``) are cut at fragment edges themselves and nowhere
+else. Each such piece begins with a record and ends with one, which is checked when it is read: a piece
+that ends inside a record is an error, so the next one cannot begin inside one unseen.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from gazette_spark.framing.base import Framing
+from gazette_spark.framing.lines import LINES
 
 MAX_PIECES = 100_000
 """Most pieces of one split: past this Spark's scheduler costs more than the reading."""
@@ -51,7 +58,9 @@ class Piece:
     limit: int
     """End of the range: the last record of the piece ends here at the latest."""
     head: bool
-    """The piece begins where its range does, so a record begins at ``begin``."""
+    """A record begins at ``begin``: the piece begins where its range does, or its framing is anchored."""
+    framing: str = "lines"
+    """Name of the journal's framing."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.begin <= self.end <= self.limit or (self.begin == 0 and not self.head):
@@ -76,6 +85,7 @@ def split(
     ranges: Sequence[OffsetRange],
     fragments: Mapping[str, Sequence[Span]] | None = None,
     *,
+    framings: Mapping[str, Framing] | None = None,
     min_partitions: int = 1,
     max_bytes: int = 0,
 ) -> list[Piece]:
@@ -85,8 +95,11 @@ def split(
         ranges: What is to be read. Empty ranges give no pieces.
         fragments: Fragments by journal, in any order; journals may be left out. Where a fragment's
             edge lies in the second half of a piece, the piece ends there.
+        framings: Framings by journal; ``lines`` for journals that are left out.
         min_partitions: At least this many pieces, if there are as many bytes.
         max_bytes: No piece is longer, 0: as long as its range.
+
+    Pieces of an anchored framing are longer, and fewer, where fragments are.
 
     Returns:
         The pieces, in the order of the ranges and of their offsets. A function of the arguments alone.
@@ -97,19 +110,35 @@ def split(
     at_most = max(at_most, -(-total // MAX_PIECES))
     pieces: list[Piece] = []
     for each in ranges:
-        spans = (fragments or {}).get(each.journal, ())
-        edges = sorted({span.begin + 1 for span in spans if each.begin <= span.begin < each.end})
-        cuts = [*_cuts(each, edges, at_most), each.end]
+        framing = (framings or {}).get(each.journal, LINES)
+        begins = {span.begin for span in (fragments or {}).get(each.journal, ())}
+        cuts = _anchored_cuts if framing.anchored else _cuts
         begin = each.begin
-        for cut in cuts:
+        for cut in (*cuts(each, begins, at_most), each.end):
             if begin < cut:
-                pieces.append(Piece(each.journal, begin, cut, each.end, head=begin == each.begin))
+                limit = cut if framing.anchored else each.end
+                head = framing.anchored or begin == each.begin
+                pieces.append(Piece(each.journal, begin, cut, limit, head, framing.name))
             begin = cut
     return pieces
 
 
-def _cuts(span: OffsetRange, edges: Sequence[int], at_most: int) -> Iterator[int]:
-    """Yield where a range is cut: at the last edge in reach, else after equal lengths."""
+def _anchored_cuts(span: OffsetRange, begins: Collection[int], at_most: int) -> Iterator[int]:
+    """Yield the fragment edges at which a range is cut: the last one in reach, else the next one."""
+    edges = sorted(edge for edge in begins if span.begin < edge < span.end)
+    at = span.begin
+    while span.end - at > at_most:
+        beyond = bisect_right(edges, at)
+        in_reach = bisect_right(edges, at + at_most)
+        if beyond == len(edges):
+            return
+        at = edges[max(beyond, in_reach - 1)]
+        yield at
+
+
+def _cuts(span: OffsetRange, begins: Collection[int], at_most: int) -> Iterator[int]:
+    """Yield where a range is cut: just past the last edge in reach, else after equal lengths."""
+    edges = sorted(begin + 1 for begin in begins if span.begin <= begin < span.end)
     at = span.begin
     while span.end - at > at_most:
         left = span.end - at

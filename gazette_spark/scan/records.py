@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from gazette_spark.framing.base import MAX_ROWS, Block, Framing, bounded
-from gazette_spark.framing.lines import LINES, values
+from gazette_spark.framing.lines import LINES
 from gazette_spark.scan.blocks import BLOCK_BYTES, MAX_RECORD_BYTES, Cutter, Gap
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.reads import Journals, landed
@@ -83,16 +83,18 @@ def raw_schema(columns: Sequence[str] = tuple(RAW_SCHEMA.names)) -> pa.Schema:
 
 
 def raw_record_batches(
-    blocks: Iterable[Block], columns: Sequence[str] = tuple(RAW_SCHEMA.names), *, max_rows: int = MAX_ROWS
+    blocks: Iterable[Block],
+    columns: Sequence[str] = tuple(RAW_SCHEMA.names),
+    *,
+    framing: Framing = LINES,
+    max_rows: int = MAX_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Build the raw columns of blocks of lines; only those asked for, in the order asked for.
+    """Build the raw columns of blocks of a framing; only those asked for, in the order asked for.
 
     A record batch holds the rows of one block or, when there are more than ``max_rows``, of a part
-    of one. The values are the journal's bytes less the newlines.
+    of one. The values are the journal's bytes less what frames the records.
     """
     schema = raw_schema(columns)
+    build = {"journal": Block.journal_array, "offset": Block.offset_array, "value": framing.values}
     for block in bounded(blocks, max_rows):
-        yield pa.RecordBatch.from_arrays([_RAW_COLUMNS[name](block) for name in columns], schema=schema)
-
-
-_RAW_COLUMNS = {"journal": Block.journal_array, "offset": Block.offset_array, "value": values}
+        yield pa.RecordBatch.from_arrays([build[name](block) for name in columns], schema=schema)

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from gazette_spark.client import Client
+from gazette_spark.framing.fixed import frame
 from gazette_spark.testing.brokers import BrokerHandle
 from tests.spark.source_queries import Journals, raw, records
 
@@ -198,15 +199,14 @@ def test_what_cannot_be_read_is_named(journals: Journals, options: dict[str, str
         journals.batch("a", **filled).collect()
 
 
-def test_a_journal_of_another_framing_is_refused(journals: Journals) -> None:
-    """With its label, and how to overrule it."""
+def test_a_framing_that_contradicts_the_label_is_refused(journals: Journals) -> None:
+    """With the label; frames are read as the label says, or as whole bytes."""
     journals.create("a", labels={"content-type": "application/x-protobuf-fixed"})
-    journals.append("a", b"whole\n")
-    with pytest.raises(
-        PySparkException, match=r"content-type=application/x-protobuf-fixed; expected .*framing=lines"
-    ):
-        journals.batch("a").collect()
-    assert raw(journals.batch("a", framing="lines").collect()) == [(0, b"whole")]
+    journals.append("a", frame(b"one") + frame(b"t\nwo"))
+    with pytest.raises(PySparkException, match=r"got lines, and journal .*application/x-protobuf-fixed"):
+        journals.batch("a", framing="lines").collect()
+    assert raw(journals.batch("a").collect()) == [(0, b"one"), (11, b"t\nwo")]
+    assert raw(journals.batch("a", framing="none").collect()) == [(0, frame(b"one") + frame(b"t\nwo"))]
 
 
 def test_every_journal_of_a_batch_is_split_by_one_plan(journals: Journals) -> None:

@@ -54,7 +54,7 @@ def test_defaults() -> None:
     """What a query gets that names a journal and nothing else."""
     options = parse("stream")
     assert options.selection.names == ("events/clicks",)
-    assert (options.format, options.mode, options.framing) == ("raw", "PERMISSIVE", None)
+    assert (options.format, options.mode, options.framing) == (None, "PERMISSIVE", None)
     assert options.fail_on_data_loss
     assert options.max_bytes_per_trigger is None
     assert (options.max_bytes_per_partition, options.max_record_bytes) == (128 << 20, 16 << 20)
@@ -339,7 +339,7 @@ def test_a_boolean_is_true_or_false(text: str) -> None:
 @pytest.mark.parametrize(
     ("option", "expected"),
     [
-        pytest.param("framing", "lines", id="framing"),
+        pytest.param("framing", "lines or fixed or csv or none", id="framing"),
         pytest.param("format", "raw or json", id="format"),
         pytest.param("mode", "PERMISSIVE or DROPMALFORMED or FAILFAST", id="mode"),
     ],
@@ -347,6 +347,12 @@ def test_a_boolean_is_true_or_false(text: str) -> None:
 def test_an_unknown_word_is_refused_with_the_known_ones(option: str, expected: str) -> None:
     """No word is guessed."""
     assert refusal(**{option: "whatever"}).expected == expected
+
+
+def test_a_format_of_another_framing_is_refused() -> None:
+    """Each format reads the records of one framing; raw reads any."""
+    assert refusal(framing="none", format="json").expected == "lines, which format json reads"
+    assert parse(framing="none", format="raw").framing == "none"
 
 
 @pytest.mark.parametrize("text", ["", "/", "relative/path", "/a/../b", "/a\0"])

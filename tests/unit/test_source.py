@@ -114,6 +114,29 @@ def test_record_batches_have_exactly_the_schema_of_spark(
     assert client.closed
 
 
+@pytest.mark.parametrize(
+    ("framing", "values"),
+    [
+        pytest.param("lines", [b'{"id":1}', b'{"id":2}'], id="lines"),
+        pytest.param("none", [b'{"id":1}\n{"id":2}\n'], id="none"),
+    ],
+)
+def test_a_piece_is_read_in_its_own_framing(client: FakeClient, framing: str, values: list[bytes]) -> None:
+    """Executors know a journal's framing from the piece alone."""
+    piece = Piece("log/a", 0, 18, 18, head=True, framing=framing)
+    (found,) = read(stream_reader(struct(("value", BinaryType()))), PiecePartition(piece))
+    assert found["value"].to_pylist() == values
+
+
+def test_the_format_follows_from_the_framing(client: FakeClient) -> None:
+    """Columns that raw does not have come from what the framing holds; bytes without records hold nothing."""
+    reader = stream_reader(struct(("id", LongType())))
+    (found,) = read(reader, WHOLE)
+    assert found.to_pydict() == {"id": [1, 2]}
+    with pytest.raises(OptionError, match="framing none implies no format"):
+        reader._partitions([Piece("log/a", 0, 18, 18, head=True, framing="none")])
+
+
 def test_the_empty_partition_of_spark_reads_nothing(client: FakeClient) -> None:
     """Spark plans one of its own for a batch without partitions, and connects to nothing for it."""
     assert list(read(stream_reader(), InputPartition(None))) == []
@@ -132,7 +155,7 @@ def test_a_raw_stream_needs_no_schema_and_a_json_stream_does() -> None:
     [
         pytest.param(struct(("value", StringType())), {}, "column value string under format=raw", id="type"),
         pytest.param(struct(("Value", BinaryType())), {}, "column Value binary", id="case"),
-        pytest.param(struct(("id", LongType())), {}, "or format=json", id="not_raw"),
+        pytest.param(struct(("id", LongType())), {"format": "raw"}, "or format=json", id="not_raw"),
         pytest.param(struct(("id", LongType(), False)), JSON, "column id NOT NULL", id="not_null"),
         pytest.param(struct(("id", LongType()), ("ID", LongType())), JSON, "column 'ID' twice", id="twice"),
         pytest.param(struct(("_offset", IntegerType())), JSON, "_offset bigint", id="metadata"),
@@ -234,7 +257,8 @@ def test_no_repr_shows_the_token() -> None:
     made = data_source(**{"auth.token": "s3cret-token"})
     reader = made.streamReader(RAW)
     assert "s3cret" not in repr(made) + repr(reader) + repr(WHOLE)
-    assert repr(WHOLE) == "PiecePartition(piece=Piece(journal='log/a', begin=0, end=18, limit=18, head=True))"
+    shown = "Piece(journal='log/a', begin=0, end=18, limit=18, head=True, framing='lines')"
+    assert repr(WHOLE) == f"PiecePartition(piece={shown})"
 
 
 def test_the_address_is_looked_up_on_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:

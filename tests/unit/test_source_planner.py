@@ -18,6 +18,7 @@ from gazette_spark.errors import (
     OptionError,
     RecordError,
 )
+from gazette_spark.framing.fixed import frame
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options import Use, parse_options
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -218,7 +219,22 @@ def test_a_broker_that_has_just_started_cannot_pin_a_start_too_low() -> None:
             {"startingOffsets": '{"log/a":99}'}, DataLossError, "1 bytes are gone", id="before_first"
         ),
         pytest.param(
-            {"journals": "log/proto"}, OptionError, "content-type=application/x-protobuf-fixed", id="type"
+            {"journals": "log/other"}, OptionError, "content-type=application/other; expected", id="type"
+        ),
+        pytest.param(
+            {"journals": "log/other,log/proto", "framing": "csv"},
+            OptionError,
+            "'framing': got csv, and journal 'log/proto' has the label content-type=application/x-prot",
+            id="framing",
+        ),
+        pytest.param(
+            {"journals": "log/proto", "format": "json"}, OptionError, "'format': got json, and", id="format"
+        ),
+        pytest.param(
+            {"journals": "log/proto", "startingOffsets": '{"log/proto":9}'},
+            OffsetError,
+            "lies inside a record: what stands at it begins none of framing fixed",
+            id="inside_a_frame",
         ),
     ],
 )
@@ -228,7 +244,9 @@ def test_a_start_that_cannot_be_is_named(
     """Before anything is written to the query checkpoint."""
     journals = {"log/a": FakeJournal(lines(3), begin=100), "log/b": FakeJournal()}
     if "proto" in str(options):
-        journals["log/proto"] = FakeJournal(content_type=FIXED)
+        journals["log/proto"] = FakeJournal(frame(b"12345678"), content_type=FIXED)
+    if "other" in str(options):
+        journals["log/other"] = FakeJournal(content_type="application/other")
     with pytest.raises(error) as caught:
         planner_of(journals, **options)[0].initial()
     assert text in str(caught.value)
@@ -241,10 +259,38 @@ def test_a_start_before_the_first_offset_is_moved_when_loss_is_allowed() -> None
     assert planner.initial().read_through == {"log/a": 100}
 
 
-def test_a_content_type_of_another_framing_can_be_overruled() -> None:
-    """The user knows better than the label, and says so."""
-    planner, _ = planner_of({"log/a": FakeJournal(content_type=FIXED)}, framing="lines")
-    assert planner.initial().read_through == {"log/a": 0}
+@pytest.mark.parametrize(
+    ("content_type", "given", "framing"),
+    [
+        pytest.param("", {}, "lines", id="no_label"),
+        pytest.param("application/json", {}, "lines", id="json"),
+        pytest.param("text/csv", {}, "csv", id="csv"),
+        pytest.param(FIXED, {}, "fixed", id="protobuf"),
+        pytest.param(FIXED, {"framing": "none"}, "none", id="bytes_of_anything"),
+        pytest.param("text/plain", {"framing": "csv"}, "csv", id="plain_text_may_be_csv"),
+        pytest.param("application/other", {"framing": "fixed"}, "fixed", id="the_user_knows"),
+        pytest.param("application/other", {"format": "json"}, "lines", id="the_format_knows"),
+    ],
+)
+def test_a_piece_carries_its_journals_framing(content_type: str, given: dict[str, str], framing: str) -> None:
+    """From the option, the format or the label; a planner that never listed the journal asks for it."""
+    planner, _ = planner_of({"log/a": FakeJournal(lines(3), content_type=content_type)}, **given)
+    assert [piece.framing for piece in planner.pieces(at(a=0), at(a=30))] == [framing]
+
+
+def test_frames_are_cut_at_fragments_and_ended_at_whole_ones() -> None:
+    """A frame that is half written stays for a later batch, and pieces begin where fragments do."""
+    whole = frame(b"x" * 12) * 3
+    journal = FakeJournal(whole + frame(b"half")[:-1], content_type=FIXED, fragments=(0, 20, 40))
+    planner, client = planner_of({"log/a": journal}, maxBytesPerPartition="25")
+    assert planner.next(at(a=0)) == at(a=60)
+    assert planner.next(at(a=0), 30) == at(a=20)
+    assert planner.next(at(a=0), 5) == at(a=20)
+    assert planner.pieces(at(a=0), at(a=60)) == [
+        Piece("log/a", begin, begin + 20, begin + 20, head=True, framing="fixed") for begin in (0, 20, 40)
+    ]
+    client.journals["log/a"].content += b"f"
+    assert planner.next(at(a=60)) == at(a=72)
 
 
 def test_a_batch_ends_at_whole_records() -> None:

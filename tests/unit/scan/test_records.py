@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from gazette_spark.errors import DataLossError, OffsetNotYetAvailableError, ProtocolError, RecordError
-from gazette_spark.scan.blocks import Cutter, Gap
+from gazette_spark.scan.blocks import LOOK_BYTES, Cutter, Gap
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
 from gazette_spark.scan.records import RAW_SCHEMA, PieceScan, raw_record_batches, raw_schema
 from tests.oracles.lines import FakeJournal
@@ -125,7 +125,7 @@ def test_an_endless_record_is_not_read_to_its_end() -> None:
     blocks = (block for chunk in reader for block in cutter.feed(chunk.offset, chunk.content))
     with pytest.raises(RecordError):
         list(blocks)
-    assert reader.offset == 1100
+    assert reader.offset <= 1000 + 100 + LOOK_BYTES
 
 
 def test_a_range_must_end_with_a_record() -> None:

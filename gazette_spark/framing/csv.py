@@ -1,0 +1,119 @@
+r"""The framing ``csv``: records as in RFC 4180, which end with a newline that is not inside quotes.
+
+Quotes count at a field's start alone, as in most readers: a field that begins with one goes on to the
+next quote that is not doubled; anywhere else a quote is a character like others. A ``\r`` before the
+newline belongs to the record's bytes. Blank lines are no records.
+
+Quotes are paired off by their number, for a whole block at once. That is the same as reading byte by
+byte if every opening quote stands at a field's start, which is looked at for all of them; a block where
+that fails is read record by record.
+
+Whether a byte in the middle of a journal is inside quotes is not guessed. A window is read in each of
+the four ways there are: at a field's start, in a plain field, in quotes, just after quotes. What all of
+them agree on is true, and what makes a record longer than allowed is false.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from gazette_spark.framing.base import Block, Cut, Positions, gathered
+from gazette_spark.framing.lines import SCAN_BYTES, newlines, spans
+
+QUOTE, COMMA, NEWLINE, RETURN = 0x22, 0x2C, 0x0A, 0x0D
+
+_FIELD = rb'(?:"(?:[^"]++|"")*+"[^,\n]*+|[^",\n][^,\n]*+|)'
+_RECORD = re.compile(rb"(?:" + _FIELD + rb",)*+" + _FIELD + rb"\n")
+
+_READINGS = (b"", b"x", b'"', b'""')
+"""Bytes that lead to a window's four readings when they stand before it."""
+
+
+def record_ends(data: bytes) -> Positions:
+    """Return the position of each newline that ends a record or a blank line; data begins with a record."""
+    feeds = newlines(data)
+    quotes = _quotes(data)
+    if not len(quotes):
+        return feeds
+    octets = np.frombuffer(data, np.uint8)
+    opening = quotes[0::2]
+    before = octets[opening - 1]
+    regular = (before == COMMA) | (before == NEWLINE) | (opening == 0)
+    regular[1:] |= opening[1:] - 1 == quotes[1 : 2 * len(opening) - 2 : 2]
+    if regular.all():
+        outside: Positions = feeds[np.searchsorted(quotes, feeds) % 2 == 0]
+        return outside
+    return _read_ends(data)
+
+
+def _quotes(data: bytes) -> Positions:
+    if b'"' not in data:
+        return np.empty(0, np.int64)
+    octets = np.frombuffer(data, np.uint8)
+    found = [
+        np.flatnonzero(octets[low : low + SCAN_BYTES] == QUOTE) + low
+        for low in range(0, len(octets), SCAN_BYTES)
+    ]
+    return np.concatenate(found)
+
+
+def _read_ends(data: bytes) -> Positions:
+    ends: list[int] = []
+    at = 0
+    while found := _RECORD.match(data, at):
+        at = found.end()
+        ends.append(at - 1)
+    return np.array(ends, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class CsvFraming:
+    """The framing ``csv``."""
+
+    name: str = "csv"
+    anchored: bool = True
+    header_bytes: int = 0
+    trailer_bytes: int = 1
+
+    def first_boundary(self, window: bytes, offset: int) -> int | None:  # noqa: ARG002 - none can be told.
+        """Return None: a newline may be inside quotes."""
+        return None
+
+    def last_boundary(self, window: bytes, max_record_bytes: int) -> int | None:
+        """Return the last record end on which all readings of the window agree, None when they do not."""
+        found = set()
+        for lead in _READINGS:
+            ends = record_ends(lead + window) - len(lead)
+            if len(ends) and ends[0] > max_record_bytes:
+                continue
+            if len(ends):
+                found.add(int(ends[-1]) + 1)
+            elif len(window) <= max_record_bytes:
+                return None
+        return found.pop() if len(found) == 1 else None
+
+    def may_begin(self, before: bytes, after: bytes) -> bool:  # noqa: ARG002 - what follows says nothing.
+        """Tell whether the byte before is a newline, if inside quotes or not."""
+        return not before or before.endswith(b"\n")
+
+    def cut(self, data: bytes, offset: int, *, last: bool = False) -> Cut:  # noqa: ARG002 - records are the same anywhere.
+        """Cut at every newline outside quotes, and leave out blank lines."""
+        starts, ends = spans(record_ends(data))
+        size = int(ends[-1]) + 1 if len(ends) else 0
+        octets = np.frombuffer(data, np.uint8)
+        length = ends - starts
+        blank = length == 0
+        single = np.flatnonzero(length == 1)
+        blank[single] = octets[starts[single]] == RETURN
+        return Cut(starts[~blank], ends[~blank], size) if blank.any() else Cut(starts, ends, size)
+
+    def values(self, block: Block) -> pa.BinaryArray:
+        """Return the records as they are written, quotes and all."""
+        return gathered(block)
+
+
+CSV = CsvFraming()

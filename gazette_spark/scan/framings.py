@@ -1,0 +1,67 @@
+"""Which framing a journal is read in: as the query's options say, else as the journal's label says.
+
+The label ``content-type`` is what writers and readers of a journal have agreed on, so an option that
+contradicts it is refused. It says nothing about journals without it, and nothing where its value is one
+that Gazette gives no framing.
+"""
+
+from __future__ import annotations
+
+from gazette_spark.errors import OptionError
+from gazette_spark.framing.base import Framing
+from gazette_spark.framing.csv import CSV
+from gazette_spark.framing.fixed import FIXED
+from gazette_spark.framing.lines import LINES
+from gazette_spark.framing.whole import CHUNK_BYTES, NoFraming
+from gazette_spark.options import FORMAT_FRAMINGS, SourceOptions
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.labels import (
+    CONTENT_TYPE,
+    CONTENT_TYPE_CSV,
+    CONTENT_TYPE_NDJSON,
+    CONTENT_TYPE_PROTO_FIXED,
+    CONTENT_TYPE_RECOVERY_LOG,
+    values_of,
+)
+
+LABELLED = {
+    CONTENT_TYPE_NDJSON: "lines",
+    "application/json": "lines",
+    CONTENT_TYPE_CSV: "csv",
+    CONTENT_TYPE_PROTO_FIXED: "fixed",
+    CONTENT_TYPE_RECOVERY_LOG: "none",
+}
+"""The framing each content type stands for."""
+
+UNFRAMED = frozenset({"", "text/plain"})
+"""Content types whose records are lines if nobody says otherwise; no label is one of them."""
+
+
+def framing_named(name: str, max_record_bytes: int) -> Framing:
+    """Return the framing that an option or a piece names."""
+    if name == "none":
+        return NoFraming(min(CHUNK_BYTES, max_record_bytes))
+    return _FRAMINGS[name]
+
+
+def framing_of(spec: pb.JournalSpec, options: SourceOptions) -> Framing:
+    """Return the framing of a journal.
+
+    Raises:
+        OptionError: options and label contradict each other, or neither says it.
+    """
+    option = "framing" if options.framing else "format"
+    wanted = options.framing or FORMAT_FRAMINGS.get(options.format or "")
+    label = next(iter(values_of(spec.labels, CONTENT_TYPE)), "")
+    labelled = "lines" if label in UNFRAMED else LABELLED.get(label)
+    where = f"journal {spec.name!r} has the label content-type={label}"
+    if wanted is None and labelled in (None, "none"):
+        expected = "the framing its records have: lines, fixed or csv, or none for whole bytes"
+        raise OptionError("framing", f"nothing, and {where}", expected)
+    if wanted and label in LABELLED and wanted not in (labelled, "none"):
+        given = options.framing or options.format
+        raise OptionError(option, f"{given}, and {where}", f"framing {labelled} or none, or another label")
+    return framing_named(wanted or labelled or "lines", options.max_record_bytes)
+
+
+_FRAMINGS: dict[str, Framing] = {"lines": LINES, "csv": CSV, "fixed": FIXED}
