@@ -103,6 +103,19 @@ class Place(Enum):
     """The batch has failed already: nobody will ask for them."""
 
 
+class BatchOperation(AsyncOperation[AppendResult]):
+    """The operation of a batch, or of the failure of a lane."""
+
+    def __init__(self, lane: Lane) -> None:
+        super().__init__()
+        self._lane = lane
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether something is done for its lane, so that it will end without anybody's help."""
+        return self._lane.busy or self._lane.queued
+
+
 @dataclass(slots=True, eq=False)
 class Batch:
     """What becomes one append: the bytes of one or more writers, each in one piece."""
@@ -110,7 +123,7 @@ class Batch:
     lane: Lane
     options: AppendOptions
     dependencies: OpFutures
-    operation: AsyncOperation[AppendResult] = field(default_factory=AsyncOperation)
+    operation: BatchOperation
     spool: Spool = field(default_factory=Spool)
     size: int = 0
     """Bytes that are in it, or about to be."""
@@ -142,7 +155,7 @@ class Lane:
     busy: bool = False
     """Its first batch waits, is sent or backs off."""
     queued: bool = False
-    failure: AsyncOperation[AppendResult] | None = None
+    failure: BatchOperation | None = None
     """Why nothing is appended any more."""
     reported: bool = False
     """Somebody has been told of the failure."""
@@ -211,6 +224,12 @@ def is_terminal(error: BaseException, options: AppendOptions) -> bool:
     return not isinstance(error, UnavailableError)
 
 
+def is_stuck(dependency: OpFuture) -> bool:
+    """Return whether a dependency is not done, and is nothing that this service is at work on."""
+    at_work = isinstance(dependency, BatchOperation) and dependency.is_under_way
+    return not (dependency.done() or at_work)
+
+
 class AppendQueue:
     """The lanes of all journals. A caller's lock is held during each call."""
 
@@ -256,7 +275,7 @@ class AppendQueue:
             options = lane.plain
         batch = lane.batches[-1] if lane.batches else None
         if batch is None or not may_join(batch, options, dependencies, self.limits):
-            batch = Batch(lane, options, dependencies)
+            batch = Batch(lane, options, dependencies, BatchOperation(lane))
             lane.batches.append(batch)
         batch.writing = True
         return batch
@@ -329,11 +348,10 @@ class AppendQueue:
             if batch.ended or batch.due != due:
                 continue
             batch.due = 0.0
-            if batch.waits_for:
-                problem = f"{batch.waits_for} operations the append depends on are not done"
-                error = AppendWaitError(batch.lane.journal, self.timeout_s or 0.0, problem)
-                return self._fail(batch.lane, error)
-            self._go_on(batch.lane)
+            if batch.waits_for == 0:
+                self._go_on(batch.lane)
+            elif (outcome := self._give_up(batch, now)) is not None:
+                return outcome
         while self._ready:
             lane = self._ready.popleft()
             lane.queued = False
@@ -401,6 +419,15 @@ class AppendQueue:
         """Return the lanes that have failed."""
         return [lane for lane in self.lanes.values() if lane.failure is not None]
 
+    def _give_up(self, batch: Batch, now: float) -> Outcome | None:
+        """End the wait for dependencies, unless all of them are on their way: those have deadlines too."""
+        timeout_s = self.timeout_s or 0.0
+        if any(is_stuck(each) for each in batch.dependencies):
+            problem = f"{batch.waits_for} operations the append depends on are not done"
+            return self._fail(batch.lane, AppendWaitError(batch.lane.journal, timeout_s, problem))
+        self._wake_at(batch, now + timeout_s)
+        return None
+
     def _step(self, lane: Lane, now: float) -> Work | None:
         """Decide what a lane's first batch is in for."""
         if lane.busy or not lane.batches:
@@ -444,7 +471,7 @@ class AppendQueue:
         lane.batches.clear()
         for batch in ended:
             batch.ended = True
-        lane.failure = AsyncOperation()
+        lane.failure = BatchOperation(lane)
         lane.failure.resolve(error)
         outcome = self._free(ended)
         outcome.ended, outcome.error = ended, error

@@ -223,7 +223,10 @@ class AsyncAppend:
         return self._batch.operation.result()
 
     def add_done_callback(self, fn: Callable[[AsyncAppend], object], /) -> None:
-        """Call ``fn`` with this once the whole append is done: at once if it is, else in another thread."""
+        """Call ``fn`` with this once the whole append is done: at once if it is, else in another thread.
+
+        That thread is one of the service's: ``fn`` must not wait for other appends.
+        """
         self.future.add_done_callback(lambda _: fn(self))
 
     def _end(self) -> None:
@@ -268,8 +271,8 @@ class AppendService:
         Args:
             client: makes the calls.
             timeout_s: seconds a batch is tried for once it is its turn, and seconds it may wait before for
-                its dependencies; also those a writer waits for room and for another writer to release. By
-                default the client's; None: until the service is closed.
+                dependencies that the service is not at work on itself; also those a writer waits for room,
+                and for another writer to release. By default the client's; None: until the service is closed.
             max_pending_bytes: bytes that may wait to be appended; then writers wait.
             max_memory_bytes: how many of them may do so in memory; others go to files.
             max_concurrency: appends on their way to brokers at a time.
@@ -329,10 +332,10 @@ class AppendService:
 
     def append(self, journal: str, content: Bytes) -> AsyncAppend:
         """Append bytes in the background: the short and fast form of :meth:`start_append`."""
-        if type(content) is bytes and os.getpid() == self._pid and not self._closing:
+        if type(content) is bytes and os.getpid() == self._pid:
             size = len(content)
             with self._lock:
-                batch = self._queue.quick(journal, size)
+                batch = None if self._closing else self._queue.quick(journal, size)
                 if batch is not None:
                     batch.spool.memory += content
                     return AsyncAppend(self, batch, batch.size - size, size, 0)

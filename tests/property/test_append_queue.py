@@ -1,0 +1,278 @@
+"""Whatever writers, brokers and dependencies do, each writer's bytes are appended once, whole, in order."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from typing import BinaryIO, cast
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from gazette_spark.client.append import AppendOptions, AppendResult
+from gazette_spark.client.append_queue import AppendQueue, Await, Batch, Limits, Outcome, Place, Send
+from gazette_spark.client.futures import AsyncOperation, OpFuture, OpFutures, failure_of, unfinished
+from gazette_spark.errors import (
+    DependencyError,
+    NoJournalPrimaryBrokerError,
+    NotAllowedError,
+    UnavailableError,
+)
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.labels import label_set
+
+JOURNALS = ("a/one", "a/two", "a/three")
+LIMITS = Limits(pending_bytes=400, memory_bytes=100, batch_bytes=60, batch_memory_bytes=40, files=3)
+TIMEOUT_S = 30.0
+CHECKED = pb.LabelSelector(include=label_set({"author": "me"}))
+HOW = ["done"] * 5 + ["lost", "passing", "passing", "refused"]
+RESULT = AppendResult(0, 0, b"", pb.LabelSet())
+
+
+@dataclass(eq=False)
+class Writer:
+    """Who writes, what, and behind what."""
+
+    content: bytes
+    batch: Batch
+    dependencies: OpFutures
+    begin: int
+    kept: bool = False
+
+
+@dataclass
+class Journal:
+    """What a broker has of a journal: the batches in the order of their commits, with their bytes."""
+
+    writers: list[Writer] = field(default_factory=list)
+    commits: list[tuple[Batch, bytes]] = field(default_factory=list)
+
+
+def open_file() -> BinaryIO:
+    """Return a file for a spool."""
+    return cast(BinaryIO, tempfile.TemporaryFile(buffering=0))
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """A queue, its writers, a broker and a clock, all moved by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = AppendQueue(LIMITS, timeout_s=TIMEOUT_S, try_timeout_s=10.0)
+        self.now = 1000.0
+        self.journals = {name: Journal() for name in JOURNALS}
+        self.open: list[Writer] = []
+        self.sending: dict[Batch, bytes] = {}
+        self.outside: list[AsyncOperation[None]] = []
+        self.seen: list[Batch] = []
+        self.serial = 0
+
+    def carry_out(self, outcome: Outcome) -> None:
+        """Do what the shell does."""
+        for spool in outcome.freed:
+            spool.close()
+        for batch in outcome.ended:
+            batch.operation.resolve(outcome.error, outcome.result)
+
+    def enter(self, journal: str, dependencies: OpFutures, *, checked: bool) -> Writer | None:
+        """Begin to write, unless somebody else does."""
+        options = AppendOptions(journal, check_registers=CHECKED if checked else None)
+        batch = self.queue.enter(options, dependencies)
+        if batch is None:
+            assert any(each.batch.lane.journal == journal for each in self.open)
+            return None
+        assert batch.ended or not any(each.batch is batch for each in self.open)
+        writer = Writer(b"", batch, dependencies, len(batch.spool))
+        self.seen.append(batch)
+        if not batch.ended:
+            self.journals[journal].writers.append(writer)
+        self.open.append(writer)
+        return writer
+
+    @rule(
+        journal=st.sampled_from(JOURNALS),
+        behind=st.sampled_from(["nothing", "outside", "pending", "other"]),
+        checked=st.booleans(),
+    )
+    def begin(self, journal: str, behind: str, checked: bool) -> None:
+        """A writer begins, behind something or not."""
+        dependencies: list[OpFuture] = []
+        if behind == "outside":
+            self.outside.append(AsyncOperation())
+            dependencies = [self.outside[-1]]
+        elif behind == "pending":
+            dependencies = list(self.queue.pending_except(journal))
+        elif behind == "other":
+            dependencies = [each.operation for each in self.seen[-2:]]
+        self.enter(journal, unfinished(dependencies), checked=checked)
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), size=st.integers(1, 50))
+    def write(self, data: st.DataObject, size: int) -> None:
+        """A writer at work writes, in memory or on disk, or finds no room."""
+        writer = data.draw(st.sampled_from(self.open))
+        self.serial += 1
+        content = (f"{self.serial}," * size)[:size].encode()
+        place = self.queue.place(writer.batch, size)
+        if place is Place.MEMORY:
+            writer.batch.spool.memory += content
+        elif place is Place.DISK:
+            writer.batch.spool.spill(content, open_file)
+            self.queue.placed(writer.batch)
+        elif place is Place.NOWHERE:
+            return
+        writer.content += content
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), kept=st.booleans())
+    def leave(self, data: st.DataObject, kept: bool) -> None:
+        """A writer releases, or takes its bytes back."""
+        writer = data.draw(st.sampled_from(self.open))
+        self.open.remove(writer)
+        if not kept:
+            writer.batch.spool.truncate(writer.begin)
+        writer.kept = kept
+        self.carry_out(self.queue.leave(writer.batch, kept=kept))
+
+    @rule(journal=st.sampled_from(JOURNALS), size=st.integers(0, 30))
+    def quick(self, journal: str, size: int) -> None:
+        """A writer does it all at once, where it can."""
+        batch = self.queue.quick(journal, size)
+        if batch is not None:
+            self.serial += 1
+            content = (f"{self.serial};" * size)[:size].encode()
+            batch.spool.memory += content
+            writer = Writer(content, batch, frozenset(), batch.size - size, kept=True)
+            self.journals[journal].writers.append(writer)
+
+    @rule()
+    def take(self) -> None:
+        """A worker takes what is to be done."""
+        match self.queue.take(self.now):
+            case Send(batch, timeout_s):
+                assert 0 < timeout_s < TIMEOUT_S + 0.001  # A difference of clock times is not exact.
+                assert all(each.lane is not batch.lane for each in self.sending), "one at a time"
+                assert not batch.writing
+                writers = self.kept(batch)
+                assert writers, "nobody asked for it"
+                for each in [each for writer in writers for each in writer.dependencies]:
+                    assert each.done()
+                    assert failure_of(each) is None
+                self.sending[batch] = b"".join(batch.spool)
+            case Await(batch):
+                for each in batch.dependencies:
+                    each.add_done_callback(lambda done, batch=batch: self.dependency_done(batch, done))
+            case Outcome() as outcome:
+                self.carry_out(outcome)
+
+    def kept(self, batch: Batch) -> list[Writer]:
+        """Return the writers of a batch that have left their bytes in it."""
+        writers = self.journals[batch.lane.journal].writers
+        return [each for each in writers if each.batch is batch and each.kept]
+
+    def sent(self, batch: Batch, *, commits: bool) -> None:
+        """The broker has all bytes of a try: those that were there when it began, and are still."""
+        content = self.sending.pop(batch)
+        assert b"".join(batch.spool) == content
+        if commits:
+            self.journals[batch.lane.journal].commits.append((batch, content))
+
+    def dependency_done(self, batch: Batch, dependency: OpFuture) -> None:
+        """Tell the queue of a dependency."""
+        self.carry_out(self.queue.dependency_done(batch, failure_of(dependency)))
+
+    @precondition(lambda self: self.sending)
+    @rule(data=st.data(), how=st.sampled_from(HOW))
+    def answer(self, data: st.DataObject, how: str) -> None:
+        """The broker answers: the bytes are there, or not, or are and it does not say so."""
+        batch = data.draw(st.sampled_from(list(self.sending)))
+        self.sent(batch, commits=how in ("done", "lost"))
+        if how == "done":
+            self.carry_out(self.queue.sent(batch, RESULT))
+            return
+        error = {
+            "lost": UnavailableError("http://b:1", "reset"),
+            "passing": NoJournalPrimaryBrokerError(batch.lane.journal),
+            "refused": NotAllowedError(batch.lane.journal),
+        }[how]
+        self.carry_out(self.queue.failed(batch, error, self.now))
+
+    @precondition(lambda self: any(not each.done() for each in self.outside))
+    @rule(data=st.data(), error=st.sampled_from([None] * 6 + [KeyError("gone")]))
+    def resolve(self, data: st.DataObject, error: Exception | None) -> None:
+        """Something outside ends."""
+        data.draw(st.sampled_from([each for each in self.outside if not each.done()])).resolve(error)
+
+    @rule(seconds=st.sampled_from([0.05, 1.0, 20.0]))
+    def pass_time(self, seconds: float) -> None:
+        """The clock goes on."""
+        self.now += seconds
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        """Sums are those of the batches, and within the limits."""
+        queue = self.queue
+        batches = [batch for lane in queue.lanes.values() for batch in lane.batches]
+        held = batches + [batch for batch in dict.fromkeys(self.seen) if batch.ended and batch.counted[0]]
+        assert queue.pending_bytes == sum(len(batch.spool) for batch in dict.fromkeys(held))
+        assert queue.memory_bytes == sum(len(batch.spool.memory) for batch in dict.fromkeys(held))
+        assert queue.pending_bytes <= LIMITS.pending_bytes
+        assert queue.memory_bytes <= LIMITS.memory_bytes
+        assert queue.files <= LIMITS.files
+
+    @invariant()
+    def writers_are_whole_and_in_order(self) -> None:
+        """A batch is committed as its writers' bytes, joined; batches and writers keep their order."""
+        for journal in self.journals.values():
+            order = list(dict.fromkeys(writer.batch for writer in journal.writers))
+            for batch, content in journal.commits:
+                assert content == b"".join(each.content for each in self.kept(batch))
+            committed = [order.index(batch) for batch, _ in journal.commits]
+            assert committed == sorted(committed), "batches overtook each other"
+            ended = [failure_of(batch.operation) for batch in order if batch.operation.done()]
+            assert all(error is not None for error in ended[first_failure(ended) :]), "after a failure"
+
+    def teardown(self) -> None:
+        """At last all ends: what did well is there, what was asked for is answered, nothing is kept."""
+        if self.serial % 4 == 0:
+            self.carry_out(self.queue.fail_all(ZeroDivisionError()))
+        for writer in list(self.open):
+            self.open.remove(writer)
+            writer.kept = True
+            self.carry_out(self.queue.leave(writer.batch, kept=True))
+        for each in self.outside:
+            if not each.done():
+                each.resolve()
+        for _ in range(10_000):
+            if not any(lane.batches for lane in self.queue.lanes.values()):
+                break
+            self.take()
+            self.answer_all()
+            self.now += 0.1
+        assert all(batch.operation.done() for batch in self.seen)
+        for journal in self.journals.values():
+            committed = {batch for batch, _ in journal.commits}
+            for writer in journal.writers:
+                error = failure_of(writer.batch.operation)
+                assert error is not None or not writer.kept or writer.batch in committed
+                if isinstance(error, DependencyError):
+                    assert error.__cause__ is not None
+        self.answer_all()
+        assert (self.queue.pending_bytes, self.queue.memory_bytes, self.queue.files) == (0, 0, 0)
+        assert all(lane.failure is not None for lane in self.queue.lanes.values())
+
+    def answer_all(self) -> None:
+        """The broker has taken all it was sent."""
+        for batch in list(self.sending):
+            self.sent(batch, commits=True)
+            self.carry_out(self.queue.sent(batch, RESULT))
+
+
+def first_failure(ended: list[BaseException | None]) -> int:
+    """Return the place of the first failure, or the end."""
+    return next((at for at, error in enumerate(ended) if error is not None), len(ended))
+
+
+TestQueue = QueueMachine.TestCase
+TestQueue.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
