@@ -33,6 +33,8 @@ import grpc
 from gazette_spark.broker.authorizer import Authorizer
 from gazette_spark.broker.call import ServiceContext
 from gazette_spark.broker.call_watch import CallWatch
+from gazette_spark.broker.faults import Faults
+from gazette_spark.broker.faulty_service import FaultyService
 from gazette_spark.broker.fragment_server import fragment_handler
 from gazette_spark.broker.fragment_urls import SignedUrls, UrlOf, UrlSigner, file_url
 from gazette_spark.broker.gateway import gateway_handler
@@ -93,6 +95,7 @@ class _Options:
     tls: ServerTls | None
     gateway_port: int | None
     fragment_urls: Literal["file", "http"]
+    faults: Faults | None
     membership: Membership | None
 
 
@@ -128,6 +131,7 @@ class EmbeddedBroker:
         tls: ServerTls | None = None,
         gateway_port: int | None = None,
         fragment_urls: Literal["file", "http"] = "file",
+        faults: Faults | None = None,
         zone: str = LONE_MEMBER.zone,
         suffix: str = LONE_MEMBER.suffix,
         membership: Membership | None = None,
@@ -155,6 +159,7 @@ class EmbeddedBroker:
             fragment_urls: ``file`` names stored fragments by their path below the root; ``http`` by signed
                 URLs that the broker serves itself, at any free port, so that clients read past its
                 gRPC service as they do with an object store.
+            faults: what a test orders to go wrong.
             zone: where the broker says it is.
             suffix: its name within the zone.
             membership: of a cluster; None is a cluster of one.
@@ -181,6 +186,7 @@ class EmbeddedBroker:
             tls,
             gateway_port,
             fragment_urls,
+            faults,
             membership,
         )
         self._lock = threading.Lock()
@@ -274,7 +280,10 @@ class _Running:
                     handler, broker.host, options.gateway_port, option="gateway_port", tls=_ssl(options)
                 )
             max_streams = max(options.threads - RESERVED_THREADS, options.threads // 2)
-            pb_grpc.add_JournalServicer_to_server(JournalService(service, max_streams), self.server)
+            served: pb_grpc.JournalServicer = JournalService(service, max_streams)
+            if options.faults is not None:
+                served = FaultyService(served, options.faults, service.header)
+            pb_grpc.add_JournalServicer_to_server(served, self.server)
             self.persister.start()
             self.server.start()
             for http in (self.gateway, self.fragments):
@@ -314,7 +323,7 @@ class _Running:
         if options.fragment_urls == "file":
             return file_url
         signer = UrlSigner(secrets.token_bytes(32))
-        handler = fragment_handler(broker.root, signer)
+        handler = fragment_handler(broker.root, signer, options.faults)
         self.fragments = HttpServer(handler, broker.host, 0, option="fragments", tls=_ssl(options))
         return SignedUrls(self.fragments.endpoint, signer)
 

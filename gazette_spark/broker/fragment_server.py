@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote
 
+from gazette_spark.broker.faults import Fault, Faults
+from gazette_spark.broker.faulty_service import corrupt, hold
 from gazette_spark.broker.fragment_store import STATE_DIRECTORY
 from gazette_spark.broker.fragment_urls import SignatureError, UrlSigner
-from gazette_spark.broker.http_server import BODY_CHUNK_BYTES, RequestHandler
+from gazette_spark.broker.http_server import BODY_CHUNK_BYTES, RequestHandler, is_connected
 from gazette_spark.client.codecs import decode_fragment
 from gazette_spark.client.fragment_urls import open_regular
 from gazette_spark.errors import DirectReadError
@@ -49,6 +51,7 @@ class FragmentHandler(RequestHandler):
 
     root: Path
     signer: UrlSigner
+    faults: Faults | None
 
     def do_GET(self) -> None:  # noqa: N802 - the base's way
         """Send a fragment."""
@@ -68,6 +71,10 @@ class FragmentHandler(RequestHandler):
             self.answer(HTTPStatus.NOT_FOUND, "no such fragment")
             return
         with file:
+            faults = self.faults.take_path(path) if self.faults is not None else []
+            if faults:
+                self._send_spoiled(file, faults)
+                return
             self._send(file, offloaded="." not in path.rpartition("/")[2] or path.endswith(".gzod"))
 
     do_HEAD = do_GET  # noqa: N815 - the base's way
@@ -89,6 +96,21 @@ class FragmentHandler(RequestHandler):
             self.wfile.flush()
             self.connection.sendfile(file)
 
+    def _send_spoiled(self, file: BinaryIO, faults: list[Fault]) -> None:
+        hold(faults, lambda: is_connected(self.connection))
+        content = file.read()
+        for fault in faults:
+            if fault.http_status:
+                self.answer(HTTPStatus(fault.http_status), fault.text)
+                return
+            content = content[: len(content) - fault.missing_bytes]
+            content = corrupt(content) if fault.corrupts else content
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
     def _send_chunks(self, pieces: Iterator[bytes]) -> None:
         for piece in pieces:
             for start in range(0, len(piece), BODY_CHUNK_BYTES):
@@ -96,6 +118,6 @@ class FragmentHandler(RequestHandler):
         self.end_chunks()
 
 
-def fragment_handler(root: Path, signer: UrlSigner) -> type[FragmentHandler]:
+def fragment_handler(root: Path, signer: UrlSigner, faults: Faults | None = None) -> type[FragmentHandler]:
     """Return the handler of a broker's fragments."""
-    return type("_Fragments", (FragmentHandler,), {"root": root, "signer": signer})
+    return type("_Fragments", (FragmentHandler,), {"root": root, "signer": signer, "faults": faults})

@@ -110,19 +110,25 @@ class RequestHandler(BaseHTTPRequestHandler):
         """Log nothing: a request line may hold a signature."""
 
 
+def is_connected(connection: socket.socket) -> bool:
+    """Whether the other side still listens."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLRDHUP | select.POLLHUP | select.POLLERR)
+    return not poll.poll(0)
+
+
 class HttpPeer:
     """The client of an HTTP request, as a :class:`~gazette_spark.broker.call.Call` needs it."""
 
     def __init__(self, connection: socket.socket, watch: CallWatch) -> None:
-        self._poll = select.poll()
-        self._poll.register(connection.fileno(), select.POLLRDHUP | select.POLLHUP | select.POLLERR)
+        self._connection = connection
         self._watch = watch
         self._callbacks: list[Callable[[], None]] = []
         self._over = False
 
     def is_active(self) -> bool:
         """Whether the client is still there."""
-        return not self._over and not self._poll.poll(0)
+        return not self._over and is_connected(self._connection)
 
     def add_callback(self, callback: Callable[[], None]) -> bool:
         """Have ``callback`` called when the client leaves, or the request is done."""

@@ -1,0 +1,171 @@
+"""Faults that a test orders of an embedded broker.
+
+::
+
+    faults = Faults()
+    with EmbeddedBroker(root, faults=faults) as broker:
+        faults.fail(StatusCode.UNAVAILABLE, rpc="Read", after_bytes=1000)      # the next read breaks
+        faults.answer("NO_JOURNAL_PRIMARY_BROKER", rpc="Append", times=3)      # so do three appends
+        stall = faults.stall(rpc="List", times=None)                           # and every list hangs
+        ...
+        stall.release()
+        faults.clear()
+
+A fault is for one call of its kind unless ``times`` says otherwise; None is until :meth:`Faults.clear`. A
+call takes every fault that fits it, in the order they were given. ``rpc`` is a method of the Journal
+service, or ``Fragment`` for a stored fragment's URL (``fragment_urls="http"``); without it, and without
+``journal``, a fault fits any. The HTTP gateway has no faults. Broken connections are the business of
+``gazette_spark.testing.tcp_proxy``.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import grpc
+
+from gazette_spark.protocol import protocol_pb2 as pb
+
+FRAGMENT = "Fragment"
+"""Stands for the request of a fragment's URL, beside the names of the Journal service's methods."""
+
+
+@dataclass(eq=False, slots=True)
+class Fault:
+    """One order. Its fields say what happens; several may."""
+
+    rpc: str = ""
+    journal: str = ""
+    times: int | None = 1
+    """Calls it is still for; None is every one."""
+    delay_s: float = 0.0
+    stalls: bool = False
+    """Wait until it is released, or the client gives up."""
+    code: grpc.StatusCode | None = None
+    """Fail the call by this."""
+    text: str = "injected fault"
+    after_bytes: int = 0
+    """Content that passes before the call fails or ends."""
+    status: int | None = None
+    """Answer this instead of doing anything."""
+    answer_is_lost: bool = False
+    """Do what is asked, and fail then."""
+    ends: bool = False
+    """End a read cleanly after ``after_bytes``."""
+    jump: int = 0
+    """Bytes that a read passes over."""
+    corrupts: bool = False
+    """Change one byte of the content."""
+    missing_bytes: int = 0
+    """Bytes that a fragment lacks at its end."""
+    http_status: int = 0
+    """Answer a fragment's URL by this."""
+    hits: int = 0
+    """Calls it has been taken by."""
+    released: threading.Event = field(default_factory=threading.Event)
+
+    def release(self) -> None:
+        """Let stalled calls go on, and later ones pass."""
+        self.released.set()
+
+    def fits(self, rpc: str, journal: str) -> bool:
+        """Whether it is for such a call."""
+        return self.rpc in ("", rpc) and self.journal in ("", journal) and self.times != 0
+
+
+class Faults:
+    """The faults ordered of one broker. Any thread may order, any number of calls take."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self._faults: list[Fault] = []
+
+    def __repr__(self) -> str:
+        return f"Faults({len(self._faults)} ordered)"
+
+    def delay(self, seconds: float, *, rpc: str = "", journal: str = "", times: int | None = 1) -> Fault:
+        """Let a call wait before it is served."""
+        return self._add(Fault(rpc, journal, times, delay_s=seconds))
+
+    def stall(self, *, rpc: str = "", journal: str = "", times: int | None = 1) -> Fault:
+        """Let a call hang until :meth:`Fault.release`, :meth:`clear`, or its client gives up."""
+        return self._add(Fault(rpc, journal, times, stalls=True))
+
+    def fail(
+        self,
+        code: grpc.StatusCode,
+        text: str = "injected fault",
+        *,
+        after_bytes: int = 0,
+        rpc: str = "",
+        journal: str = "",
+        times: int | None = 1,
+    ) -> Fault:
+        """Fail a call; a read or an append after so many bytes of its content went by."""
+        return self._add(Fault(rpc, journal, times, code=code, text=text, after_bytes=after_bytes))
+
+    def answer(self, status: str, *, rpc: str = "", journal: str = "", times: int | None = 1) -> Fault:
+        """Answer a call by the named status, with a proper header, and do nothing."""
+        return self._add(Fault(rpc, journal, times, status=pb.Status.Value(status)))
+
+    def lose_answer(self, *, rpc: str = "Append", journal: str = "", times: int | None = 1) -> Fault:
+        """Do what a call asks, and then fail it as UNAVAILABLE: its client cannot know."""
+        code = grpc.StatusCode.UNAVAILABLE
+        return self._add(Fault(rpc, journal, times, code=code, answer_is_lost=True))
+
+    def end(self, *, after_bytes: int = 0, journal: str = "", times: int | None = 1) -> Fault:
+        """End a read cleanly after so many bytes, wherever that is."""
+        return self._add(Fault("Read", journal, times, ends=True, after_bytes=after_bytes))
+
+    def jump(self, by: int, *, journal: str = "", times: int | None = 1) -> Fault:
+        """Let a read begin so many bytes past what was asked for."""
+        return self._add(Fault("Read", journal, times, jump=by))
+
+    def corrupt(self, *, rpc: str = FRAGMENT, journal: str = "", times: int | None = 1) -> Fault:
+        """Change a byte of what is read, by ``Read`` or from a fragment's URL."""
+        return self._add(Fault(rpc, journal, times, corrupts=True))
+
+    def shorten(self, missing_bytes: int, *, journal: str = "", times: int | None = 1) -> Fault:
+        """Leave out the end of the file behind a fragment's URL."""
+        return self._add(Fault(FRAGMENT, journal, times, missing_bytes=missing_bytes))
+
+    def refuse_fragment(self, http_status: int, *, journal: str = "", times: int | None = 1) -> Fault:
+        """Answer a fragment's URL by an HTTP status."""
+        return self._add(Fault(FRAGMENT, journal, times, http_status=http_status))
+
+    def clear(self) -> None:
+        """Withdraw every fault; what is stalled goes on."""
+        with self._lock:
+            faults, self._faults = self._faults, []
+        for fault in faults:
+            fault.release()
+
+    def wait_hit(self, fault: Fault, timeout_s: float, hits: int = 1) -> bool:
+        """Wait until so many calls took the fault; False when the time is up."""
+        with self._lock:
+            return self._lock.wait_for(lambda: fault.hits >= hits, timeout_s)
+
+    def take(self, rpc: str, journal: str) -> list[Fault]:
+        """Return the faults for a call, which count it. For the broker."""
+        with self._lock:
+            taken = [fault for fault in self._faults if fault.fits(rpc, journal)]
+            for fault in taken:
+                fault.hits += 1
+                if fault.times is not None:
+                    fault.times -= 1
+            self._faults = [fault for fault in self._faults if fault.times != 0 or fault.stalls]
+            self._lock.notify_all()
+        return taken
+
+    def take_path(self, path: str) -> list[Fault]:
+        """Return the faults for a fragment's URL, by its path; of journals ``a`` and ``a/b``, both fit."""
+        with self._lock:
+            names = {fault.journal for fault in self._faults if fault.rpc in ("", FRAGMENT)}
+        journal = next((name for name in sorted(names, key=len, reverse=True) if f"{name}/" in path), "")
+        return self.take(FRAGMENT, journal)
+
+    def _add(self, fault: Fault) -> Fault:
+        with self._lock:
+            self._faults.append(fault)
+        return fault

@@ -1,0 +1,195 @@
+"""The Journal service with faults before and behind it. Only brokers that are given faults have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from gazette_spark.broker.faults import Fault, Faults
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
+
+TICK_S = 0.02
+"""Time between two looks at the client of a call that is held."""
+
+
+def hold(faults: list[Fault], is_wanted: Callable[[], bool]) -> None:
+    """Wait as the faults of a call say, for as long as the call is wanted."""
+    for fault in faults:
+        left = fault.delay_s
+        while (left > 0 or fault.stalls) and is_wanted() and not fault.released.wait(TICK_S):
+            left -= TICK_S
+
+
+def corrupt(content: bytes) -> bytes:
+    """Change the byte in the middle."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+class FaultyService(pb_grpc.JournalServicer):
+    """Serves as ``inner`` does, but for the faults."""
+
+    def __init__(
+        self, inner: pb_grpc.JournalServicer, faults: Faults, header: Callable[[str | None], pb.Header]
+    ) -> None:
+        self._inner = inner
+        self._faults = faults
+        self._header = header
+
+    def __repr__(self) -> str:
+        return f"FaultyService({self._inner!r}, {self._faults!r})"
+
+    def List(self, request: pb.ListRequest, context: grpc.ServicerContext) -> Iterator[pb.ListResponse]:  # noqa: N802 - the wire's name
+        """Serve List."""
+        taken = self._begin("List", "", context)
+        if (status := _status(taken)) is not None:
+            yield pb.ListResponse(status=_name(status), header=self._header(None))
+            return
+        yield from self._inner.List(request, context)
+
+    def Apply(self, request: pb.ApplyRequest, context: grpc.ServicerContext) -> pb.ApplyResponse:  # noqa: N802 - the wire's name
+        """Serve Apply."""
+        return self._unary("Apply", "", request, context, pb.ApplyResponse)  # type: ignore[no-any-return]
+
+    def ListFragments(  # noqa: N802 - the wire's name
+        self, request: pb.FragmentsRequest, context: grpc.ServicerContext
+    ) -> pb.FragmentsResponse:
+        """Serve ListFragments."""
+        journal = request.journal
+        return self._unary("ListFragments", journal, request, context, pb.FragmentsResponse)  # type: ignore[no-any-return]
+
+    def FragmentStoreHealth(  # noqa: N802 - the wire's name
+        self, request: pb.FragmentStoreHealthRequest, context: grpc.ServicerContext
+    ) -> pb.FragmentStoreHealthResponse:
+        """Serve FragmentStoreHealth."""
+        made = pb.FragmentStoreHealthResponse
+        return self._unary("FragmentStoreHealth", "", request, context, made)  # type: ignore[no-any-return]
+
+    def Replicate(  # noqa: N802 - the wire's name
+        self, request_iterator: Iterator[pb.ReplicateRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.ReplicateResponse]:
+        """Serve Replicate."""
+        self._begin("Replicate", "", context)
+        yield from self._inner.Replicate(request_iterator, context)
+
+    def Read(self, request: pb.ReadRequest, context: grpc.ServicerContext) -> Iterator[pb.ReadResponse]:  # noqa: N802 - the wire's name
+        """Serve Read."""
+        taken = self._begin("Read", request.journal, context)
+        if (status := _status(taken)) is not None:
+            yield pb.ReadResponse(status=_name(status), header=self._header(request.journal))
+            return
+        request.offset += sum(fault.jump for fault in taken)
+        responses = self._inner.Read(request, context)
+        for fault in taken:
+            responses = _spoil(responses, fault, context)
+        yield from responses
+
+    def Append(  # noqa: N802 - the wire's name
+        self, request_iterator: Iterator[pb.AppendRequest], context: grpc.ServicerContext
+    ) -> pb.AppendResponse:
+        """Serve Append."""
+        first = next(request_iterator, None)
+        if first is None:
+            return self._inner.Append(iter(()), context)
+        taken = self._begin("Append", first.journal, context)
+        if (status := _status(taken)) is not None:
+            return pb.AppendResponse(status=_name(status), header=self._header(first.journal))
+        messages: Iterator[pb.AppendRequest] = chain([first], request_iterator)
+        failing: Any = _FailsAs(context)
+        for fault in taken:
+            if fault.code is not None and fault.after_bytes:
+                messages = _cut(messages, fault, failing)
+        response = self._inner.Append(messages, failing)
+        _end(taken, context)
+        return response
+
+    def _unary(
+        self,
+        rpc: str,
+        journal: str,
+        request: Message,
+        context: grpc.ServicerContext,
+        made: Callable[..., Any],
+    ) -> Any:  # noqa: ANN401 - one for several messages
+        taken = self._begin(rpc, journal, context)
+        if (status := _status(taken)) is not None:
+            return made(status=status, header=self._header(journal or None))
+        response = getattr(self._inner, rpc)(request, context)
+        _end(taken, context)
+        return response
+
+    def _begin(self, rpc: str, journal: str, context: grpc.ServicerContext) -> list[Fault]:
+        """Take a call's faults, and do what comes before the call is served."""
+        taken = self._faults.take(rpc, journal.partition(";")[0])
+        hold(taken, context.is_active)
+        for fault in taken:
+            if fault.code is not None and not (fault.after_bytes or fault.answer_is_lost):
+                context.abort(fault.code, fault.text)
+        return taken
+
+
+class _FailsAs:
+    """A servicer context by which a call that was cut fails as its fault says."""
+
+    def __init__(self, context: grpc.ServicerContext) -> None:
+        self._context = context
+        self.fault: Fault | None = None
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of the context
+        return getattr(self._context, name)
+
+    def abort(self, code: grpc.StatusCode, details: str) -> None:
+        fault = self.fault
+        if fault is not None and fault.code is not None:
+            self._context.abort(fault.code, fault.text)
+        self._context.abort(code, details)
+
+
+def _cut(messages: Iterator[pb.AppendRequest], fault: Fault, failing: _FailsAs) -> Iterator[pb.AppendRequest]:
+    seen = 0
+    for message in messages:
+        seen += len(message.content)
+        if seen >= fault.after_bytes:
+            failing.fault = fault
+            raise ConnectionError(fault.text)
+        yield message
+
+
+def _spoil(
+    responses: Iterator[pb.ReadResponse], fault: Fault, context: grpc.ServicerContext
+) -> Iterator[pb.ReadResponse]:
+    left, corrupts = fault.after_bytes, fault.corrupts
+    stops = fault.ends or (fault.code is not None and fault.after_bytes > 0)
+    for response in responses:
+        if corrupts and response.content:
+            response.content, corrupts = corrupt(response.content), False
+        if stops and len(response.content) >= left:
+            if left:
+                yield pb.ReadResponse(offset=response.offset, content=response.content[:left])
+            if response.content or fault.ends:
+                break
+        left -= len(response.content)
+        yield response
+    else:
+        return
+    if fault.code is not None:
+        context.abort(fault.code, fault.text)
+
+
+def _end(taken: list[Fault], context: grpc.ServicerContext) -> None:
+    for fault in taken:
+        if fault.answer_is_lost and fault.code is not None:
+            context.abort(fault.code, fault.text)
+
+
+def _status(taken: list[Fault]) -> int | None:
+    return next((fault.status for fault in taken if fault.status is not None), None)
+
+
+def _name(status: int) -> Any:  # noqa: ANN401 - what an enum's field takes
+    return pb.Status.Name(status)
