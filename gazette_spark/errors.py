@@ -247,6 +247,16 @@ class BrokerError(GazetteError):
         return f"broker {self.endpoint}: {self.code}: {self.problem}"
 
 
+class FlowControlError(BrokerError):
+    """An append brought its bytes too slowly, and was rolled back: others wait for the journal meanwhile."""
+
+    def __str__(self) -> str:
+        return (
+            f"{super().__str__()}. Nothing was appended. Have all bytes at hand before the first is written, "
+            "or use an AppendService, which collects them first"
+        )
+
+
 @dataclass(eq=False)
 class StatusError(GazetteError):
     """A broker answered with a status other than OK. Each status has a class of its own below."""

@@ -220,7 +220,7 @@ def is_terminal(error: BaseException, options: AppendOptions) -> bool:
         case StatusError():
             return options.check_registers is None and isinstance(error, TERMINAL_STATUSES)
         case BrokerError():
-            return error.code in REFUSAL_CODES
+            return error.code in REFUSAL_CODES or retry.is_refusal(error)
     return not isinstance(error, UnavailableError)
 
 

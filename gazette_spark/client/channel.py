@@ -32,6 +32,7 @@ from gazette_spark.errors import (
     AuthError,
     BrokerError,
     ClosedError,
+    FlowControlError,
     GazetteError,
     OptionError,
     StatusError,
@@ -55,6 +56,9 @@ NO_ANSWER = "no answer within the deadline"
 
 CANCELLED = "the call was cancelled"
 """How the problem of a call begins that was cancelled: by us, or by a broker that stops."""
+
+UNDERFLOW = "minimum append data rate"
+"""In what a broker says of an append that is too slow."""
 
 _NO_DETAILS = "no details"
 
@@ -114,6 +118,8 @@ def rpc_error(endpoint: str, error: grpc.RpcError, masked: Callable[[str], str])
             return UnavailableError(endpoint, details)
         case grpc.StatusCode.CANCELLED:
             return UnavailableError(endpoint, f"{CANCELLED}: {details}")
+        case grpc.StatusCode.UNKNOWN if UNDERFLOW in details:
+            return FlowControlError(endpoint, code.name, details)
     return BrokerError(endpoint, code.name, details)
 
 

@@ -10,13 +10,18 @@ routing statuses                                back-off                back-off
 OFFSET_NOT_YET_AVAILABLE                        back-off if waiting     raised
 JOURNAL_NOT_FOUND                               4 tries, then raised    raised (2)
 UNKNOWN, INTERNAL about a stale process         back-off                back-off
+UNKNOWN about a request that breaks a rule      raised                  raised
+UNKNOWN about an append too slow                –                       raised
 other UNKNOWN, INTERNAL                         6 tries, then raised    raised
-everything else: token, validation, corruption  raised                  raised
+everything else: token, TLS, corruption, …      raised                  raised
 ==============================================  ======================  =====================
 
 (1) An append may be done twice then: raw appends are at-least-once. Apply is tried again only while
 no connection was made. (2) Tried again while a journal just created spreads. (3) Then the fragment is
 read through its broker.
+
+Brokers give most of their failures no code but UNKNOWN, so that their texts have to tell lasting from
+passing ones. A read that fails for a reason unknown to us may well succeed a second later.
 
 Every retry also ends at the caller's deadline; gazette's own reader has none and tries a refused
 token for ever.
@@ -24,6 +29,7 @@ token for ever.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -55,6 +61,15 @@ MARGIN_S = 0.1
 """Seconds the last try before a deadline gets."""
 
 _STALE_PROCESS = "ProcessId"
+_REFUSED = re.compile(
+    # A field's path, as brokers put it before what is wrong with it.
+    r"^(\w+Request|Header|Journal|Selector|Changes|Suspend|(Check|Union|Subtract)Registers|FragmentStore"
+    r"|SignatureTTL|CheckDeletePrefix)(\[\d+\])?[.:]"
+    r"|^invalid \w+ \("
+    r"|^unexpected Content"
+    r"|^append stream: (expected|register modification)"
+    r"|ClusterId doesn't match"
+)
 _NOT_CONNECTED = ("failed to connect", "DNS resolution failed", "Connection refused")
 
 Decide = Callable[[GazetteError, int], float | None]
@@ -94,7 +109,8 @@ def after_read(cause: GazetteError | None, attempt: int, *, waits: bool) -> floa
         case JournalNotFoundError():
             return backoff_s(attempt) if attempt < NOT_FOUND_TRIES else None
         case BrokerError() if _may_pass(cause) and not _is_stale_process(cause):
-            return backoff_s(attempt) if attempt + 1 < UNKNOWN_TRIES else None
+            tries = 1 if is_refusal(cause) else UNKNOWN_TRIES
+            return backoff_s(attempt) if attempt + 1 < tries else None
     return after_call(cause, attempt)
 
 
@@ -121,6 +137,11 @@ def after_apply(cause: GazetteError, attempt: int) -> float | None:
 def once(_cause: GazetteError, _attempt: int) -> float | None:
     """Decide never to try again."""
     return None
+
+
+def is_refusal(cause: BrokerError) -> bool:
+    """Return whether a broker's text says that the request, or whom it was sent to, is wrong for good."""
+    return cause.code == "UNKNOWN" and not _is_stale_process(cause) and bool(_REFUSED.search(cause.problem))
 
 
 def _may_pass(cause: BrokerError) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from gazette_spark.client import Client
 from gazette_spark.errors import (
     EtcdTransactionFailedError,
+    FlowControlError,
     JournalNotFoundError,
     NotAllowedError,
     OffsetNotYetAvailableError,
@@ -255,6 +256,20 @@ def test_fragments_cover_the_journal(client: Client, journal: str) -> None:
     assert fragments[-1].end == client.write_head(journal)
     assert all(left.end >= right.begin for left, right in pairwise(fragments))
     assert {each.journal for each in fragments} == {journal}
+
+
+def test_an_append_that_stalls(client: Client, journal: str) -> None:
+    """A broker ends an append that brings its bytes too slowly, and nothing of it is there."""
+    appender = client.appender(journal, timeout_s=20)
+
+    def trickle() -> None:
+        pause = threading.Event()
+        while not pause.wait(0.05):
+            appender.write(b"x")
+
+    with appender, pytest.raises(FlowControlError):
+        trickle()
+    assert client.write_head(journal) == 0
 
 
 def test_a_wrong_port_is_told_soon(broker: BrokerHandle) -> None:

@@ -7,7 +7,14 @@ import pytest
 
 from gazette_spark.client.channel import Connection, Endpoint, rpc_error
 from gazette_spark.client.credentials import Credentials
-from gazette_spark.errors import AuthError, BrokerError, ClosedError, OptionError, UnavailableError
+from gazette_spark.errors import (
+    AuthError,
+    BrokerError,
+    ClosedError,
+    FlowControlError,
+    OptionError,
+    UnavailableError,
+)
 
 
 @pytest.mark.parametrize(
@@ -53,15 +60,16 @@ def test_what_is_no_endpoint(text: str) -> None:
 
 
 class Failure(grpc.RpcError):
-    def __init__(self, code: grpc.StatusCode) -> None:
+    def __init__(self, code: grpc.StatusCode, details: str = "the reason") -> None:
         super().__init__()
         self._code = code
+        self._details = details
 
     def code(self) -> grpc.StatusCode:
         return self._code
 
     def details(self) -> str:
-        return "the reason"
+        return self._details
 
 
 @pytest.mark.parametrize(
@@ -82,6 +90,26 @@ def test_codes(code: grpc.StatusCode, error: type[Exception]) -> None:
     assert type(translated) is error
     assert "the reason" in str(translated)
     assert "http://b:1" in str(translated)
+
+
+def test_an_append_that_was_too_slow() -> None:
+    """It has a class of its own, which says what to do."""
+    text = "append stream: client stream didn't sustain the minimum append data rate"
+    translated = rpc_error("http://b:1", Failure(grpc.StatusCode.UNKNOWN, text), str)
+    assert type(translated) is FlowControlError
+    assert text in str(translated)
+    assert "AppendService" in str(translated)
+
+
+def test_a_text_that_holds_a_token() -> None:
+    """It is masked before anybody sees it."""
+    token = "eyJhbGciOiJIUzI1NiJ9.eyJjYXAiOjh9.c2lnbmF0dXJl"
+    connection = Connection("http://b:1", connect_timeout_s=1, credentials=Credentials("opaque-token"))
+    text = f"token {token} of Bearer opaque-token is malformed"
+    for code in grpc.StatusCode:
+        shown = str(connection.rpc_error(Failure(code, text)))
+        assert token not in shown
+        assert "opaque-token" not in shown
 
 
 def test_a_connection_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,35 @@ HEALS_NEVER = [
     errors.NotAllowedError("a/j"),
     errors.BrokerError("http://b:1", "RESOURCE_EXHAUSTED", "message of 17 MiB"),
     errors.BrokerError("http://b:1", "UNIMPLEMENTED", "no such method"),
+    errors.TlsError("https://b:1", "its certificate cannot be trusted"),
 ]
+REFUSALS = {
+    "offset": "invalid Offset (-2; expected -1 <= Offset <= MaxInt64)",
+    "leading slash": "Journal: cannot begin with '/' (/a/journal)",
+    "blank": "Journal: not a valid token (a/ journal)",
+    "cluster": "request Etcd ClusterId doesn't match our own (99 vs 118)",
+    "header": "Header.Route: invalid Primary (0; expected -1 <= Primary < 0)",
+    "content first": "unexpected Content",
+    "no content": "append stream: expected Content chunk",
+    "after commit": "append stream: expected EOF after empty Content chunk",
+    "registers alone": "append stream: register modification requires non-empty Append",
+    "label": "UnionRegisters.Labels[0].Name: invalid length (1; expected 2 <= length <= 64)",
+    "suspend": "Suspend: invalid Suspend variant (99)",
+    "prefix": "Selector.Include.Labels[\"prefix\"]: expected trailing '/' (x)",
+    "no change": "Changes[0]: neither Upsert nor Delete are set (expected exactly one)",
+    "page limit": "invalid PageLimit (-1; must be >= 0 and <= 10000)",
+    "store": "FragmentStore: not absolute (nope)",
+    "embedded broker": "ReadRequest.Offset: must be at least -1, got -2",
+}
+"""What the real broker says to requests that break a rule; the last is the embedded one's."""
+MAY_PASS = {
+    "anything": "something else",
+    "cut append": "append stream: unexpected EOF",
+    "broken connection": "RequestError: send request failed caused by: connection reset",
+    "busy store": "opening fragment: unexpected status 503",
+    "nothing": "EOF",
+}
+"""What may be over by the next try."""
 ROUTING = [
     NO_PRIMARY,
     errors.InsufficientJournalBrokersError("a/j"),
@@ -90,6 +118,23 @@ def test_other_unknown_failures_are_tried_a_few_times() -> None:
     """A read tries UNKNOWN five times again, an append never."""
     assert tries(UNKNOWN) == [0.05, 0.05, 0.1, 0.1, 1]
     assert retry.after_call(UNKNOWN, 0) is None
+
+
+@pytest.mark.parametrize("text", REFUSALS.values(), ids=REFUSALS)
+def test_requests_that_break_a_rule_are_not_repeated(text: str) -> None:
+    """What a broker's check of a request says fails at once, whatever the call."""
+    cause = errors.BrokerError("http://b:1", "UNKNOWN", text)
+    assert retry.is_refusal(cause)
+    assert tries(cause) == []
+    assert retry.after_call(cause, 0) is None
+
+
+@pytest.mark.parametrize("text", MAY_PASS.values(), ids=MAY_PASS)
+def test_texts_that_say_nothing_lasting(text: str) -> None:
+    """Other failures with a text only are tried a few times by a read, and never for ever."""
+    cause = errors.BrokerError("http://b:1", "UNKNOWN", text)
+    assert not retry.is_refusal(cause)
+    assert len(tries(cause)) == retry.UNKNOWN_TRIES - 1
 
 
 def test_apply_is_sent_once() -> None:
