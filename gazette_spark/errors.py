@@ -593,6 +593,16 @@ class PartialApplyError(GazetteError):
 
 
 @dataclass(eq=False)
+class InputError(GazetteError, ValueError):
+    """Input of a command is not of the form it was said to have."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+@dataclass(eq=False)
 class FragmentNotRemovedError(GazetteError):
     """A fragment past its retention cannot be deleted."""
 

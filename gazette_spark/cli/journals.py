@@ -5,16 +5,13 @@ The words and the YAML are those of Gazette's own ``gazctl``, for machines that 
 
 from __future__ import annotations
 
-import json
-from typing import BinaryIO
-
 import click
 
-from gazette_spark.cli.journal_options import Connect, make_connect
+from gazette_spark.cli.journal_appends import append
+from gazette_spark.cli.journal_options import make_connect
 from gazette_spark.cli.journal_reads import fragments, read
 from gazette_spark.cli.journal_specs import apply_specs, edit, list_journals
 from gazette_spark.cli.journal_upkeep import prune, reset_head, store_health, suspend
-from gazette_spark.cli.output import format_option
 
 
 @click.group()
@@ -41,28 +38,16 @@ def journals(ctx: click.Context, endpoint: str, timeout: float) -> None:
     ctx.obj = make_connect(endpoint, timeout)
 
 
-for _command in (apply_specs, edit, fragments, list_journals, prune, read, reset_head, store_health, suspend):
+for _command in (
+    append,
+    apply_specs,
+    edit,
+    fragments,
+    list_journals,
+    prune,
+    read,
+    reset_head,
+    store_health,
+    suspend,
+):
     journals.add_command(_command)
-
-
-@journals.command("append")
-@click.argument("journal")
-@click.option(
-    "--input", "-i", "source", type=click.File("rb"), default="-", help="File to append; '-' is stdin."
-)
-@click.option(
-    "--offset", type=click.IntRange(min=0), default=0, help="Append only if this is the write head."
-)
-@format_option
-@click.pass_obj
-def append(connect: Connect, journal: str, source: BinaryIO, offset: int, output_format: str) -> None:
-    """Append a whole file to JOURNAL: all of its bytes together, or none."""
-    # Read before the call opens: a slow pipe would trip the broker's lowest append rate.
-    content = source.read()
-    with connect() as client:
-        done = client.append(journal, content, offset=offset)
-    row = {"journal": journal, "begin": done.begin, "end": done.end, "sha1": done.sum.hex()}
-    if output_format == "json":
-        click.echo(json.dumps(row, indent=2))
-    else:
-        click.echo(f"{journal}: appended [{done.begin}, {done.end}), sha1 {done.sum.hex()}")

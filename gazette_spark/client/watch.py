@@ -432,7 +432,9 @@ class _ListStream:
                 self._connection.contacted = True
                 yield message
         except grpc.RpcError as error:
-            raise self._connection.rpc_error(error) from None
+            translated = self._connection.rpc_error(error)
+            self._connection.report(translated, waits=True)
+            raise translated from None
 
     def cancel(self) -> None:
         """End the call, from any thread."""

@@ -1,0 +1,172 @@
+"""``gazette-spark journals append``: a whole input at once, or record by record to many journals."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from gazette_spark.cli.journal_options import Connect, chosen_selector, journal_argument
+from gazette_spark.cli.output import format_option
+from gazette_spark.cli.records import read_keyed
+from gazette_spark.errors import InputError, JournalNotFoundError
+from gazette_spark.protocol import protocol_pb2 as pb
+
+if TYPE_CHECKING:
+    from gazette_spark.client import Client
+
+MEMORY_BYTES = 16 << 20
+"""Input kept in memory before it is appended; what is longer goes to a file."""
+
+Mapping = Callable[[bytes], tuple[str, str]]
+"""From a record's key to the journal it goes to, and that journal's content type."""
+
+
+@click.command()
+@journal_argument
+@click.option(
+    "--input", "-i", "source", type=click.File("rb"), default="-", help="File to append; '-' is stdin."
+)
+@click.option(
+    "--offset", type=click.IntRange(min=0), default=0, help="Append only if this is the write head."
+)
+@click.option(
+    "--framing",
+    "-f",
+    type=click.Choice(["none", "lines", "fixed"]),
+    default="none",
+    show_default=True,
+    help="Records of the input; 'none': all of it is appended at once, or nothing.",
+)
+@click.option(
+    "--mapping",
+    "-m",
+    type=click.Choice(["random", "modulo", "rendezvous", "direct"]),
+    default="random",
+    show_default=True,
+    help="How records find their journals. All but random read a key before each record, in the same "
+    "framing; direct: the journal's name.",
+)
+@click.option("--base64", "is_base64", is_flag=True, help="Keys of lines are in base64.")
+@format_option
+@click.pass_obj
+def append(
+    connect: Connect,
+    *,
+    journal: str | None,
+    selector: str,
+    source: BinaryIO,
+    offset: int,
+    framing: str,
+    mapping: str,
+    is_base64: bool,
+    output_format: str,
+) -> None:
+    """Append to JOURNAL, or to the journals that --selector matches.
+
+    Each record is appended whole, and those of one journal in their order. After a broken connection records
+    may be in their journal twice.
+    """
+    if framing == "none" and mapping != "random":
+        raise click.UsageError("--mapping needs a --framing of lines or fixed")
+    if is_base64 and (framing != "lines" or mapping == "random"):
+        raise click.UsageError("--base64 is for the keys of --framing lines")
+    if offset and (framing != "none" or not journal):
+        raise click.UsageError("--offset is for a whole input and one JOURNAL")
+    wanted = chosen_selector(journal, selector)
+    with connect() as client:
+        if framing == "none":
+            name = journal or make_mapping("random", client, wanted)(b"")[0]
+            append_whole(client, name, source, offset, output_format)
+            return
+        target = make_mapping(mapping, client, wanted)
+        counts = append_records(
+            client, target, source, framing, keyed=mapping != "random", is_base64=is_base64
+        )
+    show_counts(counts, output_format)
+
+
+def append_whole(client: Client, journal: str, source: BinaryIO, offset: int, output_format: str) -> None:
+    """Append all of the input, and tell where it is."""
+    # Taken before the call opens: a slow pipe would trip the broker's lowest append rate.
+    with tempfile.SpooledTemporaryFile(MEMORY_BYTES) as content:
+        shutil.copyfileobj(source, content)
+        done = client.append(journal, content, offset=offset)
+    row = {"journal": journal, "begin": done.begin, "end": done.end, "sha1": done.sum.hex()}
+    if output_format == "json":
+        click.echo(json.dumps(row, indent=2))
+    else:
+        click.echo(f"{journal}: appended [{done.begin}, {done.end}), sha1 {done.sum.hex()}")
+
+
+def append_records(
+    client: Client, target: Mapping, source: BinaryIO, framing: str, *, keyed: bool, is_base64: bool
+) -> Counter[str]:
+    """Append record by record; return how many each journal got."""
+    from gazette_spark.client import AppendService
+
+    counts: Counter[str] = Counter()
+    with AppendService(client) as service:
+        for key, record in read_keyed(source, framing, keyed=keyed):
+            name, _ = target(_decode(key) if is_base64 else key)
+            service.append(name, record)
+            counts[name] += 1
+        for pending in service.pending_except(""):
+            if (error := pending.exception()) is not None:
+                raise error
+    return counts
+
+
+def _decode(key: bytes) -> bytes:
+    try:
+        return base64.b64decode(key, validate=True)
+    except binascii.Error as error:
+        raise InputError(f"key {key[:40]!r} is not base64: {error}") from error
+
+
+def make_mapping(kind: str, client: Client, selector: str) -> Mapping:
+    """Return a mapping to the journals that match now.
+
+    Raises:
+        JournalNotFoundError: none does.
+    """
+    from gazette_spark.client.mappings import ModuloMapping, RandomMapping, RendezvousMapping
+
+    journals = client.list_journals(selector)
+    if not journals:
+        raise JournalNotFoundError(selector)
+    match kind:
+        case "random":
+            return RandomMapping(journals)
+        case "modulo":
+            return ModuloMapping(bytes, journals)
+        case "rendezvous":
+            return RendezvousMapping(bytes, journals)
+    return _direct(journals)
+
+
+def _direct(journals: Sequence[pb.ListResponse.Journal]) -> Mapping:
+    names = {each.spec.name for each in journals}
+
+    def find(key: bytes) -> tuple[str, str]:
+        name = key.decode(errors="replace")
+        if name not in names:
+            raise JournalNotFoundError(name, "it is not one that the selector matches")
+        return name, ""
+
+    return find
+
+
+def show_counts(counts: Counter[str], output_format: str) -> None:
+    """Tell how many records each journal got."""
+    if output_format == "json":
+        click.echo(json.dumps(dict(sorted(counts.items())), indent=2))
+    else:
+        click.echo(f"appended {counts.total()} records to {len(counts)} journals")
