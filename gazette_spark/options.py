@@ -88,6 +88,7 @@ class SourceOptions:
     format: str | None
     mode: str
     column_name_of_corrupt_record: str
+    rescued_data_column: str | None
     starting_offsets: OffsetChoice
     ending_offsets: OffsetChoice
     max_bytes_per_trigger: int | None
@@ -380,6 +381,13 @@ OPTIONS: tuple[Option, ...] = (
         _parse_column,
         "_corrupt_record",
         "String column that takes a malformed record's text, when the schema names it.",
+    ),
+    Option(
+        "rescuedDataColumn",
+        _parse_column,
+        None,
+        "String column, which the schema has to name, for what did not fit the schema, under format=json: a "
+        "JSON object of those fields with _journal and _offset. Such records are not malformed then.",
     ),
     Option(
         "startingOffsets",

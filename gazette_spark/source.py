@@ -19,6 +19,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator, MutableMapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -30,12 +31,23 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxBytes,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from gazette_spark.client import Client
 from gazette_spark.errors import OptionError
 from gazette_spark.failpoints import failpoint
+from gazette_spark.framing import metadata
 from gazette_spark.framing.json import JsonFormat, JsonParser
+from gazette_spark.framing.metadata import Labels
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options import FORMAT_FRAMINGS, SourceOptions, parse_options
 from gazette_spark.scan.framings import framing_named
@@ -49,8 +61,13 @@ RAW_DDL = "journal STRING, offset BIGINT, value BINARY"
 """Columns of ``format=raw`` when the query gives no schema."""
 
 RAW_TYPES: dict[str, DataType] = {"journal": StringType(), "offset": LongType(), "value": BinaryType()}
-METADATA_TYPES: dict[str, DataType] = {"_journal": StringType(), "_offset": LongType()}
-"""Columns of ``format=json`` that tell where a record comes from."""
+METADATA_TYPES: dict[str, DataType] = {
+    metadata.JOURNAL: StringType(),
+    metadata.OFFSET: LongType(),
+    metadata.END_OFFSET: LongType(),
+    metadata.LABELS: MapType(StringType(), ArrayType(StringType())),
+}
+"""Columns that tell where a record comes from; in no query's schema unless it names them."""
 
 IDLE_POLL_S = 0.1
 """Least time between two looks at journals that had nothing new: by default Spark asks 100 times a
@@ -105,11 +122,13 @@ class _Reader:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._options.selection}, {self._options.broker_address})"
 
-    def _partitions(self, pieces: Iterable[Piece]) -> list[InputPartition]:
+    def _partitions(self, planner: Planner, pieces: Iterable[Piece]) -> list[InputPartition]:
+        labelled = metadata.LABELS in self._schema.fieldNames()
         found: list[InputPartition] = []
         for piece in pieces:
             format_of(self._options, self._schema, piece)  # Raises on the driver rather than in a task.
-            found.append(PiecePartition(piece))
+            labels = planner.labels(piece.journal) if labelled else ()
+            found.append(PiecePartition(replace(piece, labels=labels)))
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -129,7 +148,7 @@ class BatchReader(_Reader, DataSourceReader):
         failpoint("source.partitions")
         with open_client(self._options) as client:
             planner = Planner(client, self._options)
-            return self._partitions(planner.pieces(*planner.batch()))
+            return self._partitions(planner, planner.pieces(*planner.batch()))
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -178,7 +197,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if reached.position == "pinned":
             return []
         position = JournalOffsets.from_dict(start)
-        return self._partitions(self._plan().pieces(position, reached))
+        return self._partitions(self._plan(), self._plan().pieces(position, reached))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the query checkpoint, or the sink's table, says what is done."""
@@ -236,9 +255,9 @@ def record_batches(
         framing=framing,
     )
     if format_of(options, schema, piece) == "raw":
-        built = raw_record_batches(scan, schema.fieldNames(), framing=framing)
+        built = raw_record_batches(scan, expected, framing=framing, labels=piece.labels)
     else:
-        built = JsonParser(_json_format(options, expected)).record_batches(scan)
+        built = JsonParser(_json_format(options, expected, piece.labels)).record_batches(scan)
     for record_batch in built:
         yield pa.RecordBatch.from_arrays(record_batch.columns, schema=expected)
     for gap in scan.gaps:
@@ -270,8 +289,14 @@ def is_raw(schema: StructType) -> bool:
     return any(name.lower() in RAW_TYPES for name in schema.fieldNames())
 
 
-def _json_format(options: SourceOptions, schema: pa.Schema) -> JsonFormat:
-    return JsonFormat(schema, mode=options.mode, corrupt_column=options.column_name_of_corrupt_record)
+def _json_format(options: SourceOptions, schema: pa.Schema, labels: Labels = ()) -> JsonFormat:
+    return JsonFormat(
+        schema,
+        mode=options.mode,
+        corrupt_column=options.column_name_of_corrupt_record,
+        rescued_column=options.rescued_data_column,
+        labels=labels,
+    )
 
 
 def check_schema(options: SourceOptions, schema: StructType) -> None:
@@ -291,18 +316,26 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:
     for column in schema.fields:
         check = _check_raw_column if raw else _check_json_column
         check(options, column)
+    rescued = options.rescued_data_column
+    if rescued and (raw or rescued not in schema.fieldNames()):
+        got = f"{rescued!r}, which is no column of format={'raw' if raw else 'json, as the schema says'}"
+        raise OptionError(
+            "rescuedDataColumn", got, f"format=json and a column {rescued} string in the schema"
+        )
     if not raw:
         _json_format(options, to_arrow_schema(schema, timezone="UTC"))
 
 
 def _check_raw_column(_options: SourceOptions, column: StructField) -> None:
-    if RAW_TYPES.get(column.name) != column.dataType:
+    if (RAW_TYPES | METADATA_TYPES).get(column.name) != column.dataType:
         got = f"column {column.name} {column.dataType.simpleString()} under format=raw"
         raise OptionError("schema", got, f"columns out of {RAW_DDL}, or format=json")
 
 
 def _check_json_column(options: SourceOptions, column: StructField) -> None:
     fixed = METADATA_TYPES | {options.column_name_of_corrupt_record: StringType()}
+    if options.rescued_data_column:
+        fixed[options.rescued_data_column] = StringType()
     if column.name in fixed and column.dataType != fixed[column.name]:
         got = f"column {column.name} {column.dataType.simpleString()}"
         raise OptionError("schema", got, f"{column.name} {fixed[column.name].simpleString()}")

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import pyarrow as pa
 
 from gazette_spark.framing.json_values import Convert, converter, utf8
+from gazette_spark.framing.rows import WHOLE_RECORD, Row
 
 MAX_DEPTH = 500
 """Deepest nesting the ``json`` module is given: half of Python's own limit, so it never gets near it."""
@@ -26,47 +26,62 @@ Read = Callable[[str, int, list[str]], tuple[object, int]]
 """Reads the value at an index; notes what does not fit; returns the value and the index after it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What became of one record."""
-
-    values: dict[str, object] | None
-    """By field; None: the record is not a JSON object at all."""
-    problem: str | None
-    """What makes the record malformed, None when it is fine."""
-
-
 class ExactReader:
-    """Reads records by a schema. Immutable."""
+    """Reads records by a schema. Immutable.
 
-    def __init__(self, fields: Iterable[pa.Field]) -> None:
-        self._fields = {field.name: _reader(field.name, field.type) for field in fields}
+    With ``rescue``, the text of each field that does not fit, or that no column takes, is kept, and the
+    record is fine. A field in which something deeper does not fit is kept as a whole.
+    """
+
+    def __init__(self, fields: Iterable[pa.Field], *, rescue: bool = False) -> None:
+        self._fields = {field.name: _reader(field.name, field.type, rescue) for field in fields}
+        self._rescue = rescue
 
     def row(self, record: bytes) -> Row:
         """Read one record. Never raises, whatever the bytes."""
         problems: list[str] = []
+        rescued: dict[str, str] = {}
         try:
-            values = self._values(record, problems)
+            values = self._values(record, problems, rescued)
         except UnicodeDecodeError as error:
-            return Row(None, f"not UTF-8 at byte {error.start}")
+            return self._unreadable(record, f"not UTF-8 at byte {error.start}")
         except json.JSONDecodeError as error:
-            return Row(None, f"not a JSON object: {error.msg} at character {error.pos}")
+            return self._unreadable(record, f"not a JSON object: {error.msg} at character {error.pos}")
         except RecursionError:
-            return Row(None, "nested too deep")
-        return Row(values, problems[0] if problems else None)
+            return self._unreadable(record, "nested too deep")
+        return Row(values, problems[0] if problems and not self._rescue else None, rescued)
 
-    def _values(self, record: bytes, problems: list[str]) -> dict[str, object]:
+    def _unreadable(self, record: bytes, problem: str) -> Row:
+        text = json.dumps(record.decode("utf-8", "replace")) if self._rescue else ""
+        return Row(None, problem, {WHOLE_RECORD: text} if text else {})
+
+    def _values(self, record: bytes, problems: list[str], rescued: dict[str, str]) -> dict[str, object]:
         text = record.decode()
         if _depth(text) > MAX_DEPTH:
             raise RecursionError
         at = _after_space(text, 0)
         if text[at : at + 1] != "{":
             raise json.JSONDecodeError("no '{'", text, at)
-        values, at = _read_object(text, at, self._fields.get, problems)
+        reader_of = (lambda name: self._rescuing(name, rescued)) if self._rescue else self._fields.get
+        values, at = _read_object(text, at, reader_of, problems)
         at = _after_space(text, at)
         if at < len(text):
             raise json.JSONDecodeError("more after the object's end", text, at)
         return values
+
+    def _rescuing(self, name: str, rescued: dict[str, str]) -> Read:
+        """Return a field's reader that keeps text that does not fit; of a repeated name the last counts."""
+        reader = self._fields.get(name) or _stranger(name)
+
+        def read(text: str, at: int, problems: list[str]) -> tuple[object, int]:
+            before = len(problems)
+            value, end = reader(text, at, problems)
+            rescued.pop(name, None)
+            if len(problems) > before:
+                rescued[name] = text[at:end]
+            return value, end
+
+        return read
 
 
 def readable(kind: pa.DataType) -> bool:
@@ -96,18 +111,28 @@ def _depth(text: str) -> int:
     return deepest
 
 
-def _reader(path: str, kind: pa.DataType) -> Read:
+def _reader(path: str, kind: pa.DataType, rescue: bool) -> Read:  # noqa: FBT001 - private.
     if pa.types.is_struct(kind):
-        return _struct_reader(
-            path, {field.name: _reader(f"{path}.{field.name}", field.type) for field in kind}
-        )
+        fields = {field.name: _reader(f"{path}.{field.name}", field.type, rescue) for field in kind}
+        return _struct_reader(path, fields, rescue)
     if pa.types.is_list(kind):
-        return _list_reader(path, _reader(f"{path}[]", kind.value_type))
+        return _list_reader(path, _reader(f"{path}[]", kind.value_type, rescue))
     if pa.types.is_map(kind):
-        return _map_reader(path, _reader(f"{path}{{}}", kind.item_type))
+        return _map_reader(path, _reader(f"{path}{{}}", kind.item_type, rescue))
     convert = converter(kind)
     assert convert is not None, f"{path}: {kind} should have been refused"
     return _leaf_reader(path, convert)
+
+
+def _stranger(path: str) -> Read:
+    """Return a reader of a field that no column takes."""
+
+    def read(text: str, at: int, problems: list[str]) -> tuple[object, int]:
+        _, end = _DECODER.raw_decode(text, at)
+        problems.append(f"field {path} is not in the schema")
+        return None, end
+
+    return read
 
 
 def _leaf_reader(path: str, convert: Convert) -> Read:
@@ -124,10 +149,13 @@ def _leaf_reader(path: str, convert: Convert) -> Read:
     return read
 
 
-def _struct_reader(path: str, fields: dict[str, Read]) -> Read:
+def _struct_reader(path: str, fields: dict[str, Read], rescue: bool) -> Read:  # noqa: FBT001 - private.
+    def reader_of(name: str) -> Read | None:
+        return fields.get(name) or (_stranger(f"{path}.{name}") if rescue else None)
+
     def read(text: str, at: int, problems: list[str]) -> tuple[object, int]:
         if text[at : at + 1] == "{":
-            return _read_object(text, at, fields.get, problems)
+            return _read_object(text, at, reader_of, problems)
         return _misfit(text, at, problems, f"field {path} is not an object")
 
     return read

@@ -26,6 +26,7 @@ import pyarrow.json as pj
 
 from gazette_spark.framing.base import Block, Positions
 from gazette_spark.framing.json_values import converter
+from gazette_spark.framing.rows import Columns, Refusal
 
 MAX_TRIM = 8
 """White space around a record that is still looked behind."""
@@ -46,19 +47,15 @@ class _Plan:
     """Largest absolute value of the columns that have to be looked at as doubles first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a block has no columns."""
-
-    suspect: int | None
-    """A record that may be what is wrong: a hint, taken from the parser's text."""
-
-
 class FastReader:
-    """Reads blocks by a schema. Immutable."""
+    """Reads blocks by a schema. Immutable.
 
-    def __init__(self, fields: Sequence[pa.Field]) -> None:
+    Without ``strangers`` a block in which a record has a field that the schema has not is refused.
+    """
+
+    def __init__(self, fields: Sequence[pa.Field], *, strangers: bool = True) -> None:
         self._fields = tuple(fields)
+        self._strangers = strangers
         self._plans = _plans(self._fields)
 
     @property
@@ -66,7 +63,7 @@ class FastReader:
         """Tell whether the parser knows all types of the schema."""
         return bool(self._plans)
 
-    def columns(self, block: Block) -> dict[str, pa.Array] | Refusal:
+    def columns(self, block: Block) -> Columns | Refusal:
         """Return the columns by name, or a refusal when they might not be each record's own."""
         suspect = _suspect(block)
         if suspect is not None or not self._plans:
@@ -79,14 +76,14 @@ class FastReader:
             reached.append(answer.suspect)
         return Refusal(max((at for at in reached if at is not None), default=None))
 
-    def _try(self, plan: _Plan, block: Block) -> dict[str, pa.Array] | Refusal:
+    def _try(self, plan: _Plan, block: Block) -> Columns | Refusal:
         try:
             if not _within(plan.magnitudes, block):
                 return Refusal(None)
-            table = _read(block, plan.storage)
+            table = _read(block, plan.storage, strangers=self._strangers)
             if table.num_rows != len(block):
                 return Refusal(None)
-            return {field.name: _target(table.column(field.name), field.type) for field in self._fields}
+            return Columns({f.name: _target(table.column(f.name), f.type) for f in self._fields})
         except (pa.ArrowException, ValueError) as error:
             found = _ROW.search(str(error))
             row = int(found[1]) if found else len(block)
@@ -121,11 +118,13 @@ def _storage(kind: pa.DataType, *, nested: bool) -> pa.DataType | None:
     return pa.string() if pa.types.is_date32(kind) or pa.types.is_binary(kind) else kind
 
 
-def _read(block: Block, storage: pa.Schema) -> pa.Table:
+def _read(block: Block, storage: pa.Schema, *, strangers: bool = True) -> pa.Table:
     return pj.read_json(
         pa.BufferReader(block.data),
         read_options=pj.ReadOptions(use_threads=False, block_size=len(block.data) + 1),
-        parse_options=pj.ParseOptions(explicit_schema=storage, unexpected_field_behavior="ignore"),
+        parse_options=pj.ParseOptions(
+            explicit_schema=storage, unexpected_field_behavior="ignore" if strangers else "error"
+        ),
     )
 
 

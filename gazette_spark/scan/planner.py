@@ -32,10 +32,11 @@ from gazette_spark.errors import (
     OptionError,
 )
 from gazette_spark.framing.base import Framing
+from gazette_spark.framing.metadata import Labels
 from gazette_spark.offsets import JournalOffsets, changed, check_forward
 from gazette_spark.options import EARLIEST, LATEST, SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.labels import label_set
+from gazette_spark.protocol.labels import label_set, values_of
 from gazette_spark.scan.boundary import ReadWindow, limited_end, record_end, window_reader
 from gazette_spark.scan.framings import framing_of
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
@@ -66,7 +67,7 @@ class Planner:
         """By journal, begin and write head between which no whole record was found."""
         self._warned: set[str] = set()
         self._heads: dict[str, int] = {}
-        self._framings: dict[str, Framing] = {}
+        self._specs: dict[str, pb.JournalSpec] = {}
 
     def __repr__(self) -> str:
         return f"Planner({self._options.selection}, frozen={self._frozen is not None})"
@@ -138,11 +139,20 @@ class Planner:
         framings = self._each(self._framing, [each.journal for each in ranges])
         return split(ranges, fragments, framings=framings, min_partitions=at_least, max_bytes=at_most)
 
+    def labels(self, journal: str) -> Labels:
+        """Return a journal's labels, with the values of each name in order."""
+        labels = self._spec(journal).labels
+        names = sorted({label.name for label in labels.labels})
+        return tuple((name, tuple(sorted(values_of(labels, name)))) for name in names)
+
     def _framing(self, journal: str) -> Framing:
-        """Return a journal's framing, from the last list if it was in that."""
-        if journal not in self._framings:
-            self._framings[journal] = framing_of(self._client.get_journal(journal).spec, self._options)
-        return self._framings[journal]
+        return framing_of(self._spec(journal), self._options)
+
+    def _spec(self, journal: str) -> pb.JournalSpec:
+        """Return a journal's spec, from the last list if it was in that."""
+        if journal not in self._specs:
+            self._specs[journal] = self._client.get_journal(journal).spec
+        return self._specs[journal]
 
     def _each(self, answer: Callable[[str], T], journals: Iterable[str]) -> dict[str, T]:
         names = list(journals)
@@ -159,7 +169,8 @@ class Planner:
             selector = pb.LabelSelector(include=label_set({"name": list(selection.names)}))
         listed = [entry.spec for entry in self._client.list_journals(selector)]
         for spec in listed:
-            self._framings[spec.name] = framing_of(spec, self._options)
+            framing_of(spec, self._options)  # Raises where label and options contradict each other.
+            self._specs[spec.name] = spec
         found, known = {spec.name for spec in listed}, set(known)
         for name in selection.names:
             if name not in found | known:

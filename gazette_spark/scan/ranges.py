@@ -24,6 +24,7 @@ from typing import Protocol
 
 from gazette_spark.framing.base import Framing
 from gazette_spark.framing.lines import LINES
+from gazette_spark.framing.metadata import Labels
 
 MAX_PIECES = 100_000
 """Most pieces of one split: past this Spark's scheduler costs more than the reading."""
@@ -61,6 +62,8 @@ class Piece:
     """A record begins at ``begin``: the piece begins where its range does, or its framing is anchored."""
     framing: str = "lines"
     """Name of the journal's framing."""
+    labels: Labels = ()
+    """The journal's labels when the batch was planned; empty where nobody asked for them."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.begin <= self.end <= self.limit or (self.begin == 0 and not self.head):

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from gazette_spark.framing.base import MAX_ROWS, Block, Framing, bounded
 from gazette_spark.framing.lines import LINES
+from gazette_spark.framing.metadata import Labels, metadata_column
 from gazette_spark.scan.blocks import BLOCK_BYTES, MAX_RECORD_BYTES, Cutter, Gap
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.reads import Journals, landed
@@ -84,17 +85,24 @@ def raw_schema(columns: Sequence[str] = tuple(RAW_SCHEMA.names)) -> pa.Schema:
 
 def raw_record_batches(
     blocks: Iterable[Block],
-    columns: Sequence[str] = tuple(RAW_SCHEMA.names),
+    columns: Sequence[str] | pa.Schema = tuple(RAW_SCHEMA.names),
     *,
     framing: Framing = LINES,
+    labels: Labels = (),
     max_rows: int = MAX_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """Build the raw columns of blocks of a framing; only those asked for, in the order asked for.
 
+    A schema may ask for metadata columns, too.
+
     A record batch holds the rows of one block or, when there are more than ``max_rows``, of a part
     of one. The values are the journal's bytes less what frames the records.
     """
-    schema = raw_schema(columns)
+    schema = columns if isinstance(columns, pa.Schema) else raw_schema(columns)
     build = {"journal": Block.journal_array, "offset": Block.offset_array, "value": framing.values}
     for block in bounded(blocks, max_rows):
-        yield pa.RecordBatch.from_arrays([build[name](block) for name in columns], schema=schema)
+        arrays = [
+            build[column.name](block) if column.name in build else metadata_column(block, column, labels)
+            for column in schema
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)

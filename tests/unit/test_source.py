@@ -15,11 +15,13 @@ from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     DayTimeIntervalType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructType,
     TimestampType,
@@ -134,7 +136,56 @@ def test_the_format_follows_from_the_framing(client: FakeClient) -> None:
     (found,) = read(reader, WHOLE)
     assert found.to_pydict() == {"id": [1, 2]}
     with pytest.raises(OptionError, match="framing none implies no format"):
-        reader._partitions([Piece("log/a", 0, 18, 18, head=True, framing="none")])
+        reader._partitions(LABELLED, [Piece("log/a", 0, 18, 18, head=True, framing="none")])
+
+
+class FakeLabels:
+    """A planner, as far as a journal's labels go."""
+
+    def labels(self, _journal: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        return (("app", ("clicks",)), ("region", ("eu", "us")))
+
+
+LABELLED: Any = FakeLabels()
+
+
+@pytest.mark.parametrize("options", [{}, JSON], ids=["raw", "json"])
+def test_metadata_columns_come_when_the_schema_names_them(
+    client: FakeClient, options: dict[str, str]
+) -> None:
+    """Where a record begins and ends, and its journal's labels, with the columns of any format."""
+    own = ("value", BinaryType()) if not options else ("id", LongType())
+    labels = MapType(StringType(), ArrayType(StringType()))
+    schema = struct(own, ("_labels", labels), ("_end_offset", LongType(), False), ("_offset", LongType()))
+    reader = stream_reader(schema, **options)
+    (partition,) = reader._partitions(LABELLED, [WHOLE.piece])
+    (found,) = read(reader, partition)
+    assert found.schema == to_arrow_schema(schema, timezone="UTC")
+    assert found["_offset"].to_pylist() == [0, 9]
+    assert found["_end_offset"].to_pylist() == [9, 18]
+    assert found["_labels"].to_pylist() == [[("app", ["clicks"]), ("region", ["eu", "us"])]] * 2
+    assert stream_reader()._partitions(LABELLED, [WHOLE.piece])[0].piece == WHOLE.piece
+
+
+def test_rescued_data_is_a_column_of_json_alone(client: FakeClient) -> None:
+    """The option without its column would lose in silence what does not fit."""
+    text = StringType()
+    with pytest.raises(OptionError, match="'rescuedDataColumn': got 'rest', which is no column"):
+        stream_reader(struct(("id", LongType())), format="json", rescuedDataColumn="rest")
+    with pytest.raises(OptionError, match="format=raw"):
+        stream_reader(rescuedDataColumn="rest")
+    with pytest.raises(OptionError, match="rest string"):
+        stream_reader(
+            struct(("id", LongType()), ("rest", LongType())), format="json", rescuedDataColumn="rest"
+        )
+    reader = stream_reader(
+        struct(("ID", LongType()), ("rest", text)), format="json", rescuedDataColumn="rest"
+    )
+    (found,) = read(reader, WHOLE)
+    assert found["rest"].to_pylist() == [
+        '{"_journal":"log/a","_offset":0,"id":1}',
+        '{"_journal":"log/a","_offset":9,"id":2}',
+    ]
 
 
 def test_the_empty_partition_of_spark_reads_nothing(client: FakeClient) -> None:
@@ -257,7 +308,7 @@ def test_no_repr_shows_the_token() -> None:
     made = data_source(**{"auth.token": "s3cret-token"})
     reader = made.streamReader(RAW)
     assert "s3cret" not in repr(made) + repr(reader) + repr(WHOLE)
-    shown = "Piece(journal='log/a', begin=0, end=18, limit=18, head=True, framing='lines')"
+    shown = "Piece(journal='log/a', begin=0, end=18, limit=18, head=True, framing='lines', labels=())"
     assert repr(WHOLE) == f"PiecePartition(piece={shown})"
 
 

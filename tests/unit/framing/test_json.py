@@ -249,3 +249,53 @@ def test_a_format_can_be_pickled() -> None:
     """It rides in a partition to the executors."""
     wanted = JsonFormat(pa.schema([("a", pa.int64())]), "FAILFAST", None)
     assert pickle.loads(pickle.dumps(wanted)) == wanted
+
+
+RESCUE = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("nest", pa.struct([("x", pa.int64())])),
+        ("rest", pa.string()),
+        ("_corrupt_record", pa.string()),
+    ]
+)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("record", "row"),
+    [
+        pytest.param(b'{"id":1,"nest":{"x":2}}', (1, {"x": 2}, None, None), id="all_fits"),
+        pytest.param(b'{"id":1,"more":[1, 2]}', (1, None, '"more":[1, 2]', None), id="no_column"),
+        pytest.param(b'{"id":"1"}', (None, None, '"id":"1"', None), id="another_type"),
+        pytest.param(
+            b'{"nest":{"x":"a","y":1}}', (None, {"x": None}, '"nest":{"x":"a","y":1}', None), id="deeper"
+        ),
+        pytest.param(b'{"nest":{"x":1,"y":1}}', (None, {"x": 1}, '"nest":{"x":1,"y":1}', None), id="partly"),
+        pytest.param(b'{"id', (None, None, '"_record":"{\\"id"', '{"id'), id="no_object"),
+    ],
+)
+def test_what_does_not_fit_is_rescued(fast: bool, record: bytes, row: tuple[object, ...]) -> None:
+    """As JSON with journal and offset; the record is not malformed, if it is an object."""
+    values = list(row)
+    if values[2] is not None:
+        values[2] = '{"_journal":"acme/events","_offset":5,' + str(values[2]) + "}"
+    parser = JsonParser(JsonFormat(RESCUE, rescued_column="rest"), fast=fast)
+    (batch,) = parser.record_batches([block_of(record, offset=5)])
+    assert [tuple(found.values()) for found in batch.to_pylist()] == [tuple(values)]
+    assert parser.malformed == (values[3] is not None)
+
+
+def test_only_what_is_no_json_is_dropped_where_the_rest_is_rescued() -> None:
+    """DROPMALFORMED and FAILFAST look at records that cannot be read at all."""
+    wanted = JsonFormat(RESCUE, "DROPMALFORMED", rescued_column="rest")
+    (batch,) = JsonParser(wanted).record_batches([block_of(b'{"id":"x"}', b"x", b'{"id":1}')])
+    assert batch["id"].to_pylist() == [None, 1]
+    wanted = JsonFormat(RESCUE, "FAILFAST", rescued_column="rest")
+    assert len(list(JsonParser(wanted).record_batches([block_of(b'{"id":"x"}')]))) == 1
+
+
+def test_a_column_cannot_be_corrupt_and_rescued() -> None:
+    """One would overwrite the other."""
+    with pytest.raises(OptionError, match="rescuedDataColumn"):
+        JsonFormat(RESCUE, corrupt_column="rest", rescued_column="rest")

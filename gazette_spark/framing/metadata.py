@@ -1,0 +1,59 @@
+"""Columns that say where a record comes from. A query gets those that its schema names."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from gazette_spark.errors import OptionError
+from gazette_spark.framing.base import Block, int64_array
+
+JOURNAL = "_journal"
+OFFSET = "_offset"
+"""Offset of the first byte of the record's frame: a query may start there."""
+END_OFFSET = "_end_offset"
+"""Offset just past the record's frame: a query may start there, too."""
+LABELS = "_labels"
+"""The journal's labels, as they were when the batch was planned: all values of each name, in order."""
+
+LABELS_TYPE = pa.map_(pa.string(), pa.list_(pa.string()))
+
+DDL = {JOURNAL: "string", OFFSET: "bigint", END_OFFSET: "bigint", LABELS: "map<string,array<string>>"}
+"""Names and types of the columns, as Spark writes types."""
+
+Labels = tuple[tuple[str, tuple[str, ...]], ...]
+"""Label names with their values, both in order."""
+
+
+def is_metadata(column: pa.Field) -> bool:
+    """Tell whether a column is one of these.
+
+    Raises:
+        OptionError: by its name it is, but not by its type.
+    """
+    if column.name not in DDL:
+        return False
+    kind = column.type
+    if column.name == LABELS:
+        right = (
+            pa.types.is_map(kind) and pa.types.is_string(kind.key_type) and pa.types.is_list(kind.item_type)
+        )
+        right = right and pa.types.is_string(kind.item_type.value_type)
+    else:
+        right = kind == (pa.string() if column.name == JOURNAL else pa.int64())
+    if not right:
+        raise OptionError("schema", f"{column.name} {kind}", f"{column.name} {DDL[column.name]}")
+    return True
+
+
+def metadata_column(block: Block, column: pa.Field, labels: Labels) -> pa.Array:
+    """Return one of these columns for the records of a block."""
+    match column.name:
+        case "_journal":
+            return block.journal_array()
+        case "_offset":
+            return block.offset_array()
+        case "_end_offset":
+            return block.end_offset_array()
+    one = pa.array([[(name, list(values)) for name, values in labels]], column.type)
+    return one.take(int64_array(np.zeros(len(block), np.int64)))
