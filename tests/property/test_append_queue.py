@@ -6,9 +6,8 @@ import tempfile
 from dataclasses import dataclass, field
 from typing import BinaryIO, cast
 
-import hypothesis.strategies as st
-from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gazette_spark.client.append import AppendOptions, AppendResult
 from gazette_spark.client.append_queue import AppendQueue, Await, Batch, Limits, Outcome, Place, Send
@@ -54,11 +53,10 @@ def open_file() -> BinaryIO:
     return cast(BinaryIO, tempfile.TemporaryFile(buffering=0))
 
 
-class QueueMachine(RuleBasedStateMachine):
-    """A queue, its writers, a broker and a clock, all moved by hand."""
+class World:
+    """A queue, its writers, a broker and a clock. Each move is chosen by a number."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.queue = AppendQueue(LIMITS, timeout_s=TIMEOUT_S, try_timeout_s=10.0)
         self.now = 1000.0
         self.journals = {name: Journal() for name in JOURNALS}
@@ -90,30 +88,26 @@ class QueueMachine(RuleBasedStateMachine):
         self.open.append(writer)
         return writer
 
-    @rule(
-        journal=st.sampled_from(JOURNALS),
-        behind=st.sampled_from(["nothing", "outside", "pending", "other"]),
-        checked=st.booleans(),
-    )
-    def begin(self, journal: str, behind: str, checked: bool) -> None:
+    def begin(self, number: int) -> None:
         """A writer begins, behind something or not."""
+        journal = JOURNALS[number % 3]
         dependencies: list[OpFuture] = []
-        if behind == "outside":
-            self.outside.append(AsyncOperation())
-            dependencies = [self.outside[-1]]
-        elif behind == "pending":
-            dependencies = list(self.queue.pending_except(journal))
-        elif behind == "other":
-            dependencies = [each.operation for each in self.seen[-2:]]
-        self.enter(journal, unfinished(dependencies), checked=checked)
+        match number // 3 % 10:
+            case 0:
+                self.outside.append(AsyncOperation())
+                dependencies = [self.outside[-1]]
+            case 1 | 2:
+                dependencies = list(self.queue.pending_except(journal))
+            case 3 | 4:
+                dependencies = [each.operation for each in self.seen[-2:]]
+        self.enter(journal, unfinished(dependencies), checked=number // 30 % 4 == 0)
 
-    @precondition(lambda self: self.open)
-    @rule(data=st.data(), size=st.integers(1, 50))
-    def write(self, data: st.DataObject, size: int) -> None:
+    def write(self, number: int) -> None:
         """A writer at work writes, in memory or on disk, or finds no room."""
-        writer = data.draw(st.sampled_from(self.open))
-        self.serial += 1
-        content = (f"{self.serial}," * size)[:size].encode()
+        if not self.open:
+            return
+        writer, size = self.open[number % len(self.open)], number % 50 + 1
+        content = self.payload(size)
         place = self.queue.place(writer.batch, size)
         if place is Place.MEMORY:
             writer.batch.spool.memory += content
@@ -124,30 +118,31 @@ class QueueMachine(RuleBasedStateMachine):
             return
         writer.content += content
 
-    @precondition(lambda self: self.open)
-    @rule(data=st.data(), kept=st.booleans())
-    def leave(self, data: st.DataObject, kept: bool) -> None:
+    def leave(self, number: int) -> None:
         """A writer releases, or takes its bytes back."""
-        writer = data.draw(st.sampled_from(self.open))
-        self.open.remove(writer)
-        if not kept:
-            writer.batch.spool.truncate(writer.begin)
-        writer.kept = kept
-        self.carry_out(self.queue.leave(writer.batch, kept=kept))
+        if self.open:
+            writer = self.open.pop(number % len(self.open))
+            writer.kept = number // 8 % 4 != 0
+            if not writer.kept:
+                writer.batch.spool.truncate(writer.begin)
+            self.carry_out(self.queue.leave(writer.batch, kept=writer.kept))
 
-    @rule(journal=st.sampled_from(JOURNALS), size=st.integers(0, 30))
-    def quick(self, journal: str, size: int) -> None:
+    def quick(self, number: int) -> None:
         """A writer does it all at once, where it can."""
+        journal, size = JOURNALS[number % 3], number % 30
         batch = self.queue.quick(journal, size)
         if batch is not None:
-            self.serial += 1
-            content = (f"{self.serial};" * size)[:size].encode()
+            content = self.payload(size)
             batch.spool.memory += content
             writer = Writer(content, batch, frozenset(), batch.size - size, kept=True)
             self.journals[journal].writers.append(writer)
 
-    @rule()
-    def take(self) -> None:
+    def payload(self, size: int) -> bytes:
+        """Return bytes that no other writer writes, if they are not too few."""
+        self.serial += 1
+        return (f"{self.serial}," * size)[:size].encode()
+
+    def take(self, _number: int = 0) -> None:
         """A worker takes what is to be done."""
         match self.queue.take(self.now):
             case Send(batch, timeout_s):
@@ -166,6 +161,34 @@ class QueueMachine(RuleBasedStateMachine):
             case Outcome() as outcome:
                 self.carry_out(outcome)
 
+    def answer(self, number: int) -> None:
+        """The broker answers: the bytes are there, or not, or are and it does not say so."""
+        if not self.sending:
+            return
+        batch = list(self.sending)[number % len(self.sending)]
+        how = HOW[number // 4 % len(HOW)]
+        self.sent(batch, commits=how in ("done", "lost"))
+        if how == "done":
+            self.carry_out(self.queue.sent(batch, RESULT))
+            return
+        error = {
+            "lost": UnavailableError("http://b:1", "reset"),
+            "passing": NoJournalPrimaryBrokerError(batch.lane.journal),
+            "refused": NotAllowedError(batch.lane.journal),
+        }[how]
+        self.carry_out(self.queue.failed(batch, error, self.now))
+
+    def resolve(self, number: int) -> None:
+        """Something outside ends."""
+        waiting = [each for each in self.outside if not each.done()]
+        if waiting:
+            error = KeyError("gone") if number // 4 % 8 == 0 else None
+            waiting[number % len(waiting)].resolve(error)
+
+    def pass_time(self, number: int) -> None:
+        """The clock goes on."""
+        self.now += (0.05, 0.1, 1.0, 20.0)[number % 4]
+
     def kept(self, batch: Batch) -> list[Writer]:
         """Return the writers of a batch that have left their bytes in it."""
         writers = self.journals[batch.lane.journal].writers
@@ -182,34 +205,6 @@ class QueueMachine(RuleBasedStateMachine):
         """Tell the queue of a dependency."""
         self.carry_out(self.queue.dependency_done(batch, failure_of(dependency)))
 
-    @precondition(lambda self: self.sending)
-    @rule(data=st.data(), how=st.sampled_from(HOW))
-    def answer(self, data: st.DataObject, how: str) -> None:
-        """The broker answers: the bytes are there, or not, or are and it does not say so."""
-        batch = data.draw(st.sampled_from(list(self.sending)))
-        self.sent(batch, commits=how in ("done", "lost"))
-        if how == "done":
-            self.carry_out(self.queue.sent(batch, RESULT))
-            return
-        error = {
-            "lost": UnavailableError("http://b:1", "reset"),
-            "passing": NoJournalPrimaryBrokerError(batch.lane.journal),
-            "refused": NotAllowedError(batch.lane.journal),
-        }[how]
-        self.carry_out(self.queue.failed(batch, error, self.now))
-
-    @precondition(lambda self: any(not each.done() for each in self.outside))
-    @rule(data=st.data(), error=st.sampled_from([None] * 6 + [KeyError("gone")]))
-    def resolve(self, data: st.DataObject, error: Exception | None) -> None:
-        """Something outside ends."""
-        data.draw(st.sampled_from([each for each in self.outside if not each.done()])).resolve(error)
-
-    @rule(seconds=st.sampled_from([0.05, 1.0, 20.0]))
-    def pass_time(self, seconds: float) -> None:
-        """The clock goes on."""
-        self.now += seconds
-
-    @invariant()
     def counts_are_right(self) -> None:
         """Sums are those of the batches, and within the limits."""
         queue = self.queue
@@ -221,7 +216,6 @@ class QueueMachine(RuleBasedStateMachine):
         assert queue.memory_bytes <= LIMITS.memory_bytes
         assert queue.files <= LIMITS.files
 
-    @invariant()
     def writers_are_whole_and_in_order(self) -> None:
         """A batch is committed as its writers' bytes, joined; batches and writers keep their order."""
         for journal in self.journals.values():
@@ -233,7 +227,7 @@ class QueueMachine(RuleBasedStateMachine):
             ended = [failure_of(batch.operation) for batch in order if batch.operation.done()]
             assert all(error is not None for error in ended[first_failure(ended) :]), "after a failure"
 
-    def teardown(self) -> None:
+    def end(self) -> None:
         """At last all ends: what did well is there, what was asked for is answered, nothing is kept."""
         if self.serial % 4 == 0:
             self.carry_out(self.queue.fail_all(ZeroDivisionError()))
@@ -250,7 +244,8 @@ class QueueMachine(RuleBasedStateMachine):
             self.take()
             self.answer_all()
             self.now += 0.1
-        assert all(batch.operation.done() for batch in self.seen)
+        for batch in self.seen:
+            assert batch.operation.done()
         for journal in self.journals.values():
             committed = {batch for batch, _ in journal.commits}
             for writer in journal.writers:
@@ -274,5 +269,21 @@ def first_failure(ended: list[BaseException | None]) -> int:
     return next((at for at, error in enumerate(ended) if error is not None), len(ended))
 
 
-TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+MOVES = (
+    *(World.begin, World.begin, World.write, World.write, World.leave, World.leave),
+    *(World.quick, World.take, World.take, World.take, World.answer, World.answer),
+    *(World.resolve, World.pass_time),
+)
+"""What may happen next, the usual more often."""
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(MOVES) - 1), st.integers(0, 999)), min_size=100, max_size=300))
+def test_any_course_of_events(moves: list[tuple[int, int]]) -> None:
+    """After every move the sums are right and the journals in order; at the end nothing is left over."""
+    world = World()
+    for move, number in moves:
+        MOVES[move](world, number)
+        world.counts_are_right()
+        world.writers_are_whole_and_in_order()
+    world.end()
