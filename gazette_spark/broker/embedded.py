@@ -236,6 +236,7 @@ class EmbeddedBroker:
 
         Raises:
             TimeoutError: uploads did not end in time.
+            OSError: a store refused. The bytes are kept, and uploads tried again.
         """
         running = self._running
         if running is None:
@@ -339,6 +340,9 @@ class _Running:
                 self.persister.upload(journal)
         if not self.persister.wait_idle(timeout_s):
             raise TimeoutError(f"uploads did not end within {timeout_s:g} s")
+        for journal in self.registry.journals():
+            if problem := self.persister.problem(journal):
+                raise OSError(f"journal {journal.name} is not stored: {problem}")
 
     def roll(self, journal: LiveJournal) -> None:
         """Close the journal's spool at every replica, if it holds anything, and have them agree if not."""

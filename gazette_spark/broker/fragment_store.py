@@ -25,6 +25,9 @@ _log = logging.getLogger(__name__)
 STATE_DIRECTORY = ".gazette"
 """Directory under the root that holds the broker's own state; no store may reach into it."""
 
+HEALTH_CHECK = ".test/health-check"
+"""Object that checks of a store's health write, as Gazette's."""
+
 _REWRITES = ("find", "replace")
 
 
@@ -49,6 +52,31 @@ class FragmentStore:
             return f"store {self.url}: directory {base} does not exist"
         if not os.access(base, os.R_OK | os.W_OK | os.X_OK):
             return f"store {self.url}: directory {base} is not readable and writable"
+        return ""
+
+    def probe(self, delete_prefix: str | None = None) -> str:
+        """Write, read and list for a trial; say what fails, or nothing.
+
+        Args:
+            delete_prefix: where below the store an object is made and deleted, for a trial as well; None
+                deletes nothing.
+        """
+        if problem := self.problem():
+            return problem
+        base = self.root / self.prefix
+        try:
+            path = base / HEALTH_CHECK
+            _try_out(path)
+            if path.name not in os.listdir(path.parent):  # noqa: PTH208 - names are all we want
+                return f"store {self.url}: {path} was written and is not listed"
+            if delete_prefix is not None:
+                trial = base / delete_prefix / f"{HEALTH_CHECK}-{secrets.token_hex(8)}"
+                if not trial.resolve().is_relative_to(base.resolve()):
+                    return f"store {self.url}: {delete_prefix!r} leads out of the store"
+                _try_out(trial)
+                trial.unlink()
+        except OSError as error:
+            return f"store {self.url}: {error}"
         return ""
 
     def path(self, fragment: Fragment) -> Path:
@@ -134,6 +162,13 @@ def open_store(root: Path, url: str) -> FragmentStore:
     if parts.scheme == "file" and (unknown := sorted(set(arguments) - set(_REWRITES))):
         raise ProtocolError("FragmentStore", f"{url}: unknown argument {unknown[0]!r}; known: find, replace")
     return FragmentStore(url, root, prefix, arguments.get("find", ""), arguments.get("replace", ""))
+
+
+def _try_out(path: Path) -> None:
+    path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+    path.write_bytes(b"health-check\n")
+    if path.read_bytes() != b"health-check\n":
+        raise OSError(f"{path} does not hold what was written")
 
 
 def _write(path: Path, blocks: Iterable[bytes], *, fsync: bool) -> None:

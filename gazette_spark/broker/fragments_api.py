@@ -70,10 +70,11 @@ def _entry(
 def store_health(
     context: ServiceContext, request: pb.FragmentStoreHealthRequest
 ) -> pb.FragmentStoreHealthResponse:
-    """Say whether a store can take fragments."""
+    """Try whether a store can take fragments, and give them back; with ``check_delete``, delete them."""
     validate_store_health_request(request)
     try:
-        problem = open_store(context.registry.root, request.fragment_store).problem()
+        store = open_store(context.registry.root, request.fragment_store)
+        problem = store.probe(request.check_delete_prefix if request.check_delete else None)
     except ProtocolError as error:
         problem = str(error)
     status = pb.FRAGMENT_STORE_UNHEALTHY if problem else pb.OK

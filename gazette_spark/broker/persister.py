@@ -1,7 +1,8 @@
 """Background work: upload closed spools, pulse journals so that idle ones roll, list stores again.
 
 One thread looks at every journal once a tick and decides what is due; uploads run in a small pool. A
-failed upload leaves its spool where it is and is tried again at the journal's next pulse.
+failed upload leaves its spool where it is, readable, and is tried again after a second, then after twice
+as long, up to a minute.
 """
 
 from __future__ import annotations
@@ -24,11 +25,29 @@ UPLOAD_THREADS = 2
 MAX_TICK_S = 1.0
 """Longest time between two looks at the journals."""
 
+MAX_RETRY_S = 60.0
+"""Longest time until a failed upload is tried again; the first is a second, each next one twice as long."""
+
+
+def retry_after(failures: int) -> float:
+    """Return the seconds to wait after so many failures in a row."""
+    return min(MAX_RETRY_S, 2.0 ** min(failures - 1, 10))
+
 
 @dataclass(slots=True)
 class _Due:
     pulse: float
     refresh: float
+
+
+@dataclass(slots=True)
+class _Failed:
+    """Uploads of a journal that failed in a row."""
+
+    count: int
+    retry: float
+    """Monotonic clock."""
+    problem: str
 
 
 class Persister:
@@ -49,6 +68,7 @@ class Persister:
         self._changed = threading.Condition()
         self._uploading: set[LiveJournal] = set()
         self._again: set[LiveJournal] = set()
+        self._failed: dict[LiveJournal, _Failed] = {}
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="gazette-pulse", daemon=True)
 
@@ -87,22 +107,38 @@ class Persister:
         with self._changed:
             return self._changed.wait_for(lambda: not self._uploading, timeout_s)
 
+    def problem(self, journal: LiveJournal) -> str:
+        """Say why the journal's last upload failed; nothing if it did not."""
+        with self._changed:
+            failed = self._failed.get(journal)
+            return failed.problem if failed is not None else ""
+
     def _upload(self, journal: LiveJournal) -> None:
+        problem = ""
         try:
             journal.persist()
         except OSError as error:
+            problem = str(error)
             if not journal.closed:
                 _log.warning("persist_failed journal=%s error=%s", journal.name, error)
-        except Exception:  # noqa: BLE001 - a pool's worker has no caller: unlogged, the error would be lost
+        except Exception as error:  # noqa: BLE001 - a pool's worker has no caller: unlogged, it would be lost
+            problem = repr(error)
             _log.exception("persist_failed journal=%s", journal.name)
         finally:
             with self._changed:
+                self._note(journal, problem)
                 again = journal in self._again
                 self._again.discard(journal)
                 self._uploading.discard(journal)
                 self._changed.notify_all()
         if again:
             self.upload(journal)
+
+    def _note(self, journal: LiveJournal, problem: str) -> None:
+        failed = self._failed.pop(journal, None)
+        if problem:
+            count = 1 if failed is None else failed.count + 1
+            self._failed[journal] = _Failed(count, time.monotonic() + retry_after(count), problem)
 
     def _run(self) -> None:
         tick = min(MAX_TICK_S, self._pulse_interval_s / 4)
@@ -111,8 +147,16 @@ class Persister:
             live = self._journals()
             for journal in live:
                 self._look_after(journal, now)
+            self._retry(set(live), now)
             known = {id(journal) for journal in live}
             self._due = {key: due for key, due in self._due.items() if key in known}
+
+    def _retry(self, live: set[LiveJournal], now: float) -> None:
+        with self._changed:
+            self._failed = {journal: failed for journal, failed in self._failed.items() if journal in live}
+            due = [journal for journal, failed in self._failed.items() if now >= failed.retry]
+        for journal in due:
+            self.upload(journal)
 
     def _wait(self, seconds: float) -> bool:
         with self._changed:

@@ -6,6 +6,7 @@ Go tools then print the familiar messages.
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Iterator
@@ -27,6 +28,9 @@ from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.tokens import Capability
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors that go away when space is made."""
 
 _log = logging.getLogger(__name__)
 
@@ -139,4 +143,7 @@ def _errors(context: grpc.ServicerContext, call: Call) -> Iterator[None]:
         context.abort(grpc.StatusCode.UNKNOWN, str(error))
     except OSError as error:
         _log.warning("call_failed error=%s", error)
+        if error.errno in FULL:
+            text = f"broker storage is full: {error.strerror}; nothing was changed"
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
         context.abort(grpc.StatusCode.UNKNOWN, f"broker storage: {error}")

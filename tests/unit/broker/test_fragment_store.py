@@ -163,3 +163,20 @@ def test_a_span_of_a_stored_fragment(store: FragmentStore, codec: int) -> None:
             chunks = list(stored_content(store.path(put), put, begin, end, 2))
             assert b"".join(chunks) == b"abcd"[begin:end]
             assert max(map(len, chunks)) <= 2
+
+
+def test_a_probe_leaves_what_gazettes_does(store: FragmentStore) -> None:
+    """A healthy store has a small object of the check, which no journal takes for a fragment."""
+    assert store.probe() == ""
+    assert store.probe("tmp/") == ""
+    files = [path.relative_to(store.root).as_posix() for path in store.root.rglob("*") if path.is_file()]
+    assert files == [".test/health-check"]
+
+
+def test_a_probe_tells_what_fails(store: FragmentStore, tmp_path: Path) -> None:
+    """A store that cannot be written to, or a prefix outside it, is told."""
+    assert "does not exist" in open_store(tmp_path, "file:///missing/").probe()
+    assert "leads out" in store.probe("../")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / ".test").write_text("in the way")
+    assert ".test" in open_store(tmp_path, "file:///other/").probe()

@@ -13,6 +13,7 @@ import pytest
 from gazette_spark.broker.flow_control import MAX_BANK_S, MaxRate, MinRate, effective_max_rate
 from gazette_spark.broker.journal import JournalSettings
 from gazette_spark.broker.message_pump import LOOK_AHEAD, MessagePump, NoMessage
+from gazette_spark.broker.persister import retry_after
 from gazette_spark.broker.registry import JournalRegistry
 from gazette_spark.broker.state import StateDirectory
 from gazette_spark.broker.turnstile import Turnstile
@@ -295,3 +296,8 @@ def test_what_this_broker_cannot_do_is_refused(
     with pytest.raises(ProtocolError):
         registry.apply([change])
     assert registry.journals() == []
+
+
+def test_failed_uploads_wait_longer_each_time() -> None:
+    """A second, then twice as long each time, and never more than a minute."""
+    assert [retry_after(count) for count in (1, 2, 3, 6, 7, 1000)] == [1, 2, 4, 32, 60, 60]

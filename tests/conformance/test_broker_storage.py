@@ -1,0 +1,95 @@
+"""Shows what a broker does when its disk is full or its store refuses, and that it recovers by itself."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from gazette_spark.broker import EmbeddedBroker
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.testing.brokers import BrokerHandle
+from tests.conformance.wire import CALL_TIMEOUT_S, Wire, spec
+
+NAME = "storage/journal"
+LIMIT = 1 << 20
+
+
+@contextmanager
+def limited(root: Path) -> Iterator[tuple[int, str]]:
+    """Run a broker whose files may not grow past LIMIT; yield its process and endpoint."""
+    program = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT}, -1));"
+        "from gazette_spark.cli.broker import broker; broker()"
+    )
+    command = [sys.executable, "-c", program, "serve", f"--root={root}", "--port=0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.pid, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """An append that does not fit fails by name and leaves nothing; with space again all goes on."""
+    with limited(tmp_path) as (pid, endpoint), Wire(endpoint) as wire:
+        wire.create(spec(NAME))
+        assert wire.append(NAME, b"first").status == pb.OK
+        with pytest.raises(grpc.RpcError) as caught:
+            wire.append(NAME, *[b"x" * (LIMIT // 4)] * 5)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "broker storage is full" in caught.value.details()
+        assert wire.content(NAME) == b"first"
+        assert wire.append(NAME, b"fits").commit.begin == 5
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        assert wire.append(NAME, *[b"x" * (LIMIT // 4)] * 5).status == pb.OK
+    whole = b"firstfits" + b"x" * (LIMIT // 4 * 5)
+    with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
+        assert wire.content(NAME) == whole
+
+
+def test_a_store_that_refuses(tmp_path: Path) -> None:
+    """What cannot be stored stays readable, a flush says why, and uploads are tried until they work."""
+    obstacle = tmp_path / "storage"
+    with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
+        wire.create(spec(NAME))
+        wire.append(NAME, b"first")
+        obstacle.write_text("in the way of the journal's directory")
+        with pytest.raises(OSError, match=NAME):
+            broker.flush()
+        assert wire.append(NAME, b"second").status == pb.OK
+        assert wire.content(NAME) == b"firstsecond"
+        obstacle.unlink()
+        wire.wait_persisted(NAME, 1)
+        assert wire.content(NAME) == b"firstsecond"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"check_delete": True}, id="delete"),
+        pytest.param({"check_delete": True, "check_delete_prefix": "tmp/"}, id="delete-below"),
+    ],
+)
+def test_a_healthy_store(wire: Wire, broker: BrokerHandle, fields: dict[str, object]) -> None:
+    """A store that can be written, read, listed and deleted from is OK, and keeps the check's object."""
+    request = pb.FragmentStoreHealthRequest(fragment_store="file:///", **fields)  # type: ignore[arg-type]
+    response = wire.stub.FragmentStoreHealth(request, timeout=CALL_TIMEOUT_S)
+    assert (response.status, response.store_health_error) == (pb.OK, "")
+    assert (broker.file_root / ".test" / "health-check").is_file()
+
+
+def test_an_unhealthy_store(wire: Wire) -> None:
+    """A store without its directory is unhealthy, and the answer says why."""
+    request = pb.FragmentStoreHealthRequest(fragment_store="file:///not/there/")
+    response = wire.stub.FragmentStoreHealth(request, timeout=CALL_TIMEOUT_S)
+    assert response.status == pb.FRAGMENT_STORE_UNHEALTHY
+    assert "not/there" in response.store_health_error
