@@ -85,6 +85,10 @@ test: ## Install what is needed and run the whole suite
 bench: install jvm broker-binaries ## Print MB/s of raw and JSON reads, to nowhere and to Delta
 	@$(WITH_JAVA) $(PYTHON) benchmarks/end_to_end.py $(BENCH_FLAGS)
 
+.PHONY: bench-client
+bench-client: install broker-binaries ## Print MB/s of our client and broker beside gazctl, Go's client and the real broker
+	@$(PYTHON) benchmarks/client_parity.py --timed $(BENCH_FLAGS)
+
 .PHONY: clean
 clean: ## Remove .venv, caches and build output
 	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -1,0 +1,28 @@
+"""Shows that the benchmarks still run: small ones, whose answers are checked and whose times mean nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.deployed_broker
+def test_the_client_beside_gos() -> None:
+    """Every job of both programs is done on both brokers, with right answers, and makes a row."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "client_parity.py"), "--size=4m"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    for job in ("read to a file", "read directly", "read to nowhere", "append 16 MiB", "AppendService"):
+        assert done.stdout.count(f"| {job}") == 2, done.stdout
