@@ -81,6 +81,9 @@ class DeployedBroker(BrokerHandle):
         self._broker_args = tuple(broker_args)
         self._program = program
         self._group: _ProcessGroup | None = None
+        self._etcd_url = ""
+        self._etcd_prefix = ""
+        self._peers: dict[str, _Child] = {}
 
     def __enter__(self) -> Self:
         binaries = find_binaries()
@@ -121,18 +124,37 @@ class DeployedBroker(BrokerHandle):
             self._group.kill()
             self._group = None
 
+    def start_peer(self, *, zone: str = "local") -> str:
+        """Start another broker of the same cluster; return its endpoint."""
+        assert self._group is not None
+        (port,) = free_ports(1)
+        peer = BrokerHandle(f"http://127.0.0.1:{port}", self.file_root)
+        peer.auth_keys = self.auth_keys
+        command = [*self._broker_command(port), f"--broker.zone={zone}"]
+        child = self._group.start(f"gazette-{port}", command)
+        _wait_ready(child, lambda: _answers(peer))
+        self._peers[peer.endpoint] = child
+        return peer.endpoint
+
+    def kill_peer(self, endpoint: str) -> None:
+        """End a broker that :meth:`start_peer` began, by SIGKILL; the others learn of it by its lease."""
+        child = self._peers.pop(endpoint)
+        child.process.kill()
+        child.process.wait(STOP_TIMEOUT_S)
+
     def _start(self, binaries: Binaries, directory: Path) -> None:
         directory.mkdir()
         self._group = group = _ProcessGroup(directory)
         client_port, peer_port, broker_port = free_ports(3)
-        etcd_url = f"http://127.0.0.1:{client_port}"
+        etcd_url = self._etcd_url = f"http://127.0.0.1:{client_port}"
+        self._etcd_prefix = f"/gazette/test-{broker_port}"
         etcd = group.start("etcd", _etcd_command(binaries.etcd, directory / "etcd", etcd_url, peer_port))
         _wait_ready(etcd, lambda: _is_healthy(client_port))
         self.endpoint = f"http://127.0.0.1:{broker_port}"
-        broker = group.start("gazette", self._broker_command(etcd_url, broker_port))
-        _wait_ready(broker, self._answers)
+        broker = group.start("gazette", self._broker_command(broker_port))
+        _wait_ready(broker, lambda: _answers(self))
 
-    def _broker_command(self, etcd_url: str, port: int) -> list[str]:
+    def _broker_command(self, port: int) -> list[str]:
         return [
             str(find_binary(self._program)),
             "serve",
@@ -142,19 +164,20 @@ class DeployedBroker(BrokerHandle):
             f"--broker.file-root={self.file_root}",
             # A journal takes a place until it is deleted, and tests leave theirs behind.
             "--broker.limit=65536",
-            f"--etcd.address={etcd_url}",
-            f"--etcd.prefix=/gazette/test-{port}",
+            f"--etcd.address={self._etcd_url}",
+            f"--etcd.prefix={self._etcd_prefix}",
             "--log.level=info",
             *([f"--broker.auth-keys={self.auth_keys}"] if self.auth_keys else []),
             *self._broker_args,
         ]
 
-    def _answers(self) -> bool:
-        try:
-            self.gazctl("journals", "list", "-l", "name=ready/check", "-o", "json")
-        except ProcessError:
-            return False
-        return True
+
+def _answers(broker: BrokerHandle) -> bool:
+    try:
+        broker.gazctl("journals", "list", "-l", "name=ready/check", "-o", "json")
+    except ProcessError:
+        return False
+    return True
 
 
 def free_ports(count: int) -> list[int]:
