@@ -6,10 +6,17 @@ import signal
 import threading
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from gazette_spark.errors import GazetteError
+
+if TYPE_CHECKING:
+    from gazette_spark.broker.tls import ServerTls
+
+_PORT = click.IntRange(0, 65535)
+_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.group()
@@ -19,9 +26,8 @@ def broker() -> None:
 
 @broker.command()
 @click.option("--root", required=True, type=click.Path(file_okay=False, path_type=Path))
-@click.option(
-    "--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0: any free port."
-)
+@click.option("--port", default=8080, show_default=True, type=_PORT, help="0: any free port.")
+@click.option("--gateway-port", type=_PORT, help="Serve the HTTP gateway, too; 0: at any free port.")
 @click.option(
     "--pulse-interval", default=60.0, show_default=True, help="Seconds between looks at idle journals."
 )
@@ -37,10 +43,37 @@ def broker() -> None:
     metavar="KEYS",
     help="Base64 keys that tokens have to verify against; better by $BROKER_AUTH_KEYS than here.",
 )
-def serve(root: Path, port: int, pulse_interval: float, fsync: bool, auth_keys: str | None) -> None:
+@click.option("--tls-cert", type=_FILE, help="PEM certificate to serve by.")
+@click.option("--tls-key", type=_FILE, help="Its private key, PEM.")
+@click.option(
+    "--tls-client-ca", type=_FILE, help="Authorities, PEM, one of which a client has to be known to."
+)
+@click.option(
+    "--max-append-rate", default=0, type=click.IntRange(0), help="Bytes a second, for journals with a rate."
+)
+@click.option(
+    "--fragment-urls",
+    default="file",
+    show_default=True,
+    type=click.Choice(["file", "http"]),
+    help="How clients read fragments past the broker: by path, or by URLs it signs and serves.",
+)
+def serve(  # noqa: PLR0917 - an argument an option
+    root: Path,
+    port: int,
+    gateway_port: int | None,
+    pulse_interval: float,
+    fsync: bool,
+    auth_keys: str | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_client_ca: Path | None,
+    max_append_rate: int,
+    fragment_urls: Literal["file", "http"],
+) -> None:
     """Serve journals kept under a directory until interrupted.
 
-    Prints the endpoint once it can be used.
+    Prints the endpoint once it can be used, and on the next line that of the gateway.
     """
     from gazette_spark.broker.embedded import EmbeddedBroker
 
@@ -53,10 +86,30 @@ def serve(root: Path, port: int, pulse_interval: float, fsync: bool, auth_keys: 
         signal.signal(signum, end)
     try:
         embedded = EmbeddedBroker(
-            root, port=port, pulse_interval_s=pulse_interval, fsync=fsync, auth_keys=auth_keys or None
+            root,
+            port=port,
+            gateway_port=gateway_port,
+            pulse_interval_s=pulse_interval,
+            fsync=fsync,
+            auth_keys=auth_keys or None,
+            tls=_tls(tls_cert, tls_key, tls_client_ca),
+            max_append_rate=max_append_rate,
+            fragment_urls=fragment_urls,
         )
         with embedded as running:
             click.echo(running.endpoint)
+            if running.gateway_endpoint is not None:
+                click.echo(running.gateway_endpoint)
             over.wait()
     except GazetteError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ServerTls | None:
+    from gazette_spark.broker.tls import ServerTls
+
+    if cert is None and key is None and client_ca is None:
+        return None
+    if cert is None or key is None:
+        raise click.UsageError("TLS needs both --tls-cert and --tls-key")
+    return ServerTls(cert, key, client_ca)

@@ -15,10 +15,12 @@ from time import monotonic
 
 import grpc
 import pytest
+import trustme
 
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.errors import BrokerRootError, OptionError
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from tests.conformance.wire import CALL_TIMEOUT_S, Wire, labels, selector, spec, wait_for
 
 NAME = "embedded/journal"
@@ -295,3 +297,29 @@ def test_a_brokers_own_maximum_rate(tmp_path: Path) -> None:
         chunks = [b"x" * 100_000] * 3
         assert wire.append(NAME, *chunks).delayed_chunks == 1
         assert wire.append("embedded/free", *chunks).delayed_chunks == 0
+
+
+def test_the_command_takes_every_option(tmp_path: Path) -> None:
+    """The command serves by TLS, with keys and a gateway, and says where."""
+    authority = trustme.CA()
+    cert = authority.issue_cert("127.0.0.1")
+    cert_file, key_file = tmp_path / "cert.pem", tmp_path / "key.pem"
+    cert_file.write_bytes(cert.cert_chain_pems[0].bytes())
+    key_file.write_bytes(cert.private_key_pem.bytes())
+    tls = [f"--tls-cert={cert_file}", f"--tls-key={key_file}"]
+    options = ["--gateway-port=0", "--auth-keys=c2VjcmV0", "--max-append-rate=1000", "--fragment-urls=http"]
+    with serve(tmp_path / "root", *options, *tls) as (process, endpoint):
+        assert process.stdout is not None
+        gateway = process.stdout.readline().strip()
+        assert (endpoint[:18], gateway[:18]) == ("https://127.0.0.1:",) * 2
+        credentials = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
+        with grpc.secure_channel(endpoint.removeprefix("https://"), credentials) as channel:
+            with pytest.raises(grpc.RpcError) as caught:
+                list(pb_grpc.JournalStub(channel).List(pb.ListRequest(), timeout=CALL_TIMEOUT_S))
+            assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_half_of_tls_is_refused(tmp_path: Path) -> None:
+    """A certificate without its key is a mistake of usage."""
+    with serve(tmp_path, "--tls-cert=x.pem") as (process, _):
+        assert process.wait(DEADLINE_S) == 2
