@@ -280,14 +280,27 @@ class Connection:
             self._calls += 1
             return channel
 
-    def give_back(self, channel: grpc.Channel) -> None:
-        """Take back a leased channel with no call on it."""
+    def give_back(self, channel: grpc.Channel, *, silent: bool = False) -> None:
+        """Take back a leased channel with no call on it; a ``silent`` one gave no answer, and is closed."""
         self.release()
         with self._lock:
-            if not self._closed and len(self._idle) < IDLE_CHANNELS:
+            if not (silent or self._closed) and len(self._idle) < IDLE_CHANNELS:
                 self._idle.append(channel)
                 return
         channel.close()
+
+    def distrust(self) -> None:
+        """Let new calls make new channels: a call got no answer, and its connection may be half-open.
+
+        Nothing else finds that out: gRPC goes on using such a connection for as long as the kernel does.
+        Calls under way go on.
+        """
+        with self._lock:
+            idle, self._idle = self._idle, []
+            # It closes itself when its last call has ended.
+            self._shared = None
+        for channel in idle:
+            channel.close()
 
     def http(self) -> httpx.Client:
         """Return the client that fetches fragments by URL."""
@@ -330,6 +343,8 @@ class Connection:
         except grpc.RpcError as error:
             translated = self.rpc_error(error)
             self.report(translated)
+            if is_no_answer(translated):
+                self.distrust()
             if not isinstance(translated, UnavailableError):
                 self.contacted = True
             raise translated from None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from gazette_spark.client.channel import Connection, cancel
+from gazette_spark.client.channel import Connection, cancel, is_no_answer
 from gazette_spark.client.chunks import Chunk
 from gazette_spark.client.fragment_urls import without_query
 from gazette_spark.client.status import read_status_error
@@ -214,6 +214,7 @@ class ReadStream:
     def __init__(self, connection: Connection, request: pb.ReadRequest, timeout_s: float) -> None:
         self._connection = connection
         self._request = request
+        self._silent = False
         self._channel: grpc.Channel | None = connection.lease()
         metadata = connection.metadata(journal_claims(Capability.READ, request.journal))
         self._call = pb_grpc.JournalStub(self._channel).Read(request, timeout=timeout_s, metadata=metadata)
@@ -230,6 +231,9 @@ class ReadStream:
         except grpc.RpcError as error:
             translated = self._connection.rpc_error(error)
             self._connection.report(translated, waits=self._request.block)
+            self._silent = is_no_answer(translated)
+            if self._silent and not self._request.block:
+                self._connection.distrust()
             raise translated from None
 
     def cancel(self) -> None:
@@ -240,5 +244,5 @@ class ReadStream:
         """End the call and give its channel back."""
         self.cancel()
         if self._channel is not None:
-            self._connection.give_back(self._channel)
+            self._connection.give_back(self._channel, silent=self._silent)
             self._channel = None

@@ -53,6 +53,9 @@ START_TIMEOUT_S = 10.0
 DELIVER_TIMEOUT_S = 1.0
 """Longest a reset waits for the receiver's kernel to take the bytes before it."""
 
+_SIOCOUTQNSD = 0x894B
+"""Linux' question for the bytes of a socket that were not sent yet."""
+
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -333,6 +336,10 @@ async def _ended(*tasks: asyncio.Task[Any]) -> None:
 
 
 def _undelivered(target: socket.socket) -> int:
-    """Return how many sent bytes the other side's kernel has not taken: a reset would drop them."""
-    answer = fcntl.ioctl(target, termios.TIOCOUTQ, bytes(4))
+    """Return how many bytes have not left for the other side's kernel: a reset would drop them."""
+    try:
+        answer = fcntl.ioctl(target, _SIOCOUTQNSD, bytes(4))
+    except OSError:
+        # Elsewhere than on Linux: those not acknowledged, which takes up to 40 ms longer.
+        answer = fcntl.ioctl(target, termios.TIOCOUTQ, bytes(4))
     return int.from_bytes(answer, sys.byteorder)
