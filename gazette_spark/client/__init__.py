@@ -1,7 +1,8 @@
 """A client of Gazette brokers: :class:`Client`, its readers and appenders. Loads gRPC."""
 
 from gazette_spark.client.append import Appender, AppendResult
-from gazette_spark.client.append_service import AppendService, AsyncAppend
+from gazette_spark.client.append_service import AppendService
+from gazette_spark.client.async_append import AsyncAppend
 from gazette_spark.client.chunks import Chunk
 from gazette_spark.client.client import Client
 from gazette_spark.client.credentials import TlsOptions

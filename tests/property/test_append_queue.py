@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.client.append import AppendOptions, AppendResult
-from gazette_spark.client.append_queue import AppendQueue, Await, Batch, Limits, Outcome, Place, Send
+from gazette_spark.client.append_batches import Batch, Limits, Place
+from gazette_spark.client.append_queue import AppendQueue, Await, Outcome, Send
 from gazette_spark.client.futures import AsyncOperation, OpFuture, OpFutures, failure_of, unfinished
 from gazette_spark.errors import (
     DependencyError,

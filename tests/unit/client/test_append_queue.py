@@ -8,19 +8,16 @@ from typing import BinaryIO, cast
 import pytest
 
 from gazette_spark.client.append import MAX_CONTENT_BYTES, AppendOptions, AppendResult
-from gazette_spark.client.append_queue import (
-    AppendQueue,
-    Await,
+from gazette_spark.client.append_batches import (
     Batch,
     BatchOperation,
     Lane,
     Limits,
-    Outcome,
     Place,
-    Send,
     is_terminal,
     may_join,
 )
+from gazette_spark.client.append_queue import AppendQueue, Await, Outcome, Send
 from gazette_spark.client.append_spool import Spool
 from gazette_spark.client.futures import AsyncOperation, OpFuture, finished_operation
 from gazette_spark.errors import (
