@@ -53,6 +53,9 @@ class Credentials:
         shown = self.auth_keys or ("***" if self.token else None)
         return f"Credentials({shown})"
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("Credentials cannot be pickled: they hold secrets")
+
     def metadata(self, claims: Claims, lifetime_s: float = LIFETIME_S) -> Metadata:
         """Return what a call sends that has to claim ``claims`` for ``lifetime_s`` at most."""
         token = self.token

@@ -250,6 +250,15 @@ def test_the_first_broker_of_several_is_down(cluster: Cluster) -> None:
         neither.list_journals()
 
 
+def test_a_name_that_does_not_resolve() -> None:
+    """It is tried within the connect deadline, and named."""
+    with (
+        Client("http://no-such-broker.invalid:1", connect_timeout_s=0.5) as lost,
+        pytest.raises(UnavailableError, match=r"no-such-broker\.invalid"),
+    ):
+        lost.list_journals()
+
+
 def test_tokens_do_not_leave_tls(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A route to a plain broker is not followed by a client whose broker speaks TLS."""
     authority = trustme.CA()
