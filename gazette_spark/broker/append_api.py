@@ -213,20 +213,21 @@ class _AppendTurn:
             if message is NoMessage.BROKEN:
                 raise _aborted(append_fsm.UNEXPECTED_EOF)
             if isinstance(message, NoMessage):
-                event = StreamEvent.HALF_CLOSE
+                event, content = StreamEvent.HALF_CLOSE, b""
             else:
-                event = append_fsm.classify(message)
+                content = message.content
+                event = append_fsm.classify(message, content)
                 self._chunks += 1
             state, problem = append_fsm.TRANSITIONS[state, event]
             if problem:
                 raise _aborted(problem)
-            if event is StreamEvent.CHUNK and not isinstance(message, NoMessage):
+            if event is StreamEvent.CHUNK:
                 if not append_fsm.may_carry_content(self._journal.spec, self._request):
                     raise NotAllowedError(self._journal.name)
-                if self._hold_back(len(message.content)):
+                if self._hold_back(len(content)):
                     rate = rate.resumed(time.monotonic())
-                txn.write(message.content)
-                rate = rate.delivered(len(message.content))
+                txn.write(content)
+                rate = rate.delivered(len(content))
 
     def _hold_back(self, size: int) -> bool:
         """Wait until the journal's maximum rate has room for a chunk; whether that took any time."""

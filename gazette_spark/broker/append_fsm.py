@@ -65,11 +65,15 @@ TRANSITIONS: dict[tuple[StreamState, StreamEvent], tuple[StreamState, str]] = {
 """(state, event) to (next state, text of the error if it rolls back)."""
 
 
-def classify(message: pb.AppendRequest) -> StreamEvent:
-    """Tell what a message after the first one is."""
-    if message.content:
-        return StreamEvent.CHUNK if len(message.ListFields()) == 1 else StreamEvent.MIXED
-    return StreamEvent.FOREIGN if message.ListFields() else StreamEvent.MARKER
+def classify(message: pb.AppendRequest, content: bytes) -> StreamEvent:
+    """Tell what a message after the first one is; ``content`` is its content, copied once."""
+    if not content:
+        return StreamEvent.FOREIGN if message.ListFields() else StreamEvent.MARKER
+    # A tag, a length of seven bits a byte, and the content: nothing else is set.
+    bare_size = 1 + -(-len(content).bit_length() // 7) + len(content)
+    if message.ByteSize() == bare_size or len(message.ListFields()) == 1:
+        return StreamEvent.CHUNK
+    return StreamEvent.MIXED
 
 
 @dataclass(frozen=True, slots=True)

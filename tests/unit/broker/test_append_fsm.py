@@ -160,7 +160,16 @@ def test_only_marker_and_half_close_commit() -> None:
 )
 def test_classify(message: pb.AppendRequest, event: StreamEvent) -> None:
     """A message after the first is told by the fields it sets."""
-    assert classify(message) is event
+    assert classify(message, message.content) is event
+
+
+@pytest.mark.parametrize("size", [1, 127, 128, 16_383, 16_384, 1 << 20, 1 << 21])
+def test_content_of_any_size_is_a_chunk(size: int) -> None:
+    """Content alone is a chunk, however long its length is written; beside anything else it is not."""
+    content = bytes(size)
+    assert classify(pb.AppendRequest(content=content), content) is StreamEvent.CHUNK
+    mixed = pb.AppendRequest(content=content, do_not_proxy=True)
+    assert classify(mixed, content) is StreamEvent.MIXED
 
 
 def test_registers_union_replaces_and_subtract_needs_equal_values() -> None:
