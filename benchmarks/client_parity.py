@@ -14,6 +14,7 @@ the clock has stopped: files by their SHA-1, appends by reading them back.
 - *append*: transactions of 16 MiB that do not compress, into a journal without a store.
 - *AppendService*: records of 200 bytes, an append each.
 - *memory*: the most the reading process ever had.
+- *decode*: a fragment's file by our reader, and by the codec's library alone; no broker.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ from typing import Any
 
 from harness import MEGABYTE, REPORT, machine, parse_size, peak_bytes, running_broker, write_section
 
+from gazette_spark.broker.codecs import encode
 from gazette_spark.client import Client
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.testing.gazctl import clean_environment, find_binary
 
@@ -53,7 +57,10 @@ SAMPLE_S = 0.02
 SMALL_BYTES = 40 * MEGABYTE
 """Enough for several fragments and appends; times of it mean nothing."""
 
-JOBS = ("read", "append", "service")
+JOBS = ("read", "append", "service", "decode")
+
+DECODE_BYTES = 256 * MEGABYTE
+"""A large fragment."""
 
 Job = Callable[[], dict[str, Any]]
 
@@ -88,10 +95,10 @@ class Pair:
     least_ratio: float | None = None
 
 
-def make_block() -> bytes:
-    """Return about ``BLOCK_BYTES`` of JSON lines."""
+def make_block(first: int = 0) -> bytes:
+    """Return about ``BLOCK_BYTES`` of JSON lines, numbered from ``first``."""
     lines = []
-    for number in range(BLOCK_BYTES // 128):
+    for number in range(first, first + BLOCK_BYTES // 128):
         user, amount = number * 7919 % 100_003, number % 10_000 / 100
         token = f"{number * 2_654_435_761 % (1 << 64):016x}"
         lines.append(f'{{"id":{number:08},"user":"user-{user:06}","amount":{amount:07.2f},"token":"{token}"')
@@ -150,10 +157,10 @@ def run_measured(command: list[str]) -> tuple[str, float, int]:
     return shown, seconds, peak
 
 
-def python_job(name: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+def python_job(job: str, /, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
     """Run a job of ``client_jobs.py``."""
     script = Path(__file__).with_name("client_jobs.py")
-    shown, _, _ = run_measured([sys.executable, str(script), name, json.dumps(arguments)])
+    shown, _, _ = run_measured([sys.executable, str(script), job, json.dumps(arguments)])
     done: dict[str, Any] = json.loads(shown)
     return done
 
@@ -303,6 +310,58 @@ class Bench:
             yield found
 
 
+CODECS = (pb.NONE, pb.SNAPPY, pb.ZSTANDARD, pb.GZIP)
+
+
+@dataclass
+class Decoded:
+    """A codec's speed: of our reader, of that with the content's SHA-1 compared, of the library alone."""
+
+    codec: str
+    ours: Best = field(default_factory=Best)
+    compared: Best = field(default_factory=Best)
+    library: Best = field(default_factory=Best)
+
+
+def decodes(folder: Path, size: int, rounds: int) -> Iterator[Decoded]:
+    """Decode a fragment of each codec, by our reader and by the codec's library."""
+    count = -(-size // BLOCK_BYTES)
+    blocks = [make_block(number * BLOCK_BYTES) for number in range(count)]
+    content = b"".join(blocks)
+    digest = hashlib.sha1(content, usedforsecurity=False).digest()
+    for codec in CODECS:
+        name = Fragment("parity/decode", 0, len(content), digest, codec).content_name
+        path = folder / name
+        path.write_bytes(b"".join(encode(blocks, codec)))
+        found = Decoded(pb.CompressionCodec.Name(codec))
+        given = {"path": str(path), "name": name, "size": len(content)}
+        for _ in range(rounds):
+            found.ours.add(python_job("decode", compare=False, **given))
+            found.compared.add(python_job("decode", compare=True, **given))
+            found.library.add(python_job("decode_library", **given))
+        print(
+            f"  {found.codec:12} {found.ours.rate:6.0f} MB/s, library {found.library.rate:6.0f} MB/s",
+            flush=True,
+        )
+        path.unlink()
+        yield found
+
+
+def decode_table(found: Iterable[Decoded]) -> str:
+    """Return the results of decoding as a markdown table."""
+    rows = [
+        "| codec | our reader | and SHA-1 compared | library alone | ratio | goal |",
+        "|---|---|---|---|---|---|",
+    ]
+    for each in found:
+        ratio = each.ours.rate / each.library.rate
+        # Reading a plain file is no decoding: there is no goal but to know.
+        goal = f"0.8 x: {verdict(ratio >= 0.8)}" if each.codec != "NONE" else ""
+        rates = " | ".join(f"{one.rate:.0f} MB/s" for one in (each.ours, each.compared, each.library))
+        rows.append(f"| {each.codec} | {rates} | {ratio:.2f} | {goal} |")
+    return "\n".join(rows)
+
+
 def digest_of(client: Client, journal: str, repeats: int) -> str:
     """Return the digest of a journal's first part, after checking that all ``repeats`` parts are equal."""
     part_bytes, rest = divmod(client.write_head(journal), repeats)
@@ -366,7 +425,22 @@ def run(kind: str, given: argparse.Namespace) -> list[Pair]:
         with running_broker(kind, folder) as (endpoint, root):
             bench = Bench(endpoint, root, folder, given.rounds, given.size, service_size)
             parts = {"read": bench.reads, "append": bench.appends, "service": bench.services}
-            return [pair for job in given.only or JOBS for pair in parts[job]()]
+            chosen = [job for job in given.only or JOBS if job in parts]
+            return [pair for job in chosen for pair in parts[job]()]
+
+
+def measure_decoding(given: argparse.Namespace) -> None:
+    """Decode fragments of all codecs, and write that section."""
+    where = machine()
+    print("decoding", flush=True)
+    size = DECODE_BYTES if given.timed else SMALL_BYTES // 10
+    with tempfile.TemporaryDirectory(prefix="gazette-parity-") as name:
+        text = decode_table(decodes(Path(name), size, given.rounds))
+    text = f"One fragment of {size / MEGABYTE:.0f} MB; {datetime.now(UTC):%Y-%m-%d}.\n{where}.\n\n{text}"
+    if given.timed:
+        write_section(given.report, "Fragments beside their codecs' libraries", text)
+    else:
+        print(text)
 
 
 def main() -> None:
@@ -383,6 +457,10 @@ def main() -> None:
     given = parser.parse_args()
     given.size = given.size or (2000 * MEGABYTE if given.timed else SMALL_BYTES)
     given.rounds = given.rounds or (2 if given.timed else 1)
+    if "decode" in (given.only or JOBS):
+        measure_decoding(given)
+    if given.only == ["decode"]:
+        return
     for kind in given.broker or ["deployed", "embedded"]:
         where = machine()
         pairs = run(kind, given)
