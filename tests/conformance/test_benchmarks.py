@@ -12,11 +12,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.deployed_broker
 def test_the_client_beside_gos() -> None:
-    """Every job of both programs is done on both brokers, with right answers, and makes a row."""
+    """Every job of both programs is done, with right answers, and makes a row."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "client_parity.py"), "--size=4m"],
+        [sys.executable, str(ROOT / "benchmarks" / "client_parity.py"), "--size=4m", "--broker=embedded"],
         capture_output=True,
         text=True,
         timeout=240,
@@ -25,4 +26,6 @@ def test_the_client_beside_gos() -> None:
     )
     assert done.returncode == 0, done.stderr
     for job in ("read to a file", "read directly", "read to nowhere", "append 16 MiB", "AppendService"):
-        assert done.stdout.count(f"| {job}") == 2, done.stdout
+        assert done.stdout.count(f"| {job}") == 1, done.stdout
+    for codec in ("SNAPPY", "ZSTANDARD", "GZIP"):
+        assert done.stdout.count(f"| {codec} |") == 1, done.stdout
