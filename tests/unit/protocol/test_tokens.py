@@ -31,6 +31,7 @@ GOLDEN = (
 
 LONG_KEY = b"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 LONG = KeySet((LONG_KEY,))
+DEEP = base64.urlsafe_b64encode(b"[" * 30_000).decode() + ".e30.c2ln"
 
 
 def signed(payload: object, algorithm: str = "HS256", key: bytes = LONG_KEY) -> str:
@@ -75,6 +76,8 @@ def test_clocks_may_differ_by_five_seconds(now: float, problem: str) -> None:
         pytest.param("", id="empty"),
         pytest.param("a.b.c", id="not-base64"),
         pytest.param("x" * 100_000, id="100-KB"),
+        pytest.param(DEEP, id="deep-header"),
+        pytest.param(jwt.PyJWS().encode(b"[1]", LONG_KEY, algorithm="HS256"), id="no-object"),
         pytest.param(GOLDEN[:-4], id="truncated-signature"),
         pytest.param(GOLDEN.replace(".", ".e30", 1), id="swapped-payload"),
         pytest.param(signed({"cap": 2, "exp": NOW}, "HS512"), id="HS512"),
