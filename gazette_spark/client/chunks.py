@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from gazette_spark.errors import GazetteError, OffsetError, OffsetJumpError
 
@@ -52,6 +52,9 @@ class ChunkReader(ABC):
     from any.
     """
 
+    _errors_last: ClassVar[bool] = False
+    """An error is raised again by every later call; otherwise they try again."""
+
     def __init__(self, journal: str) -> None:
         self.journal = journal
         self.jumps: list[tuple[int, int]] = []
@@ -72,6 +75,10 @@ class ChunkReader(ABC):
     @abstractmethod
     def _move(self, offset: int) -> None:
         """Make :meth:`_fetch` go on at ``offset``, or raise and change nothing."""
+
+    def _ended(self) -> GazetteError | None:
+        """Return why nothing is read any more, not even what is at hand, if that is so."""
+        return None
 
     @abstractmethod
     def close(self) -> None:
@@ -108,7 +115,8 @@ class ChunkReader(ABC):
     def read(self, n: int | None = -1) -> bytes:
         """Return the next ``n`` bytes, fewer only at the end or before a jump; -1: all that is left.
 
-        After an error the reader stands where it stood before the call.
+        After an error the reader stands where it stood before the call. But one whose errors end it, see
+        its class, first returns the bytes before the error; the next call raises.
 
         Raises:
             OffsetJumpError: the next byte is at a larger offset. Once per jump; read on to go on.
@@ -125,6 +133,8 @@ class ChunkReader(ABC):
                     parts.append(self._take(missing))
                     missing -= len(parts[-1]) if missing > 0 else 0
             except GazetteError:
+                if parts and missing > 0 and self._errors_last and not self._ended():
+                    return b"".join(parts)
                 if parts:
                     self._rest, self._rest_at = Chunk(began, b"".join(parts)), 0
                 raise
@@ -237,10 +247,12 @@ class ChunkReader(ABC):
         return content[low:high]
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self, *, even_if_ended: bool = False) -> Iterator[None]:
         if not self._in_use.acquire(blocking=False):
             raise ValueError(f"{self!r} is in use by another thread")
         try:
+            if not even_if_ended and (ended := self._ended()) is not None:
+                raise ended
             yield
         finally:
             self._in_use.release()

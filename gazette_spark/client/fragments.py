@@ -52,6 +52,8 @@ class FragmentReader(ChunkReader):
     An error ends it: reading again raises the same one.
     """
 
+    _errors_last = True
+
     def __init__(
         self,
         stream: Source,
@@ -111,14 +113,17 @@ class FragmentReader(ChunkReader):
             self._stream.close()
             self._stream = None
 
+    def _ended(self) -> GazetteError | None:
+        if self._stream is not None:
+            return None
+        return ClosedError(f"reader of a fragment of journal {self.journal!r}", "it is closed")
+
     def _fetched(self) -> int:
         return self._at
 
     def _fetch(self) -> Chunk | None:
         if self._failure is not None:
             raise self._failure
-        if self._stream is None:
-            raise ClosedError(f"reader of a fragment of journal {self.journal!r}", "it is closed")
         try:
             for chunk in self._chunks:
                 if chunk.end > self._at:

@@ -54,6 +54,8 @@ class Reader(ChunkReader):
     hand or within a fragment that is read directly. :meth:`cancel` may be called from any thread.
     """
 
+    _errors_last = True
+
     def __init__(
         self,
         options: ReadOptions,
@@ -132,19 +134,21 @@ class Reader(ChunkReader):
         end_offset = self.options.end_offset
         return min(self._at, end_offset) if end_offset else self._at
 
+    def _ended(self) -> GazetteError | None:
+        if not self._stopped.is_set():
+            return None
+        return ClosedError(f"reader of journal {self.journal!r}", "it was cancelled or closed")
+
     def _fetch(self) -> Chunk | None:
-        if self._failure is None and not self._stopped.is_set():
+        chunk = None
+        if self._failure is None:
             try:
                 chunk = next(self._chunks, None)
             except GazetteError as error:
                 self._failure = self.explain(error)
-            else:
-                if not self._stopped.is_set():
-                    return chunk
-        if self._stopped.is_set():
-            raise ClosedError(f"reader of journal {self.journal!r}", "it was cancelled or closed")
-        assert self._failure is not None
-        raise self._failure
+        if chunk is None and (failure := self._ended() or self._failure):
+            raise failure
+        return chunk
 
     def _move(self, offset: int) -> None:
         if self._direct is None:

@@ -88,7 +88,7 @@ class RetryReader(ChunkReader):
         self._idle_timeout_s = idle_timeout_s
         self._opener = opener or FragmentOpener()
         self._stopped = threading.Event()
-        self._ended = False
+        self._closed = False
         self._open_stream = open_stream or partial(ReadStream, connection)
         self._clock = clock
         self._sleep = sleep or self._stopped.wait
@@ -134,11 +134,11 @@ class RetryReader(ChunkReader):
 
     def restart(self, request: pb.ReadRequest | ReadOptions) -> None:
         """Read something else, as if the reader were new; also after :meth:`cancel`. ``jumps`` is emptied."""
-        if self._ended:
-            raise self._closed_error()
+        if self._closed:
+            raise ClosedError(f"reader of journal {self.journal!r}", "it is closed")
         options = request if isinstance(request, ReadOptions) else ReadOptions.of(request)
-        self.cancel()
-        with self._alone():
+        self._reader.cancel()
+        with self._alone(even_if_ended=True):
             self._chunks_left.close()
             self._stopped.clear()
             self.journal = options.journal
@@ -151,7 +151,7 @@ class RetryReader(ChunkReader):
 
         Iteration that is under way stops; ``read`` and ``readinto`` raise ClosedError.
         """
-        self._ended = True
+        self._closed = True
         self.cancel()
         # If another thread is inside, it finds the reader closed, and cleans up.
         with suppress(ValueError):
@@ -162,7 +162,7 @@ class RetryReader(ChunkReader):
         try:
             return super().__next__()
         except ClosedError:
-            if self._ended:
+            if self._closed:
                 raise StopIteration from None
             raise
 
@@ -170,21 +170,23 @@ class RetryReader(ChunkReader):
         end_offset = self._options.end_offset
         return min(self._offset, end_offset) if end_offset else self._offset
 
+    def _ended(self) -> GazetteError | None:
+        if not self._stopped.is_set():
+            return None
+        how = "it is closed" if self._closed else "it was cancelled; restart() makes it read again"
+        return ClosedError(f"reader of journal {self.journal!r}", how)
+
     def _fetch(self) -> Chunk | None:
+        chunk, failure = None, None
         try:
             chunk = next(self._chunks_left, None)
-        except GazetteError:
+        except GazetteError as error:
+            failure = error
             self._chunks_left = self._chunks()
-            if not self._stopped.is_set():
-                raise
-            chunk = None
-        if chunk is None and self._stopped.is_set():
-            raise self._closed_error()
+        # What a cancelled call fails with says less. A chunk that came all the same is not lost.
+        if chunk is None and (failure := self._ended() or failure):
+            raise failure
         return chunk
-
-    def _closed_error(self) -> ClosedError:
-        how = "it is closed" if self._ended else "it was cancelled; restart() makes it read again"
-        return ClosedError(f"reader of journal {self.journal!r}", how)
 
     def _move(self, offset: int) -> None:
         try:

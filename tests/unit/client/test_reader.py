@@ -1,0 +1,420 @@
+"""A reader of one call ends with it; a retrying one seeks, is cancelled, starts over; lies bring no bytes."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from gazette_spark.client import Client, Reader, RetryReader
+from gazette_spark.errors import (
+    AuthError,
+    BrokerError,
+    ClosedError,
+    GazetteError,
+    NotJournalBrokerError,
+    OffsetError,
+    OffsetJumpError,
+    OffsetNotYetAvailableError,
+    ProtocolError,
+    SeekRequiresNewReaderError,
+    SuspendedError,
+    UnavailableError,
+)
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker, chunk, metadata, not_yet
+
+JOURNAL = "a/journal"
+CONTENT = bytes(range(256)) * 40
+HEAD = len(CONTENT)
+PIECE = 1_000
+
+
+def meta(offset: int, end: int = HEAD, *, begin: int = 0, write_head: int = HEAD) -> pb.ReadResponse:
+    """Return metadata about JOURNAL."""
+    return metadata(JOURNAL, begin, end, offset=offset, write_head=write_head)
+
+
+def serve(request: pb.ReadRequest) -> list[Act]:
+    """Answer as a broker that has CONTENT in small chunks."""
+    offset = max(request.offset, 0)
+    if offset >= HEAD:
+        return [not_yet(offset, HEAD)]
+    chunks = [chunk(at, CONTENT[at : at + PIECE]) for at in range(offset, HEAD, PIECE)]
+    return [meta(offset), *chunks, not_yet(HEAD)]
+
+
+def drain(reader: Reader) -> tuple[bytes, GazetteError | None]:
+    """Read to the end or to an error."""
+    got = b""
+    try:
+        while part := reader.read(700):
+            got += part
+    except GazetteError as error:
+        return got, error
+    return got, None
+
+
+def test_one_call_to_the_write_head(stub: StubBroker, client: Client) -> None:
+    """All bytes come, then OFFSET_NOT_YET_AVAILABLE is raised, again and again; one call was made."""
+    stub.script("Read", serve)
+    with client.reader(JOURNAL, offset=10) as reader:
+        assert reader.response is None
+        got, error = drain(reader)
+        assert (got, reader.offset) == (CONTENT[10:], HEAD)
+        assert isinstance(error, OffsetNotYetAvailableError)
+        with pytest.raises(OffsetNotYetAvailableError):
+            next(reader)
+        assert reader.response is not None
+        assert (reader.response.status, reader.response.write_head) == (pb.OFFSET_NOT_YET_AVAILABLE, HEAD)
+        assert (reader.request.journal, reader.request.offset) == (JOURNAL, HEAD)
+    assert len(stub.requests("Read")) == 1
+
+
+@pytest.mark.parametrize(
+    ("acts", "end_offset", "expected"),
+    [
+        pytest.param([meta(0), chunk(0, CONTENT[:50])], 0, 50, id="the broker ends the stream"),
+        pytest.param([meta(0), chunk(0, CONTENT[:50]), Hang()], 50, 50, id="at the end of the range"),
+        pytest.param([meta(0), chunk(0, CONTENT[:50]), Hang()], 20, 20, id="inside a chunk"),
+        pytest.param([meta(0)], 0, 0, id="metadata only"),
+        pytest.param([], 0, 0, id="nothing at all"),
+    ],
+)
+def test_what_ends_a_reader_quietly(
+    stub: StubBroker, client: Client, acts: list[Act], end_offset: int, expected: int
+) -> None:
+    """It returns nothing from then on, and stands where it ended."""
+    stub.script("Read", acts)
+    with client.reader(JOURNAL, end_offset=end_offset) as reader:
+        assert reader.read() == CONTENT[:expected]
+        assert reader.read() == b""
+        assert list(reader) == []
+        assert reader.offset == expected
+
+
+def test_an_empty_range_asks_for_nothing(stub: StubBroker, client: Client) -> None:
+    """A range that ends where it begins needs no call, and a broker might wait for ever on it."""
+    assert client.reader(JOURNAL, offset=7, end_offset=7).read() == b""
+    assert client.read(JOURNAL, offset=7, end_offset=7).read() == b""
+    assert stub.requests("Read") == []
+
+
+STATUSES: list[tuple[int, type[GazetteError]]] = [
+    (pb.SUSPENDED, SuspendedError),
+    (pb.NOT_JOURNAL_BROKER, NotJournalBrokerError),
+]
+
+
+@pytest.mark.parametrize(("status", "error"), STATUSES)
+def test_a_status_has_no_offset_of_its_own(
+    stub: StubBroker, client: Client, status: int, error: type[GazetteError]
+) -> None:
+    """A refusal to read from the middle is that status, not a step back to offset 0."""
+    stub.script("Read", [pb.ReadResponse(status=status)])  # type: ignore[arg-type]
+    with client.reader(JOURNAL, offset=100) as reader, pytest.raises(error):
+        reader.read()
+
+
+def test_a_jump_is_raised_once_and_the_reader_goes_on(stub: StubBroker, client: Client) -> None:
+    """The error tells both offsets, and is the only one that does not end the reader."""
+    stub.script("Read", [meta(100), chunk(100, CONTENT[100:200])])
+    with client.reader(JOURNAL, offset=10) as reader:
+        with pytest.raises(OffsetJumpError) as caught:
+            reader.read(5)
+        assert (caught.value.wanted, caught.value.offset) == (10, 100)
+        assert reader.offset == 100
+        assert reader.read() == CONTENT[100:200]
+        assert reader.jumps == [(10, 100)]
+
+
+def test_the_write_head_is_told_by_the_first_metadata(stub: StubBroker, client: Client) -> None:
+    """A read from -1 has no offset until then, and that is no jump."""
+    stub.script("Read", [meta(90, write_head=HEAD), chunk(90, CONTENT[90:95])])
+    with client.reader(JOURNAL, offset=-1, block=True) as reader:
+        assert reader.offset == -1
+        assert reader.read(5) == CONTENT[90:95]
+        assert reader.jumps == []
+
+
+@pytest.mark.parametrize("end", ["cancel", "close"])
+def test_a_reader_that_was_ended(stub: StubBroker, client: Client, end: str) -> None:
+    """Reading raises, before the first byte and after it, however often it is ended."""
+    stub.script("Read", serve)
+    for begin in (0, 10):
+        reader = client.reader(JOURNAL)
+        assert reader.read(begin) == CONTENT[:begin]
+        rest = reader.offset
+        for _ in range(2):
+            getattr(reader, end)()
+        assert reader.offset == rest
+        with pytest.raises(ClosedError, match=JOURNAL):
+            reader.read(2 * PIECE)
+        reader.close()
+
+
+def test_seeking_forward_in_a_fragment_read_directly(stub: StubBroker, tmp_path: Path) -> None:
+    """Only there, and only forward; elsewhere a new reader is needed, and this one goes on as it stood."""
+    fragment = stored(tmp_path)
+    stub.script("Read", lambda request: points_at(fragment, request.offset))
+    with Client(stub.endpoint, fragment_root=str(tmp_path)) as client:
+        reader = client.reader(JOURNAL, do_not_proxy=True)
+        with pytest.raises(SeekRequiresNewReaderError):
+            reader.seek(10)
+        assert reader.read(10) == CONTENT[:10]
+        assert reader.direct is not None
+        assert reader.seek(5_000) == 5_000
+        assert reader.read(10) == CONTENT[5_000:5_010]
+        assert reader.seek(HEAD - 10) == HEAD - 10
+        for offset in (100, HEAD + 1):
+            with pytest.raises(SeekRequiresNewReaderError):
+                reader.seek(offset)
+        assert reader.read() == CONTENT[-10:]
+        assert reader.read() == b""
+    assert len(stub.requests("Read")) == 1
+
+
+def test_seeking_in_a_stream_needs_a_new_reader(stub: StubBroker, client: Client) -> None:
+    """What a broker streams cannot be skipped, but for the rest of the chunk at hand."""
+    stub.script("Read", serve)
+    with client.reader(JOURNAL) as reader:
+        assert reader.read(1) == CONTENT[:1]
+        assert reader.seek(PIECE - 1) == PIECE - 1
+        with pytest.raises(SeekRequiresNewReaderError, match=JOURNAL):
+            reader.seek(PIECE + 1)
+        assert reader.read(2) == CONTENT[PIECE - 1 : PIECE + 1]
+
+
+def stored(root: Path) -> Fragment:
+    """Store CONTENT as a fragment."""
+    digest = hashlib.sha1(CONTENT, usedforsecurity=False).digest()
+    fragment = Fragment(JOURNAL, 0, HEAD, digest, pb.GZIP, "file:///", 1_700_000_000)
+    path = root / fragment.content_path
+    path.parent.mkdir(parents=True)
+    path.write_bytes(gzip.compress(CONTENT))
+    return fragment
+
+
+def points_at(fragment: Fragment, offset: int) -> list[Act]:
+    """Answer as a broker that has the fragment in its store only."""
+    if offset >= fragment.end:
+        return [not_yet(offset, fragment.end)]
+    url = f"file:///{fragment.content_path}"
+    return [
+        pb.ReadResponse(offset=offset, write_head=fragment.end, fragment=fragment.to_pb(), fragment_url=url)
+    ]
+
+
+def test_a_jump_past_the_end_opens_no_fragment(stub: StubBroker, tmp_path: Path) -> None:
+    """A URL that comes with an offset behind the range is not opened: the range is over."""
+    fragment = stored(tmp_path)
+    answer = points_at(fragment, 500)
+    answer[0].fragment_url = "file:///never/opened"  # type: ignore[union-attr]
+    stub.script("Read", answer)
+    with Client(stub.endpoint, fragment_root=str(tmp_path)) as client:
+        reader = client.reader(JOURNAL, end_offset=400, do_not_proxy=True)
+        with pytest.raises(OffsetJumpError):
+            reader.read()
+        assert reader.read() == b""
+
+
+def test_all_or_an_error(stub: StubBroker, client: Client) -> None:
+    """A read of all that is left does not pass a part off for it; the part can still be had."""
+    stub.script("Read", [meta(0), chunk(0, CONTENT[:30]), Fail()])
+    with client.reader(JOURNAL) as reader:
+        with pytest.raises(UnavailableError):
+            reader.read()
+        assert (reader.offset, reader.read(100)) == (0, CONTENT[:30])
+        with pytest.raises(UnavailableError):
+            reader.read(100)
+
+
+@pytest.mark.parametrize("direct", [False, True], ids=["through the broker", "directly"])
+def test_a_retrying_reader_seeks_anywhere(stub: StubBroker, tmp_path: Path, direct: bool) -> None:
+    """Back and forth, within a chunk and past the head; the bytes are those of the offset."""
+    fragment = stored(tmp_path)
+    stub.script("Read", (lambda request: points_at(fragment, request.offset)) if direct else serve)
+    with Client(stub.endpoint, timeout_s=20, fragment_root=str(tmp_path) if direct else None) as client:
+        reader = client.read(JOURNAL)
+        for offset in (5_000, 5_001, 10, HEAD - 1, 0, PIECE, 3 * PIECE, 20):
+            assert reader.seek(offset) == offset == reader.offset
+            assert reader.read(8) == CONTENT[offset : offset + 8]
+        assert reader.seek(-8, io.SEEK_CUR) == 20
+        assert reader.read() == CONTENT[20:]
+        assert reader.seek(HEAD) == HEAD
+        assert reader.read() == b""
+        assert reader.seek(HEAD - 3) == HEAD - 3
+        assert [each.content for each in reader] == [CONTENT[-3:]]
+        with pytest.raises(OffsetError):
+            reader.seek(0, io.SEEK_END)
+        with pytest.raises(OffsetError):
+            reader.seek(-1)
+        assert reader.jumps == []
+
+
+def test_a_seek_past_the_end_of_the_range(stub: StubBroker, client: Client) -> None:
+    """There is nothing there, until it seeks back."""
+    stub.script("Read", serve)
+    reader = client.read(JOURNAL, end_offset=100)
+    reader.seek(200)
+    assert reader.read() == b""
+    reader.seek(90)
+    assert reader.read() == CONTENT[90:100]
+
+
+def test_a_retrying_reader_as_a_file(stub: StubBroker, client: Client) -> None:
+    """Buffered, with its offset and seek adjusted by what is buffered."""
+    stub.script("Read", serve)
+    reader = client.read(JOURNAL)
+    file = reader.buffered(64)
+    assert file.read(10) == CONTENT[:10]
+    assert reader.adjusted_offset(file) == 10 < reader.offset
+    assert reader.adjusted_seek(30, io.SEEK_CUR, file) == 40
+    assert file.read(10) == CONTENT[40:50]
+    assert reader.adjusted_seek(7_000, io.SEEK_SET, file) == 7_000
+    assert file.read(10) == CONTENT[7_000:7_010]
+    assert reader.adjusted_seek(5, io.SEEK_SET, file) == 5
+    assert file.read() == CONTENT[5:]
+
+
+@pytest.mark.parametrize("how", ["cancel", "close"])
+def test_reading_that_is_ended_from_another_thread(stub: StubBroker, client: Client, how: str) -> None:
+    """A read that waits raises at once: a short answer would pass for the end."""
+    waiting = threading.Event()
+
+    def tail(request: pb.ReadRequest) -> Iterator[Act]:
+        yield meta(request.offset)
+        yield chunk(0, CONTENT[:5])
+        waiting.set()
+        yield Hang()
+
+    stub.script("Read", tail)
+    reader = client.read(JOURNAL, block=True)
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            reader.read(10)
+        except ClosedError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert waiting.wait(10)
+    for _ in range(2):
+        getattr(reader, how)()
+    thread.join(10)
+    assert len(raised) == 1
+    assert reader.offset == 0, "what the read had is not lost"
+    reader.close()
+
+
+def test_cancel_before_the_first_read_and_restart(stub: StubBroker, client: Client) -> None:
+    """A cancelled reader raises until it is restarted, with another request, from its offset."""
+    stub.script("Read", serve)
+    reader = client.read(JOURNAL)
+    reader.cancel()
+    for _ in range(2):
+        with pytest.raises(ClosedError, match="restart"):
+            reader.read(1)
+        with pytest.raises(ClosedError):
+            next(reader)
+    reader.restart(pb.ReadRequest(journal=JOURNAL, offset=100, end_offset=200))
+    assert reader.read() == CONTENT[100:200]
+    assert (reader.journal, reader.request.end_offset) == (JOURNAL, 200)
+
+
+def test_restart_without_cancel(stub: StubBroker, client: Client) -> None:
+    """What was under way ends, and what was left of it is forgotten; a closed reader stays closed."""
+    stub.script("Read", [meta(100), chunk(100, CONTENT[100:200]), Hang()], serve)
+    reader: RetryReader = client.read(JOURNAL)
+    with pytest.raises(OffsetJumpError):
+        reader.read(1)
+    assert reader.read(10) == CONTENT[100:110]
+    reader.restart(pb.ReadRequest(journal=JOURNAL, offset=3))
+    assert reader.jumps == []
+    assert reader.read() == CONTENT[3:]
+    reader.close()
+    with pytest.raises(ClosedError):
+        reader.restart(pb.ReadRequest(journal=JOURNAL))
+    with pytest.raises(ClosedError):
+        reader.read()
+    assert list(reader) == []
+
+
+def with_fragment(message: pb.ReadResponse) -> pb.ReadResponse:
+    """Add a fragment to a chunk."""
+    message.fragment.CopyFrom(meta(0).fragment)
+    return message
+
+
+LIES: dict[str, list[Act]] = {
+    "a chunk without metadata": [chunk(0, b"LIE")],
+    "a chunk again": [meta(0), chunk(0, CONTENT[:9]), chunk(0, b"LIE")],
+    "a chunk at a lower offset": [meta(0), chunk(0, CONTENT[:9]), chunk(4, b"LIE")],
+    "a chunk that leaves bytes out": [meta(0), chunk(0, CONTENT[:9]), chunk(10, b"LIE")],
+    "content past the fragment": [meta(0, 10), chunk(0, CONTENT[:9]), chunk(9, b"LIE")],
+    "content together with a fragment": [meta(0), with_fragment(chunk(0, b"LIE"))],
+    "content together with a status": [meta(0), pb.ReadResponse(status=pb.SUSPENDED, content=b"LIE")],
+    "another journal": [metadata("another/journal", 0, 10), chunk(0, b"LIE")],
+    "another journal, behind a jump": [metadata("another/journal", 5, 10), chunk(5, b"LIE")],
+    "an offset that goes back": [meta(0), chunk(0, CONTENT[:9]), meta(3), chunk(3, b"LIE")],
+    "a fragment that ends before the offset": [meta(20, 10), chunk(20, b"LIE")],
+    "a write head inside the fragment": [meta(0, write_head=5), chunk(0, b"LIE")],
+    "a fragment that ends before it begins": [metadata(JOURNAL, 5, 0, offset=0, write_head=9)],
+    "an unknown status": [pb.ReadResponse(status=99)],  # type: ignore[arg-type]
+    "a journal that leads out of the store": [metadata("../x/journal", 0, 10), chunk(0, b"LIE")],
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+@pytest.mark.parametrize("retrying", [False, True], ids=["one call", "retrying"])
+def test_a_broker_that_lies(stub: StubBroker, client: Client, name: str, retrying: bool) -> None:
+    """A protocol error at once, no byte and no jump of the lie, and no second call."""
+    stub.script("Read", LIES[name])
+    reader = client.read(JOURNAL) if retrying else client.reader(JOURNAL)
+    got: list[bytes] = []
+    with pytest.raises(ProtocolError):
+        note(reader, got)
+    assert b"".join(got) in (b"", CONTENT[:9])
+    assert reader.jumps == []
+    assert reader.offset == len(b"".join(got))
+    assert len(stub.requests("Read")) == 1
+
+
+def note(reader: Reader | RetryReader, got: list[bytes]) -> None:
+    """Note each chunk as it comes, also those before an error."""
+    for each in reader:
+        got += [each.content]
+
+
+def test_a_message_that_is_too_large(stub: StubBroker, client: Client) -> None:
+    """More than 16 MiB at once is an error of its own, not tried again."""
+    size = (16 << 20) + 1
+    stub.script("Read", [metadata(JOURNAL, 0, size), chunk(0, bytes(size))])
+    with pytest.raises(BrokerError, match=r"16777\d\d\d") as caught:
+        client.read(JOURNAL).read()
+    assert caught.value.code == "RESOURCE_EXHAUSTED"
+    assert len(stub.requests("Read")) == 1
+
+
+def test_a_single_call_fails_as_it_failed(stub: StubBroker, client: Client) -> None:
+    """Nothing is tried again, whatever the failure."""
+    for code, error in (
+        (grpc.StatusCode.UNAVAILABLE, UnavailableError),
+        (grpc.StatusCode.UNAUTHENTICATED, AuthError),
+        (grpc.StatusCode.UNKNOWN, BrokerError),
+    ):
+        stub.script("Read", [meta(0), chunk(0, CONTENT[:3]), Fail(code, "no")])
+        reader = client.reader(JOURNAL)
+        got, raised = drain(reader)
+        assert (got, type(raised)) == (CONTENT[:3], error)
+        assert reader.offset == 3
+    assert len(stub.requests("Read")) == 3
