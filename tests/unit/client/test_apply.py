@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import grpc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gazette_spark.client import Client
-from gazette_spark.client.apply import CHANGES_PER_APPLY
+from gazette_spark.client.apply import CHANGES_PER_APPLY, apply_in_batches
 from gazette_spark.errors import (
     EtcdTransactionFailedError,
     PartialApplyError,
@@ -135,3 +137,33 @@ def test_etcd_refusing_the_size_of_a_transaction_is_explained(stub: StubBroker, 
     stub.script("Apply", [Fail(grpc.StatusCode.UNKNOWN, text)])
     with pytest.raises(ProtocolError, match="129 are more than one transaction takes; apply them in batches"):
         client.apply(deletions(129))
+
+
+@given(count=st.integers(0, 60), size=st.integers(0, 20), fails_at=st.integers(0, 60))
+def test_any_size_applies_each_change_once(count: int, size: int, fails_at: int) -> None:
+    """Up to the failure, in order, in batches no larger than asked for; and the error counts them."""
+    changes = deletions(count)
+    done: list[list[Change]] = []
+
+    def apply(batch: Sequence[Change]) -> int:
+        assert 0 < len(batch) <= (size or count)
+        if len(done) == fails_at:
+            raise EtcdTransactionFailedError("a/journal")
+        done.append(list(batch))
+        return len(done)
+
+    batches = -(-count // (size or max(count, 1)))
+    if fails_at >= batches:
+        assert apply_in_batches(changes, size, apply) == batches
+        applied_changes = count
+    elif fails_at == 0:
+        with pytest.raises(EtcdTransactionFailedError):
+            apply_in_batches(changes, size, apply)
+        applied_changes = 0
+    else:
+        with pytest.raises(PartialApplyError) as caught:
+            apply_in_batches(changes, size, apply)
+        error = caught.value
+        assert (error.batch, error.revision, error.changes) == (fails_at, fails_at, count)
+        applied_changes = error.applied
+    assert [each for batch in done for each in batch] == changes[:applied_changes]
