@@ -10,10 +10,12 @@ What it promises:
 * Fragment files under the root have Gazette's names and codecs; a Gazette broker given the same root
   lists and reads them, and the other way round.
 * One broker at a time uses a root; a second one is refused.
+* With keys, each call needs a bearer token that allows it (``authorizer``); with ``tls``, all ports are TLS.
+  Without either everyone who reaches the port may do everything.
+* A test can order faults of it (``faults``).
 
 What it leaves out: replication and Etcd (it is the one broker of its cluster and primary of every
-journal). It listens on the loopback interface unless told
-otherwise. It is for development and tests.
+journal). It listens on the loopback interface unless told otherwise. It is for development and tests.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import parse_selector
 from gazette_spark.protocol.tokens import Capability, Claims, KeySet
-from gazette_spark.testing.brokers import BrokerHandle, DeployedBroker
+from gazette_spark.testing.brokers import BrokerHandle, DeployedBroker, ProcessError
 from tests.conformance.wire import CALL_TIMEOUT_S, COMMIT, Wire, delete, labels, spec, upsert
 
 OLD_KEY, NEW_KEY = (base64.b64encode(text.encode() * 16).decode() for text in ("old!", "new!"))
@@ -292,3 +292,13 @@ def test_no_secret_is_shown(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The keys are in no text a broker makes of itself."""
     broker = EmbeddedBroker(tmp_path_factory.mktemp("secret"), auth_keys=OLD_KEY)
     assert not re.search(re.escape(OLD_KEY), repr(broker) + repr(vars(broker)))
+
+
+def test_gazctl_with_keys(keyed: BrokerHandle) -> None:
+    """Gazette's own tool gets in with either key, and is refused without."""
+    plain = BrokerHandle(keyed.endpoint, keyed.file_root)
+    for key in (OLD_KEY, NEW_KEY):
+        listed = plain.gazctl("journals", "list", "-l", f"name={KNOWN}", f"--broker.auth-keys={key}")
+        assert KNOWN in listed
+    with pytest.raises(ProcessError):
+        plain.gazctl("journals", "list")

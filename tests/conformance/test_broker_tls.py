@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ssl
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,9 +19,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from gazette_spark.broker import EmbeddedBroker, ServerTls
-from gazette_spark.errors import OptionError
+from gazette_spark.client import Client
+from gazette_spark.client.credentials import TlsOptions
+from gazette_spark.errors import OptionError, TlsError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
+from gazette_spark.protocol.journals import journal_spec
 
 CONNECT_S = 5.0
 """Within this time a connection that cannot work has to fail."""
@@ -132,3 +136,39 @@ def test_bad_files_are_refused_when_given(tmp_path: Path, kind: str) -> None:
 def test_old_protocols_are_refused(tmp_path: Path) -> None:
     """The HTTP ports take TLS 1.2 and later."""
     assert server_tls(tmp_path).ssl_context().minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+def test_our_client_by_mutual_tls(tmp_path: Path) -> None:
+    """Our client appends and reads with a certificate of its own, and is refused by name without."""
+    authority = tmp_path / "trusted.pem"
+    authority.write_bytes(AUTHORITY.cert_pem.bytes())
+    cert_file, key_file = write(tmp_path, AUTHORITY.issue_cert("client"), "client")
+    known = TlsOptions(str(authority), str(cert_file), str(key_file))
+    with EmbeddedBroker(tmp_path / "root", tls=server_tls(tmp_path, mutual=True)) as broker:
+        with Client(broker.endpoint, tls=known, timeout_s=20) as client:
+            client.create_journals(journal_spec("tls/journal"))
+            client.append("tls/journal", b"content")
+            assert client.read("tls/journal", end_offset=7).read() == b"content"
+        unknown = Client(broker.endpoint, tls=TlsOptions(str(authority)), timeout_s=CONNECT_S)
+        with unknown, pytest.raises((TlsError, UnavailableError)):
+            unknown.list_journals()
+
+
+def test_http_ports_serve_tls_too(tmp_path: Path) -> None:
+    """The gateway and signed URLs are https, by the same certificate."""
+    trusted = ssl.create_default_context(cadata=AUTHORITY.cert_pem.bytes().decode())
+    options = {"tls": server_tls(tmp_path), "gateway_port": 0, "fragment_urls": "http"}
+    with EmbeddedBroker(tmp_path / "root", **options) as broker:  # type: ignore[arg-type]
+        authority = tmp_path / "trusted.pem"
+        authority.write_bytes(AUTHORITY.cert_pem.bytes())
+        with Client(broker.endpoint, tls=TlsOptions(str(authority)), timeout_s=20) as client:
+            client.create_journals(journal_spec("tls/journal"))
+            client.append("tls/journal", b"content")
+            broker.flush()
+            assert client.read("tls/journal", end_offset=7).read() == b"content"
+            url = client.list_fragments("tls/journal", signature_ttl_s=60)[0].signed_url
+        assert broker.gateway_endpoint is not None
+        for each in (url, f"{broker.gateway_endpoint}/tls/journal"):
+            assert each.startswith("https://127.0.0.1:")
+            with urllib.request.urlopen(each, timeout=20, context=trusted) as response:
+                assert response.read()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -323,3 +324,50 @@ def test_half_of_tls_is_refused(tmp_path: Path) -> None:
     """A certificate without its key is a mistake of usage."""
     with serve(tmp_path, "--tls-cert=x.pem") as (process, _):
         assert process.wait(DEADLINE_S) == 2
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", id="http-1"),
+        pytest.param(bytes(range(256)) * 40, id="garbage"),
+        pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", id="half-a-preface"),
+        pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 100, id="huge-frame"),
+        pytest.param(b"", id="silence"),
+    ],
+)
+def test_strangers_at_the_port(tmp_path: Path, sent: bytes) -> None:
+    """Whoever speaks no gRPC, or stops in the middle, takes nothing from those who do."""
+    with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
+        wire.create(spec(NAME))
+        strangers = [socket.create_connection((broker.host, broker.port), DEADLINE_S) for _ in range(20)]
+        for stranger in strangers:
+            stranger.sendall(sent)
+        assert wire.append(NAME, b"x").status == pb.OK
+        for stranger in strangers:
+            stranger.close()
+        assert wire.content(NAME) == b"x"
+
+
+def test_a_thousand_streams_at_once(tmp_path: Path) -> None:
+    """Of a thousand tailing reads as many as there is room for are served, the others told; appends go on."""
+    with EmbeddedBroker(tmp_path, threads=64) as broker, Wire(broker.endpoint) as wire:
+        wire.create(spec(NAME))
+        wire.append(NAME, b"x")
+        readers = [wire.open_read(NAME, block=True) for _ in range(1000)]
+        codes = [first_of(reader) for reader in readers]
+        assert codes.count(grpc.StatusCode.OK) == 32
+        assert set(codes) == {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
+        assert wire.append(NAME, b"y").status == pb.OK
+        for reader in readers:
+            reader.cancel()
+
+
+def first_of(reader: Iterator[pb.ReadResponse]) -> grpc.StatusCode:
+    """Return OK once a read gives its first message, or how it failed."""
+    try:
+        next(reader)
+    except grpc.RpcError as error:
+        code: grpc.StatusCode = error.code()
+        return code
+    return grpc.StatusCode.OK
