@@ -51,6 +51,7 @@ class Memory:
             Chunk(at, content[at : at + chunk_bytes]) for at in range(0, len(content), chunk_bytes)
         ]
         self.offset = len(content)
+        self.jumps: list[tuple[int, int]] = []
 
     def read(self, _journal: str, *, offset: int = 0, end_offset: int = 0) -> Self:
         """Open a read of all of it."""

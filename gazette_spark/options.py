@@ -35,7 +35,7 @@ EARLIEST = -2
 LATEST = -1
 """Stands for a journal's write head, as in Spark's Kafka source."""
 
-FORMAT_FRAMINGS = {"json": "lines"}
+FORMAT_FRAMINGS = {"json": "lines", "csv": "csv", "protobuf": "fixed"}
 """The framing whose records each format reads; raw reads any."""
 
 Use = Literal["stream", "batch"]
@@ -86,6 +86,9 @@ class SourceOptions:
     selection: Selection
     framing: str | None
     format: str | None
+    header: bool
+    descriptor_file: str | None
+    message_name: str | None
     mode: str
     column_name_of_corrupt_record: str
     rescued_data_column: str | None
@@ -155,6 +158,7 @@ def parse_options(
     )
     values["starting_offsets"] = values["starting_offsets"] or _default_start(use)
     _check_framing(values["framing"], values["format"])
+    _check_message(values)
     _check_edges(values["starting_offsets"], values["ending_offsets"], use)
     return SourceOptions(**values)
 
@@ -197,6 +201,18 @@ def _check_edges(start: OffsetChoice, end: OffsetChoice, use: Use | None) -> Non
         if 0 <= last < start.of(journal):
             problem = f"{last} for journal {journal!r}, before its startingOffsets"
             raise OptionError("endingOffsets", problem, f"at least {start.of(journal)}")
+
+
+def _check_message(values: Mapping[str, Any]) -> None:
+    """Check the options of one format only."""
+    names = {"descriptor_file": "descriptorFile", "message_name": "messageName"}
+    for key, name in names.items():
+        if values[key] is None and (values["format"] == "protobuf" or any(values[other] for other in names)):
+            raise OptionError(name, "nothing", "descriptorFile and messageName, both, for format=protobuf")
+        if values[key] is not None and values["format"] not in (None, "protobuf"):
+            raise OptionError(name, f"format={values['format']}", "to be used with format=protobuf only")
+    if values["header"] and values["format"] not in (None, "csv"):
+        raise OptionError("header", f"format={values['format']}", "to be used with format=csv only")
 
 
 def _check_framing(framing: str | None, form: str | None) -> None:
@@ -329,6 +345,12 @@ def _parse_directory(name: str, text: str) -> str:
     return str(path)
 
 
+def _parse_file(name: str, text: str) -> str:
+    if not text or "\0" in text:
+        raise OptionError(name, _shown(text), "a file's path")
+    return text
+
+
 def _parse_column(name: str, text: str) -> str:
     if not text or text != text.strip():
         raise OptionError(name, _shown(text), "a column's name")
@@ -364,17 +386,33 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "format",
-        _word("raw", "json"),
+        _word("raw", "json", "csv", "protobuf"),
         None,
-        "raw: columns journal, offset, value, or those of them the schema names. json: the columns of "
-        "the schema; _journal and _offset are filled in when it names them. If not given, raw for those "
-        "columns or no schema, else what the framing holds: json in lines.",
+        "raw: columns journal, offset, value, or those of them the schema names. json, csv, protobuf: the "
+        "columns of the schema. All of them fill in _journal, _offset, _end_offset and _labels when the "
+        "schema names them. If not given, raw for raw's columns or no schema, else what the framing holds: "
+        "json in lines, csv in csv, protobuf in fixed.",
     ),
+    Option(
+        "header",
+        _parse_bool,
+        "false",
+        "Whether journals of format=csv begin with a record of the columns' names. Such records are left "
+        "out wherever they stand, as each writer may begin with one.",
+    ),
+    Option(
+        "descriptorFile",
+        _parse_file,
+        None,
+        "File on the driver with the message's type, as protoc --include_imports --descriptor_set_out "
+        "writes it; for format=protobuf.",
+    ),
+    Option("messageName", _parse_column, None, "Full name of the message's type; for format=protobuf."),
     Option(
         "mode",
         _word("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
         "PERMISSIVE",
-        "Malformed records, as in Spark's JSON reader: a row of nulls, no row, or an error.",
+        "Malformed records, as in Spark's readers: null for what does not fit, no row, or an error.",
     ),
     Option(
         "columnNameOfCorruptRecord",

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -46,10 +47,11 @@ from gazette_spark.client import Client
 from gazette_spark.errors import OptionError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.framing import metadata
-from gazette_spark.framing.json import JsonFormat, JsonParser
 from gazette_spark.framing.metadata import Labels
+from gazette_spark.framing.rows import RowParser
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options import FORMAT_FRAMINGS, SourceOptions, parse_options
+from gazette_spark.scan.formats import row_parser
 from gazette_spark.scan.framings import framing_named
 from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.ranges import Piece
@@ -118,17 +120,27 @@ class _Reader:
         check_schema(options, schema)
         self._options = options
         self._schema = schema
+        self._descriptors = read_descriptors(options)
+        if options.format not in (None, "raw"):
+            self._parser(options.format or "")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._options.selection}, {self._options.broker_address})"
 
+    def _parser(self, form: str, labels: Labels = ()) -> RowParser:
+        arrow = to_arrow_schema(self._schema, timezone="UTC")
+        return row_parser(form, self._options, arrow, labels=labels, descriptors=self._descriptors)
+
     def _partitions(self, planner: Planner, pieces: Iterable[Piece]) -> list[InputPartition]:
         labelled = metadata.LABELS in self._schema.fieldNames()
         found: list[InputPartition] = []
+        forms = set()
         for piece in pieces:
-            format_of(self._options, self._schema, piece)  # Raises on the driver rather than in a task.
             labels = planner.labels(piece.journal) if labelled else ()
             found.append(PiecePartition(replace(piece, labels=labels)))
+            forms.add(format_of(self._options, self._schema, piece))
+        for form in forms - {"raw"}:
+            self._parser(form)  # Raises on the driver rather than in a task.
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -137,7 +149,10 @@ class _Reader:
         # Spark plans one empty partition of its own for a batch query that has none.
         if isinstance(partition, PiecePartition):
             with open_client(self._options) as client:
-                yield from record_batches(client, partition.piece, self._options, self._schema)
+                piece = partition.piece
+                form = format_of(self._options, self._schema, piece)
+                parser = None if form == "raw" else self._parser(form, piece.labels)
+                yield from record_batches(client, piece, self._options, self._schema, parser)
 
 
 class BatchReader(_Reader, DataSourceReader):
@@ -237,10 +252,25 @@ def open_client(options: SourceOptions) -> Client:
     )
 
 
+def read_descriptors(options: SourceOptions) -> bytes:
+    """Return what the file ``descriptorFile`` holds; executors get the bytes, not the file.
+
+    Raises:
+        OptionError: it cannot be read.
+    """
+    if options.descriptor_file is None:
+        return b""
+    try:
+        return Path(options.descriptor_file).read_bytes()
+    except OSError as error:
+        got = f"{options.descriptor_file!r}, which cannot be read: {error.strerror}"
+        raise OptionError("descriptorFile", got, "a file on the driver") from None
+
+
 def record_batches(
-    client: Client, piece: Piece, options: SourceOptions, schema: StructType
+    client: Client, piece: Piece, options: SourceOptions, schema: StructType, parser: RowParser | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a piece in the schema's columns, as Arrow sees them.
+    """Yield the rows of a piece in the schema's columns, as Arrow sees them; raw ones without a parser.
 
     Spark compares the first record batch's schema with its own, nullability included, and does not
     look at the later ones.
@@ -254,10 +284,10 @@ def record_batches(
         max_record_bytes=options.max_record_bytes,
         framing=framing,
     )
-    if format_of(options, schema, piece) == "raw":
+    if parser is None:
         built = raw_record_batches(scan, expected, framing=framing, labels=piece.labels)
     else:
-        built = JsonParser(_json_format(options, expected, piece.labels)).record_batches(scan)
+        built = parser.record_batches(scan)
     for record_batch in built:
         yield pa.RecordBatch.from_arrays(record_batch.columns, schema=expected)
     for gap in scan.gaps:
@@ -289,16 +319,6 @@ def is_raw(schema: StructType) -> bool:
     return any(name.lower() in RAW_TYPES for name in schema.fieldNames())
 
 
-def _json_format(options: SourceOptions, schema: pa.Schema, labels: Labels = ()) -> JsonFormat:
-    return JsonFormat(
-        schema,
-        mode=options.mode,
-        corrupt_column=options.column_name_of_corrupt_record,
-        rescued_column=options.rescued_data_column,
-        labels=labels,
-    )
-
-
 def check_schema(options: SourceOptions, schema: StructType) -> None:
     """Check the columns a query asks for.
 
@@ -314,7 +334,7 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:
         seen.add(column.name.lower())
     raw = options.format == "raw" or (options.format is None and is_raw(schema))
     for column in schema.fields:
-        check = _check_raw_column if raw else _check_json_column
+        check = _check_raw_column if raw else _check_field_column
         check(options, column)
     rescued = options.rescued_data_column
     if rescued and (raw or rescued not in schema.fieldNames()):
@@ -322,17 +342,15 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:
         raise OptionError(
             "rescuedDataColumn", got, f"format=json and a column {rescued} string in the schema"
         )
-    if not raw:
-        _json_format(options, to_arrow_schema(schema, timezone="UTC"))
 
 
 def _check_raw_column(_options: SourceOptions, column: StructField) -> None:
     if (RAW_TYPES | METADATA_TYPES).get(column.name) != column.dataType:
         got = f"column {column.name} {column.dataType.simpleString()} under format=raw"
-        raise OptionError("schema", got, f"columns out of {RAW_DDL}, or format=json")
+        raise OptionError("schema", got, f"columns out of {RAW_DDL}, or another format: json, csv, protobuf")
 
 
-def _check_json_column(options: SourceOptions, column: StructField) -> None:
+def _check_field_column(options: SourceOptions, column: StructField) -> None:
     fixed = METADATA_TYPES | {options.column_name_of_corrupt_record: StringType()}
     if options.rescued_data_column:
         fixed[options.rescued_data_column] = StringType()
@@ -341,7 +359,7 @@ def _check_json_column(options: SourceOptions, column: StructField) -> None:
         raise OptionError("schema", got, f"{column.name} {fixed[column.name].simpleString()}")
     if not column.nullable and column.name not in METADATA_TYPES:
         got = f"column {column.name} NOT NULL"
-        raise OptionError("schema", got, "nullable columns under format=json: a record may lack any field")
+        raise OptionError("schema", got, "nullable columns: a record may lack any field")
 
 
 def _max_bytes(limit: ReadLimit) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from pathlib import Path
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
@@ -13,6 +14,7 @@ from pyspark.sql import functions as f
 from gazette_spark.client import Client
 from gazette_spark.framing.fixed import frame
 from gazette_spark.testing.brokers import BrokerHandle
+from tests.oracles.messages import descriptor_set, order_class
 from tests.spark.source_queries import Journals, raw, records
 
 LINES = b"".join(b"record %d of some length\n" % n for n in range(500))
@@ -207,6 +209,24 @@ def test_a_framing_that_contradicts_the_label_is_refused(journals: Journals) -> 
         journals.batch("a", framing="lines").collect()
     assert raw(journals.batch("a").collect()) == [(0, b"one"), (11, b"t\nwo")]
     assert raw(journals.batch("a", framing="none").collect()) == [(0, frame(b"one") + frame(b"t\nwo"))]
+
+
+def test_csv_and_messages_become_columns(journals: Journals, tmp_path: Path) -> None:
+    """In one plan, each by its journals' label, with metadata columns; Spark takes every type of them."""
+    journals.create("a", labels={"content-type": "text/csv", "app": "shop"})
+    journals.append("a", b'id,name,at\n1,"a\nb",2024-01-02T03:04:05Z\n')
+    columns = "id bigint, name string, at timestamp, _end_offset bigint, _labels map<string,array<string>>"
+    (row,) = journals.batch("a", schema=columns, header="true").collect()
+    assert (row.id, row.name, row._end_offset, row._labels["app"]) == (1, "a\nb", 39, ["shop"])
+    assert row._labels["content-type"] == ["text/csv"]
+    journals.create("b", labels={"content-type": "application/x-protobuf-fixed"})
+    journals.append("b", frame(order_class()(id=7, counts={"x": 1}).SerializeToString()))
+    file = tmp_path / "shop.desc"
+    file.write_bytes(descriptor_set())
+    given = {"descriptorFile": str(file), "messageName": "shop.Order"}
+    columns = "counts map<string,bigint>, id bigint, lines array<struct<sku: string>>"
+    (row,) = journals.batch("b", schema=columns, **given).collect()
+    assert (row.counts, row.id, row.lines) == ({"x": 1}, 7, [])
 
 
 def test_every_journal_of_a_batch_is_split_by_one_plan(journals: Journals) -> None:

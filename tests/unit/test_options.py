@@ -340,13 +340,31 @@ def test_a_boolean_is_true_or_false(text: str) -> None:
     ("option", "expected"),
     [
         pytest.param("framing", "lines or fixed or csv or none", id="framing"),
-        pytest.param("format", "raw or json", id="format"),
+        pytest.param("format", "raw or json or csv or protobuf", id="format"),
         pytest.param("mode", "PERMISSIVE or DROPMALFORMED or FAILFAST", id="mode"),
     ],
 )
 def test_an_unknown_word_is_refused_with_the_known_ones(option: str, expected: str) -> None:
     """No word is guessed."""
     assert refusal(**{option: "whatever"}).expected == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        pytest.param({"format": "protobuf"}, "descriptorFile", id="nothing"),
+        pytest.param({"messageName": "a.B"}, "descriptorFile", id="no_file"),
+        pytest.param({"format": "protobuf", "descriptorFile": "/d"}, "messageName", id="no_message"),
+        pytest.param(
+            {"format": "json", "descriptorFile": "/d", "messageName": "B"}, "descriptorFile", id="json"
+        ),
+        pytest.param({"format": "json", "header": "true"}, "header", id="header"),
+        pytest.param({"descriptorFile": "", "messageName": "B"}, "descriptorFile", id="empty"),
+    ],
+)
+def test_options_of_one_format_belong_to_it(given: dict[str, str], option: str) -> None:
+    """A message's type is both its file and its name, and no other format has use for them."""
+    assert refusal(**given).option == option
 
 
 def test_a_format_of_another_framing_is_refused() -> None:

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
@@ -31,9 +32,11 @@ import pyspark_gazette
 from gazette_spark import source
 from gazette_spark.client import Client
 from gazette_spark.errors import OffsetError, OptionError
+from gazette_spark.framing.fixed import frame
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.source import GazetteDataSource, PiecePartition, StreamReader
 from tests.oracles.lines import FakeJournal
+from tests.oracles.messages import descriptor_set, order_class
 
 
 def struct(*columns: tuple[str, DataType] | tuple[str, DataType, bool]) -> StructType:
@@ -188,6 +191,48 @@ def test_rescued_data_is_a_column_of_json_alone(client: FakeClient) -> None:
     ]
 
 
+def test_csv_is_read_by_the_order_of_the_columns(client: FakeClient) -> None:
+    """With the format that the framing implies, and without the headers."""
+    content = b'id,text\n1,"a\nb"\n2,\n'
+    client.journal = FakeJournal(content)
+    piece = Piece("log/a", 0, len(content), len(content), head=True, framing="csv")
+    schema = struct(("id", IntegerType()), ("_end_offset", LongType()), ("text", StringType()))
+    (found,) = read(stream_reader(schema, header="true"), PiecePartition(piece))
+    assert found.schema == to_arrow_schema(schema, timezone="UTC")
+    assert found.to_pydict() == {"id": [1, 2], "_end_offset": [16, 19], "text": ["a\nb", None]}
+
+
+def test_messages_need_no_file_on_executors(client: FakeClient, tmp_path: Path) -> None:
+    """The descriptor file is read on the driver; its bytes travel with the reader."""
+    file = tmp_path / "shop.desc"
+    file.write_bytes(descriptor_set())
+    content = frame(order_class()(id=7, name="x").SerializeToString())
+    client.journal = FakeJournal(content)
+    piece = Piece("log/a", 0, len(content), len(content), head=True, framing="fixed")
+    schema = struct(("name", StringType()), ("id", LongType()), ("at", TimestampType()))
+    given = {"descriptorFile": str(file), "messageName": "shop.Order"}
+    reader = stream_reader(schema, **given)
+    stream_reader(schema, format="protobuf", **given)
+    file.unlink()
+    (found,) = read(reader, PiecePartition(piece))
+    assert found.to_pydict() == {"name": ["x"], "id": [7], "at": [None]}
+    with pytest.raises(OptionError, match=r"descriptorFile.*cannot be read: No such file"):
+        stream_reader(schema, **given)
+
+
+def test_columns_are_checked_before_the_first_task(tmp_path: Path) -> None:
+    """At the start where the format is given, when the framing is known where it is not."""
+    file = tmp_path / "shop.desc"
+    file.write_bytes(descriptor_set())
+    given = {"descriptorFile": str(file), "messageName": "shop.Order"}
+    schema = struct(("nothing", LongType()))
+    with pytest.raises(OptionError, match="column nothing"):
+        stream_reader(schema, format="protobuf", **given)
+    reader = stream_reader(schema, **given)
+    with pytest.raises(OptionError, match="column nothing"):
+        reader._partitions(LABELLED, [Piece("log/a", 0, 9, 9, head=True, framing="fixed")])
+
+
 def test_the_empty_partition_of_spark_reads_nothing(client: FakeClient) -> None:
     """Spark plans one of its own for a batch without partitions, and connects to nothing for it."""
     assert list(read(stream_reader(), InputPartition(None))) == []
@@ -206,7 +251,7 @@ def test_a_raw_stream_needs_no_schema_and_a_json_stream_does() -> None:
     [
         pytest.param(struct(("value", StringType())), {}, "column value string under format=raw", id="type"),
         pytest.param(struct(("Value", BinaryType())), {}, "column Value binary", id="case"),
-        pytest.param(struct(("id", LongType())), {"format": "raw"}, "or format=json", id="not_raw"),
+        pytest.param(struct(("id", LongType())), {"format": "raw"}, "or another format", id="not_raw"),
         pytest.param(struct(("id", LongType(), False)), JSON, "column id NOT NULL", id="not_null"),
         pytest.param(struct(("id", LongType()), ("ID", LongType())), JSON, "column 'ID' twice", id="twice"),
         pytest.param(struct(("_offset", IntegerType())), JSON, "_offset bigint", id="metadata"),

@@ -1,0 +1,45 @@
+"""The parser of each format, as a query's options want it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from gazette_spark.framing.csv_rows import CsvFormat, CsvParser
+from gazette_spark.framing.json import JsonFormat, JsonParser
+from gazette_spark.framing.metadata import Labels
+from gazette_spark.framing.rows import RowParser
+from gazette_spark.options import SourceOptions
+
+
+def row_parser(
+    form: str, options: SourceOptions, schema: pa.Schema, *, labels: Labels = (), descriptors: bytes = b""
+) -> RowParser:
+    """Return the parser of a format other than raw.
+
+    Args:
+        form: The format's name.
+        options: Those of the query.
+        schema: The columns that come out.
+        labels: Those of the journal.
+        descriptors: What the file ``descriptorFile`` holds.
+
+    Raises:
+        OptionError: the format cannot give a column.
+    """
+    wanted: dict[str, Any] = {
+        "mode": options.mode,
+        "corrupt_column": options.column_name_of_corrupt_record,
+        "rescued_column": options.rescued_data_column,
+        "labels": labels,
+    }
+    if form == "json":
+        return JsonParser(JsonFormat(schema, **wanted))
+    if form == "csv":
+        return CsvParser(CsvFormat(schema, **wanted), header=options.header)
+    # Loads a dozen modules that the other formats do without.
+    from gazette_spark.framing.protobuf_rows import ProtobufFormat, ProtobufParser
+
+    message = options.message_name or ""
+    return ProtobufParser(ProtobufFormat(schema, **wanted, descriptor_set=descriptors, message=message))

@@ -1,0 +1,134 @@
+"""CSV records by column: what fields mean, headers, and what becomes of records that do not fit."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gazette_spark.errors import OptionError, RecordError
+from gazette_spark.framing.base import Block
+from gazette_spark.framing.csv import CSV
+from gazette_spark.framing.csv_rows import CsvFormat, CsvParser
+
+UTC = datetime.UTC
+BOTH = pytest.mark.parametrize("fast", [pytest.param(True, id="fast"), pytest.param(False, id="exact")])
+SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("_corrupt_record", pa.string())])
+
+
+def rows(
+    schema: pa.Schema,
+    data: bytes,
+    *,
+    offset: int = 0,
+    header: bool = False,
+    fast: bool = True,
+    **options: Any,
+) -> list[tuple[object, ...]]:
+    """Parse data to rows."""
+    cut = CSV.cut(data, offset)
+    block = Block("acme/table", offset, data, cut.starts, cut.ends)
+    parser = CsvParser(CsvFormat(schema, **options), header=header, fast=fast)
+    table = pa.Table.from_batches(list(parser.record_batches([block])), schema)
+    return [tuple(row.values()) for row in table.to_pylist()]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        pytest.param(pa.bool_(), "TRUE", True, id="boolean"),
+        pytest.param(pa.bool_(), "1", None, id="no_boolean"),
+        pytest.param(pa.int8(), "-128", -128, id="tinyint"),
+        pytest.param(pa.int8(), "128", None, id="out_of_range"),
+        pytest.param(pa.int32(), "0x1F", None, id="hexadecimal"),
+        pytest.param(pa.float64(), "1e3", 1000.0, id="double"),
+        pytest.param(pa.float64(), "-Infinity", float("-inf"), id="infinity"),
+        pytest.param(pa.decimal128(10, 2), "1.255", decimal.Decimal("1.26"), id="decimal_is_rounded"),
+        pytest.param(pa.string(), " a ", " a ", id="blanks_belong_to_a_field"),
+        pytest.param(pa.string(), '""', "", id="empty_string"),
+        pytest.param(pa.string(), '"a ""b"", \n"', 'a "b", \n', id="quotes"),
+        pytest.param(pa.binary(), "hi", b"hi", id="binary"),
+        pytest.param(pa.date32(), "2024-2-9", datetime.date(2024, 2, 9), id="date"),
+        pytest.param(
+            pa.timestamp("us", "UTC"),
+            "2024-02-29T01:00:00+01:00",
+            datetime.datetime(2024, 2, 29, tzinfo=UTC),
+            id="zone",
+        ),
+        pytest.param(
+            pa.timestamp("us", "UTC"),
+            "2024-02-29 00:00:00",
+            datetime.datetime(2024, 2, 29, tzinfo=UTC),
+            id="no_zone_is_utc",
+        ),
+        pytest.param(pa.timestamp("us"), "2024-02-29", datetime.datetime(2024, 2, 29), id="ntz"),  # noqa: DTZ001 - without a zone on purpose.
+    ],
+)
+def test_values(fast: bool, kind: pa.DataType, text: str, value: object) -> None:
+    """A field is its column's value or null, and what is no value makes the record malformed."""
+    schema = pa.schema([("v", kind), ("w", pa.int64()), ("_corrupt_record", pa.string())])
+    assert rows(schema, f"{text},7\r\n,8\n".encode(), fast=fast) == [
+        (value, 7, None if value is not None else f"{text},7\r"),
+        (None, 8, None),
+    ]
+
+
+@BOTH
+def test_a_wrong_number_of_fields_is_malformed(fast: bool) -> None:
+    """The fields there are count, those that are too many do not."""
+    found = rows(SCHEMA, b"1,a\n2\n3,b,c\n4,d\n", fast=fast)
+    assert found == [(1, "a", None), (2, None, "2"), (3, "b", "3,b,c"), (4, "d", None)]
+
+
+def test_modes() -> None:
+    """No row, or an error that names offset, record and field."""
+    assert rows(SCHEMA, b"1,a\nx,b\n", mode="DROPMALFORMED") == [(1, "a", None)]
+    with pytest.raises(RecordError, match="field id is no int64") as caught:
+        rows(SCHEMA, b"1,a\nx,b\n", offset=100, mode="FAILFAST")
+    assert caught.value.offset == 104
+
+
+@BOTH
+def test_headers_are_left_out_wherever_they_are(fast: bool) -> None:
+    """Each writer may begin with one; without the option they are records like others."""
+    data = b'id,text\n1,a\n"id","text"\r\n2,b\n'
+    assert rows(SCHEMA, data, header=True, fast=fast) == [(1, "a", None), (2, "b", None)]
+    assert rows(SCHEMA, data, header=True, fast=fast, mode="FAILFAST", offset=9) == [
+        (1, "a", None),
+        (2, "b", None),
+    ]
+    assert len(rows(SCHEMA, data, fast=fast)) == 4
+
+
+def test_a_header_of_other_columns_is_an_error() -> None:
+    """It would fill the wrong columns from the first byte on; a later record is just malformed."""
+    with pytest.raises(RecordError, match=r"is no header: .* \['text', 'id'\] where"):
+        rows(SCHEMA, b"text,id\na,1\n", header=True)
+    assert rows(SCHEMA, b"text,id\n", header=True, offset=5) == [(None, "id", "text,id")]
+
+
+def test_many_records_that_do_not_fit_keep_their_places() -> None:
+    """Bad fields are found among thousands without reading the others one by one."""
+    data = b"".join(b"%s,%d\n" % (b"x" if n % 97 == 0 else b"%d" % n, n) for n in range(5000))
+    found = rows(SCHEMA, data)
+    assert [row[0] for row in found] == [None if n % 97 == 0 else n for n in range(5000)]
+    assert [row[1] for row in found] == [str(n) for n in range(5000)]
+    assert sum(row[2] is not None for row in found) == 52
+
+
+@pytest.mark.parametrize(
+    ("schema", "options"),
+    [
+        pytest.param({"a": pa.list_(pa.int64())}, {}, id="nested"),
+        pytest.param({"_offset": pa.int64()}, {}, id="no_field"),
+        pytest.param({"a": pa.int64()}, {"rescued_column": "b"}, id="rescued"),
+    ],
+)
+def test_what_csv_cannot_give_is_refused(schema: dict[str, pa.DataType], options: dict[str, str]) -> None:
+    """When the query starts."""
+    with pytest.raises(OptionError):
+        CsvFormat(pa.schema(list(schema.items())), **options)
