@@ -113,8 +113,11 @@ class RequestHandler(BaseHTTPRequestHandler):
 def is_connected(connection: socket.socket) -> bool:
     """Whether the other side still listens."""
     poll = select.poll()
-    poll.register(connection.fileno(), select.POLLRDHUP | select.POLLHUP | select.POLLERR)
-    return not poll.poll(0)
+    try:
+        poll.register(connection.fileno(), select.POLLRDHUP | select.POLLHUP | select.POLLERR)
+        return not poll.poll(0)
+    except (OSError, ValueError):  # Closed on our side meanwhile.
+        return False
 
 
 class HttpPeer:
