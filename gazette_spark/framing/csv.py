@@ -85,6 +85,9 @@ class CsvFraming:
 
     def last_boundary(self, window: bytes, max_record_bytes: int) -> int | None:
         """Return the last record end on which all readings of the window agree, None when they do not."""
+        if b'"' not in window:
+            unproved = len(window) <= max_record_bytes or window.find(b"\n") > max_record_bytes
+            return None if unproved else window.rfind(b"\n") + 1 or None
         found = set()
         for lead in _READINGS:
             ends = record_ends(lead + window) - len(lead)

@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from gazette_spark.framing.base import Block, Cut, Positions, gathered
@@ -97,9 +96,9 @@ class FixedFraming:
         words = magic_words(data)
         headers = words[words <= len(data) - HEADER_BYTES]
         ends = frame_ends(data, headers)
-        breaks = np.flatnonzero(np.append(ends[:-1] != headers[1:], [True] * min(1, len(headers))))
+        following: list[int] | None = None
         at, needs = 0, 0
-        runs: list[npt.NDArray[np.int64]] = []
+        runs: list[Positions] = []
         skipped: list[tuple[int, int]] = []
         while at < len(data):
             index = int(np.searchsorted(headers, at))
@@ -110,9 +109,14 @@ class FixedFraming:
                 skipped.append((at, resume))
                 at = resume
                 continue
-            stop = int(breaks[np.searchsorted(breaks, index)])
+            if following is None and (ends[index:-1] == headers[index + 1 :]).all():
+                run = np.arange(index, len(headers))
+            else:
+                following = following or _following(headers, ends)
+                run = _chain(following, index)
+            stop = int(run[-1])
             whole = ends[stop] <= len(data)
-            runs.append(np.arange(index, stop + whole))
+            runs.append(run if whole else run[:-1])
             at = int(ends[stop] if whole else headers[stop])
             if not whole:
                 needs = int(ends[stop]) - at
@@ -123,6 +127,22 @@ class FixedFraming:
     def values(self, block: Block) -> pa.BinaryArray:
         """Return the payloads."""
         return gathered(block)
+
+
+def _following(headers: Positions, ends: Positions) -> list[int]:
+    """Return which header stands where each frame ends, -1: none."""
+    after = np.searchsorted(headers, ends)
+    there = headers[np.minimum(after, len(headers) - 1)] == ends
+    return np.where(there, after, -1).tolist()  # type: ignore[no-any-return]
+
+
+def _chain(following: list[int], index: int) -> Positions:
+    """Return which headers follow each other from one on."""
+    chain = []
+    while index >= 0:
+        chain.append(index)
+        index = following[index]
+    return np.array(chain, np.int64)
 
 
 def _resume(data: bytes, words: Positions, at: int) -> int:
