@@ -1,9 +1,9 @@
 """Read the content of a stored fragment, held to what the fragment's name promises.
 
 The name tells the content's span and SHA-1. The length is always compared; the sum whenever all of the
-content went by, also if the reader only wanted the end of it. The last piece is withheld until both
-are known to be right, so a reader that got to the end of a fragment has it as it was written.
-Gazette's own reader compares the length only.
+content went by, also if the reader only wanted the end of it. A small fragment is withheld until both
+are known to be right, of a large one the last piece: so a reader that got to the end of a fragment has
+it as it was written. Gazette's own reader compares the length only.
 
 Where the file is found is the business of :mod:`gazette_spark.client.fragment_urls`.
 """
@@ -30,6 +30,9 @@ from gazette_spark.errors import (
     SeekRequiresNewReaderError,
 )
 from gazette_spark.protocol.fragments import Fragment
+
+HELD_BYTES = 4 << 20
+"""Fragments up to this size are handed out once all of them is known to be right."""
 
 HASH_ASIDE_BYTES = 4 << 20
 """Fragments from this size on are summed in a thread of their own, while the next piece is decoded."""
@@ -160,6 +163,23 @@ def verified(
         FragmentTooLongError: they go on past it.
         CorruptFragmentError: they are not what the codec, or the sum, asks for.
     """
+    chunks = _verified(pieces, fragment, offset=offset, end_offset=end_offset, start=start, source=source)
+    # Where the end is not looked at, nothing is known sooner for waiting.
+    if fragment.length <= HELD_BYTES and not 0 < end_offset < fragment.end:
+        yield from list(chunks)
+    else:
+        yield from chunks
+
+
+def _verified(
+    pieces: Iterator[bytes],
+    fragment: Fragment,
+    *,
+    offset: int,
+    end_offset: int,
+    start: int | None,
+    source: str,
+) -> Generator[Chunk, None, None]:
     position = fragment.begin if start is None else start
     stop = min(end_offset or fragment.end, fragment.end)
     whole = position == fragment.begin and stop == fragment.end

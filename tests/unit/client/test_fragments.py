@@ -121,14 +121,17 @@ def test_bytes_of_another_codec(tmp_path: Path, wrong: str) -> None:
         read(tmp_path, url, fragment)
 
 
-def test_the_last_piece_is_withheld_until_the_sum_is_right(tmp_path: Path) -> None:
-    """A reader of a fragment with a wrong sum never gets to its end."""
-    fragment = replace(fragment_of(), sum=bytes(range(20)))
-    url = store(tmp_path, fragment, CONTENT)
+@pytest.mark.parametrize("size", [len(CONTENT), 9_000_000], ids=["small", "large"])
+def test_the_end_is_withheld_until_the_sum_is_right(tmp_path: Path, size: int) -> None:
+    """A reader of a fragment with a wrong sum gets nothing of a small one, and not all of a large one."""
+    content = (CONTENT * 20)[:size]
+    fragment = replace(fragment_of(content), sum=bytes(range(20)))
+    url = store(tmp_path, fragment, content)
     with open_fragment_url(fragment, url, fragment_root=str(tmp_path)) as reader:
         with pytest.raises(CorruptFragmentError, match=bytes(range(20)).hex()):
             list(reader)
-        assert reader.offset < END
+        assert (reader.offset == BEGIN) is (size == len(CONTENT))
+        assert reader.offset < fragment.end
         with pytest.raises(CorruptFragmentError):
             next(reader)
 
