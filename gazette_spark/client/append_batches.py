@@ -48,6 +48,10 @@ MAX_MEMORY_BYTES = 64 << 20
 """How many of them wait in memory by default."""
 
 
+SLOWEST_BYTES_PER_S = 1 << 16
+"""Brokers end appends that are slower."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds on what waits, in bytes where nothing else is said."""
@@ -94,7 +98,7 @@ class BatchOperation(AsyncOperation[AppendResult]):
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class AppendBatch:
     """What becomes one append: the bytes of one or more writers, each in one piece."""
 
     lane: Lane
@@ -128,7 +132,7 @@ class Lane:
 
     plain: AppendOptions
     """Of appends that ask for nothing but their bytes."""
-    batches: deque[Batch] = field(default_factory=deque)
+    batches: deque[AppendBatch] = field(default_factory=deque)
     busy: bool = False
     """Its first batch waits, is sent or backs off."""
     queued: bool = False
@@ -143,7 +147,7 @@ class Lane:
         return self.plain.journal
 
 
-def may_join(batch: Batch, options: AppendOptions, dependencies: OpFutures, limits: Limits) -> bool:
+def may_join(batch: AppendBatch, options: AppendOptions, dependencies: OpFutures, limits: Limits) -> bool:
     """Return whether a writer's bytes may go into a batch that others have written to.
 
     They have to ask for the same, wait for nothing more, and not mind where they land: at an explicit
@@ -177,3 +181,11 @@ def is_stuck(dependency: OpFuture) -> bool:
     """Return whether a dependency is not done, and is nothing that this service is at work on."""
     at_work = isinstance(dependency, BatchOperation) and dependency.is_under_way
     return not (dependency.done() or at_work)
+
+
+def try_s(left_s: float, size: int) -> float:
+    """Return the seconds one try may take: half of what is left, and what its bytes take at the slowest.
+
+    A try that is not answered may be one on a half-open connection; the next is made on a new one.
+    """
+    return left_s / 2 + size / SLOWEST_BYTES_PER_S

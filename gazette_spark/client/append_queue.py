@@ -32,7 +32,7 @@ from typing import TypeAlias
 from gazette_spark.client import retry
 from gazette_spark.client.append import AppendOptions, AppendResult
 from gazette_spark.client.append_batches import (
-    Batch,
+    AppendBatch,
     BatchOperation,
     Lane,
     Limits,
@@ -40,6 +40,7 @@ from gazette_spark.client.append_batches import (
     is_stuck,
     is_terminal,
     may_join,
+    try_s,
 )
 from gazette_spark.client.append_spool import Spool
 from gazette_spark.client.futures import OpFuture, OpFutures
@@ -50,7 +51,7 @@ from gazette_spark.errors import AppendWaitError, DependencyError
 class Send:
     """Append the batch's bytes; then call ``sent`` or ``failed``."""
 
-    batch: Batch
+    batch: AppendBatch
     timeout_s: float
 
 
@@ -58,14 +59,14 @@ class Send:
 class Await:
     """Call ``dependency_done`` for each of the batch's dependencies once it is done."""
 
-    batch: Batch
+    batch: AppendBatch
 
 
 @dataclass(slots=True)
 class Outcome:
     """Resolve the operations of ``ended`` with ``error`` or ``result``, close the spools ``freed``."""
 
-    ended: list[Batch] = field(default_factory=list)
+    ended: list[AppendBatch] = field(default_factory=list)
     error: BaseException | None = None
     result: AppendResult | None = None
     freed: list[Spool] = field(default_factory=list)
@@ -83,7 +84,7 @@ class AppendQueue:
         Args:
             limits: bounds on what waits.
             timeout_s: seconds a batch is tried for, or waits for its dependencies; None: for ever.
-            try_timeout_s: seconds one try may take if there is no such end.
+            try_timeout_s: seconds one try of a small batch may take if there is no such end.
         """
         self.limits = limits
         self.timeout_s = timeout_s
@@ -93,7 +94,7 @@ class AppendQueue:
         self.files = 0
         self._try_timeout_s = try_timeout_s
         self._ready: deque[Lane] = deque()
-        self._timers: list[tuple[float, int, Batch]] = []
+        self._timers: list[tuple[float, int, AppendBatch]] = []
         self._sequence = count()
 
     @property
@@ -106,25 +107,27 @@ class AppendQueue:
         """Whether :meth:`take` may have work at once."""
         return bool(self._ready)
 
-    def enter(self, options: AppendOptions, dependencies: OpFutures) -> Batch | None:
+    def enter(self, options: AppendOptions, dependencies: OpFutures) -> AppendBatch | None:
         """Begin to write, and return the batch to write to; None while another writer is at work."""
         lane = self.lanes.get(options.journal)
         if lane is None:
             lane = self.lanes[options.journal] = Lane(AppendOptions(options.journal))
         if lane.failure is not None:
-            return Batch(lane, options, dependencies, lane.failure, writing=True, sealed=True, ended=True)
+            return AppendBatch(
+                lane, options, dependencies, lane.failure, writing=True, sealed=True, ended=True
+            )
         if lane.batches and lane.batches[-1].writing:
             return None
         if options == lane.plain:
             options = lane.plain
         batch = lane.batches[-1] if lane.batches else None
         if batch is None or not may_join(batch, options, dependencies, self.limits):
-            batch = Batch(lane, options, dependencies, BatchOperation(lane))
+            batch = AppendBatch(lane, options, dependencies, BatchOperation(lane))
             lane.batches.append(batch)
         batch.writing = True
         return batch
 
-    def quick(self, journal: str, size: int) -> Batch | None:
+    def quick(self, journal: str, size: int) -> AppendBatch | None:
         """Enter, find room in memory and leave, all in one; None where it is not that simple.
 
         The caller adds the bytes to the batch's memory before anything else happens.
@@ -152,7 +155,7 @@ class AppendQueue:
         batch.writers += 1
         return batch
 
-    def place(self, batch: Batch, size: int) -> Place:
+    def place(self, batch: AppendBatch, size: int) -> Place:
         """Decide where a writer's next bytes go, and make room for them there."""
         if batch.ended:
             return Place.DROPPED
@@ -168,13 +171,13 @@ class AppendQueue:
         self._count(batch, (total + size, memory, True))
         return Place.DISK
 
-    def placed(self, batch: Batch) -> None:
+    def placed(self, batch: AppendBatch) -> None:
         """Take note of what a batch holds after its writer moved it to disk, or took bytes back."""
         if not batch.ended:
             spool = batch.spool
             self._count(batch, (len(spool), len(spool.memory), spool.on_disk))
 
-    def leave(self, batch: Batch, *, kept: bool) -> Outcome:
+    def leave(self, batch: AppendBatch, *, kept: bool) -> Outcome:
         """End a writer's turn: its bytes stay, or were taken back."""
         batch.writing = False
         if batch.ended:
@@ -203,7 +206,7 @@ class AppendQueue:
                 return work
         return None
 
-    def dependency_done(self, batch: Batch, error: BaseException | None) -> Outcome:
+    def dependency_done(self, batch: AppendBatch, error: BaseException | None) -> Outcome:
         """Take note that one of a batch's dependencies has ended."""
         if batch.ended:
             return Outcome()
@@ -217,14 +220,14 @@ class AppendQueue:
             self._go_on(batch.lane)
         return Outcome()
 
-    def sent(self, batch: Batch, result: AppendResult) -> Outcome:
+    def sent(self, batch: AppendBatch, result: AppendResult) -> Outcome:
         """Take note that a batch was appended."""
         batch.sending = False
         if batch.ended:
             return self._free([batch])
         return self._end_first(batch.lane, result)
 
-    def failed(self, batch: Batch, error: BaseException, now: float) -> Outcome:
+    def failed(self, batch: AppendBatch, error: BaseException, now: float) -> Outcome:
         """Take note that a try failed: the batch is tried again, or its lane ends."""
         batch.sending = False
         if batch.ended:
@@ -263,7 +266,7 @@ class AppendQueue:
         """Return the lanes that have failed."""
         return [lane for lane in self.lanes.values() if lane.failure is not None]
 
-    def _give_up(self, batch: Batch, now: float) -> Outcome | None:
+    def _give_up(self, batch: AppendBatch, now: float) -> Outcome | None:
         """End the wait for dependencies, unless all of them are on their way: those have deadlines too."""
         timeout_s = self.timeout_s or 0.0
         if any(is_stuck(each) for each in batch.dependencies):
@@ -290,13 +293,15 @@ class AppendQueue:
             return self._end_first(lane, None)
         return self._send(batch, now)
 
-    def _send(self, batch: Batch, now: float) -> Send:
+    def _send(self, batch: AppendBatch, now: float) -> Send:
         if not batch.sealed:
             batch.sealed = True
             batch.deadline = None if self.timeout_s is None else now + self.timeout_s
         batch.sending = batch.lane.busy = True
-        left_s = self._try_timeout_s if batch.deadline is None else batch.deadline - now
-        return Send(batch, max(retry.MARGIN_S, left_s))
+        if batch.deadline is None:
+            return Send(batch, try_s(2 * self._try_timeout_s, batch.size))
+        left_s = batch.deadline - now
+        return Send(batch, max(retry.MARGIN_S, min(left_s, try_s(left_s, batch.size))))
 
     def _end_first(self, lane: Lane, result: AppendResult | None) -> Outcome:
         batch = lane.batches.popleft()
@@ -321,7 +326,7 @@ class AppendQueue:
         outcome.ended, outcome.error = ended, error
         return outcome
 
-    def _free(self, batches: list[Batch]) -> Outcome:
+    def _free(self, batches: list[AppendBatch]) -> Outcome:
         """Count batches off, but those that a writer or sender still has its hands on."""
         outcome = Outcome()
         for batch in batches:
@@ -330,7 +335,7 @@ class AppendQueue:
                 outcome.freed.append(batch.spool)
         return outcome
 
-    def _count(self, batch: Batch, now: tuple[int, int, bool]) -> None:
+    def _count(self, batch: AppendBatch, now: tuple[int, int, bool]) -> None:
         before = batch.counted
         self.pending_bytes += now[0] - before[0]
         self.memory_bytes += now[1] - before[1]
@@ -347,6 +352,6 @@ class AppendQueue:
             lane.queued = True
             self._ready.append(lane)
 
-    def _wake_at(self, batch: Batch, due: float) -> None:
+    def _wake_at(self, batch: AppendBatch, due: float) -> None:
         batch.due = due
         heapq.heappush(self._timers, (due, next(self._sequence), batch))

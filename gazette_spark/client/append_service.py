@@ -30,7 +30,7 @@ from gazette_spark.client.append import Appender, AppendOptions, Bytes
 from gazette_spark.client.append_batches import (
     MAX_MEMORY_BYTES,
     MAX_PENDING_BYTES,
-    Batch,
+    AppendBatch,
     Lane,
     Limits,
     Place,
@@ -131,7 +131,7 @@ class AppendService:
         self._turns: dict[str, _Turn] = {}
         self._threads: list[threading.Thread] = []
         self._idle = 0
-        self._sending: dict[Batch, Appender] = {}
+        self._sending: dict[AppendBatch, Appender] = {}
         self._closing = False
         self._stopped = False
         self._pid = os.getpid()
@@ -295,7 +295,7 @@ class AppendService:
             if lane.failure is not None and (error := failure_of(lane.failure)) is not None:
                 raise error.with_traceback(None)
 
-    def _write(self, batch: Batch, content: memoryview, written: int) -> None:
+    def _write(self, batch: AppendBatch, content: memoryview, written: int) -> None:
         """Add a writer's bytes to its batch. ``written`` are those it has written before."""
         size = len(content)
         with self._lock:
@@ -311,7 +311,7 @@ class AppendService:
                 with self._lock:
                     self._queue.placed(batch)
 
-    def _leave(self, batch: Batch, begin: int, *, kept: bool) -> None:
+    def _leave(self, batch: AppendBatch, begin: int, *, kept: bool) -> None:
         """End a writer's turn; unless kept, its bytes from ``begin`` on are taken back."""
         if not kept:
             batch.spool.truncate(begin)
@@ -324,7 +324,7 @@ class AppendService:
             self._wake()
         self._carry_out(outcome)
 
-    def _wait_for_turn(self, options: AppendOptions, dependencies: OpFutures) -> Batch:
+    def _wait_for_turn(self, options: AppendOptions, dependencies: OpFutures) -> AppendBatch:
         """Enter the journal's lane as its only writer. The lock is held."""
         self._check_open()
         batch = self._queue.enter(options, dependencies)
@@ -358,7 +358,7 @@ class AppendService:
             self._room.wait(self._left_s(begun))
             self._check_open()
 
-    def _wait_for_place(self, batch: Batch, size: int, written: int) -> Place:
+    def _wait_for_place(self, batch: AppendBatch, size: int, written: int) -> Place:
         """Wait for room for a writer's bytes. The lock is held."""
         queue = self._queue
         begun = self._clock()
@@ -394,15 +394,28 @@ class AppendService:
 
     def _run(self) -> None:
         """Do what is to be done, until the service stops: the body of its threads."""
-        while (work := self._next()) is not None:
-            match work:
-                case Send():
-                    self._carry_out(self._send(work))
-                case Await():
-                    for each in work.batch.dependencies:
-                        each.add_done_callback(partial(self._dependency_done, work.batch))
-                case Outcome():
-                    self._carry_out(work)
+        try:
+            while (work := self._next()) is not None:
+                self._do(work)
+        except Exception as error:
+            # A mistake of ours: rather nothing more than something wrong, and nobody must wait for it.
+            _LOGGER.exception("append_service.broken")
+            with self._lock:
+                self._closing = self._stopped = True
+                outcome = self._queue.fail_all(error)
+                self._wake_writers()
+                self._work.notify_all()
+            self._carry_out(outcome)
+
+    def _do(self, work: Work) -> None:
+        match work:
+            case Send():
+                self._carry_out(self._send(work))
+            case Await():
+                for each in work.batch.dependencies:
+                    each.add_done_callback(partial(self._dependency_done, work.batch))
+            case Outcome():
+                self._carry_out(work)
 
     def _next(self) -> Work | None:
         with self._lock:
@@ -439,14 +452,14 @@ class AppendService:
             self._notice(outcome)
         return outcome
 
-    def _started(self, batch: Batch, appender: Appender) -> None:
+    def _started(self, batch: AppendBatch, appender: Appender) -> None:
         with self._lock:
             self._sending[batch] = appender
             ended = batch.ended
         if ended:
             appender.abort()
 
-    def _dependency_done(self, batch: Batch, dependency: OpFuture) -> None:
+    def _dependency_done(self, batch: AppendBatch, dependency: OpFuture) -> None:
         error = failure_of(dependency)
         with self._lock:
             outcome = self._queue.dependency_done(batch, error)

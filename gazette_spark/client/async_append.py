@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from gazette_spark.client.append import AppendResult, Bytes
-from gazette_spark.client.append_batches import Batch
+from gazette_spark.client.append_batches import AppendBatch
 from gazette_spark.client.futures import finished_operation
 from gazette_spark.errors import ClosedError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -27,7 +27,7 @@ class AsyncAppend:
 
     __slots__ = ("_batch", "_begin", "_error", "_owner", "_service", "_size")
 
-    def __init__(self, service: AppendService, batch: Batch, begin: int, size: int, owner: int) -> None:
+    def __init__(self, service: AppendService, batch: AppendBatch, begin: int, size: int, owner: int) -> None:
         self._service = service
         self._batch = batch
         self._begin = begin

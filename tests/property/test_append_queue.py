@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.client.append import AppendOptions, AppendResult
-from gazette_spark.client.append_batches import Batch, Limits, Place
+from gazette_spark.client.append_batches import AppendBatch, Limits, Place
 from gazette_spark.client.append_queue import AppendQueue, Await, Outcome, Send
 from gazette_spark.client.futures import AsyncOperation, OpFuture, OpFutures, failure_of, unfinished
 from gazette_spark.errors import (
@@ -35,7 +35,7 @@ class Writer:
     """Who writes, what, and behind what."""
 
     content: bytes
-    batch: Batch
+    batch: AppendBatch
     dependencies: OpFutures
     begin: int
     kept: bool = False
@@ -46,7 +46,7 @@ class Journal:
     """What a broker has of a journal: the batches in the order of their commits, with their bytes."""
 
     writers: list[Writer] = field(default_factory=list)
-    commits: list[tuple[Batch, bytes]] = field(default_factory=list)
+    commits: list[tuple[AppendBatch, bytes]] = field(default_factory=list)
 
 
 def open_file() -> BinaryIO:
@@ -62,9 +62,9 @@ class World:
         self.now = 1000.0
         self.journals = {name: Journal() for name in JOURNALS}
         self.open: list[Writer] = []
-        self.sending: dict[Batch, bytes] = {}
+        self.sending: dict[AppendBatch, bytes] = {}
         self.outside: list[AsyncOperation[None]] = []
-        self.seen: list[Batch] = []
+        self.seen: list[AppendBatch] = []
         self.serial = 0
 
     def carry_out(self, outcome: Outcome) -> None:
@@ -190,19 +190,19 @@ class World:
         """The clock goes on."""
         self.now += (0.05, 0.1, 1.0, 20.0)[number % 4]
 
-    def kept(self, batch: Batch) -> list[Writer]:
+    def kept(self, batch: AppendBatch) -> list[Writer]:
         """Return the writers of a batch that have left their bytes in it."""
         writers = self.journals[batch.lane.journal].writers
         return [each for each in writers if each.batch is batch and each.kept]
 
-    def sent(self, batch: Batch, *, commits: bool) -> None:
+    def sent(self, batch: AppendBatch, *, commits: bool) -> None:
         """The broker has all bytes of a try: those that were there when it began, and are still."""
         content = self.sending.pop(batch)
         assert b"".join(batch.spool) == content
         if commits:
             self.journals[batch.lane.journal].commits.append((batch, content))
 
-    def dependency_done(self, batch: Batch, dependency: OpFuture) -> None:
+    def dependency_done(self, batch: AppendBatch, dependency: OpFuture) -> None:
         """Tell the queue of a dependency."""
         self.carry_out(self.queue.dependency_done(batch, failure_of(dependency)))
 

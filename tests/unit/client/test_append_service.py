@@ -534,6 +534,19 @@ def test_closing_can_cancel(client: Client, stub: StubBroker) -> None:
     assert service.pending_bytes == 0
 
 
+def test_a_broken_service_lets_nobody_wait(service: AppendService, journals: Journals) -> None:
+    """A mistake in its own thread ends all appends with that error, and it takes no more."""
+    journals.held(service)
+    service.append(JOURNAL, b"behind")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(service._queue, "sent", lambda *_: 1 / 0)
+        journals.gate.set()
+        for operation in service.pending_except(""):
+            assert isinstance(operation.exception(SOON), ZeroDivisionError)
+    with pytest.raises(ClosedError):
+        service.append(OTHER, b"x")
+
+
 def test_a_service_stays_in_its_process(service: AppendService) -> None:
     """It cannot be pickled, and a forked child is refused."""
     with pytest.raises(TypeError, match="one in each process"):
