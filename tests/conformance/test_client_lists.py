@@ -9,7 +9,7 @@ from gazette_spark.client.watch import LiveList
 from gazette_spark.errors import BrokerError, EtcdTransactionFailedError, PartialApplyError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.testing.brokers import BrokerHandle
-from gazette_spark.testing.tcp_proxy import TcpProxy
+from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
 from tests.conformance.wire import delete, spec, upsert
 
 WAIT_S = 20.0
@@ -119,3 +119,38 @@ def test_a_change_of_one_journal_twice(client: Client, fresh_prefix: str) -> Non
     name = f"{fresh_prefix}one"
     with pytest.raises(BrokerError, match="duplicate key given in txn request"):
         client.apply([upsert(spec(name)), pb.ApplyRequest.Change(expect_mod_revision=-1, delete=name)])
+
+
+def test_a_watch_goes_on_at_another_broker(broker: BrokerHandle, fresh_prefix: str) -> None:
+    """Of several addresses, one that can be reached is found, and nothing is missed on the way."""
+    names = [f"{fresh_prefix}one", f"{fresh_prefix}two"]
+    with (
+        TcpProxy(broker.endpoint) as first,
+        TcpProxy(broker.endpoint) as second,
+        Client(broker.endpoint, timeout_s=30) as direct,
+        Client(f"{first.endpoint},{second.endpoint}", timeout_s=30) as client,
+        WatchedList(client, f"prefix={fresh_prefix}") as watched,
+    ):
+        for at, (name, proxy) in enumerate(zip(names, (first, second), strict=True)):
+            proxy.down()
+            direct.apply([upsert(spec(name))])
+            wait_until_listed(watched, *names[: at + 1])
+            proxy.up()
+
+
+def test_a_watch_leaves_a_connection_that_hangs(broker: BrokerHandle, fresh_prefix: str) -> None:
+    """One that stops within a listing, and does not end, costs no more than the time a stream is given."""
+    names = [f"{fresh_prefix}many-{index}" for index in range(25)]
+
+    def plan(number: int) -> tuple[Toxics, Toxics] | None:
+        return (Toxics(limit_bytes=2000, at_limit="silence"), CLEAN) if number == 0 else None
+
+    with (
+        TcpProxy(broker.endpoint, plan) as proxy,
+        Client(broker.endpoint, timeout_s=30) as direct,
+        Client(proxy.endpoint, timeout_s=30, idle_timeout_s=2) as client,
+        WatchedList(client, f"prefix={fresh_prefix}", renew_s=2) as watched,
+    ):
+        direct.apply([upsert(spec(name)) for name in names])
+        wait_until_listed(watched, *names)
+        direct.apply([delete(name, -1) for name in names])
