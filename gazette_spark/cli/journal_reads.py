@@ -1,17 +1,15 @@
-"""``gazette-spark journals read`` and ``fragments``: what journals hold, and in which files."""
+"""``gazette-spark journals read``: the bytes of journals, one after the other or all as they come."""
 
 from __future__ import annotations
 
 import base64
 import json
 import os
-import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
@@ -19,15 +17,13 @@ from gazette_spark.cli.journal_options import (
     Connect,
     chosen_journals,
     chosen_selector,
+    interrupted_by_signals,
     is_fully_suspended,
     journal_argument,
 )
-from gazette_spark.cli.output import Printer, output_option
-from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.durations import parse_duration
 
 if TYPE_CHECKING:
-    from gazette_spark.client import Chunk, Client, ListedFragment, RetryReader
+    from gazette_spark.client import Chunk, Client, RetryReader
 
 
 class Sink:
@@ -210,24 +206,6 @@ def follow(client: Client, selector: str, pumps: Pumps) -> None:
         raise pumps.failure
 
 
-@contextmanager
-def interrupted_by_signals() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does."""
-
-    def end(_signal: int, _frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def load_offsets(path: Path) -> dict[str, int]:
     """Return the offsets of a file."""
     try:
@@ -249,86 +227,3 @@ def save_offsets(offsets: dict[str, int], path: Path) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-
-
-@click.command()
-@journal_argument
-@click.option("--from", "begin", type=int, default=0, metavar="UNIX", help="Stored at or after this time.")
-@click.option("--to", "end", type=int, default=0, metavar="UNIX", help="Stored by this time.")
-@click.option(
-    "--url-ttl", default="0s", metavar="DURATION", help="Ask for signed URLs, valid so long: 1m, 2h."
-)
-@output_option("table", "json", "jsonl", "proto")
-@click.pass_obj
-def fragments(
-    connect: Connect,
-    *,
-    journal: str | None,
-    selector: str,
-    begin: int,
-    end: int,
-    url_ttl: str,
-    printer: Printer,
-) -> None:
-    """List the fragments of JOURNAL, or of all that --selector matches.
-
-    Stored ones, and what brokers still hold unless --to is given. As json: a line each, as gazctl prints it.
-    """
-    ttl_s = parse_duration(url_ttl, "--url-ttl").ToNanoseconds() / 1e9
-    with connect() as client:
-        chosen_selector(journal, selector)
-        found = {
-            spec.name: client.list_fragments(
-                spec.name, begin_mod_time=begin, end_mod_time=end, signature_ttl_s=ttl_s or None
-            )
-            for spec in chosen_journals(client, journal, selector)
-            if not is_fully_suspended(spec)
-        }
-    match printer.format:
-        case "proto":
-            for each in found.values():
-                printer.message(fragments_message(each))
-        case "json":
-            for one in (one for each in found.values() for one in each):
-                click.echo(json.dumps(go_json(one), ensure_ascii=False))
-        case _:
-            columns = ["journal", "begin", "end", "bytes", "codec", "mod_time", "store", "sha1"]
-            rows = [fragment_row(one) for each in found.values() for one in each]
-            printer.rows(rows, columns + ["url"] * (ttl_s != 0))
-
-
-def fragments_message(listed: list[ListedFragment]) -> pb.FragmentsResponse:
-    """Return fragments as brokers send them."""
-    response = pb.FragmentsResponse()
-    for each in listed:
-        response.fragments.add(spec=each.fragment.to_pb(), signed_url=each.signed_url)
-    return response
-
-
-def go_json(listed: ListedFragment) -> dict[str, object]:
-    """Return a fragment as Go's encoder shows it: numbers for enums, and no zeros."""
-    spec = listed.fragment.to_pb()
-    fields: dict[str, object] = {
-        field.name: {part.name: number for part, number in spec.sum.ListFields()}
-        if field.name == "sum"
-        else value
-        for field, value in spec.ListFields()
-    }
-    fields.setdefault("sum", {})
-    return {"spec": fields, **({"signed_url": listed.signed_url} if listed.signed_url else {})}
-
-
-def fragment_row(listed: ListedFragment) -> dict[str, object]:
-    """Return one line of the list."""
-    fragment = listed.fragment
-    return {
-        "journal": fragment.journal,
-        "begin": fragment.begin,
-        "end": fragment.end,
-        "bytes": fragment.end - fragment.begin,
-        "codec": pb.CompressionCodec.Name(fragment.codec),
-        "mod_time": fragment.mod_time,
-        "store": fragment.backing_store or "(broker)",
-        "sha1": fragment.sum.hex(),
-        "url": listed.signed_url,
-    }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from gazette_spark.cli.edit import edit_until_applied
-from gazette_spark.cli.journal_options import Connect, selector_option
+from gazette_spark.cli.journal_options import Connect, interrupted_by_signals, selector_option
 from gazette_spark.cli.output import Printer, Row, output_option
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journal_yaml import changes_of_journals
@@ -81,14 +82,11 @@ def show_updates(
     from gazette_spark.client import WatchedList
 
     separator = {"table": "", "yaml": "---"}.get(printer.format)
-    with WatchedList(client, selector) as watched:
-        try:
-            for at, listing in enumerate(watched.updates()):
-                if at and separator is not None:
-                    click.echo(separator)
-                show_listing(client, listing, printer, columns, labels)
-        except KeyboardInterrupt:
-            return
+    with interrupted_by_signals(), suppress(KeyboardInterrupt), WatchedList(client, selector) as watched:
+        for at, listing in enumerate(watched.updates()):
+            if at and separator is not None:
+                click.echo(separator)
+            show_listing(client, listing, printer, columns, labels)
 
 
 def show_listing(

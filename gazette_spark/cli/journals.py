@@ -8,8 +8,9 @@ from __future__ import annotations
 import click
 
 from gazette_spark.cli.journal_appends import append
+from gazette_spark.cli.journal_fragments import fragments
 from gazette_spark.cli.journal_options import make_connect
-from gazette_spark.cli.journal_reads import fragments, read
+from gazette_spark.cli.journal_reads import read
 from gazette_spark.cli.journal_specs import apply_specs, edit, list_journals
 from gazette_spark.cli.journal_upkeep import prune, reset_head, store_health, suspend
 

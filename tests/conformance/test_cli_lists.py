@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -147,7 +148,8 @@ def test_a_suspended_primary_is_marked(run: Command, wire: Wire, journal: str) -
     assert "<S>" in run.done("list", "-l", f"name={journal}", "--primary")
 
 
-def test_watch(run: Command, wire: Wire, journal: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_watch(run: Command, wire: Wire, journal: str, number: int) -> None:
     """Each change is another line; the interrupted command has succeeded."""
     with run.running("list", "-l", f"name={journal}", "--watch", "-o", "jsonl") as process:
         assert process.stdout is not None
@@ -155,7 +157,7 @@ def test_watch(run: Command, wire: Wire, journal: str) -> None:
         wire.apply(upsert(spec(journal, length=1 << 20), -1))
         assert json.loads(process.stdout.readline())["fragment_length"] == 1 << 20
         wire.apply(delete(journal, -1))
-        code, out, err = end_by_signal(process)
+        code, out, err = end_by_signal(process, number)
         assert (code, out, err) == (0, "", "")
 
 

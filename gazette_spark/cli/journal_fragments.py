@@ -1,0 +1,105 @@
+"""``gazette-spark journals fragments``: the files that journals consist of."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from gazette_spark.cli.journal_options import (
+    Connect,
+    chosen_journals,
+    chosen_selector,
+    is_fully_suspended,
+    journal_argument,
+)
+from gazette_spark.cli.output import Printer, output_option
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.durations import parse_duration
+
+if TYPE_CHECKING:
+    from gazette_spark.client import ListedFragment
+
+
+@click.command()
+@journal_argument
+@click.option("--from", "begin", type=int, default=0, metavar="UNIX", help="Stored at or after this time.")
+@click.option("--to", "end", type=int, default=0, metavar="UNIX", help="Stored by this time.")
+@click.option(
+    "--url-ttl", default="0s", metavar="DURATION", help="Ask for signed URLs, valid so long: 1m, 2h."
+)
+@output_option("table", "json", "jsonl", "proto")
+@click.pass_obj
+def fragments(
+    connect: Connect,
+    *,
+    journal: str | None,
+    selector: str,
+    begin: int,
+    end: int,
+    url_ttl: str,
+    printer: Printer,
+) -> None:
+    """List the fragments of JOURNAL, or of all that --selector matches.
+
+    Stored ones, and what brokers still hold unless --to is given. As json: a line each, as gazctl prints it.
+    """
+    ttl_s = parse_duration(url_ttl, "--url-ttl").ToNanoseconds() / 1e9
+    with connect() as client:
+        chosen_selector(journal, selector)
+        found = {
+            spec.name: client.list_fragments(
+                spec.name, begin_mod_time=begin, end_mod_time=end, signature_ttl_s=ttl_s or None
+            )
+            for spec in chosen_journals(client, journal, selector)
+            if not is_fully_suspended(spec)
+        }
+    match printer.format:
+        case "proto":
+            for each in found.values():
+                printer.message(fragments_message(each))
+        case "json":
+            for one in (one for each in found.values() for one in each):
+                click.echo(json.dumps(go_json(one), ensure_ascii=False))
+        case _:
+            columns = ["journal", "begin", "end", "bytes", "codec", "mod_time", "store", "sha1"]
+            rows = [fragment_row(one) for each in found.values() for one in each]
+            printer.rows(rows, columns + ["url"] * (ttl_s != 0))
+
+
+def fragments_message(listed: list[ListedFragment]) -> pb.FragmentsResponse:
+    """Return fragments as brokers send them."""
+    response = pb.FragmentsResponse()
+    for each in listed:
+        response.fragments.add(spec=each.fragment.to_pb(), signed_url=each.signed_url)
+    return response
+
+
+def go_json(listed: ListedFragment) -> dict[str, object]:
+    """Return a fragment as Go's encoder shows it: numbers for enums, and no zeros."""
+    spec = listed.fragment.to_pb()
+    fields: dict[str, object] = {
+        field.name: {part.name: number for part, number in spec.sum.ListFields()}
+        if field.name == "sum"
+        else value
+        for field, value in spec.ListFields()
+    }
+    fields.setdefault("sum", {})
+    return {"spec": fields, **({"signed_url": listed.signed_url} if listed.signed_url else {})}
+
+
+def fragment_row(listed: ListedFragment) -> dict[str, object]:
+    """Return one line of the list."""
+    fragment = listed.fragment
+    return {
+        "journal": fragment.journal,
+        "begin": fragment.begin,
+        "end": fragment.end,
+        "bytes": fragment.end - fragment.begin,
+        "codec": pb.CompressionCodec.Name(fragment.codec),
+        "mod_time": fragment.mod_time,
+        "store": fragment.backing_store or "(broker)",
+        "sha1": fragment.sum.hex(),
+        "url": listed.signed_url,
+    }
