@@ -192,7 +192,7 @@ class EmbeddedBroker:
             membership,
         )
         self._lock = threading.Lock()
-        self._running: _Running | None = None
+        self._running: Running | None = None
 
     def __repr__(self) -> str:
         state = self.endpoint if self._running is not None else "stopped"
@@ -233,6 +233,24 @@ class EmbeddedBroker:
         if running is not None:
             running.stop()
 
+    def kill(self) -> None:
+        """End every call, commit nothing more, lose all spools: for a broker of a cluster."""
+        with self._lock:
+            running, self._running = self._running, None
+        if running is not None:
+            running.kill()
+
+    @property
+    def parts(self) -> Running:
+        """What the running broker is made of.
+
+        Raises:
+            RuntimeError: it is not running.
+        """
+        if self._running is None:
+            raise RuntimeError("the broker is not running")
+        return self._running
+
     def flush(self, timeout_s: float = 60.0) -> None:
         """Close every spool and wait until the stores hold them.
 
@@ -240,19 +258,16 @@ class EmbeddedBroker:
             TimeoutError: uploads did not end in time.
             OSError: a store refused. The bytes are kept, and uploads tried again.
         """
-        running = self._running
-        if running is None:
-            raise RuntimeError("the broker is not running")
-        running.flush(timeout_s)
+        self.parts.flush(timeout_s)
 
     def _run(self) -> None:
         with self._lock:
             if self._running is None:
-                self._running = _Running(self, self._options)
+                self._running = Running(self, self._options)
 
 
-class _Running:
-    """Everything a running broker owns."""
+class Running:
+    """Everything a running broker owns. For the modules beside this one."""
 
     def __init__(self, broker: EmbeddedBroker, options: _Options) -> None:
         membership = options.membership
@@ -335,8 +350,10 @@ class _Running:
             self.persister.upload(journal)  # Another replica's turn comes with its next pulse.
 
     def flush(self, timeout_s: float) -> None:
+        """Close the spools this broker is the primary of, and wait until the stores hold them."""
         for journal in self.registry.journals():
-            if self.registry.is_primary(journal.name):
+            head = journal.head()
+            if head.spool_end > head.spool_begin and self.registry.is_primary(journal.name):
                 self.roll(journal)
             if journal.first_store is not None and journal.sealed():
                 self.persister.upload(journal)
@@ -346,14 +363,27 @@ class _Running:
             if problem := self.persister.problem(journal):
                 raise OSError(f"journal {journal.name} is not stored: {problem}")
 
-    def roll(self, journal: LiveJournal) -> None:
-        """Close the journal's spool at every replica, if it holds anything, and have them agree if not."""
+    def agree(self, journal: LiveJournal, *, roll: bool = False) -> None:
+        """Have all replicas of a journal agree, if this broker is the primary.
+
+        Raises:
+            ReplicationError: a replica is lost.
+        """
         with journal.turnstile.turn(lambda: not journal.closed) as granted:
-            if not granted or not self.replicator.prepare(journal, self.replicator.slots(journal)):
+            is_mine = granted and self.registry.is_primary(journal.name)
+            if not is_mine or not self.replicator.prepare(journal, self.replicator.slots(journal)):
                 return
             head = journal.head()
-            if head.spool_end > head.spool_begin:
+            if roll and head.spool_end > head.spool_begin:
                 journal.roll()
+
+    def roll(self, journal: LiveJournal) -> None:
+        """Close the journal's spool at every replica, if it holds anything.
+
+        Raises:
+            ReplicationError: a replica is lost.
+        """
+        self.agree(journal, roll=True)
 
     def kill(self) -> None:
         """End everything at once, as far as a thread can: nothing more is answered or committed."""

@@ -168,9 +168,7 @@ class Keyspace:
 
     def note_synced(self, name: str, slots: Slots) -> None:
         """Hear from a primary that a journal's members agree."""
-        with self.changed:
-            self._synced[name] = slots
-            self.changed.notify_all()
+        self._synced[name] = slots
 
     def is_synced(self, name: str) -> bool:
         """Whether the members a journal has now agreed once."""

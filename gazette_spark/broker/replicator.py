@@ -51,6 +51,8 @@ class Replicator:
         others = [member for member in slots if member not in (None, self._registry.member)]
         if not others:
             self._close(journal)
+            if not self._registry.is_alone:
+                self._registry.keyspace.note_synced(journal.name, slots)
             return self._is_current(journal, slots)
         route = make_route(slots)
         pipeline = journal.pipeline

@@ -1,4 +1,8 @@
-"""A bare connection to the broker under test."""
+"""The brokers under test, and a bare connection to one.
+
+A test that takes ``broker`` runs on the embedded broker, on one broker of an embedded cluster, and on
+the real one: same assertions.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,28 @@ import pytest
 from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.command import SPECS, Command
 from tests.conformance.wire import Wire, spec
+
+BROKERS = ["embedded", "cluster", pytest.param("deployed", marks=pytest.mark.deployed_broker)]
+
+
+@pytest.fixture(scope="session")
+def cluster_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerHandle]:
+    """The first of three embedded brokers, each of which replicates every journal, whatever its spec says.
+
+    So it is primary of a third of the journals, proxies appends to the others, and serves reads of all.
+    """
+    from gazette_spark.broker import EmbeddedCluster
+
+    root = tmp_path_factory.mktemp("cluster")
+    with EmbeddedCluster(root, brokers=3, replication=3) as cluster:
+        yield BrokerHandle(cluster.endpoints[0], root)
+
+
+@pytest.fixture(params=BROKERS)
+def broker(request: pytest.FixtureRequest) -> BrokerHandle:
+    """A broker to test against: each test runs on all three kinds."""
+    handle: BrokerHandle = request.getfixturevalue(f"{request.param}_broker")
+    return handle
 
 
 @pytest.fixture

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from gazette_spark.client import Client
-from gazette_spark.errors import BrokerError, CorruptFragmentError, OffsetNotYetAvailableError
+from gazette_spark.errors import (
+    BrokerError,
+    CorruptFragmentError,
+    OffsetJumpError,
+    OffsetNotYetAvailableError,
+)
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec
@@ -127,7 +132,7 @@ def test_a_missing_file_is_an_error(broker: BrokerHandle, plain: Stored) -> None
     plain.path.unlink()
     with (
         Client(broker.endpoint, timeout_s=3, fragment_root=str(broker.file_root)) as client,
-        pytest.raises((BrokerError, OffsetNotYetAvailableError), match=plain.journal),
+        pytest.raises((BrokerError, OffsetNotYetAvailableError, OffsetJumpError), match=plain.journal),
     ):
         client.read(plain.journal, end_offset=len(CONTENT)).read()
 

@@ -131,9 +131,9 @@ def test_labels_of_a_zone(broker: BrokerHandle, journal: str) -> None:
     """A route names the broker as zone and suffix, once the journal is assigned."""
     text = broker.gazctl("journals", "list", "-l", f"name={journal}", "-o", "proto")
     route = text_format_route(text)
-    assert route.primary == 0
-    assert len(route.members) == len(route.endpoints) == 1
-    assert route.endpoints[0] == broker.endpoint
+    assert route.primary >= 0
+    assert len(route.members) == len(route.endpoints)
+    assert broker.endpoint in route.endpoints
 
 
 def text_format_route(text: str) -> pb.Route:

@@ -132,7 +132,7 @@ class Wire:
         wait_for(lambda: self._has_primary(name), f"primary of {name}")
 
     def _has_primary(self, name: str) -> bool:
-        return [each.route.primary for each in self.list(selector(labels(("name", name))))] == [0]
+        return [each.route.primary >= 0 for each in self.list(selector(labels(("name", name))))] == [True]
 
     def list(self, chosen: pb.LabelSelector) -> list[pb.ListResponse.Journal]:
         """List journals: the messages of one snapshot, joined."""
