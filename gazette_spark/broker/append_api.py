@@ -209,6 +209,7 @@ class _AppendTurn:
             if message is NoMessage.NOT_YET:
                 if rate.underflow:
                     raise _aborted(append_fsm.UNDERFLOW)
+                txn.flush()
                 continue
             if message is NoMessage.BROKEN:
                 raise _aborted(append_fsm.UNEXPECTED_EOF)

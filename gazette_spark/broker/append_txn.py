@@ -12,6 +12,9 @@ from gazette_spark.protocol import protocol_pb2 as pb
 if TYPE_CHECKING:
     from gazette_spark.broker.journal import LiveJournal
 
+HOLD_BYTES = 1 << 18
+"""Content that is gathered and staged at once: clients send it in pieces of 32 KiB, and each write costs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Committed:
@@ -36,6 +39,8 @@ class AppendTxn:
         self._journal = journal
         self._pipeline = journal.pipeline
         self._sum = hashlib.sha1(usedforsecurity=False)
+        self._held: list[bytes] = []
+        self._held_bytes = 0
 
     def __repr__(self) -> str:
         return f"AppendTxn(begin={self.begin}, size={self.size})"
@@ -52,9 +57,19 @@ class AppendTxn:
             ReplicationError: a replica is lost; roll back.
             OSError: the disk refused; roll back.
         """
-        (self._pipeline.write if self._pipeline is not None else self._journal.stage)(content)
-        self._sum.update(content)
+        if self._held_bytes + len(content) > HOLD_BYTES:
+            self.flush()
+        self._held.append(content)
+        self._held_bytes += len(content)
         self.size += len(content)
+
+    def flush(self) -> None:
+        """Stage what is gathered."""
+        held = self._held[0] if len(self._held) == 1 else b"".join(self._held)
+        self._held, self._held_bytes = [], 0
+        if held:
+            (self._pipeline.write if self._pipeline is not None else self._journal.stage)(held)
+            self._sum.update(held)
 
     def commit_append(self, registers: pb.LabelSet) -> Committed:
         """Make the content durable, then readable, at every replica. Without content nothing changes.
@@ -63,6 +78,7 @@ class AppendTxn:
             ReplicationError: a replica is lost, and may have committed or not; roll back.
             OSError: the disk refused; roll back.
         """
+        self.flush()
         after = self._registers
         if self.size:
             after = registers_of(registers)
