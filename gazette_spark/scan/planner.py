@@ -136,6 +136,7 @@ class Planner:
         fragments = self._each(
             lambda journal: [each.fragment for each in self._client.list_fragments(journal)], large
         )
+        self._learn(each.journal for each in ranges)
         framings = self._each(self._framing, [each.journal for each in ranges])
         return split(ranges, fragments, framings=framings, min_partitions=at_least, max_bytes=at_most)
 
@@ -147,6 +148,13 @@ class Planner:
 
     def _framing(self, journal: str) -> Framing:
         return framing_of(self._spec(journal), self._options)
+
+    def _learn(self, journals: Iterable[str]) -> None:
+        """List journals that were never listed, in one request: a batch that is run again begins so."""
+        unknown = [journal for journal in journals if journal not in self._specs]
+        if len(unknown) > 1:
+            selector = pb.LabelSelector(include=label_set({"name": unknown}))
+            self._specs |= {entry.spec.name: entry.spec for entry in self._client.list_journals(selector)}
 
     def _spec(self, journal: str) -> pb.JournalSpec:
         """Return a journal's spec, from the last list if it was in that."""

@@ -278,6 +278,17 @@ def test_a_piece_carries_its_journals_framing(content_type: str, given: dict[str
     assert [piece.framing for piece in planner.pieces(at(a=0), at(a=30))] == [framing]
 
 
+def test_a_batch_that_is_run_again_asks_once_for_all_journals() -> None:
+    """A planner that has just been made knows no journal's framing."""
+    journals = {f"log/{name}": FakeJournal(lines(3), content_type="text/csv") for name in "abc"}
+    planner, client = planner_of(journals)
+    asked: list[str] = []
+    client.get_journal = asked.append  # type: ignore[method-assign, assignment]
+    pieces = planner.pieces(at(a=0, b=0, c=0), at(a=30, b=30, c=30))
+    assert [piece.framing for piece in pieces] == ["csv"] * 3
+    assert asked == []
+
+
 def test_frames_are_cut_at_fragments_and_ended_at_whole_ones() -> None:
     """A frame that is half written stays for a later batch, and pieces begin where fragments do."""
     whole = frame(b"x" * 12) * 3
