@@ -137,38 +137,39 @@ def _message_names(file: descriptor_pb2.FileDescriptorProto) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Member:
-    """One field of a message, and the column it goes to."""
+class _Members:
+    """The fields of a message that columns take."""
 
-    name: str
-    convert: Convert
-    absent: object
-    """What a field that is not set is."""
+    where: str
+    """Full name of the message's type."""
+    converts: dict[int, tuple[str, Convert]]
+    """By the field's number, the column's name and what fills it."""
+    absent: dict[str, object]
+    """By the column's name, what a field is that is not set."""
 
 
-def _read(message: Message, members: Mapping[str, _Member], problems: list[str]) -> dict[str, object]:
-    found = {field.name: value for field, value in message.ListFields()}
-    values: dict[str, object] = {}
-    for name, member in members.items():
-        if name not in found:
-            values[name] = member.absent
+def _read(message: Message, members: _Members, problems: list[str]) -> dict[str, object]:
+    values = members.absent.copy()
+    for field, value in message.ListFields():
+        member = members.converts.get(field.number)
+        if member is None:
             continue
+        name, convert = member
         try:
-            values[name] = member.convert(found[name])
+            values[name] = convert(value)
         except ValueError as error:
-            problems.append(f"field {member.name} {error}")
+            problems.append(f"field {members.where}.{name} {error}")
+            values[name] = None
     return values
 
 
-def _members(
-    fields: Mapping[str, FieldDescriptor], columns: list[pa.Field], where: str
-) -> dict[str, _Member]:
+def _members(fields: Mapping[str, FieldDescriptor], columns: list[pa.Field], where: str) -> _Members:
     """Match columns with a message's fields.
 
     Raises:
         OptionError: a column has no field, or not one of its type.
     """
-    members = {}
+    members = _Members(where, {}, {})
     for column in columns:
         field = fields.get(column.name)
         if field is None:
@@ -178,7 +179,8 @@ def _members(
         if convert is None:
             got = f"column {column.name} {column.type} for a {_type_name(field)} of message {where}"
             raise OptionError("schema", got, "the type that from_protobuf gives it")
-        members[column.name] = _Member(f"{where}.{column.name}", convert, _absent(field))
+        members.converts[field.number] = (column.name, convert)
+        members.absent[column.name] = _absent(field)
     return members
 
 
