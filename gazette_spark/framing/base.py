@@ -95,6 +95,13 @@ def int64_array(values: Positions) -> pa.Int64Array:
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)], null_count=0)
 
 
+def text_scalar(text: str) -> pa.StringScalar:
+    """Return a text for Arrow's functions, which would import pandas for a Python one."""
+    data = text.encode()
+    bounds = np.array([0, len(data)], np.int32)
+    return pa.StringArray.from_buffers(1, pa.py_buffer(bounds), pa.py_buffer(data), None, null_count=0)[0]
+
+
 def gathered(block: Block) -> pa.BinaryArray:
     """Return the records of a block as one binary array, whatever lies between them.
 

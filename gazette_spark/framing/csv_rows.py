@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
 from gazette_spark.errors import OptionError, RecordError
-from gazette_spark.framing.base import Block
+from gazette_spark.framing.base import Block, text_scalar
 from gazette_spark.framing.json_values import converter
 from gazette_spark.framing.rows import Columns, Refusal, Row, RowFormat, RowParser
 
@@ -119,7 +119,7 @@ class FastReader:
 
     def __init__(self, fields: Sequence[pa.Field], *, header: bool) -> None:
         self._fields = tuple(fields)
-        self._header = fields[0].name if header else None
+        self._header = text_scalar(fields[0].name) if header else None
         names = [field.name for field in fields]
         self._convert = pcsv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()),
@@ -226,8 +226,8 @@ def _at_once(texts: pa.StringArray, kind: pa.DataType, *, hexes: bool) -> pa.Arr
 
 def _booleans(texts: pa.StringArray) -> pa.BooleanArray | None:
     lower = pc.utf8_lower(texts)
-    true = pc.equal(lower, "true")
-    return None if _any(pc.invert(pc.or_(true, pc.equal(lower, "false")))) else true
+    true = pc.equal(lower, text_scalar("true"))
+    return None if _any(pc.invert(pc.or_(true, pc.equal(lower, text_scalar("false"))))) else true
 
 
 def _one(text: pa.StringArray, kind: pa.DataType) -> pa.Array | None:

@@ -51,6 +51,8 @@ def test_raw_batches_have_sparks_schema() -> None:
 COLD = """
 import sys
 import pyarrow as pa
+from gazette_spark.framing.csv import CSV
+from gazette_spark.framing.csv_rows import CsvFormat, CsvParser
 from gazette_spark.framing.json import JsonFormat, JsonParser
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.records import PieceScan, raw_record_batches
@@ -59,6 +61,12 @@ names = pa.schema([("a", pa.int64()), ("_journal", pa.string()), ("_offset", pa.
 for build in (raw_record_batches, JsonParser(JsonFormat(names)).record_batches):
     scan = PieceScan(FakeJournal(b'{"a":1}\\n'), Piece("a/b", 0, 8, 8, head=True), fail_on_data_loss=True)
     assert [batch.num_rows for batch in build(scan)] == [1]
+names = pa.schema([("a", pa.bool_()), ("b", pa.int64()), ("c", pa.timestamp("us", "UTC"))])
+parser = CsvParser(CsvFormat(names), header=True)
+rows = b"true,7,2024-01-01\\nfalse,1,2024-01-01\\n"
+piece = Piece("a/b", 9, 9 + len(rows), 9 + len(rows), head=True)
+scan = PieceScan(FakeJournal(rows, 9), piece, fail_on_data_loss=True, framing=CSV)
+assert [batch.num_rows for batch in parser.record_batches(scan)] == [2]
 print([name for name in ("pandas", "pyspark", "grpc") if name in sys.modules])
 """
 
