@@ -1,0 +1,80 @@
+"""Journals of every framing are planned and read through a broker, in pieces, without Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from gazette_spark.client import Client
+from gazette_spark.errors import RecordError
+from gazette_spark.framing.fixed import frame
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.options import parse_options
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.scan.framings import framing_named
+from gazette_spark.scan.planner import Planner
+from gazette_spark.scan.ranges import Piece
+from gazette_spark.scan.records import PieceScan, raw_record_batches
+from tests.oracles import framings
+
+FRAGMENT_BYTES = 4096
+RECORDS = {
+    "application/x-ndjson": [b'{"id": %d}\n' % at for at in range(1500)],
+    "text/csv": [b'%d,"a ""b"",\n"\r\n' % at for at in range(1500)],
+    "application/x-protobuf-fixed": [frame(frame(b"%d" % at) * 2) for at in range(800)],
+}
+NAMES = {"application/x-ndjson": "lines", "text/csv": "csv", "application/x-protobuf-fixed": "fixed"}
+
+
+def create(client: Client, journal: str, content_type: str) -> None:
+    """Create a journal of small fragments with this label."""
+    labels = {"content-type": content_type}
+    client.create_journals(journal_spec(journal, labels=labels, length=FRAGMENT_BYTES))
+
+
+def planner_of(client: Client, journal: str, **options: str) -> Planner:
+    """Return a planner of one journal, which cuts it into small pieces."""
+    given = {"brokerAddress": client.endpoint, "path": journal, "maxBytesPerPartition": "6k"} | options
+    return Planner(client, parse_options(given, "batch", environ={}))
+
+
+def rows_of(client: Client, piece: Piece) -> list[tuple[int, bytes]]:
+    """Read a piece."""
+    framing = framing_named(piece.framing, 1 << 20)
+    scan = PieceScan(client, piece, fail_on_data_loss=True, framing=framing)
+    found = raw_record_batches(scan, ("offset", "value"), framing=framing)
+    return [row for batch in found for row in zip(*batch.to_pydict().values(), strict=True)]
+
+
+@pytest.mark.parametrize("content_type", list(RECORDS), ids=list(NAMES.values()))
+def test_every_record_is_read_once(client: Client, journal_name: str, content_type: str) -> None:
+    """In several pieces, which anchored framings get at the fragments' edges; half a record is left out."""
+    records = RECORDS[content_type]
+    create(client, journal_name, content_type)
+    for low in range(0, len(records), 100):
+        client.append(journal_name, b"".join(records[low : low + 100]))
+    client.append(journal_name, records[0][:-1])
+    content = b"".join(records)
+    planner = planner_of(client, journal_name)
+    start, end = planner.batch()
+    assert end == JournalOffsets({journal_name: len(content)})
+    pieces = planner.pieces(start, end)
+    assert len(pieces) > 2
+    assert {piece.framing for piece in pieces} == {NAMES[content_type]}
+    found = [row for piece in pieces for row in rows_of(client, piece)]
+    expected = framings.read(NAMES[content_type], content).records
+    assert found == [(offset, value) for offset, value, _ in expected]
+
+
+def test_appends_that_cut_records_are_found_out(client: Client, journal_name: str) -> None:
+    """A fragment may then begin inside a record: an error in pieces, and exact in one piece."""
+    content = frame(b"x" * 1500) * 20
+    create(client, journal_name, "application/x-protobuf-fixed")
+    for low in range(0, len(content), 1000):
+        client.append(journal_name, content[low : low + 1000])
+    planner = planner_of(client, journal_name)
+    pieces = planner.pieces(*planner.batch())
+    with pytest.raises(RecordError, match="each append has to hold whole records"):
+        [rows_of(client, piece) for piece in pieces]
+    planner = planner_of(client, journal_name, maxBytesPerPartition="1m")
+    (piece,) = planner.pieces(*planner.batch())
+    assert [value for _, value in rows_of(client, piece)] == [b"x" * 1500] * 20
