@@ -13,14 +13,16 @@ import tempfile
 import threading
 from pathlib import Path
 
+import grpc
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from gazette_spark.broker.embedded import EmbeddedBroker
+from gazette_spark.broker.faults import Faults
 from gazette_spark.client import Client
 from gazette_spark.client.retry_reader import RetryReader
-from gazette_spark.errors import ClosedError, UnavailableError
+from gazette_spark.errors import ClosedError, NoJournalPrimaryBrokerError, UnavailableError
 from gazette_spark.protocol.journals import journal_spec
 
 CODECS = ["NONE", "GZIP", "ZSTANDARD", "SNAPPY"]
@@ -52,7 +54,8 @@ class BrokerMachine(RuleBasedStateMachine):
         self.root = Path(tempfile.mkdtemp(prefix="broker-machine-"))
         self.committed = bytearray()
         self.readings: list[Reading] = []
-        self.broker = EmbeddedBroker(self.root, chunk_bytes=300)
+        self.faults = Faults()
+        self.broker = EmbeddedBroker(self.root, chunk_bytes=300, fsync=False, faults=self.faults)
 
     @initialize(codec=st.sampled_from(CODECS))
     def start(self, codec: str) -> None:
@@ -73,13 +76,25 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(content=st.binary(min_size=1, max_size=900))
     def abort(self, content: bytes) -> None:
         # Tried once only: right after a restart the connection may still be the old one.
-        with contextlib.suppress(UnavailableError), self.client.appender(NAME) as appender:
+        given_up = contextlib.suppress(UnavailableError, NoJournalPrimaryBrokerError)
+        with given_up, self.client.appender(NAME) as appender:
             appender.write(content)
             appender.abort()
 
     @rule()
     def roll_and_store(self) -> None:
         self.broker.flush()
+
+    @rule(after_bytes=st.integers(1, 2000), how=st.sampled_from(["break", "end", "no-primary"]))
+    def order_a_fault(self, after_bytes: int, how: str) -> None:
+        """Break or end the next read in its middle, or let the next append find no primary."""
+        match how:
+            case "break":
+                self.faults.fail(grpc.StatusCode.UNAVAILABLE, rpc="Read", after_bytes=after_bytes)
+            case "end":
+                self.faults.end(after_bytes=after_bytes)
+            case "no-primary":
+                self.faults.answer("NO_JOURNAL_PRIMARY_BROKER", rpc="Append")
 
     @rule()
     def restart(self) -> None:
@@ -103,6 +118,7 @@ class BrokerMachine(RuleBasedStateMachine):
             for reading in self.readings:
                 reading.reader.close()
             if hasattr(self, "client"):
+                self.faults.clear()
                 with self.direct.read(NAME) as reader:
                     assert reader.read() == self.committed
                 self.client.close()
