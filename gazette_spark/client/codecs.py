@@ -31,8 +31,8 @@ except ImportError:
     _decompressobj = zlib.decompressobj
     _GZIP_ERRORS = (zlib.error,)
 
-READ_BYTES = 1 << 18
-"""Compressed bytes asked of the stream at a time."""
+READ_BYTES = 1 << 16
+"""Compressed bytes asked of the stream at a time; what a call leaves of them is copied."""
 
 PIECE_BYTES = 1 << 18
 """Uncompressed bytes in a piece, at most, but for SNAPPY and NONE: fits a core's cache."""

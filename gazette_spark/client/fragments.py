@@ -29,13 +29,14 @@ from gazette_spark.errors import (
     OffsetError,
     SeekRequiresNewReaderError,
 )
+from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 
 HELD_BYTES = 4 << 20
-"""Fragments up to this size are handed out once all of them is known to be right."""
+"""Fragments up to this size are handed out once they are known to be right."""
 
 HASH_ASIDE_BYTES = 4 << 20
-"""Fragments from this size on are summed in a thread of their own, while the next piece is decoded."""
+"""Compressed fragments from this size on are summed in a thread of their own, beside the decoding."""
 
 HASH_PIECES = 8
 """Pieces that may wait to be summed."""
@@ -184,7 +185,9 @@ def _verified(
     stop = min(end_offset or fragment.end, fragment.end)
     whole = position == fragment.begin and stop == fragment.end
     try:
-        with _summing(fragment.length if whole else 0) as digest:
+        # Beside mere reading, handing pieces to another thread would cost more than it saves.
+        aside = whole and fragment.codec != pb.NONE and fragment.length >= HASH_ASIDE_BYTES
+        with _summing(aside=aside) as digest:
             for piece in pieces:
                 behind = position + len(piece)
                 if behind > fragment.end:
@@ -256,16 +259,16 @@ class _DigestAside:
 
 
 @contextmanager
-def _summing(length: int) -> Iterator[_Digest]:
-    """Give a SHA-1 of pieces of ``length`` bytes in all."""
-    if length < HASH_ASIDE_BYTES:
+def _summing(*, aside: bool) -> Iterator[_Digest]:
+    """Give a SHA-1, computed here or in a thread of its own."""
+    if not aside:
         yield hashlib.sha1(usedforsecurity=False)
         return
-    aside = _DigestAside()
+    digest = _DigestAside()
     try:
-        yield aside
+        yield digest
     finally:
-        aside.end()
+        digest.end()
 
 
 def _check_sum(found: bytes, fragment: Fragment, source: str) -> None:

@@ -1,0 +1,158 @@
+"""Measure how fast stored fragments are read, beside the codecs' own libraries on the same files.
+
+``python benchmarks/fragment_decode.py --megabytes 256`` prints, per codec, MB of content per second of wall
+time:
+
+* ``library``: the codec's library alone, to nowhere; ``decoder``: ours, and its ratio to that;
+* ``checked``: what the library and then a SHA-1 would come to, the least that checking costs in one thread;
+  ``direct``: the whole direct read, which finds the file, compares length and SHA-1, and makes chunks, and
+  its ratio to that. On a machine with an idle core it is above 1.
+
+Turns are taken one after the other and the best of each counts, so that what else the machine does counts
+little. Every answer is checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import cramjam
+import zstandard
+from isal import igzip
+
+from gazette_spark.client import open_fragment_url
+from gazette_spark.client.codecs import decode_fragment
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+
+GOAL = 0.8
+PIECE_BYTES = 1 << 18
+
+
+def content_of(size: int) -> bytes:
+    """Return JSON lines, as journals hold them; gzip makes a sixth of them."""
+    lines = []
+    left = size
+    number = 0
+    while left > 0:
+        user = hashlib.md5(str(number).encode(), usedforsecurity=False).hexdigest()[:8]
+        line = f'{{"id": {number}, "event": "view", "user": "{user}", "ok": true}}\n'.encode()
+        lines.append(line)
+        left -= len(line)
+        number += 1
+    return b"".join(lines)[:size]
+
+
+def zstd(content: bytes) -> bytes:
+    """Compress as Gazette does: no content size."""
+    compressor = zstandard.ZstdCompressor(write_content_size=False).compressobj()
+    return compressor.compress(content) + compressor.flush()
+
+
+def drain(read: Callable[[int], bytes]) -> int:
+    """Read to the end; return the number of bytes."""
+    size = 0
+    while piece := read(PIECE_BYTES):
+        size += len(piece)
+    return size
+
+
+def library_none(path: Path) -> int:
+    """Read a file."""
+    with path.open("rb", buffering=0) as file:
+        return drain(file.read)
+
+
+def library_gzip(path: Path) -> int:
+    """Read by isal's own file class."""
+    with igzip.open(path, "rb") as file:
+        return drain(file.read)
+
+
+def library_snappy(path: Path) -> int:
+    """Read all, and decode all at once: cramjam has no streaming reader of frames."""
+    return len(cramjam.snappy.decompress(path.read_bytes()))
+
+
+def library_zstandard(path: Path) -> int:
+    """Read by zstandard's own streaming reader."""
+    with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
+        return drain(reader.read)
+
+
+CODECS: dict[str, tuple[int, Callable[[bytes], bytes], Callable[[Path], int]]] = {
+    "NONE": (pb.NONE, bytes, library_none),
+    "GZIP": (pb.GZIP, gzip.compress, library_gzip),
+    "SNAPPY": (pb.SNAPPY, lambda content: bytes(cramjam.snappy.compress(content)), library_snappy),
+    "ZSTANDARD": (pb.ZSTANDARD, zstd, library_zstandard),
+    "GZIP_OFFLOAD_DECOMPRESSION": (pb.GZIP_OFFLOAD_DECOMPRESSION, gzip.compress, library_gzip),
+}
+
+
+def decode(path: Path, codec: int) -> int:
+    """Decode by our decoder alone."""
+    with path.open("rb", buffering=0) as file:
+        return sum(map(len, decode_fragment(file, codec)))
+
+
+def direct(root: Path, fragment: Fragment) -> int:
+    """Read as a client does."""
+    url = f"file:///{fragment.content_path}"
+    with open_fragment_url(fragment, url, fragment_root=str(root)) as reader:
+        return sum(len(chunk.content) for chunk in reader)
+
+
+def best_of(rounds: int, ways: list[Callable[[], int]], size: int) -> list[float]:
+    """Return the best MB per second of each way; all give ``size`` bytes."""
+    best = [0.0] * len(ways)
+    for _ in range(rounds):
+        for index, way in enumerate(ways):
+            started = time.perf_counter()
+            got = way()
+            took = time.perf_counter() - started
+            assert got == size
+            best[index] = max(best[index], size / took / 1e6)
+    return best
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    content = content_of(options.megabytes * 1_000_000)
+    digest = hashlib.sha1(content, usedforsecurity=False).digest()
+    print(f"{options.megabytes} MB of JSON lines, best of {options.rounds} rounds, MB/s of content")
+    print(f"{'codec':<28}{'library':>9}{'decoder':>9}{'ratio':>7}{'checked':>9}{'direct':>9}{'ratio':>7}")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (codec, encode, library) in CODECS.items():
+            fragment = Fragment("bench/journal", 0, len(content), digest, codec, "file:///", 1)
+            path = Path(folder) / fragment.content_path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode(content))
+            url = f"file:///{fragment.content_path}"
+            with open_fragment_url(fragment, url, fragment_root=folder) as reader:
+                assert b"".join(chunk.content for chunk in reader) == content
+            ways = [
+                lambda path=path, library=library: library(path),
+                lambda path=path, codec=codec: decode(path, codec),
+                lambda fragment=fragment: direct(Path(folder), fragment),
+                lambda: (hashlib.sha1(content, usedforsecurity=False), len(content))[1],
+            ]
+            alone, decoder, read, sums = best_of(options.rounds, ways, len(content))
+            checked = 1 / (1 / alone + 1 / sums)
+            missed = "" if decoder >= GOAL * alone else f"  below {GOAL}"
+            numbers = f"{alone:>9.0f}{decoder:>9.0f}{decoder / alone:>7.2f}"
+            print(f"{name:<28}{numbers}{checked:>9.0f}{read:>9.0f}{read / checked:>7.2f}{missed}")
+            path.unlink()
+
+
+if __name__ == "__main__":
+    main()
