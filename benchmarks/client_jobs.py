@@ -78,53 +78,7 @@ def service(endpoint: str, journal: str, size: int, record_size: int) -> dict[st
     }
 
 
-def decode(path: str, name: str, size: int, *, compare: bool) -> dict[str, Any]:
-    """Decode a fragment's file by our reader. All of it has to be read for its SHA-1 to be compared."""
-    from gazette_spark.client import FragmentReader
-    from gazette_spark.protocol.fragments import parse_content_path
-
-    fragment = parse_content_path("parity/decode", name)
-    began = perf_counter()
-    end = size if compare else size - 1
-    with FragmentReader(Path(path).open("rb"), fragment, end_offset=end) as reader:
-        total = sum(len(chunk.content) for chunk in reader)
-    assert total == end
-    return {"bytes": total, "seconds": perf_counter() - began}
-
-
-def decode_library(path: str, name: str, size: int) -> dict[str, Any]:
-    """Decode a fragment's file by nothing but its codec's library, in the way that one is fastest."""
-    import cramjam
-    import zstandard
-    from isal import igzip
-
-    began = perf_counter()
-    with Path(path).open("rb") as file:
-        match Path(name).suffix:
-            case ".zst":
-                stream = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-                total = 0
-                while piece := stream.read(1 << 20):
-                    total += len(piece)
-            case ".sz":
-                total = len(cramjam.snappy.decompress(file.read()))
-            case ".gz":
-                total = len(igzip.decompress(file.read()))
-            case _:
-                total = 0
-                while piece := file.read(1 << 20):
-                    total += len(piece)
-    assert total == size
-    return {"bytes": total, "seconds": perf_counter() - began}
-
-
-JOBS = {
-    "read": read,
-    "append": append,
-    "service": service,
-    "decode": decode,
-    "decode_library": decode_library,
-}
+JOBS = {"read": read, "append": append, "service": service}
 
 
 def main() -> None:

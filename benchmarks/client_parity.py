@@ -14,7 +14,7 @@ the clock has stopped: files by their SHA-1, appends by reading them back.
 - *append*: transactions of 16 MiB that do not compress, into a journal without a store.
 - *AppendService*: records of 200 bytes, an append each.
 - *memory*: the most the reading process ever had.
-- *decode*: a fragment's file by our reader, and by the codec's library alone; no broker.
+- *decode*: a fragment's file, beside the codec's library (``fragment_decode.py``); no broker.
 """
 
 from __future__ import annotations
@@ -33,12 +33,10 @@ from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any
 
+import fragment_decode
 from harness import MEGABYTE, REPORT, machine, parse_size, peak_bytes, running_broker, write_section
 
-from gazette_spark.broker.codecs import encode
 from gazette_spark.client import Client
-from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.testing.gazctl import clean_environment, find_binary
 
@@ -58,9 +56,6 @@ SMALL_BYTES = 40 * MEGABYTE
 """Enough for several fragments and appends; times of it mean nothing."""
 
 JOBS = ("read", "append", "service", "decode")
-
-DECODE_BYTES = 256 * MEGABYTE
-"""A large fragment."""
 
 Job = Callable[[], dict[str, Any]]
 
@@ -310,58 +305,6 @@ class Bench:
             yield found
 
 
-CODECS = (pb.NONE, pb.SNAPPY, pb.ZSTANDARD, pb.GZIP)
-
-
-@dataclass
-class Decoded:
-    """A codec's speed: of our reader, of that with the content's SHA-1 compared, of the library alone."""
-
-    codec: str
-    ours: Best = field(default_factory=Best)
-    compared: Best = field(default_factory=Best)
-    library: Best = field(default_factory=Best)
-
-
-def decodes(folder: Path, size: int, rounds: int) -> Iterator[Decoded]:
-    """Decode a fragment of each codec, by our reader and by the codec's library."""
-    count = -(-size // BLOCK_BYTES)
-    blocks = [make_block(number * BLOCK_BYTES) for number in range(count)]
-    content = b"".join(blocks)
-    digest = hashlib.sha1(content, usedforsecurity=False).digest()
-    for codec in CODECS:
-        name = Fragment("parity/decode", 0, len(content), digest, codec).content_name
-        path = folder / name
-        path.write_bytes(b"".join(encode(blocks, codec)))
-        found = Decoded(pb.CompressionCodec.Name(codec))
-        given = {"path": str(path), "name": name, "size": len(content)}
-        for _ in range(rounds):
-            found.ours.add(python_job("decode", compare=False, **given))
-            found.compared.add(python_job("decode", compare=True, **given))
-            found.library.add(python_job("decode_library", **given))
-        print(
-            f"  {found.codec:12} {found.ours.rate:6.0f} MB/s, library {found.library.rate:6.0f} MB/s",
-            flush=True,
-        )
-        path.unlink()
-        yield found
-
-
-def decode_table(found: Iterable[Decoded]) -> str:
-    """Return the results of decoding as a markdown table."""
-    rows = [
-        "| codec | our reader | and SHA-1 compared | library alone | ratio | goal |",
-        "|---|---|---|---|---|---|",
-    ]
-    for each in found:
-        ratio = each.ours.rate / each.library.rate
-        # Reading a plain file is no decoding: there is no goal but to know.
-        goal = f"0.8 x: {verdict(ratio >= 0.8)}" if each.codec != "NONE" else ""
-        rates = " | ".join(f"{one.rate:.0f} MB/s" for one in (each.ours, each.compared, each.library))
-        rows.append(f"| {each.codec} | {rates} | {ratio:.2f} | {goal} |")
-    return "\n".join(rows)
-
-
 def digest_of(client: Client, journal: str, repeats: int) -> str:
     """Return the digest of a journal's first part, after checking that all ``repeats`` parts are equal."""
     part_bytes, rest = divmod(client.write_head(journal), repeats)
@@ -430,13 +373,21 @@ def run(kind: str, given: argparse.Namespace) -> list[Pair]:
 
 
 def measure_decoding(given: argparse.Namespace) -> None:
-    """Decode fragments of all codecs, and write that section."""
+    """Decode a fragment of each codec, and write that section."""
     where = machine()
     print("decoding", flush=True)
-    size = DECODE_BYTES if given.timed else SMALL_BYTES // 10
-    with tempfile.TemporaryDirectory(prefix="gazette-parity-") as name:
-        text = decode_table(decodes(Path(name), size, given.rounds))
-    text = f"One fragment of {size / MEGABYTE:.0f} MB; {datetime.now(UTC):%Y-%m-%d}.\n{where}.\n\n{text}"
+    size, rounds = (256, 5) if given.timed else (4, 1)
+    rows = [
+        "| codec | library alone | our decoder | ratio | goal | direct read, SHA-1 compared |",
+        "|---|---|---|---|---|---|",
+    ]
+    for each in fragment_decode.measure(size, rounds):
+        goal = f"{fragment_decode.GOAL} x: {verdict(each.ratio >= fragment_decode.GOAL)}"
+        rates = f"{each.library:.0f} MB/s | {each.decoder:.0f} MB/s | {each.ratio:.2f}"
+        rows.append(f"| {each.codec} | {rates} | {goal} | {each.direct:.0f} MB/s |")
+    text = f"{size} MB a fragment, best of {rounds}; {datetime.now(UTC):%Y-%m-%d}.\n{where}.\n\n" + "\n".join(
+        rows
+    )
     if given.timed:
         write_section(given.report, "Fragments beside their codecs' libraries", text)
     else:
