@@ -85,6 +85,16 @@ def test_prune_dry_run(broker: BrokerHandle, aged: str, wire: Wire) -> None:
     assert list((broker.file_root / aged).rglob(name))
 
 
+def test_prune_takes_no_retention_for_all(broker: BrokerHandle, journal: str, wire: Wire) -> None:
+    """Gazctl v0.103.0 would delete every stored fragment of a journal that has no retention."""
+    wire.append(journal, b"old")
+    wire.append(journal, b"new")
+    wire.wait_persisted(journal, 1)
+    done = run_gazctl(broker, "journals", "prune", "-l", f"name={journal}", "--dry-run", "--log.level=info")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("pruning fragment") == 1
+
+
 def test_prune_leaves_file_stores(broker: BrokerHandle, aged: str, wire: Wire) -> None:
     """Gazctl v0.103.0 cannot delete from ``file://`` stores: it has no option for their root, and says so."""
     arguments = ["journals", "prune", "-l", f"name={aged}"]
