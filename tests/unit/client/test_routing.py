@@ -8,7 +8,7 @@ import grpc
 import pytest
 import trustme
 
-from gazette_spark.client import Client, TlsOptions
+from gazette_spark.client import Client, PolledList, TlsOptions, WatchedList
 from gazette_spark.errors import ProtocolError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
@@ -248,6 +248,23 @@ def test_the_first_broker_of_several_is_down(cluster: Cluster) -> None:
         assert either.read(JOURNAL).read() == CONTENT
     with Client(f"{dead},{dead}", connect_timeout_s=0.5) as neither, pytest.raises(UnavailableError):
         neither.list_journals()
+
+
+def test_lists_of_several_brokers(cluster: Cluster) -> None:
+    """Watched or polled, a listing comes from the next broker where one cannot be reached."""
+    cluster.entry.script("List", [pb.ListResponse(header=cluster.header()), pb.ListResponse(), Hang()])
+    dead = f"http://127.0.0.1:{free_ports(1)[0]}"
+    with (
+        Client(f"{dead},{cluster.entry.endpoint}", timeout_s=30) as either,
+        WatchedList(either, "") as watched,
+    ):
+        assert watched.list().revision == 1
+    cluster.entry.script("List", [pb.ListResponse(header=cluster.header())])
+    with (
+        Client(f"{dead},{cluster.entry.endpoint}", timeout_s=30) as either,
+        PolledList(either, "") as polled,
+    ):
+        assert polled.list().revision == 1
 
 
 def test_a_name_that_does_not_resolve() -> None:
