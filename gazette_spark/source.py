@@ -7,8 +7,9 @@ This file translates only. What runs where, and what an instance may hold:
   :class:`~gazette_spark.scan.planner.Planner` for positions and for the pieces of each batch. The
   planner and its client are made at the first such call and live in that process alone.
 - On executors ``read`` runs in other processes, with a reader that was pickled before any of this:
-  it holds the options and the schema, nothing else. What was decided for a batch is in the
-  :class:`PiecePartition` it is given. It opens a client, yields Arrow record batches, and closes it.
+  it holds the options, the schema and what the file ``descriptorFile`` held, nothing else. What was decided
+  for a batch, the journal's framing included, is in the :class:`PiecePartition` it is given. It opens a
+  client, yields Arrow record batches, and closes it.
 
 So a task that runs twice, or again after a crash, reads the same bytes.
 """
