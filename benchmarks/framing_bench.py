@@ -84,8 +84,9 @@ def main() -> None:
         cutter = framing_named(framing, 1 << 24)
         piece = Piece("bench/all", 0, len(content), len(content), head=True, framing=framing)
 
+        memory = Memory(content, 32 << 10)
+
         def run() -> int:
-            memory = Memory(content, 32 << 10)
             scan = PieceScan(memory, piece, fail_on_data_loss=True, framing=cutter)
             return count(build(scan) if build else raw_record_batches(scan, framing=cutter))
 
