@@ -217,7 +217,7 @@ def test_csv_and_messages_become_columns(journals: Journals, tmp_path: Path) -> 
     journals.append("a", b'id,name,at\n1,"a\nb",2024-01-02T03:04:05Z\n')
     columns = "id bigint, name string, at timestamp, _end_offset bigint, _labels map<string,array<string>>"
     (row,) = journals.batch("a", schema=columns, header="true").collect()
-    assert (row.id, row.name, row._end_offset, row._labels["app"]) == (1, "a\nb", 39, ["shop"])
+    assert (row.id, row.name, row._end_offset, row._labels["app"]) == (1, "a\nb", 40, ["shop"])
     assert row._labels["content-type"] == ["text/csv"]
     journals.create("b", labels={"content-type": "application/x-protobuf-fixed"})
     journals.append("b", frame(order_class()(id=7, counts={"x": 1}).SerializeToString()))
