@@ -230,6 +230,8 @@ class EmbeddedCluster:
             pulse_interval_s: time between two looks at an idle journal, at the latest.
             options: more of :class:`~gazette_spark.broker.embedded.EmbeddedBroker`, for each broker.
         """
+        if "tls" in options:
+            raise OptionError("tls", "given", "none: the brokers of a cluster call each other in plain text")
         if brokers < 1:
             raise OptionError("brokers", str(brokers), "at least 1")
         self.root = Path(root)

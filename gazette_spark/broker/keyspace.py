@@ -12,7 +12,7 @@ told must not wait for a journal's turn.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -44,11 +44,11 @@ class KeyspaceState:
 class Observer(Protocol):
     """A member that is told of changes."""
 
-    def prepare(self, before: KeyspaceState, after: KeyspaceState) -> None:
-        """Open what the change assigns, before anybody can ask for it."""
+    def prepare(self, before: KeyspaceState, after: KeyspaceState, names: Collection[str]) -> None:
+        """Open what the change assigns of the named journals, before anybody can ask for it."""
 
-    def settle(self, before: KeyspaceState, after: KeyspaceState) -> None:
-        """Close what the change took away."""
+    def settle(self, before: KeyspaceState, after: KeyspaceState, names: Collection[str]) -> None:
+        """Close what the change took away of the named journals."""
 
 
 def replicas_wanted(spec: pb.JournalSpec, replication: int | None = None) -> int:
@@ -100,7 +100,7 @@ class Keyspace:
             members = self.state.members | {member}
             revision = self.state.catalog.revision + bool(self.state.members)
             catalog = replace(self.state.catalog, revision=revision)
-            self._take_up(self._assigned(KeyspaceState(catalog, members, self.state.slots)))
+            self._reassign(KeyspaceState(catalog, members, self.state.slots))
 
     def leave(self, member: Member) -> None:
         """Drop a member and what it has: its lease lapsed, or it said goodbye."""
@@ -109,7 +109,7 @@ class Keyspace:
                 before = self.state
                 catalog = replace(before.catalog, revision=before.catalog.revision + 1)
                 after = KeyspaceState(catalog, before.members - {member}, before.slots)
-                self._take_up(self._assigned(after))
+                self._reassign(after)
             self._observers.pop(member, None)
 
     def forget(self, member: Member) -> None:
@@ -128,7 +128,8 @@ class Keyspace:
             if catalog is None:
                 return None
             if catalog is not self.state.catalog:
-                self._take_up(self._assigned(replace(self.state, catalog=catalog)))
+                names = {change.delete or change.upsert.name for change in changes}
+                self._reassign(replace(self.state, catalog=catalog), names)
             return catalog.revision
 
     def set_suspension(self, name: str, level: int, offset: int) -> None:
@@ -147,7 +148,7 @@ class Keyspace:
         with self._lock:
             before = self.state
             catalog = replace(before.catalog, revision=before.catalog.revision + 1)
-            self._take_up(replace(before, catalog=catalog, slots={**before.slots, **slots}))
+            self._take_up(replace(before, catalog=catalog, slots={**before.slots, **slots}), slots.keys())
 
     def move_primary(self, name: str, member: Member) -> None:
         """Make a member the primary of a journal; the one it was stays a replica."""
@@ -164,7 +165,7 @@ class Keyspace:
         with self._lock:
             self.fills_slots = True
             catalog = replace(self.state.catalog, revision=self.state.catalog.revision + 1)
-            self._take_up(self._assigned(replace(self.state, catalog=catalog)))
+            self._reassign(replace(self.state, catalog=catalog))
 
     def note_synced(self, name: str, slots: Slots) -> None:
         """Hear from a primary that a journal's members agree."""
@@ -187,28 +188,32 @@ class Keyspace:
         """Let others have the root. Closing twice does nothing."""
         self._directory.close()
 
-    def _assigned(self, state: KeyspaceState) -> KeyspaceState:
-        wanted = {name: self.wanted(entry.spec) for name, entry in state.catalog.journals.items()}
-        held = state.slots
-        created = {
-            name
-            for name, entry in state.catalog.journals.items()
-            if (old := self.state.catalog.journals.get(name)) and old.create_revision != entry.create_revision
+    def _reassign(self, state: KeyspaceState, names: Collection[str] | None = None) -> None:
+        """Take up a state whose named journals, or all, are assigned anew."""
+        before, journals = self.state.catalog.journals, state.catalog.journals
+        chosen = journals.keys() | state.slots.keys() if names is None else names
+        wanted = {name: self.wanted(journals[name].spec) for name in chosen if name in journals}
+        held = {
+            name: state.slots.get(name, ())
+            for name in wanted
+            # A name created again has nothing of the old journal's.
+            if name in before and before[name].create_revision == journals[name].create_revision
         }
-        if created:  # A name created again has nothing of the old journal's.
-            held = {name: slots for name, slots in held.items() if name not in created}
-        return replace(state, slots=assign(wanted, state.members, held, fill=self.fills_slots))
+        slots = {name: one for name, one in state.slots.items() if name not in chosen}
+        fill = self.fills_slots
+        slots |= assign(wanted, state.members, held, fill=fill, others=list(slots.values()))
+        self._take_up(replace(state, slots=slots), chosen)
 
-    def _take_up(self, after: KeyspaceState) -> None:
+    def _take_up(self, after: KeyspaceState, names: Collection[str]) -> None:
         before = self.state
         if after.catalog.revision != before.catalog.revision:
             self._directory.save(after.catalog, fsync=self._fsync)
         observers = list(self._observers.values())
         for observer in observers:
-            observer.prepare(before, after)
+            observer.prepare(before, after, names)
         with self.changed:
             self.state = after
             self.changed.notify_all()
         for observer in observers:
-            observer.settle(before, after)
+            observer.settle(before, after, names)
         self.wake()

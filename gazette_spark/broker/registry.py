@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -158,11 +158,13 @@ class JournalRegistry:
 
     # -- Told by the keyspace.
 
-    def prepare(self, before: KeyspaceState, after: KeyspaceState) -> None:
+    def prepare(self, before: KeyspaceState, after: KeyspaceState, names: Collection[str]) -> None:
         """Open the journals that are assigned to this broker."""
         live = dict(self._live)
         self._names = after.catalog
-        for name in after.held_by(self.member):
+        for name in names:
+            if self.member not in after.slots.get(name, ()):
+                continue
             entry = after.catalog.journals[name]
             old = before.catalog.journals.get(name)
             known = live.get(name)
@@ -173,19 +175,22 @@ class JournalRegistry:
                 live[name] = self._open(entry, after.catalog.revision)
         self._live = live
 
-    def settle(self, before: KeyspaceState, after: KeyspaceState) -> None:
+    def settle(self, before: KeyspaceState, after: KeyspaceState, names: Collection[str]) -> None:
         """Close the journals taken away, and tell the others of their new specs and routes."""
         live = dict(self._live)
-        mine = set(after.held_by(self.member))
         is_expelled = self.member not in after.members
-        for name in [name for name in live if name not in mine]:
-            deleted = is_expelled or name not in after.catalog.journals
-            journal = live.pop(name)
-            journal.close(delete=deleted)
-            if not deleted:
-                self._dropped.append(journal)
+        for name in names:
+            if name in live and self.member not in after.slots.get(name, ()):
+                deleted = is_expelled or name not in after.catalog.journals
+                journal = live.pop(name)
+                journal.close(delete=deleted)
+                if not deleted:
+                    self._dropped.append(journal)
         self._live = live
-        for name, journal in live.items():
+        for name in names:
+            if name not in live:
+                continue
+            journal = live[name]
             entry, old = after.catalog.journals[name], before.catalog.journals.get(name)
             if old is not None and entry is not old and old.create_revision == entry.create_revision:
                 journal.use_spec(entry.spec)

@@ -9,7 +9,7 @@ journal is not in yet.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -37,7 +37,12 @@ Slots = tuple[Member | None, ...]
 
 
 def assign(
-    wanted: Mapping[str, int], members: frozenset[Member], held: Mapping[str, Slots], *, fill: bool = True
+    wanted: Mapping[str, int],
+    members: frozenset[Member],
+    held: Mapping[str, Slots],
+    *,
+    fill: bool = True,
+    others: Iterable[Slots] = (),
 ) -> dict[str, Slots]:
     """Give every journal as many live members as it wants, or as there are.
 
@@ -46,6 +51,7 @@ def assign(
         members: the live members.
         held: slots so far. Live members stay, in their order: the next one becomes primary if the
             primary is gone.
+        others: slots of further journals, which stay as they are and count as load.
         fill: False only takes away what is dead, as Gazette's allocator does before it has had a turn.
     """
     if not fill:
@@ -53,8 +59,9 @@ def assign(
     kept = {name: _kept(held.get(name, ()), members, count) for name, count in wanted.items()}
     if all(len(kept[name]) >= min(count, len(members)) for name, count in wanted.items()):
         return dict(kept)
-    load = Counter(member for slots in kept.values() for member in slots)
-    primaries = Counter(slots[0] for slots in kept.values() if slots)
+    taken = [*kept.values(), *others] if len(members) > 1 else []
+    load = Counter(member for slots in taken for member in slots if member is not None)
+    primaries = Counter(slots[0] for slots in taken if slots and slots[0] is not None)
     made: dict[str, Slots] = {}
     for name in sorted(wanted):
         slots = list(kept[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -33,8 +34,6 @@ MEMBERS = [Member("local", f"broker-{number}") for number in range(3)]
 
 def checksum(content: bytes) -> bytes:
     """Return twenty bytes that tell contents apart: zeros for none, as replicas have it."""
-    import hashlib
-
     return hashlib.sha1(content, usedforsecurity=False).digest() if content else NO_SUM
 
 
@@ -139,7 +138,6 @@ class ReplicationMachine(RuleBasedStateMachine):
         self.pipeline: Pipeline | None = None
         self.acknowledged: dict[int, tuple[int, frozenset[int]]] = {}
         """Byte by offset, and the spools that had it when it was."""
-        self.registers: Registers = ()
         self.head = 0
 
     @initialize()
@@ -207,6 +205,7 @@ class ReplicationMachine(RuleBasedStateMachine):
             after = (("author", author),) if author else registers
             pipeline.commit_append(after)
         except ReplicationError:
+            assert broken, "an append fails only where a stream breaks"
             assert self.pipeline is not None
             assert self.pipeline.state is PipelineState.BROKEN
             self.drop_pipeline()
@@ -216,7 +215,6 @@ class ReplicationMachine(RuleBasedStateMachine):
         for offset, byte in enumerate(b"".join(chunks), begin):
             self.acknowledged[offset] = (byte, holders)
         self.head = begin + sum(map(len, chunks))
-        self.registers = after
         for spool in self.alive.values():
             assert spool.held() == primary.held()
             assert spool.registers == after
