@@ -14,8 +14,9 @@ What it promises:
   Without either everyone who reaches the port may do everything.
 * A test can order faults of it (``faults``).
 
-What it leaves out: replication and Etcd (it is the one broker of its cluster and primary of every
-journal). It listens on the loopback interface unless told otherwise. It is for development and tests.
+What it leaves out: Etcd, and unless :mod:`gazette_spark.broker.cluster` runs several, replication: it is
+the one broker of its cluster and primary of every journal. It listens on the loopback interface unless
+told otherwise. It is for development and tests.
 """
 
 from __future__ import annotations

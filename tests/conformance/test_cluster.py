@@ -149,6 +149,18 @@ def test_client_follows_a_primary_that_moves(cluster: EmbeddedCluster) -> None:
         assert client.read(NAME, end_offset=6).read() == b"012345"
 
 
+def test_zones(tmp_path: Path) -> None:
+    """Replicas are in different zones, and a broker without the journal passes reads on within its own."""
+    with EmbeddedCluster(tmp_path, brokers=4, replication=2, zones=("east", "west")) as cluster:
+        with Wire(cluster.endpoints[0]) as wire:
+            wire.create(spec(NAME))
+        assert {one.zone for one in members(cluster)} == {"east", "west"}
+        for stranger in cluster.others(NAME):
+            with Wire(stranger.endpoint) as wire:
+                served = wire.read(NAME, metadata_only=True)[0].header.process_id
+                assert served.zone == stranger.zone
+
+
 def test_no_primary(cluster: EmbeddedCluster) -> None:
     """Without a primary appends are refused and reads are not; the client's append waits for one."""
     append(cluster.primary(NAME), b"before,")
