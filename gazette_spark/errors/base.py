@@ -1,0 +1,70 @@
+"""What every error of the package is, and the errors of a caller's slip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+def _rebuild(cls: type[GazetteError], fields: dict[str, Any]) -> GazetteError:
+    error = cls.__new__(cls)
+    error.__dict__.update(fields)
+    return error
+
+
+class GazetteError(Exception):
+    """Base of all errors raised on purpose.
+
+    ``retryable`` says whether the same call may succeed later with no change by the caller. It is
+    read in one place, ``client.retry``.
+    """
+
+    retryable: ClassVar[bool] = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), dict(self.__dict__))
+
+
+@dataclass(eq=False)
+class OptionError(GazetteError, ValueError):
+    """An option is unknown, malformed, or contradicts another."""
+
+    option: str
+    got: str
+    expected: str
+
+    def __str__(self) -> str:
+        return f"option {self.option!r}: got {self.got}; expected {self.expected}"
+
+
+@dataclass(eq=False)
+class ProtocolError(GazetteError, ValueError):
+    """A message breaks a rule of the Gazette protocol: ours before sending, or the broker's."""
+
+    where: str
+    """Dotted path of the field, e.g. ``JournalSpec.Fragment.Length``, or the rpc."""
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}"
+
+
+@dataclass(eq=False)
+class InputError(GazetteError, ValueError):
+    """Input of a command is not of the form it was said to have."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+@dataclass(eq=False)
+class ClosedError(GazetteError, ValueError):
+    """A client, reader or append is used after its end, or in a process that did not make it."""
+
+    what: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.problem}"

@@ -1,0 +1,158 @@
+"""What can go wrong between a client and its brokers, but for the statuses they answer with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gazette_spark.errors.base import GazetteError
+
+
+@dataclass(eq=False)
+class AuthError(GazetteError):
+    """The broker refused the caller's token, or none was given."""
+
+    endpoint: str
+    problem: str
+
+    def __str__(self) -> str:
+        return (
+            f"broker {self.endpoint}: not authorized: {self.problem}. Check the token or the keys that "
+            "sign it (options token and auth_keys, or BROKER_AUTH_TOKEN and BROKER_AUTH_KEYS)"
+        )
+
+
+@dataclass(eq=False)
+class TokenError(GazetteError):
+    """A bearer token does not verify. Its text never holds the token or a key."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+@dataclass(eq=False)
+class UnavailableError(GazetteError):
+    """The broker could not be reached, or did not answer within the deadline."""
+
+    endpoint: str
+    problem: str
+    retryable: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        return f"broker {self.endpoint}: unavailable: {self.problem}. Check brokerAddress and the broker"
+
+
+@dataclass(eq=False)
+class TlsError(GazetteError):
+    """No secure connection to the broker can be made: one side does not trust the other, or has no TLS."""
+
+    endpoint: str
+    problem: str
+
+    def __str__(self) -> str:
+        return (
+            f"broker {self.endpoint}: no secure connection: {self.problem}. Check the address and the "
+            "certificates (option tls; BROKER_TRUSTED_CA_FILE, BROKER_CERT_FILE and BROKER_CERT_KEY_FILE)"
+        )
+
+
+@dataclass(eq=False)
+class BrokerError(GazetteError):
+    """The broker failed the call with a text and no status (gRPC UNKNOWN and the like)."""
+
+    endpoint: str
+    code: str
+    """Name of the gRPC code."""
+    problem: str
+
+    def __str__(self) -> str:
+        return f"broker {self.endpoint}: {self.code}: {self.problem}"
+
+
+class FlowControlError(BrokerError):
+    """An append brought its bytes too slowly, and was rolled back: others wait for the journal meanwhile."""
+
+    def __str__(self) -> str:
+        return (
+            f"{super().__str__()}. Nothing was appended. Have all bytes at hand before the first is written, "
+            "or use an AppendService, which collects them first"
+        )
+
+
+@dataclass(eq=False)
+class BrokerRootError(GazetteError):
+    """The embedded broker cannot use its root directory: in use, unreadable, or of another version."""
+
+    root: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"embedded broker root {self.root!r}: {self.problem}"
+
+
+@dataclass(eq=False)
+class PartialApplyError(GazetteError):
+    """A series of transactions failed after some of them were done; these stay done."""
+
+    batch: int
+    """Index of the transaction that failed, from 0. Those before it were done, those after it not begun."""
+    applied: int
+    """Changes that were done: the first ones."""
+    changes: int
+    """All changes."""
+    revision: int
+    """Of the last transaction that was done."""
+    cause: GazetteError
+    """Why the next one failed. After an UnavailableError it may have been done, too."""
+
+    def __str__(self) -> str:
+        return (
+            f"the first {self.applied} of {self.changes} changes were applied, up to revision "
+            f"{self.revision}; then batch {self.batch} failed: {self.cause}"
+        )
+
+
+@dataclass(eq=False)
+class BacklogError(GazetteError):
+    """An append service had no room for more bytes, and got none in time."""
+
+    journal: str
+    size: int
+    """Bytes there was no room for."""
+    pending_bytes: int
+    """Bytes that wait to be appended, of all journals."""
+    limit_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"journal {self.journal!r}: no room for {self.size} bytes: {self.pending_bytes} wait to be "
+            f"appended, of {self.limit_bytes} that may. Append less at a time, or raise max_pending_bytes"
+        )
+
+
+@dataclass(eq=False)
+class AppendWaitError(GazetteError):
+    """An append waited in vain: for another writer, for a dependency, or to be flushed."""
+
+    journal: str
+    """Name of the journal; empty where it is more than one."""
+    waited_s: float
+    problem: str
+
+    def __str__(self) -> str:
+        where = f"journal {self.journal!r}" if self.journal else "append service"
+        return f"{where}: waited {self.waited_s:g} s in vain: {self.problem}"
+
+
+@dataclass(eq=False)
+class DependencyError(GazetteError):
+    """An operation that an append had to wait for failed, so the append and all behind it did."""
+
+    journal: str
+    problem: str
+    """Text of the operation's own error, which is the cause of this one."""
+
+    def __str__(self) -> str:
+        return f"journal {self.journal!r}: an operation the append depends on failed: {self.problem}"

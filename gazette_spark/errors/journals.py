@@ -1,0 +1,178 @@
+"""What can be wrong with a journal's bytes: gone, reset, corrupt, or not where they are asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gazette_spark.errors.base import GazetteError
+
+
+@dataclass(eq=False)
+class OffsetError(GazetteError, ValueError):
+    """A query position is malformed, goes back, or lies outside its journal."""
+
+    problem: str
+    journal: str = ""
+    offset: int | None = None
+
+    def __str__(self) -> str:
+        where = f"journal {self.journal!r}: " if self.journal else ""
+        at = f" (offset {self.offset})" if self.offset is not None else ""
+        return f"{where}{self.problem}{at}"
+
+
+@dataclass(eq=False)
+class DataLossError(GazetteError):
+    """The journal now begins past an offset that has to be read, or has a hole there."""
+
+    journal: str
+    wanted: int
+    """Offset that has to be read next."""
+    available: int
+    """Smallest offset at or past ``wanted`` the journal can still serve."""
+
+    def __str__(self) -> str:
+        return (
+            f"journal {self.journal!r}: cannot read offset {self.wanted}, the next byte left is at "
+            f"{self.available}; {self.available - self.wanted} bytes are gone. Restore the fragments, "
+            "or set failOnDataLoss=false to skip the gap"
+        )
+
+
+@dataclass(eq=False)
+class OffsetBeyondHeadError(GazetteError):
+    """A recorded offset lies past the journal's write head: the journal was reset or lost bytes.
+
+    Going on would give other bytes the offsets of those already read.
+    """
+
+    journal: str
+    wanted: int
+    write_head: int
+
+    def __str__(self) -> str:
+        return (
+            f"journal {self.journal!r}: offset {self.wanted} was already read, but the journal now ends "
+            f"at {self.write_head}. The journal was recreated or its broker lost bytes, so offsets may be "
+            "used again for other bytes. Restore the journal, or start a new query on it with a new "
+            "checkpoint and table"
+        )
+
+
+@dataclass(eq=False)
+class CorruptFragmentError(GazetteError):
+    """A fragment's bytes do not match its name: length, codec or SHA-1."""
+
+    journal: str
+    begin: int
+    end: int
+    problem: str
+    source: str = ""
+    """Where the bytes came from: a file path, or a URL without its query."""
+
+    def __str__(self) -> str:
+        at = f" ({self.source})" if self.source else ""
+        return (
+            f"journal {self.journal!r}: fragment [{self.begin}, {self.end}){at} is corrupt: {self.problem}. "
+            "Restore the fragment file from a replica or a backup"
+        )
+
+
+class FragmentTooShortError(CorruptFragmentError):
+    """A fragment's content ends before the offset its name tells."""
+
+
+class FragmentTooLongError(CorruptFragmentError):
+    """A fragment's content goes on past the offset its name tells; nothing past it was handed out."""
+
+
+@dataclass(eq=False)
+class DirectReadError(GazetteError):
+    """A fragment's file or URL cannot be opened or fetched; its broker may still serve it."""
+
+    source: str
+    """A file path, or a URL without its query."""
+    problem: str
+    expired: bool = False
+    """The URL's signature is no longer taken: a fresh one may do."""
+    passing: bool = False
+    """The store may answer in a moment: it is busy, or the connection broke."""
+    refused: bool = False
+    """This client does not open such URLs; nothing was connected to."""
+
+    def __str__(self) -> str:
+        return f"fragment {self.source}: {self.problem}"
+
+
+@dataclass(eq=False)
+class SeekRequiresNewReaderError(GazetteError):
+    """A reader of one stream, or of one fragment, cannot get to an offset: open a new one there.
+
+    The reader stands where it stood.
+    """
+
+    journal: str
+    offset: int
+    """Where the reader stands."""
+    wanted: int
+
+    def __str__(self) -> str:
+        return (
+            f"journal {self.journal!r}: a reader at offset {self.offset} cannot seek to {self.wanted}; "
+            "open a new one there"
+        )
+
+
+@dataclass(eq=False)
+class RecordError(GazetteError):
+    """A record cannot be read: malformed under ``mode=FAILFAST``, or larger than allowed."""
+
+    journal: str
+    offset: int
+    """Offset of the record's first byte."""
+    problem: str
+
+    def __str__(self) -> str:
+        return f"journal {self.journal!r}, record at offset {self.offset}: {self.problem}"
+
+
+@dataclass(eq=False)
+class OffsetJumpError(GazetteError):
+    """The journal has no bytes at the offset a reader got to; its next ones are further on.
+
+    The reader goes on there when it is read again.
+    """
+
+    journal: str
+    wanted: int
+    offset: int
+    """Of the next byte."""
+
+    def __str__(self) -> str:
+        return (
+            f"journal {self.journal!r}: no bytes are left at offset {self.wanted}; the next are at "
+            f"{self.offset}. Read on to go on there"
+        )
+
+
+@dataclass(eq=False)
+class FragmentNotRemovedError(GazetteError):
+    """A fragment past its retention cannot be deleted."""
+
+    journal: str
+    source: str
+    """Path of the file, or the store."""
+    problem: str
+
+    def __str__(self) -> str:
+        return f"journal {self.journal!r}: fragment {self.source} was not removed: {self.problem}"
+
+
+@dataclass(eq=False)
+class EmptyListingError(GazetteError):
+    """There is no journal a message could be mapped to."""
+
+    problem: str = "empty ListResponse"
+
+    def __str__(self) -> str:
+        return f"{self.problem}: no journal to map a message to. Check the selector of the listing"

@@ -1,0 +1,160 @@
+"""What the Delta sink refuses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gazette_spark.errors.base import GazetteError
+
+
+class SinkError(GazetteError):
+    """Base of what the Delta sink refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """How one journal, or one other source, of a batch disagrees with what a table has recorded."""
+
+    source: str
+    """Journal name, or e.g. ``source 1`` for one that is not Gazette's."""
+    recorded: int | str | None
+    """Where the table's rows end, None if the table has never heard of it."""
+    begin: int | str | None
+    end: int | str | None
+
+    def __str__(self) -> str:
+        known = (
+            "the table knows nothing of it" if self.recorded is None else f"the table ends at {self.recorded}"
+        )
+        return f"{self.source}: {known}, the batch is [{self.begin}, {self.end})"
+
+
+SHOWN_MISMATCHES = 10
+"""Mismatches an error's text lists; all of them are in its attribute."""
+
+
+def _listed(mismatches: tuple[Mismatch, ...]) -> str:
+    more = len(mismatches) - SHOWN_MISMATCHES
+    shown = "; ".join(str(each) for each in mismatches[:SHOWN_MISMATCHES])
+    return f"{shown}; and {more} more" if more > 0 else shown
+
+
+@dataclass(eq=False)
+class BatchMismatchError(SinkError):
+    """A batch does not continue what the table holds; nothing was written. See the two subclasses."""
+
+    table: str
+    app_id: str
+    batch_id: int
+    mismatches: tuple[Mismatch, ...]
+
+    problem: ClassVar[str] = ""
+    advice: ClassVar[str] = (
+        "The query checkpoint does not belong to this state of the table. Start the query with a new "
+        "checkpoint directory and startingOffsets from DeltaSink.resume_offsets()"
+    )
+
+    def __str__(self) -> str:
+        return (
+            f"table {self.table}, app id {self.app_id!r}, batch {self.batch_id}: {self.problem}: "
+            f"{_listed(self.mismatches)}. {self.advice}"
+        )
+
+
+class GapError(BatchMismatchError):
+    """The batch begins past what the table holds: writing it would leave bytes out for ever."""
+
+    problem = "the batch begins past what the table holds"
+
+
+class OverlapError(BatchMismatchError):
+    """The batch holds bytes the table has already, or cannot have in order: writing it would double rows."""
+
+    problem = "the batch overlaps what the table holds"
+
+
+@dataclass(eq=False)
+class FencedError(SinkError):
+    """Another writer with the same app id has moved the table on; this one must stop."""
+
+    table: str
+    app_id: str
+    batch_id: int
+    """Batch of the writer that stops. It is in the table only if the winner's entry follows it."""
+    winner_query_id: str
+    winner_batch_id: int
+    winner_time: str
+    winner_table_version: int
+
+    def __str__(self) -> str:
+        return (
+            f"table {self.table}, app id {self.app_id!r}, batch {self.batch_id}: fenced by query "
+            f"{self.winner_query_id}, which wrote its batch {self.winner_batch_id} as table version "
+            f"{self.winner_table_version} at {self.winner_time}. Stop one of the two queries; each needs an "
+            "app id of its own, or a table of its own"
+        )
+
+
+@dataclass(eq=False)
+class LedgerLostError(SinkError):
+    """Delta remembers transactions of the app id whose offsets the table's history no longer tells."""
+
+    table: str
+    app_id: str
+
+    def __str__(self) -> str:
+        return (
+            f"table {self.table}, app id {self.app_id!r}: rows were written before, but the table's "
+            "history holds no entry that says up to which offsets: the history was cleaned up, the table is "
+            "a copy, or something else writes with the transaction id "
+            f"'gazette_spark/{self.app_id}'. Nothing was written. Find the largest offset per journal in the "
+            "rows, then start with a new checkpoint, a new app id and startingOffsets just past them; keep "
+            "delta.logRetentionDuration longer than the longest pause of the query"
+        )
+
+
+@dataclass(eq=False)
+class LedgerFormatError(SinkError):
+    """A ledger entry in the table's history cannot be read."""
+
+    app_id: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"app id {self.app_id!r}: a ledger entry in the table's history cannot be read: {self.problem}"
+
+
+@dataclass(eq=False)
+class RestoredError(SinkError):
+    """The table was restored in a way the sink cannot follow."""
+
+    table: str
+    app_id: str
+    problem: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"table {self.table}, app id {self.app_id!r}: {self.problem}. {self.advice}"
+
+
+@dataclass(eq=False)
+class QueryCheckpointError(SinkError):
+    """The query checkpoint does not tell the batch's offsets."""
+
+    path: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"query checkpoint {self.path}: {self.problem}"
+
+
+@dataclass(eq=False)
+class TableRefusedError(SinkError):
+    """The table, or its place, is one on which exactly-once cannot be kept."""
+
+    table: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"table {self.table}: {self.problem}"
