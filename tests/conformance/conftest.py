@@ -26,7 +26,8 @@ def cluster_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerH
     from gazette_spark.broker import EmbeddedCluster
 
     root = tmp_path_factory.mktemp("cluster")
-    with EmbeddedCluster(root, brokers=3, replication=3) as cluster:
+    # A replica that stores its copy a second later would bring back files that a test has just removed.
+    with EmbeddedCluster(root, brokers=3, replication=3, pulse_interval_s=60.0) as cluster:
         yield BrokerHandle(cluster.endpoints[0], root)
 
 
