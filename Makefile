@@ -61,7 +61,7 @@ check: install ## Lint, types, unit and property tests; no JVM, under two minute
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/unit tests/property
+	$(BIN)/pytest -q -n 3 tests/unit tests/property
 
 .PHONY: test-protobuf
 test-protobuf: install ## Load and round-trip the generated stubs on protobuf 5.29, 6 and 7
