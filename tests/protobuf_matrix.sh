@@ -10,16 +10,18 @@ python=${PYTHON:-.venv/bin/python}
 cache=$PWD/.cache/protobuf-matrix
 # 6.30 is the one that warns of stubs made for release 5, unless they leave the check out.
 releases="5.29 6.30 6 7"
+packages="grpcio>=1.71.2 PyJWT>=2.10 PyYAML pytest pytest-timeout"
+ready=ready-$(printf '%s' "$packages" | cksum | tr ' ' -)
 
 prepare() {
     env=$cache/$1
-    if [ -e "$env/ready" ]; then return; fi
+    if [ -e "$env/$ready" ]; then return; fi
     rm -rf "$env"
     # Without pip of its own, and without compiling: that is most of the time it takes.
     "$python" -m venv --without-pip "$env"
     "$python" -m pip --python "$env/bin/python" install --quiet --disable-pip-version-check --no-compile \
-        "protobuf==$1.*" "grpcio>=1.71.2" PyYAML pytest pytest-timeout
-    touch "$env/ready"
+        "protobuf==$1.*" $packages
+    touch "$env/$ready"
 }
 
 # No shared fixtures: they load Spark and brokers. Not test_generate.py: the compiler is of one release.
