@@ -307,7 +307,7 @@ class Connection:
         with self._lock:
             self._check_usable()
             if self._http is None:
-                self._http = new_http(self.connect_timeout_s)
+                self._http = new_http(self.connect_timeout_s, self._tls.ca_file if self._tls else None)
             return self._http
 
     def close(self) -> None:

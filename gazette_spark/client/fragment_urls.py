@@ -74,11 +74,18 @@ def resolve(host: str, port: int) -> list[str]:
     return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
-def new_http(connect_timeout_s: float) -> httpx.Client:
-    """Return a client that fetches fragments: it follows no redirect, and no proxy to this machine."""
+def new_http(connect_timeout_s: float, ca_file: str | None = None) -> httpx.Client:
+    """Return a client that fetches fragments: it follows no redirect, and no proxy to this machine.
+
+    The authorities of ``ca_file`` are trusted beside the public ones: a store's certificate may come from
+    either.
+    """
+    trusted = httpx.create_ssl_context()
+    if ca_file is not None:
+        trusted.load_verify_locations(ca_file)
     direct = dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]"))
     timeout = httpx.Timeout(HTTP_TIMEOUT_S, connect=connect_timeout_s)
-    return httpx.Client(timeout=timeout, follow_redirects=False, mounts=direct)
+    return httpx.Client(verify=trusted, timeout=timeout, follow_redirects=False, mounts=direct)
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,10 @@ def test_http_ports_serve_tls_too(tmp_path: Path) -> None:
             client.append("tls/journal", b"content")
             broker.flush()
             assert client.read("tls/journal", end_offset=7).read() == b"content"
-            url = client.list_fragments("tls/journal", signature_ttl_s=60)[0].signed_url
+            listed = client.list_fragments("tls/journal", signature_ttl_s=60)[0]
+            with client.open_fragment(listed) as reader:
+                assert reader.read() == b"content"
+            url = listed.signed_url
         assert broker.gateway_endpoint is not None
         for each in (url, f"{broker.gateway_endpoint}/tls/journal"):
             assert each.startswith("https://127.0.0.1:")
