@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from gazette_spark.broker.call import Call, Resolved, ServiceContext, await_requ
 from gazette_spark.broker.flow_control import TICK_S, MinRate, effective_max_rate
 from gazette_spark.broker.journal import JournalClosedError, LiveJournal
 from gazette_spark.broker.message_pump import MessagePump, NoMessage
+from gazette_spark.broker.pipeline import Pipeline
 from gazette_spark.broker.proxy import proxy_append
 from gazette_spark.errors import NotAllowedError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -21,6 +23,9 @@ from gazette_spark.protocol.requests import validate_append_request
 
 FIRST_MESSAGE_TIMEOUT_S = 10.0
 """A client that opens an append and says nothing holds a thread for this long."""
+
+COMMIT_PATIENCE_S = 5.0
+"""Time that replicas have to acknowledge a commit whose client is gone."""
 
 _Suspend = pb.JournalSpec.Suspend
 
@@ -119,6 +124,8 @@ class _AppendTurn:
         self._chunks = 0
         self._delayed = 0
         self._is_over = False
+        self._is_committing = False
+        self._patience: threading.Timer | None = None
 
     def run(self, pump: MessagePump[pb.AppendRequest]) -> pb.AppendResponse | None:
         """Check the preconditions, stage the content, commit.
@@ -133,10 +140,27 @@ class _AppendTurn:
             return self._append(pump)
         finally:
             self._is_over = True
+            if self._patience is not None:
+                self._patience.cancel()
 
     def _give_up(self) -> None:
-        """Let go of a replica that does not answer, when the client no longer waits for it."""
-        if not self._is_over and (pipeline := self._journal.pipeline) is not None:
+        """Let go of a replica that does not answer, when the client no longer waits for it.
+
+        A commit under way is better ended: where some replicas have it and others do not, the journal has a
+        hole at the others until the bytes are stored.
+        """
+        pipeline = self._journal.pipeline
+        if self._is_over or pipeline is None:
+            return
+        if self._is_committing:
+            self._patience = threading.Timer(COMMIT_PATIENCE_S, self._lose_patience, [pipeline])
+            self._patience.daemon = True
+            self._patience.start()
+        else:
+            pipeline.cancel()
+
+    def _lose_patience(self, pipeline: Pipeline) -> None:
+        if not self._is_over:
             pipeline.cancel()
 
     def _append(self, pump: MessagePump[pb.AppendRequest]) -> pb.AppendResponse | None:
@@ -245,6 +269,8 @@ class _AppendTurn:
         return True
 
     def _commit(self, txn: AppendTxn) -> Committed:
+        # First: a client that leaves after this is checked must not break the commit.
+        self._is_committing = True
         if not self._call.is_wanted():
             raise _aborted(append_fsm.UNEXPECTED_EOF)
         if self._journal.deleted:
