@@ -18,15 +18,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 import grpc
-import httpx
 from grpc.experimental import ChannelOptions
 
 from gazette_spark.client.credentials import ANONYMOUS, Credentials, Metadata, TlsOptions
-from gazette_spark.client.fragment_urls import new_http
 from gazette_spark.client.tls_probe import handshake_problem, is_closed_early, refusal, unverified_context
 from gazette_spark.errors import (
     AuthError,
@@ -42,6 +40,9 @@ from gazette_spark.errors import (
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.tokens import LIFETIME_S, Claims
+
+if TYPE_CHECKING:
+    import httpx
 
 MAX_RECEIVE_BYTES = 16 << 20
 """Largest message taken from a broker, as in Gazette's own client."""
@@ -307,6 +308,8 @@ class Connection:
         with self._lock:
             self._check_usable()
             if self._http is None:
+                from gazette_spark.client.fragment_http import new_http
+
                 self._http = new_http(self.connect_timeout_s, self._tls.ca_file if self._tls else None)
             return self._http
 

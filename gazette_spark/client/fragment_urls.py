@@ -30,10 +30,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit
-
-import httpx
 
 from gazette_spark.client.fragments import FragmentReader
 from gazette_spark.errors import (
@@ -46,23 +44,22 @@ from gazette_spark.errors import (
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 
+if TYPE_CHECKING:
+    import httpx
+
 FILE_SCHEME = "file://"
 
 MAX_URL_CHARS = 8192
 """Longest URL that is taken from a broker."""
-
-BODY_PIECE_BYTES = 1 << 18
-"""Bytes asked of an HTTP body at a time."""
-
-HTTP_TIMEOUT_S = 30.0
-"""Longest a store may say nothing."""
 
 CONNECT_TIMEOUT_S = 10.0
 """Longest a store may take to connect, where no client says otherwise."""
 
 _HTTP_SCHEMES = ("http", "https")
 _BUFFER_BYTES = 1 << 20
-_WHERE = "ReadResponse.FragmentUrl"
+WHERE = "ReadResponse.FragmentUrl"
+"""Where a protocol error about a URL is."""
+
 
 _Address = IPv4Address | IPv6Address
 Resolve = Callable[[str, int], Iterable[str]]
@@ -72,20 +69,6 @@ Resolve = Callable[[str, int], Iterable[str]]
 def resolve(host: str, port: int) -> list[str]:
     """Return a host's addresses, as its name service tells."""
     return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-
-
-def new_http(connect_timeout_s: float, ca_file: str | None = None) -> httpx.Client:
-    """Return a client that fetches fragments: it follows no redirect, and no proxy to this machine.
-
-    The authorities of ``ca_file`` are trusted beside the public ones: a store's certificate may come from
-    either.
-    """
-    trusted = httpx.create_ssl_context()
-    if ca_file is not None:
-        trusted.load_verify_locations(ca_file)
-    direct = dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]"))
-    timeout = httpx.Timeout(HTTP_TIMEOUT_S, connect=connect_timeout_s)
-    return httpx.Client(verify=trusted, timeout=timeout, follow_redirects=False, mounts=direct)
 
 
 @dataclass(frozen=True)
@@ -145,18 +128,23 @@ class FragmentOpener:
             raise DirectReadError(without_query(url), "no way to open such a URL", refused=True)
         if refusal := self._refusal_of_address(url):
             raise DirectReadError(without_query(url), refusal, refused=True)
+        # Loaded here: who reads by the broker needs no HTTP, and each of Spark's workers would load it.
+        from gazette_spark.client import fragment_http
+
         with ExitStack() as stack:
-            http = self.http() if self.http else stack.enter_context(new_http(CONNECT_TIMEOUT_S))
-            response = _fetch(url, fragment.codec, http)
+            http = (
+                self.http() if self.http else stack.enter_context(fragment_http.new_http(CONNECT_TIMEOUT_S))
+            )
+            response = fragment_http.fetch(url, fragment.codec, http)
             stack.callback(response.close)
             source = without_query(url)
-            body = _Body(response, source)
+            body = fragment_http.Body(response, source)
             reader = FragmentReader(
                 body,
                 fragment,
                 offset,
                 end_offset=end_offset,
-                codec=_left_of_codec(fragment.codec, response),
+                codec=fragment_http.left_of_codec(fragment.codec, response),
                 source=source,
             )
             # From here on the reader's end is the end of them all.
@@ -245,7 +233,7 @@ def check_url(url: str) -> None:
     """Raise unless a URL may be one of a fragment, whether it is opened or not."""
     source = without_query(url)[:200]
     if not url or len(url) > MAX_URL_CHARS or re.search(r"[\x00-\x1f\x7f]", url):
-        raise ProtocolError(_WHERE, f"{source!r} is not a URL to open: empty, too long, or of no characters")
+        raise ProtocolError(WHERE, f"{source!r} is not a URL to open: empty, too long, or of no characters")
     if url.startswith(FILE_SCHEME):
         return
     try:
@@ -255,7 +243,7 @@ def check_url(url: str) -> None:
     except ValueError:
         usable = False
     if not usable:
-        raise ProtocolError(_WHERE, f"{re.sub('//[^/]*@', '//***@', source)!r} is not a URL to open")
+        raise ProtocolError(WHERE, f"{re.sub('//[^/]*@', '//***@', source)!r} is not a URL to open")
 
 
 def without_query(url: str) -> str:
@@ -288,11 +276,11 @@ def resolve_file(url: str, root: str) -> str:
     """Return the path of a ``file://`` URL below ``root``, links followed; it may not lead out of it."""
     path = url.removeprefix(FILE_SCHEME)
     if "\0" in path or ".." in path.split("/") or not path.startswith("/"):
-        raise ProtocolError(_WHERE, f"{url!r} is not a path below the file root")
+        raise ProtocolError(WHERE, f"{url!r} is not a path below the file root")
     real_root = os.path.realpath(root)
     real = os.path.realpath(real_root + path)
     if os.path.commonpath([real_root, real]) != real_root:
-        raise ProtocolError(_WHERE, f"{url!r} leads out of the file root {root!r}")
+        raise ProtocolError(WHERE, f"{url!r} leads out of the file root {root!r}")
     return real
 
 
@@ -346,60 +334,3 @@ def _open_file(fragment: Fragment, path: str, offset: int | None, end_offset: in
     except BaseException:
         file.close()
         raise
-
-
-class _Body:
-    """An HTTP body as a stream, undecoded."""
-
-    def __init__(self, response: httpx.Response, source: str) -> None:
-        self._pieces = response.iter_raw(BODY_PIECE_BYTES)
-        self._rest = b""
-        self._source = source
-        self._owned = ExitStack()
-
-    def take_over(self, owned: ExitStack) -> None:
-        """Own what is to be closed with the body."""
-        self._owned = owned
-
-    def read(self, size: int, /) -> bytes:
-        try:
-            while len(self._rest) < size and (piece := next(self._pieces, b"")):
-                self._rest = self._rest + piece if self._rest else piece
-        except httpx.HTTPError as error:
-            raise DirectReadError(self._source, type(error).__name__, passing=True) from error
-        taken, self._rest = self._rest[:size], self._rest[size:]
-        return taken
-
-    def close(self) -> None:
-        self._owned.close()
-
-
-def _left_of_codec(codec: int, response: httpx.Response) -> int:
-    """Return how a body is still encoded: a store may have decompressed an offloaded one."""
-    encoding = response.headers.get("Content-Encoding", "").lower()
-    return pb.NONE if codec == pb.GZIP_OFFLOAD_DECOMPRESSION and encoding != "gzip" else codec
-
-
-def _fetch(url: str, codec: int, http: httpx.Client) -> httpx.Response:
-    """Ask for a URL; return the answer, whose body is still to come.
-
-    The fragment is asked for as stored. Only GZIP_OFFLOAD_DECOMPRESSION may arrive decompressed.
-    """
-    source = without_query(url)
-    accept = "gzip" if codec == pb.GZIP else "identity"
-    try:
-        response = http.send(http.build_request("GET", url, headers={"Accept-Encoding": accept}), stream=True)
-    except httpx.InvalidURL:
-        raise ProtocolError(_WHERE, f"{source[:200]!r} is not a URL to open") from None
-    except httpx.HTTPError as error:
-        raise DirectReadError(source, type(error).__name__, passing=True) from error
-    if response.status_code != httpx.codes.OK:
-        response.close()
-        status = response.status_code
-        raise DirectReadError(
-            source,
-            f"HTTP status {status}",
-            expired=status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN),
-            passing=status == httpx.codes.TOO_MANY_REQUESTS or status >= httpx.codes.INTERNAL_SERVER_ERROR,
-        )
-    return response

@@ -20,9 +20,6 @@ from dataclasses import dataclass, field
 from enum import IntFlag
 from typing import Any
 
-import jwt
-from jwt.algorithms import HMACAlgorithm
-
 from gazette_spark.errors import OptionError, ProtocolError, TokenError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import NAME, label_set, validate_selector
@@ -42,29 +39,7 @@ ALLOW_MISSING = b"\0"
 """The one-byte key ``AA==``: not a key, but the wish that calls without a token pass."""
 
 _LABEL_FIELDS = ("name", "value", "prefix")
-_ALGORITHMS = {"HS256": HMACAlgorithm.SHA256, "HS384": HMACAlgorithm.SHA384}
 _KEYS_FORM = "base64 keys separated by commas or blanks; the first signs, all verify"
-
-
-class _AnyKeyLength(HMACAlgorithm):
-    """HMAC with keys of any length, as Gazette has it.
-
-    The library would warn of a short one, and to silence a warning is not for many threads at once.
-    """
-
-    def check_key_length(self, _key: Any) -> None:  # noqa: ANN401 - the library's
-        """Accept it."""
-
-
-def _make_jws() -> jwt.PyJWS:
-    """Return what signs and verifies signatures, and nothing else: claims are checked against our clock."""
-    jws = jwt.PyJWS(algorithms=[])
-    for name, hash_algorithm in _ALGORITHMS.items():
-        jws.register_algorithm(name, _AnyKeyLength(hash_algorithm))
-    return jws
-
-
-_JWS = _make_jws()
 
 
 class Capability(IntFlag):
@@ -140,8 +115,10 @@ class KeySet:
             "exp": int(now + lifetime_s),
             "iat": int(now),
         }
-        text = json.dumps(payload, separators=(",", ":"))
-        return _JWS.encode(text.encode(), self.keys[0], algorithm="HS256")
+        # Loaded here: most programs have no keys, and each of Spark's many workers would load it.
+        from gazette_spark.protocol import signatures
+
+        return signatures.signed(json.dumps(payload, separators=(",", ":")).encode(), self.keys[0])
 
     def verify(self, token: str, *, now: float) -> Claims:
         """Return what the token claims.
@@ -167,14 +144,15 @@ class KeySet:
     def _payload(self, token: str) -> Mapping[str, Any]:
         if len(token) > MAX_TOKEN_CHARS:
             raise TokenError(f"token is malformed: it has {len(token)} characters")
+        from gazette_spark.protocol import signatures
+
         for key in self.keys:
-            try:
-                payload = json.loads(_JWS.decode(token, key, algorithms=[*_ALGORITHMS]))
-            except jwt.InvalidSignatureError:
+            content = signatures.verified(token, key)
+            if content is None:
                 continue
-            except jwt.InvalidAlgorithmError:
-                raise TokenError("token signature is invalid: signing method is invalid") from None
-            except (jwt.InvalidTokenError, ValueError, RecursionError):
+            try:
+                payload = json.loads(content)
+            except (ValueError, RecursionError):
                 raise TokenError("token is malformed") from None
             if not isinstance(payload, dict):
                 raise TokenError("token is malformed: its claims are no object")

@@ -134,3 +134,10 @@ def test_the_table_shows_the_ranks() -> None:
     """docs/architecture.md describes every part, left to right."""
     described = re.findall(r"^\| `(\w+)` \|", ARCHITECTURE.read_text(), re.MULTILINE)
     assert described == [part for row in RANKS for part in row]
+
+
+@pytest.mark.parametrize("heavy", ["httpx", "jwt", "rich", "click", "pandas"])
+def test_what_workers_load_is_light(heavy: str) -> None:
+    """Spark starts many Python processes that load the source: what few of them need is loaded later."""
+    code = f"import sys, gazette_spark.source; sys.exit({heavy!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -1,0 +1,59 @@
+"""The signatures of tokens: JWTs by HMAC, and nothing of their claims. Loads PyJWT."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jwt
+from jwt.algorithms import HMACAlgorithm
+
+from gazette_spark.errors import TokenError
+
+SIGNED_BY = "HS256"
+"""Algorithm of what is signed here, as in Gazette."""
+
+_ALGORITHMS = {"HS256": HMACAlgorithm.SHA256, "HS384": HMACAlgorithm.SHA384}
+"""Algorithms that verify."""
+
+
+class _AnyKeyLength(HMACAlgorithm):
+    """HMAC with keys of any length, as Gazette has it.
+
+    The library would warn of a short one, and to silence a warning is not for many threads at once.
+    """
+
+    def check_key_length(self, _key: Any) -> None:  # noqa: ANN401 - the library's
+        """Accept it."""
+
+
+def _make_jws() -> jwt.PyJWS:
+    """Return what signs and verifies signatures, and nothing else: claims are checked against our clock."""
+    jws = jwt.PyJWS(algorithms=[])
+    for name, hash_algorithm in _ALGORITHMS.items():
+        jws.register_algorithm(name, _AnyKeyLength(hash_algorithm))
+    return jws
+
+
+_JWS = _make_jws()
+
+
+def signed(payload: bytes, key: bytes) -> str:
+    """Return a token of the payload."""
+    return _JWS.encode(payload, key, algorithm=SIGNED_BY)
+
+
+def verified(token: str, key: bytes) -> bytes | None:
+    """Return a token's payload; None if the key did not sign it.
+
+    Raises:
+        TokenError: it is malformed, or signed by another algorithm.
+    """
+    try:
+        payload: bytes = _JWS.decode(token, key, algorithms=[*_ALGORITHMS])
+    except jwt.InvalidSignatureError:
+        return None
+    except jwt.InvalidAlgorithmError:
+        raise TokenError("token signature is invalid: signing method is invalid") from None
+    except (jwt.InvalidTokenError, ValueError, RecursionError):
+        raise TokenError("token is malformed") from None
+    return payload
