@@ -74,11 +74,8 @@ test-spark: install jvm broker-binaries ## The tests that need a JVM or the real
 # One after the other, even under `make -j`: the last output is the last test runs' summary.
 .PHONY: test
 test: ## Install what is needed and run the whole suite
-	@$(MAKE) --no-print-directory install
-	@$(MAKE) --no-print-directory jvm
-	@$(MAKE) --no-print-directory broker-binaries
+	@sh .ci/prepare.sh
 	@$(MAKE) --no-print-directory check
-	@$(MAKE) --no-print-directory test-protobuf
 	@$(MAKE) --no-print-directory test-spark
 
 .PHONY: bench
