@@ -90,6 +90,15 @@ class Planner:
         """
         if start.position == "initial":
             return start.at("pinned")
+        try:
+            return self._next(start, max_bytes)
+        except JournalNotFoundError as error:
+            # It may have been deleted since it was listed; listing again says what that means.
+            if error.journal in self._selected(start.read_through):
+                raise
+            return self._next(start, max_bytes)
+
+    def _next(self, start: JournalOffsets, max_bytes: int | None) -> JournalOffsets:
         selected = self._selected(start.read_through)
         added = sorted(name for name in selected - start.read_through.keys() if self._may_add(name))
         heads = self._write_heads(start, selected & start.read_through.keys())

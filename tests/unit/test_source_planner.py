@@ -85,10 +85,12 @@ class FakeClient:
     journals: dict[str, FakeJournal]
     reads: list[tuple[str, int, int]] = field(default_factory=list)
     lists: list[str] = field(default_factory=list)
+    deleted_once_listed: str = ""
 
     def list_journals(self, selector: str | pb.LabelSelector = "") -> list[pb.ListResponse.Journal]:
         parsed = parse_selector(selector) if isinstance(selector, str) else selector
         specs = [self.spec(name) for name in sorted(self.journals)]
+        self.journals.pop(self.deleted_once_listed, None)
         matching = [s for s in specs if selector_matches(expand_prefix(parsed), labels_with_name(s))]
         return [pb.ListResponse.Journal(spec=spec) for spec in matching]
 
@@ -102,12 +104,17 @@ class FakeClient:
         return pb.ListResponse.Journal(spec=self.spec(name))
 
     def first_offset(self, journal: str) -> int:
-        found = self.journals[journal]
+        found = self._found(journal)
         found.stale_head = None
         return found.begin
 
+    def _found(self, journal: str) -> FakeJournal:
+        if journal not in self.journals:
+            raise JournalNotFoundError(journal)
+        return self.journals[journal]
+
     def write_head(self, journal: str) -> int:
-        found = self.journals[journal]
+        found = self._found(journal)
         return found.head if found.stale_head is None else found.stale_head
 
     def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
@@ -397,6 +404,23 @@ def test_a_head_that_is_low_because_the_broker_has_just_started_is_asked_for_aga
 def test_a_deleted_journal_ends_the_query() -> None:
     """With the journal and the way out."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(1))})
+    with pytest.raises(JournalNotFoundError, match=r"'log/gone'.*it is gone; set failOnDataLoss=false"):
+        planner.next(at(a=0, gone=5))
+
+
+@pytest.mark.parametrize("start", [at(a=0, gone=5), at(a=0)], ids=["known", "new"])
+def test_a_journal_deleted_once_it_is_listed(start: JournalOffsets) -> None:
+    """Whether a query has read it, or has just found it, it is as if it had never been listed."""
+    journals = {"log/a": FakeJournal(lines(1)), "log/gone": FakeJournal(lines(1))}
+    planner, client = planner_of(journals, failOnDataLoss="false")
+    client.deleted_once_listed = "log/gone"
+    assert planner.next(start).read_through == {**start.read_through, "log/a": 10}
+
+
+def test_a_journal_deleted_once_it_is_listed_ends_the_query() -> None:
+    """With the way out, as any deleted one."""
+    planner, client = planner_of({"log/a": FakeJournal(lines(1)), "log/gone": FakeJournal(lines(1))})
+    client.deleted_once_listed = "log/gone"
     with pytest.raises(JournalNotFoundError, match=r"'log/gone'.*it is gone; set failOnDataLoss=false"):
         planner.next(at(a=0, gone=5))
 
