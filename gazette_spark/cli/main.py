@@ -20,6 +20,7 @@ COMMANDS = {
         "Stream journals into a Delta table, with crashes, and prove it exact.",
     ),
     "journals": ("gazette_spark.cli.journals:journals", "Work with the journals of a broker."),
+    "lag": ("gazette_spark.cli.lag:lag", "Judge whether queries keep up, by the rules of Burrow."),
     "offsets": ("gazette_spark.cli.offsets:offsets", "Show how far a Delta table has read its journals."),
 }
 """Name → where the command is, and its line in ``--help``."""

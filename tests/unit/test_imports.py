@@ -19,7 +19,7 @@ RANKS = (
     ("errors", "version", "failpoints"),
     ("offsets", "protocol"),
     ("options", "admission", "ledger", "delta_history", "query_checkpoint", "framing"),
-    ("client",),
+    ("client", "lag"),
     ("scan", "broker"),
     ("source",),
     ("delta_table", "sink"),

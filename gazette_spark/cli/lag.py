@@ -1,0 +1,140 @@
+"""``gazette-spark lag``: Burrow's verdicts on recorded incidents, without a broker or a query.
+
+Exit codes: 0 whatever the verdict; 1 if the input is not what it should be; 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import click
+
+from gazette_spark.cli.main import one_line
+from gazette_spark.errors import InputError, OptionError
+from gazette_spark.lag.history import History, HistoryOptions
+from gazette_spark.lag.recorded import parse_recording
+from gazette_spark.lag.replay import WARNED, Replay
+from gazette_spark.lag.report import group_json
+from gazette_spark.lag.rules import Thresholds, evaluate_group
+
+bad_only_option = click.option(
+    "--bad-only", is_flag=True, help="Show partitions that are not OK only, as Burrow does by default."
+)
+
+
+@click.group()
+def lag() -> None:
+    """Judge whether queries keep up, by the rules of Burrow."""
+
+
+@lag.command()
+@click.argument("source", metavar="FILE", type=click.File("rb"))
+@bad_only_option
+def evaluate(source: BinaryIO, bad_only: bool) -> None:
+    """Judge a group by the windows recorded in FILE; '-' is stdin.
+
+    FILE is a JSON object: now_ms, cluster, group, allowed_lag (0), minimum_complete (0), and partitions, or
+    null for a group that is not known. A partition has topic, partition, owner (""), client_id (""),
+    current_lag, broker_offsets and offsets, oldest first. These are null, for slots not used yet, or have
+    offset, timestamp, observedAt (0) and lag, which may be null. Times are milliseconds since 1970.
+
+    The answer is what Burrow's HTTP API has under "status". The exit code is 0 whatever the verdict, 1 if
+    FILE is not of this form.
+    """
+    found = parse_recording(decode(source.read()))
+    status = evaluate_group(found.cluster, found.group, found.windows, found.now_ms, found.thresholds)
+    click.echo(json.dumps(group_json(status, show_all=not bad_only), indent=2, ensure_ascii=False))
+
+
+@lag.command()
+@click.argument("source", metavar="FILE", type=click.File("rb"))
+@click.option("--intervals", default=10, show_default=True, help="Slots of each ring.")
+@click.option(
+    "--min-distance",
+    "min_distance_s",
+    default=0,
+    show_default=True,
+    metavar="SECONDS",
+    help="A commit that follows another within less replaces it.",
+)
+@click.option(
+    "--expire-group",
+    "expire_group_s",
+    default=604_800,
+    show_default=True,
+    metavar="SECONDS",
+    help="Silence after which a group is forgotten.",
+)
+@click.option(
+    "--group-allowlist", default="", metavar="REGEX", help="Only groups in whose name this is found."
+)
+@click.option("--group-denylist", default="", metavar="REGEX", help="No group in whose name this is found.")
+@click.option(
+    "--cluster", "clusters", multiple=True, help="Known cluster. May come often; without it all are known."
+)
+@click.option("--allowed-lag", default=0, show_default=True, help="Lag with which a partition is OK.")
+@click.option(
+    "--minimum-complete",
+    default=0.0,
+    show_default=True,
+    metavar="SHARE",
+    help="Windows that are filled to less are OK.",
+)
+@bad_only_option
+def replay(  # noqa: PLR0917 - an argument an option
+    source: BinaryIO,
+    intervals: int,
+    min_distance_s: int,
+    expire_group_s: int,
+    group_allowlist: str,
+    group_denylist: str,
+    clusters: tuple[str, ...],
+    allowed_lag: int,
+    minimum_complete: float,
+    bad_only: bool,
+) -> None:
+    """Do the requests to Burrow's storage recorded in FILE again; '-' is stdin.
+
+    FILE has one JSON object a line. "request" is broker_offset, consumer_offset, consumer_owner,
+    clear_consumer_owners, delete_topic, delete_group, fetch_clusters, fetch_consumers, fetch_topics,
+    fetch_topic, fetch_consumers_for_topic or fetch_consumer. The other fields are those a request needs of
+    cluster, group, topic, partition, offset, order, timestamp, partition_count, owner, client_id, and now_ms,
+    which holds for the lines that follow, too.
+
+    Each fetch is answered by one line of JSON; what is not known is null. fetch_consumer is answered with the
+    stored windows, as "topics", and the verdict on them, as "status". The exit code is 0 whatever the
+    verdicts, 1 at the first line that is wrong.
+    """
+    try:
+        options = HistoryOptions(intervals, min_distance_s, expire_group_s, group_allowlist, group_denylist)
+        thresholds = Thresholds(allowed_lag, minimum_complete)
+    except OptionError as error:
+        raise click.UsageError(one_line(error)) from error
+    history = History(options, clusters)
+    requests = Replay(history, thresholds, any_cluster=not clusters, show_all=not bad_only)
+    for number, line in numbered(source):
+        try:
+            answer = requests.do(decode(line))
+        except InputError as error:
+            raise InputError(f"line {number}: {error}") from error
+        if answer.value is not None:
+            click.echo(json.dumps(answer.value, ensure_ascii=False))
+        if answer.outcome in WARNED:
+            click.echo(f"line {number}: ignored: {answer.outcome}", err=True)
+
+
+def numbered(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not blank, with their numbers from 1."""
+    for number, line in enumerate(source, start=1):
+        if line.strip():
+            yield number, line
+
+
+def decode(content: bytes) -> str:
+    """Return the text of some input."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8: {error}") from error

@@ -1,0 +1,335 @@
+"""What has been committed, and where the write heads were: the state that verdicts are made of.
+
+A :class:`History` answers the requests of Burrow's storage, each as a method, by the same rules. Of a
+partition it keeps two rings: the last write heads, and the last commits of each group. A commit counts only
+if the partition's write head is known, so heads have to be fed first.
+
+A group that has been silent for ``expire_group_s`` is forgotten, but only when it is asked for. A topic that
+is deleted leaves its groups behind, without partitions if it was their only one.
+
+Not safe for threads: whoever shares one holds a lock. Times are arguments, in milliseconds since 1970; the
+clock may be set back, and then a commit is merely less old.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gazette_spark.errors import InputError, OptionError
+from gazette_spark.lag.rings import BrokerRing, CommitRing, Outcome
+from gazette_spark.lag.rules import OffsetCommit, PartitionWindow
+
+MAX_INT64 = 2**63 - 1
+
+MAX_PARTITIONS = 1_000_000
+"""Of a topic. A larger number is a slip, and would be answered with as many lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryOptions:
+    """How much is kept, and of whom. The defaults are Burrow's.
+
+    Raises:
+        OptionError: naming the option as Burrow does.
+    """
+
+    intervals: int = 10
+    """Slots of each ring."""
+    min_distance_s: int = 0
+    """A commit that is less than this after the one before replaces it."""
+    expire_group_s: int = 604_800
+    """Commits older than this are not taken, and groups without a younger one are forgotten."""
+    group_allowlist: str = ""
+    """Regular expression, searched for anywhere in a group's name; groups without it are ignored."""
+    group_denylist: str = ""
+    """Regular expression; groups with it are ignored."""
+
+    def __post_init__(self) -> None:
+        _at_least("intervals", self.intervals, 1)
+        _at_least("min-distance", self.min_distance_s, 0)
+        _at_least("expire-group", self.expire_group_s, 0)
+        _compiled("group-allowlist", self.group_allowlist)
+        _compiled("group-denylist", self.group_denylist)
+
+    def accepts(self, group: str) -> bool:
+        """Return whether the lists let a group pass."""
+        allowed = not self.group_allowlist or re.search(self.group_allowlist, group)
+        denied = self.group_denylist and re.search(self.group_denylist, group)
+        return bool(allowed) and not denied
+
+
+@dataclass(slots=True)
+class _Partition:
+    """A partition of a group. The ring is there from the first commit, or owner, on."""
+
+    commits: CommitRing | None = None
+    owner: str = ""
+    client_id: str = ""
+
+
+@dataclass(slots=True)
+class _Group:
+    topics: dict[str, list[_Partition]] = field(default_factory=dict)
+    last_commit_ms: int = 0
+    """Time of the last commit that was the newest of its partition."""
+
+
+@dataclass(slots=True)
+class _Cluster:
+    heads: dict[str, list[BrokerRing]] = field(default_factory=dict)
+    groups: dict[str, _Group] = field(default_factory=dict)
+
+    def head(self, topic: str, partition: int) -> int | None:
+        """Return a partition's newest write head, if it is known."""
+        rings = self.heads.get(topic, [])
+        return rings[partition].newest if 0 <= partition < len(rings) else None
+
+
+class History:
+    """The last write heads and commits of some clusters."""
+
+    def __init__(self, options: HistoryOptions, clusters: Iterable[str] = ()) -> None:
+        self.options = options
+        self._clusters = {name: _Cluster() for name in clusters}
+
+    def __repr__(self) -> str:
+        groups = sum(len(cluster.groups) for cluster in self._clusters.values())
+        return f"History(clusters={self.fetch_clusters()}, groups={groups})"
+
+    def add_cluster(self, cluster: str) -> None:
+        """Let a cluster be known. What is said of others is ignored."""
+        self._clusters.setdefault(cluster, _Cluster())
+
+    def add_broker_offset(
+        self,
+        cluster: str,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        partition_count: int,
+        timestamp_ms: int = 0,
+    ) -> Outcome:
+        """Store a write head as the newest. It is not compared with the one before.
+
+        Raises:
+            InputError: the partition is not one of ``partition_count``, nor of more known before; or a
+                number does not fit.
+        """
+        known = self._clusters.get(cluster)
+        if known is None:
+            return Outcome.UNKNOWN_CLUSTER
+        _check_offset(offset)
+        _check_int64("timestamp", timestamp_ms)
+        rings = known.heads.get(topic, [])
+        count = max(partition_count, len(rings))
+        if not 0 <= partition < count or count > MAX_PARTITIONS:
+            raise InputError(
+                f"topic {topic!r}: partition {partition} of {count}; expected 0 to the number of "
+                f"partitions less 1, and at most {MAX_PARTITIONS} partitions"
+            )
+        rings += [BrokerRing(self.options.intervals) for _ in range(count - len(rings))]
+        rings[partition].add(offset, timestamp_ms)
+        known.heads[topic] = rings
+        return Outcome.STORED
+
+    def add_consumer_offset(
+        self,
+        cluster: str,
+        group: str,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        order: int,
+        timestamp_ms: int,
+        now_ms: int,
+    ) -> Outcome:
+        """Store a commit where its order belongs.
+
+        Args:
+            cluster: name of the cluster.
+            group: name of the group, made if it is new.
+            topic: name of the topic.
+            partition: index in the topic.
+            offset: what was committed.
+            order: rises from commit to commit of the partition.
+            timestamp_ms: when it was committed.
+            now_ms: the time; rounded down to seconds.
+
+        Raises:
+            InputError: a number does not fit.
+        """
+        _check_offset(offset)
+        for name, number in (("order", order), ("timestamp", timestamp_ms), ("now_ms", now_ms)):
+            _check_int64(name, number)
+        known = self._clusters.get(cluster)
+        if known is None:
+            return Outcome.UNKNOWN_CLUSTER
+        if timestamp_ms < self._oldest_ms(now_ms):
+            return Outcome.EXPIRED
+        if not self.options.accepts(group):
+            return Outcome.GROUP_REFUSED
+        head = known.head(topic, partition)
+        if head is None:
+            return Outcome.NO_BROKER_OFFSET
+        to = known.groups.setdefault(group, _Group())
+        place = self._partition(known, to, topic, partition)
+        assert place.commits is not None
+        commit = OffsetCommit(offset, timestamp_ms, now_ms // 1000 * 1000, max(0, head - offset))
+        if place.commits.is_newest(order):
+            to.last_commit_ms = timestamp_ms
+        return place.commits.add(commit, order, self.options.min_distance_s * 1000)
+
+    def add_consumer_owner(
+        self, cluster: str, group: str, topic: str, partition: int, *, owner: str, client_id: str = ""
+    ) -> Outcome:
+        """Note who reads a partition. The group is made if it is new, even if the partition is not known."""
+        known = self._clusters.get(cluster)
+        if known is None:
+            return Outcome.UNKNOWN_CLUSTER
+        if not self.options.accepts(group):
+            return Outcome.GROUP_REFUSED
+        to = known.groups.setdefault(group, _Group())
+        if known.head(topic, partition) is None:
+            return Outcome.NO_BROKER_OFFSET
+        place = self._partition(known, to, topic, partition)
+        place.owner, place.client_id = owner, client_id
+        return Outcome.STORED
+
+    def clear_consumer_owners(self, cluster: str, group: str) -> Outcome:
+        """Forget who reads the partitions of a group."""
+        known = self._clusters.get(cluster)
+        if known is None:
+            return Outcome.UNKNOWN_CLUSTER
+        if not self.options.accepts(group):
+            return Outcome.GROUP_REFUSED
+        if group not in known.groups:
+            return Outcome.UNKNOWN_GROUP
+        for partitions in known.groups[group].topics.values():
+            for partition in partitions:
+                partition.owner = partition.client_id = ""
+        return Outcome.STORED
+
+    def delete_topic(self, cluster: str, topic: str) -> Outcome:
+        """Forget a topic, its write heads and what all groups committed of it. The groups stay."""
+        known = self._clusters.get(cluster)
+        if known is None:
+            return Outcome.UNKNOWN_CLUSTER
+        for group in known.groups.values():
+            group.topics.pop(topic, None)
+        known.heads.pop(topic, None)
+        return Outcome.STORED
+
+    def delete_group(self, cluster: str, group: str) -> Outcome:
+        """Forget a group; done also if there is none."""
+        known = self._clusters.get(cluster)
+        if known is None:
+            return Outcome.UNKNOWN_CLUSTER
+        known.groups.pop(group, None)
+        return Outcome.STORED
+
+    def fetch_clusters(self) -> list[str]:
+        """Return the names of the clusters."""
+        return list(self._clusters)
+
+    def fetch_consumers(self, cluster: str) -> list[str] | None:
+        """Return the names of a cluster's groups, those included that would turn out expired."""
+        known = self._clusters.get(cluster)
+        return None if known is None else list(known.groups)
+
+    def fetch_topics(self, cluster: str) -> list[str] | None:
+        """Return the names of a cluster's topics."""
+        known = self._clusters.get(cluster)
+        return None if known is None else list(known.heads)
+
+    def fetch_topic(self, cluster: str, topic: str) -> list[int] | None:
+        """Return the newest write head of each partition; partitions without one are left out."""
+        known = self._clusters.get(cluster)
+        if known is None or topic not in known.heads:
+            return None
+        return [ring.newest for ring in known.heads[topic] if ring.newest is not None]
+
+    def fetch_consumers_for_topic(self, cluster: str, topic: str) -> list[str] | None:
+        """Return the names of the groups that have read a topic; none of a topic that is not known."""
+        known = self._clusters.get(cluster)
+        if known is None:
+            return None
+        return [name for name, group in known.groups.items() if topic in group.topics]
+
+    def fetch_consumer(
+        self, cluster: str, group: str, *, now_ms: int
+    ) -> dict[str, list[PartitionWindow]] | None:
+        """Return what is known of a group: its topics' partitions. None, and forgotten, if it has expired."""
+        known = self._clusters.get(cluster)
+        found = known.groups.get(group) if known else None
+        if known is None or found is None:
+            return None
+        if self._oldest_ms(now_ms) > found.last_commit_ms:
+            del known.groups[group]
+            return None
+        return {
+            topic: [_window(known, topic, index, each) for index, each in enumerate(partitions)]
+            for topic, partitions in found.topics.items()
+        }
+
+    def _oldest_ms(self, now_ms: int) -> int:
+        return (now_ms // 1000 - self.options.expire_group_s) * 1000
+
+    def _partition(self, cluster: _Cluster, group: _Group, topic: str, index: int) -> _Partition:
+        """Return a group's partition with its ring; what lies before it and beside it is made, too."""
+        partitions = group.topics.setdefault(topic, [])
+        if index >= len(partitions):
+            missing = len(cluster.heads[topic]) - len(partitions)
+            partitions += [_Partition() for _ in range(missing)]
+        found = partitions[index]
+        if found.commits is None:
+            found.commits = CommitRing(self.options.intervals)
+        return found
+
+
+def windows_of(topics: dict[str, list[PartitionWindow]] | None) -> list[PartitionWindow] | None:
+    """Return a group's partitions in one list, as the rules take them."""
+    if topics is None:
+        return None
+    return [window for windows in topics.values() for window in windows]
+
+
+def _window(cluster: _Cluster, topic: str, index: int, partition: _Partition) -> PartitionWindow:
+    heads = cluster.heads[topic][index].offsets if topic in cluster.heads else []
+    ring = partition.commits
+    last = ring.newest if ring is not None else None
+    behind = max(0, heads[-1] - last.offset) if heads and last else 0
+    return PartitionWindow(
+        topic,
+        index,
+        behind,
+        heads,
+        ring.slots() if ring is not None else (),
+        partition.owner,
+        partition.client_id,
+    )
+
+
+def _check_offset(offset: int) -> None:
+    if not 0 <= offset <= MAX_INT64:
+        raise InputError(f"offset {offset} is not one of a journal: expected 0 to {MAX_INT64}")
+
+
+def _check_int64(name: str, number: int) -> None:
+    if not -MAX_INT64 - 1 <= number <= MAX_INT64:
+        raise InputError(f"{name} {number} is not a 64-bit integer")
+
+
+def _at_least(option: str, number: int, least: int) -> None:
+    if number < least:
+        raise OptionError(option, str(number), f"{least} or more")
+
+
+def _compiled(option: str, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise OptionError(option, repr(pattern), f"a regular expression ({error})") from error

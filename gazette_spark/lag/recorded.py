@@ -1,0 +1,209 @@
+"""Windows that were recorded, read from JSON: what comes from outside is checked here, field by field.
+
+A field that is missing, of another kind, out of range or not known is an
+:class:`~gazette_spark.errors.InputError` with its path, such as ``partitions[2].offsets[0].lag``. Nothing is
+guessed: text is no number, and a key must not come twice.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from gazette_spark.errors import GazetteError, InputError
+from gazette_spark.lag.history import MAX_INT64
+from gazette_spark.lag.rules import OffsetCommit, PartitionWindow, Thresholds
+
+MAX_UINT64 = 2**64 - 1
+
+SHOWN = 60
+"""Characters of a bad value that are shown."""
+
+_REQUIRED: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What ``lag evaluate`` judges: a group's windows, and the moment they were taken at."""
+
+    cluster: str
+    group: str
+    now_ms: int
+    thresholds: Thresholds
+    windows: Sequence[PartitionWindow] | None
+    """None if the group was not known."""
+
+
+class Fields:
+    """The fields of one JSON object."""
+
+    def __init__(self, value: object, path: str, known: Sequence[str]) -> None:
+        if not isinstance(value, dict):
+            raise InputError(f"{path or 'the input'}: expected a JSON object, got {_shown(value)}")
+        self._values: Mapping[str, Any] = value
+        self._prefix = f"{path}." if path else ""
+        for name in value:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(known)}"
+                raise InputError(f"{self._prefix}{_shown(name)[1:-1]}: no such field{hint}")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def path(self, name: str) -> str:
+        """Return a field's path from the top."""
+        return self._prefix + name
+
+    def text(self, name: str, default: str = _REQUIRED) -> str:
+        """Return a field that is text."""
+        value = self._get(name, default, "text")
+        if not isinstance(value, str):
+            self._refuse(name, "text", value)
+        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+            self._refuse(name, "text that is Unicode", value)
+        return value
+
+    def integer(self, name: str, default: int = _REQUIRED, *, least: int = 0, most: int = MAX_INT64) -> int:
+        """Return a field that is an integer from ``least`` to ``most``."""
+        expected = f"an integer from {least} to {most}"
+        value = self._get(name, default, expected)
+        if not _is_integer(value) or not least <= value <= most:
+            self._refuse(name, expected, value)
+        return int(value)
+
+    def nullable_integer(self, name: str) -> int | None:
+        """Return a field that is null, or an integer of 64 bits without a sign. It must be there."""
+        if self._get(name, _REQUIRED, "an integer or null") is None:
+            return None
+        return self.integer(name, most=MAX_UINT64)
+
+    def number(self, name: str, default: float) -> float:
+        """Return a field that is a number."""
+        value = self._get(name, default, "a number")
+        if not isinstance(value, float) and not _is_integer(value):
+            self._refuse(name, "a number", value)
+        return float(value)
+
+    def array(self, name: str) -> list[Any]:
+        """Return a field that is an array."""
+        value = self._get(name, _REQUIRED, "an array")
+        if not isinstance(value, list):
+            self._refuse(name, "an array", value)
+        return value
+
+    def is_null(self, name: str) -> bool:
+        """Return whether a field is there and null."""
+        return name in self._values and self._values[name] is None
+
+    def _get(self, name: str, default: Any, expected: str) -> Any:  # noqa: ANN401 - JSON
+        if name in self._values:
+            return self._values[name]
+        if default is _REQUIRED:
+            raise InputError(f"{self.path(name)}: missing; expected {expected}")
+        return default
+
+    def _refuse(self, name: str, expected: str, value: object) -> NoReturn:
+        raise InputError(f"{self.path(name)}: expected {expected}, got {_shown(value)}")
+
+
+def parse_recording(text: str) -> Recording:
+    """Read the input of ``lag evaluate``.
+
+    Raises:
+        InputError: a field is wrong, or the text is not JSON.
+        OptionError: a threshold is out of its range.
+    """
+    known = ("now_ms", "allowed_lag", "minimum_complete", "cluster", "group", "partitions")
+    fields = Fields(parse_json(text), "", known)
+    windows = None
+    if not fields.is_null("partitions"):
+        partitions = fields.array("partitions")
+        windows = [_window(value, f"partitions[{at}]") for at, value in enumerate(partitions)]
+    return Recording(
+        fields.text("cluster"),
+        fields.text("group"),
+        fields.integer("now_ms"),
+        Thresholds(
+            fields.integer("allowed_lag", 0, least=-MAX_INT64), fields.number("minimum_complete", 0.0)
+        ),
+        windows,
+    )
+
+
+def _window(value: object, path: str) -> PartitionWindow:
+    known = ("topic", "partition", "owner", "client_id", "current_lag", "broker_offsets", "offsets")
+    fields = Fields(value, path, known)
+    heads = fields.array("broker_offsets")
+    for at, head in enumerate(heads):
+        if not _is_integer(head) or not 0 <= head <= MAX_INT64:
+            raise InputError(
+                f"{path}.broker_offsets[{at}]: expected an integer from 0 to {MAX_INT64}, got {_shown(head)}"
+            )
+    slots = [_slot(each, f"{path}.offsets[{at}]") for at, each in enumerate(fields.array("offsets"))]
+    return PartitionWindow(
+        fields.text("topic"),
+        fields.integer("partition", most=2**31 - 1),
+        fields.integer("current_lag", most=MAX_UINT64),
+        heads,
+        slots,
+        fields.text("owner", ""),
+        fields.text("client_id", ""),
+    )
+
+
+def _slot(value: object, path: str) -> OffsetCommit | None:
+    if value is None:
+        return None
+    fields = Fields(value, path, ("offset", "timestamp", "observedAt", "lag"))
+    return OffsetCommit(
+        fields.integer("offset"),
+        fields.integer("timestamp"),
+        fields.integer("observedAt", 0),
+        fields.nullable_integer("lag"),
+    )
+
+
+def parse_json(text: str) -> object:
+    """Parse JSON without the liberties of Python's parser: no key twice, no NaN or Infinity.
+
+    Raises:
+        InputError: the text is not such JSON.
+    """
+    try:
+        value: object = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+    except GazetteError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON ({error}): {_shown_text(text)}") from error
+    return value
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"the key {twice!r} comes twice in one object")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise InputError(f"{name} is no number in JSON")
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    return _shown_text(json.dumps(value, ensure_ascii=False))
+
+
+def _shown_text(text: str) -> str:
+    # Half of a surrogate pair could not be written to stderr.
+    shown = text[:SHOWN].encode("utf-8", "backslashreplace").decode()
+    return shown if len(text) <= SHOWN else f"{shown}…"

@@ -1,0 +1,209 @@
+"""Requests to Burrow's storage, recorded one JSON object a line, done again on a :class:`History`.
+
+What stores has no answer; what fetches has one, in the names of Burrow's HTTP API. A fetch of what is not
+known is answered with null. The answer to ``fetch_consumer`` holds the windows, as ``topics``, and the
+verdict on them, as ``status``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gazette_spark.errors import InputError
+from gazette_spark.lag.history import MAX_INT64, History, windows_of
+from gazette_spark.lag.recorded import Fields, parse_json
+from gazette_spark.lag.report import group_json, topics_json
+from gazette_spark.lag.rings import Outcome
+from gazette_spark.lag.rules import Thresholds, evaluate_group
+
+REQUEST_FIELDS = (
+    "request",
+    "cluster",
+    "group",
+    "topic",
+    "partition",
+    "offset",
+    "order",
+    "timestamp",
+    "partition_count",
+    "owner",
+    "client_id",
+    "now_ms",
+)
+"""A request may carry any of them; those it does not need are left alone."""
+
+WARNED = (Outcome.UNKNOWN_CLUSTER,)
+"""What is worth a word. Burrow is silent about other things it drops, for they are daily business."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request came to."""
+
+    value: dict[str, Any] | None = None
+    """JSON to be shown; None of a request that stores."""
+    outcome: Outcome | None = None
+    """Of a request that stores."""
+
+
+class Replay:
+    """Does requests one after the other.
+
+    Args:
+        history: where they are done.
+        thresholds: for verdicts.
+        any_cluster: a cluster becomes known by its first write head; else only those of ``history`` are.
+        show_all: verdicts show all partitions; else those that are not OK.
+
+    Time is what the requests say: ``now_ms``, or where one has none, that of the request before.
+    """
+
+    def __init__(
+        self, history: History, thresholds: Thresholds, *, any_cluster: bool = True, show_all: bool = True
+    ) -> None:
+        self._history = history
+        self._thresholds = thresholds
+        self._any_cluster = any_cluster
+        self._show_all = show_all
+        self._now_ms: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Replay({self._history!r}, now_ms={self._now_ms})"
+
+    def do(self, line: str) -> Answer:
+        """Do the request on one line.
+
+        Raises:
+            InputError: it is not one.
+        """
+        fields = Fields(parse_json(line), "", REQUEST_FIELDS)
+        kind = fields.text("request")
+        if "now_ms" in fields:
+            self._now_ms = fields.integer("now_ms")
+        if store := STORE.get(kind):
+            if kind == "broker_offset" and self._any_cluster:
+                self._history.add_cluster(fields.text("cluster"))
+            return Answer(outcome=store(self._history, fields, self._clock))
+        if fetch := FETCH.get(kind):
+            return Answer({"request": kind} | fetch(self._history, fields))
+        if kind == "fetch_consumer":
+            return Answer({"request": kind} | self._fetch_consumer(fields))
+        expected = ", ".join([*STORE, *FETCH, "fetch_consumer"])
+        raise InputError(f"request: there is no {kind!r}; expected one of {expected}")
+
+    def _clock(self) -> int:
+        if self._now_ms is None:
+            raise InputError(
+                "now_ms: missing, and no request before had one; expected milliseconds since 1970"
+            )
+        return self._now_ms
+
+    def _fetch_consumer(self, fields: Fields) -> dict[str, Any]:
+        cluster, group, now_ms = fields.text("cluster"), fields.text("group"), self._clock()
+        topics = self._history.fetch_consumer(cluster, group, now_ms=now_ms)
+        status = evaluate_group(cluster, group, windows_of(topics), now_ms, self._thresholds)
+        return {
+            "cluster": cluster,
+            "group": group,
+            "topics": None if topics is None else topics_json(topics),
+            "status": group_json(status, show_all=self._show_all),
+        }
+
+
+def _broker_offset(history: History, fields: Fields, _clock: Callable[[], int]) -> Outcome:
+    return history.add_broker_offset(
+        fields.text("cluster"),
+        fields.text("topic"),
+        _partition(fields),
+        fields.integer("offset"),
+        partition_count=fields.integer("partition_count"),
+        timestamp_ms=fields.integer("timestamp", 0),
+    )
+
+
+def _consumer_offset(history: History, fields: Fields, clock: Callable[[], int]) -> Outcome:
+    return history.add_consumer_offset(
+        fields.text("cluster"),
+        fields.text("group"),
+        fields.text("topic"),
+        _partition(fields),
+        fields.integer("offset"),
+        order=fields.integer("order", least=-MAX_INT64),
+        timestamp_ms=fields.integer("timestamp", least=-MAX_INT64),
+        now_ms=clock(),
+    )
+
+
+def _consumer_owner(history: History, fields: Fields, _clock: Callable[[], int]) -> Outcome:
+    return history.add_consumer_owner(
+        fields.text("cluster"),
+        fields.text("group"),
+        fields.text("topic"),
+        _partition(fields),
+        owner=fields.text("owner"),
+        client_id=fields.text("client_id", ""),
+    )
+
+
+def _clear_consumer_owners(history: History, fields: Fields, _clock: Callable[[], int]) -> Outcome:
+    return history.clear_consumer_owners(fields.text("cluster"), fields.text("group"))
+
+
+def _delete_topic(history: History, fields: Fields, _clock: Callable[[], int]) -> Outcome:
+    return history.delete_topic(fields.text("cluster"), fields.text("topic"))
+
+
+def _delete_group(history: History, fields: Fields, _clock: Callable[[], int]) -> Outcome:
+    return history.delete_group(fields.text("cluster"), fields.text("group"))
+
+
+STORE: Mapping[str, Callable[[History, Fields, Callable[[], int]], Outcome]] = {
+    "broker_offset": _broker_offset,
+    "consumer_offset": _consumer_offset,
+    "consumer_owner": _consumer_owner,
+    "clear_consumer_owners": _clear_consumer_owners,
+    "delete_topic": _delete_topic,
+    "delete_group": _delete_group,
+}
+"""Requests that store something."""
+
+
+def _fetch_clusters(history: History, _fields: Fields) -> dict[str, Any]:
+    return {"clusters": history.fetch_clusters()}
+
+
+def _fetch_consumers(history: History, fields: Fields) -> dict[str, Any]:
+    cluster = fields.text("cluster")
+    return {"cluster": cluster, "consumers": history.fetch_consumers(cluster)}
+
+
+def _fetch_topics(history: History, fields: Fields) -> dict[str, Any]:
+    cluster = fields.text("cluster")
+    return {"cluster": cluster, "topics": history.fetch_topics(cluster)}
+
+
+def _fetch_topic(history: History, fields: Fields) -> dict[str, Any]:
+    cluster, topic = fields.text("cluster"), fields.text("topic")
+    return {"cluster": cluster, "topic": topic, "offsets": history.fetch_topic(cluster, topic)}
+
+
+def _fetch_consumers_for_topic(history: History, fields: Fields) -> dict[str, Any]:
+    cluster, topic = fields.text("cluster"), fields.text("topic")
+    groups = history.fetch_consumers_for_topic(cluster, topic)
+    return {"cluster": cluster, "topic": topic, "consumers": groups}
+
+
+FETCH: Mapping[str, Callable[[History, Fields], dict[str, Any]]] = {
+    "fetch_clusters": _fetch_clusters,
+    "fetch_consumers": _fetch_consumers,
+    "fetch_topics": _fetch_topics,
+    "fetch_topic": _fetch_topic,
+    "fetch_consumers_for_topic": _fetch_consumers_for_topic,
+}
+"""Requests that ask for something and need no clock."""
+
+
+def _partition(fields: Fields) -> int:
+    return fields.integer("partition", least=-(2**31), most=2**31 - 1)

@@ -1,0 +1,132 @@
+"""The last commits, or write heads, of a partition: rings of a fixed number of slots.
+
+Kept as arrays of 64-bit integers, because a monitor holds many: 40 bytes a commit.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from enum import StrEnum
+
+from gazette_spark.lag.rules import OffsetCommit
+
+NO_LAG = -1
+"""Stands for a lag that is not known."""
+
+FIELDS = 5
+"""Integers a commit: order, offset, timestamp, time of observation, lag."""
+
+
+class Outcome(StrEnum):
+    """What became of something that was to be stored."""
+
+    STORED = "stored"
+    """A write head, an owner, a deletion."""
+    APPENDED = "appended"
+    """A commit, as the newest."""
+    INSERTED = "inserted"
+    """A commit, among older ones or before them: it came late."""
+    MERGED = "merged"
+    """A commit, in place of the one before it, which was too near."""
+    TOO_OLD = "older than all commits in a full ring"
+    KNOWN = "there is a commit of that order"
+    EXPIRED = "older than expire-group"
+    GROUP_REFUSED = "the group is not on the allow list, or is on the deny list"
+    NO_BROKER_OFFSET = "no write head is known of that partition"
+    UNKNOWN_CLUSTER = "unknown cluster"
+    UNKNOWN_GROUP = "unknown group"
+
+
+class BrokerRing:
+    """The last write heads of a partition, with the time of each."""
+
+    __slots__ = ("_cells", "_slots")
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._cells = array("q")
+
+    def add(self, offset: int, timestamp_ms: int) -> None:
+        """Add the newest write head. It may be below the one before: nothing is concluded from that here."""
+        self._cells.extend((offset, timestamp_ms))
+        del self._cells[: -2 * self._slots]
+
+    @property
+    def offsets(self) -> list[int]:
+        """The write heads, oldest first."""
+        return self._cells[::2].tolist()
+
+    @property
+    def newest(self) -> int | None:
+        """The newest write head, if there is one."""
+        return self._cells[-2] if self._cells else None
+
+
+class CommitRing:
+    """The last commits of a partition, by ``order``: a number that rises from commit to commit."""
+
+    __slots__ = ("_cells", "_slots")
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._cells = array("q")
+
+    def __len__(self) -> int:
+        return len(self._cells) // FIELDS
+
+    def slots(self) -> tuple[OffsetCommit | None, ...]:
+        """Return all slots: those not used yet, then the commits, oldest first."""
+        unused = (None,) * (self._slots - len(self))
+        return unused + tuple(self._commit(at) for at in range(len(self)))
+
+    @property
+    def newest(self) -> OffsetCommit | None:
+        """The newest commit, if there is one."""
+        return self._commit(len(self) - 1) if self._cells else None
+
+    def is_newest(self, order: int) -> bool:
+        """Return whether a commit of that order would be appended."""
+        return not self._cells or self._cells[-FIELDS] < order
+
+    def add(self, commit: OffsetCommit, order: int, min_distance_ms: int) -> Outcome:
+        """Put a commit where its order belongs.
+
+        Args:
+            commit: its lag counts only if the commit is the newest: nobody knows the write head of the past.
+            order: number of the commit; 64 bits.
+            min_distance_ms: a commit that is less than this after the one before replaces it, but for its
+                time, lest commits in quick succession replace each other for ever.
+        """
+        orders = self._cells[::FIELDS]
+        at = bisect_left(orders, order)
+        full = len(orders) == self._slots
+        if full and at == 0:
+            return Outcome.TOO_OLD
+        if at < len(orders) and orders[at] == order:
+            return Outcome.KNOWN
+        late = not self.is_newest(order)
+        cells = array("q", self._encode(commit, order, late=late))
+        # In a full ring a late commit that only the oldest precedes takes the oldest's slot; what is before
+        # that slot in a ring is the newest commit, which cannot be its predecessor. So nothing is merged.
+        replaces_oldest = late and full and at == 1
+        if at > 0 and not replaces_oldest and self._distance_ms(at - 1, commit) < min_distance_ms:
+            cells[2] = self._cells[(at - 1) * FIELDS + 2]
+            self._cells[(at - 1) * FIELDS : at * FIELDS] = cells
+            return Outcome.MERGED
+        self._cells[at * FIELDS : at * FIELDS] = cells
+        if full:
+            del self._cells[:FIELDS]
+        return Outcome.INSERTED if late else Outcome.APPENDED
+
+    def _distance_ms(self, before: int, commit: OffsetCommit) -> int:
+        return commit.timestamp_ms - self._cells[before * FIELDS + 2]
+
+    @staticmethod
+    def _encode(commit: OffsetCommit, order: int, *, late: bool) -> tuple[int, ...]:
+        lag = NO_LAG if late or commit.lag is None else commit.lag
+        return order, commit.offset, commit.timestamp_ms, commit.observed_ms, lag
+
+    def _commit(self, at: int) -> OffsetCommit:
+        _, offset, timestamp_ms, observed_ms, lag = self._cells[at * FIELDS : (at + 1) * FIELDS]
+        return OffsetCommit(offset, timestamp_ms, observed_ms, None if lag == NO_LAG else lag)

@@ -1,0 +1,251 @@
+"""Burrow's verdicts on windows of commits, exact to the letter.
+
+A window is what is known of one partition: its last commits, oldest first, the write heads seen lately, and
+how far it is behind now. Only if that is more than the lag allowed is there a question, and the first of
+these rules that fits answers it:
+
+======  ==========================================================================================
+STOP    it has been silent for longer than the window is long, and no write head in the ring was
+        within its reach: it is not merely waiting for bytes that have just come
+REWIND  an offset is below the one before it, and no later one has come back up to there
+OK      at some commit in the window it was not behind
+STALL   it commits, and always the same offset
+WARN    it goes on, and its lag never went down
+OK      it goes on, and its lag went down at least once
+======  ==========================================================================================
+
+The first two come before the pardon for a commit without lag: that commit may be old by now, and a rewind is
+wrong however far it had got. The other two come after it: a query that caught up within the window merely has
+a bit to do. STALL is WARN with offsets that stand still, and worse, so it goes first.
+
+The numbers follow Burrow where that shows: completeness is a 32-bit float, a window without any commit counts
+as one slot of its length, and time is compared in whole seconds.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+
+from gazette_spark.errors import InputError, OptionError
+
+
+class Status(IntEnum):
+    """Verdicts on partitions and groups, and their numbers in metrics; the words are the names."""
+
+    NOTFOUND = 0
+    """The group is not known. Of groups only."""
+    OK = 1
+    WARN = 2
+    """It goes on, and falls behind."""
+    ERR = 3
+    """A partition is in one of the states below. Of groups only."""
+    STOP = 4
+    STALL = 5
+    REWIND = 6
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommit:
+    """An offset a group has said to be done with."""
+
+    offset: int
+    timestamp_ms: int
+    """When it was committed, by the committer's clock."""
+    observed_ms: int = 0
+    """When the monitor heard of it; whole seconds."""
+    lag: int | None = None
+    """How far the write head was away when the commit was heard of; None for one that came late."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionWindow:
+    """What is known of one partition of a group."""
+
+    topic: str
+    partition: int
+    current_lag: int
+    """Newest write head less last offset committed, at least 0."""
+    broker_offsets: Sequence[int]
+    """Write heads, oldest first."""
+    offset_commits: Sequence[OffsetCommit | None]
+    """The slots of a ring, oldest first. Those not used yet come first and are None."""
+    owner: str = ""
+    client_id: str = ""
+
+    def __post_init__(self) -> None:
+        used = False
+        for slot in self.offset_commits:
+            if used and slot is None:
+                raise InputError(
+                    f"topic {self.topic!r}, partition {self.partition}: an unused slot follows a commit; "
+                    "unused slots come first"
+                )
+            used = slot is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What is asked of a window before it can be bad. The defaults are Burrow's."""
+
+    allowed_lag: int = 0
+    """A partition this far behind is fine."""
+    minimum_complete: float = 0.0
+    """Windows that are filled to less than this share are fine. Compared as a 32-bit float."""
+
+    def __post_init__(self) -> None:
+        if self.allowed_lag < 0:
+            raise OptionError("allowed_lag", str(self.allowed_lag), "0 or more")
+        if not 0 <= self.minimum_complete <= 1:
+            raise OptionError("minimum_complete", str(self.minimum_complete), "a share from 0 to 1")
+        object.__setattr__(self, "minimum_complete", float32(self.minimum_complete))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """Verdict on one partition."""
+
+    topic: str
+    partition: int
+    owner: str
+    client_id: str
+    status: Status
+    start: OffsetCommit | None
+    """Oldest commit of the window."""
+    end: OffsetCommit | None
+    """Newest commit of the window."""
+    current_lag: int
+    complete: float
+    """Share of the window's slots in use, a 32-bit float."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """Verdict on a group: NOTFOUND, OK, WARN or ERR."""
+
+    cluster: str
+    group: str
+    status: Status
+    complete: float
+    """Share of partitions whose window is complete, a 32-bit float."""
+    partitions: Sequence[PartitionStatus]
+    maxlag: PartitionStatus | None
+    """The partition that is farthest behind; the first of several."""
+    total_lag: int
+
+    @property
+    def partition_count(self) -> int:
+        """Number of partitions known of."""
+        return len(self.partitions)
+
+
+def float32(number: float) -> float:
+    """Return the nearest 32-bit float."""
+    rounded: float = struct.unpack("f", struct.pack("f", number))[0]
+    return rounded
+
+
+def evaluate_group(
+    cluster: str,
+    group: str,
+    windows: Iterable[PartitionWindow] | None,
+    now_ms: int,
+    thresholds: Thresholds,
+) -> GroupStatus:
+    """Judge a group by its partitions.
+
+    Args:
+        cluster: name of the cluster.
+        group: name of the group.
+        windows: in the order to be reported; None if there is no such group.
+        now_ms: the time, rounded down to seconds as Burrow's clock is.
+        thresholds: what is fine anyway.
+    """
+    if windows is None:
+        return GroupStatus(cluster, group, Status.NOTFOUND, 1.0, (), None, 0)
+    partitions = tuple(evaluate_partition(window, now_ms, thresholds) for window in windows)
+    worst = max((partition.status for partition in partitions), default=Status.OK)
+    complete = sum(partition.complete == 1.0 for partition in partitions)
+    return GroupStatus(
+        cluster,
+        group,
+        min(worst, Status.ERR),
+        _share(complete, len(partitions)),
+        partitions,
+        max(partitions, key=lambda partition: partition.current_lag, default=None),
+        sum(partition.current_lag for partition in partitions),
+    )
+
+
+def evaluate_partition(window: PartitionWindow, now_ms: int, thresholds: Thresholds) -> PartitionStatus:
+    """Judge one partition."""
+    commits = [commit for commit in window.offset_commits if commit is not None]
+    slots = len(window.offset_commits)
+    # A window without any commit keeps one empty slot, in Burrow and so here.
+    complete = _share(max(len(commits), 1), slots) if slots else 0.0
+    status = Status.OK
+    if commits and complete >= thresholds.minimum_complete:
+        status = judge(commits, window.broker_offsets, window.current_lag, now_ms, thresholds.allowed_lag)
+    return PartitionStatus(
+        window.topic,
+        window.partition,
+        window.owner,
+        window.client_id,
+        status,
+        commits[0] if commits else None,
+        commits[-1] if commits else None,
+        window.current_lag,
+        complete,
+    )
+
+
+def judge(
+    commits: Sequence[OffsetCommit],
+    broker_offsets: Iterable[int],
+    current_lag: int,
+    now_ms: int,
+    allowed_lag: int,
+) -> Status:
+    """Return the verdict of the rules, first match first, on one commit or more."""
+    if current_lag <= allowed_lag:
+        return Status.OK
+    last = commits[-1]
+    if is_silent(commits, now_ms) and not any(offset <= last.offset for offset in broker_offsets):
+        return Status.STOP
+    offsets = [commit.offset for commit in commits]
+    if is_rewound(offsets):
+        return Status.REWIND
+    lags = [commit.lag for commit in commits if commit.lag is not None]
+    if any(lag <= allowed_lag for lag in lags):
+        return Status.OK
+    return _judge_progress(offsets, lags)
+
+
+def _judge_progress(offsets: Sequence[int], lags: Sequence[int]) -> Status:
+    if all(before == after for before, after in pairwise(offsets)):
+        return Status.STALL
+    if all(before <= after for before, after in pairwise(lags)):
+        return Status.WARN
+    return Status.OK
+
+
+def is_silent(commits: Sequence[OffsetCommit], now_ms: int) -> bool:
+    """Return whether the time since the last commit exceeds that from the first to the last."""
+    first_ms, last_ms = commits[0].timestamp_ms, commits[-1].timestamp_ms
+    return now_ms // 1000 * 1000 - last_ms > last_ms - first_ms
+
+
+def is_rewound(offsets: Sequence[int]) -> bool:
+    """Return whether the first step back was never made up for. Later ones do not count."""
+    for at in range(1, len(offsets)):
+        if offsets[at] < offsets[at - 1]:
+            return max(offsets[at:]) < offsets[at - 1]
+    return False
+
+
+def _share(part: int, whole: int) -> float:
+    # Both terms are 32-bit floats before they are divided, as in Burrow. None of none is 0.
+    return float32(float32(part) / float32(whole)) if whole else 0.0

@@ -1,0 +1,224 @@
+"""Verdicts and storage agree with Burrow's words, followed slowly, on random windows and requests."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gazette_spark.lag.history import History, HistoryOptions
+from gazette_spark.lag.recorded import parse_recording
+from gazette_spark.lag.report import group_json, shortest
+from gazette_spark.lag.rules import (
+    OffsetCommit,
+    PartitionWindow,
+    Thresholds,
+    evaluate_group,
+    evaluate_partition,
+    float32,
+)
+from tests.oracles import burrow
+
+NOW_S = 1_000
+
+small = st.integers(0, 6)
+commits = st.builds(
+    OffsetCommit,
+    offset=small,
+    timestamp_ms=st.integers(NOW_S * 1000 - 3_000, NOW_S * 1000 + 500),
+    lag=st.none() | small,
+)
+slots = st.tuples(st.integers(0, 3), st.lists(commits, max_size=6)).map(
+    lambda pair: (None,) * pair[0] + tuple(pair[1])
+)
+windows = st.builds(
+    PartitionWindow,
+    topic=st.sampled_from(["a", "b"]),
+    partition=small,
+    current_lag=small,
+    broker_offsets=st.lists(small, max_size=4),
+    offset_commits=slots,
+)
+thresholds = st.builds(
+    Thresholds,
+    allowed_lag=st.integers(0, 3),
+    minimum_complete=st.sampled_from([0.0, 0.1, 1 / 3, 0.5, 0.6, 2 / 3, 0.7, 0.75, 0.8, 0.9, 1.0]),
+)
+times_ms = st.integers(NOW_S * 1000 - 500, NOW_S * 1000 + 4_000)
+
+
+def plain(commit: OffsetCommit | None) -> burrow.Commit | None:
+    """Return a commit as the oracle has it."""
+    if commit is None:
+        return None
+    return burrow.Commit(commit.offset, commit.timestamp_ms, commit.observed_ms, commit.lag)
+
+
+def expected(
+    window: PartitionWindow, now_ms: int, wanted: Thresholds
+) -> tuple[str, float, burrow.Commit | None, burrow.Commit | None]:
+    """Return the oracle's verdict."""
+    status, complete, start, end = burrow.partition_verdict(
+        [plain(slot) for slot in window.offset_commits],
+        list(window.broker_offsets),
+        window.current_lag,
+        now_s=now_ms // 1000,
+        allowed_lag=wanted.allowed_lag,
+        minimum_complete=wanted.minimum_complete,
+    )
+    return status, float(complete), start, end
+
+
+@settings(max_examples=500)
+@given(windows, times_ms, thresholds)
+def test_partitions_are_judged_as_the_words_say(
+    window: PartitionWindow, now_ms: int, wanted: Thresholds
+) -> None:
+    """Status, completeness, first and last commit are the oracle's."""
+    got = evaluate_partition(window, now_ms, wanted)
+    assert (got.status.name, got.complete, plain(got.start), plain(got.end)) == expected(
+        window, now_ms, wanted
+    )
+
+
+@given(st.lists(windows, max_size=6), times_ms, thresholds)
+def test_groups_are_judged_as_the_words_say(
+    parts: list[PartitionWindow], now_ms: int, wanted: Thresholds
+) -> None:
+    """Status, sums, completeness and the worst partition are the oracle's."""
+    got = evaluate_group("c", "g", parts, now_ms, wanted)
+    verdicts = [expected(part, now_ms, wanted) for part in parts]
+    figures = burrow.group_verdict(
+        [(status, share, part.current_lag) for (status, share, *_), part in zip(verdicts, parts, strict=True)]
+    )
+    assert {
+        "status": got.status.name,
+        "complete": got.complete,
+        "maxlag": None if got.maxlag is None else [each is got.maxlag for each in got.partitions].index(True),
+        "totallag": got.total_lag,
+        "partition_count": got.partition_count,
+    } == figures
+
+
+@given(st.lists(windows, max_size=4), times_ms, thresholds)
+def test_a_recording_has_the_verdict_of_what_was_recorded(
+    parts: list[PartitionWindow], now_ms: int, wanted: Thresholds
+) -> None:
+    """Windows written as JSON and read again are judged alike."""
+    recording = {
+        "now_ms": now_ms,
+        "allowed_lag": wanted.allowed_lag,
+        "minimum_complete": wanted.minimum_complete,
+        "cluster": "c",
+        "group": "g",
+        "partitions": [
+            {
+                "topic": part.topic,
+                "partition": part.partition,
+                "current_lag": part.current_lag,
+                "broker_offsets": list(part.broker_offsets),
+                "offsets": [
+                    slot
+                    and {
+                        "offset": slot.offset,
+                        "timestamp": slot.timestamp_ms,
+                        "observedAt": slot.observed_ms,
+                        "lag": slot.lag,
+                    }
+                    for slot in part.offset_commits
+                ],
+            }
+            for part in parts
+        ],
+    }
+    read = parse_recording(json.dumps(recording))
+    assert evaluate_group(read.cluster, read.group, read.windows, read.now_ms, read.thresholds) == (
+        evaluate_group("c", "g", parts, now_ms, wanted)
+    )
+
+
+@given(st.integers(1, 5_000), st.integers(1, 5_000))
+def test_shares_are_printed_short_and_lose_nothing(part: int, whole: int) -> None:
+    """What is printed is the same 32-bit float, in no more digits than the library of numbers needs."""
+    import numpy as np
+
+    share = np.float32(min(part, whole)) / np.float32(whole)
+    assert float32(shortest(float(share))) == float(share)
+    assert shortest(float(share)) == float(str(share))
+
+
+heads = st.tuples(st.just("head"), st.integers(0, 2), st.integers(3, 4), st.integers(0, 40))
+added = st.tuples(
+    st.just("commit"),
+    st.sampled_from(["g", "h"]),
+    st.integers(-1, 4),
+    st.integers(0, 40),
+    st.integers(0, 12),
+    st.integers(0, 12_000),
+)
+fetches = st.tuples(st.just("fetch"), st.sampled_from(["g", "h"]))
+steps = st.lists(
+    st.tuples(st.integers(-1_500, 3_000), st.one_of(heads, added, added, added, fetches)), max_size=40
+)
+
+
+@settings(max_examples=200)
+@given(st.integers(1, 4), st.integers(0, 3), st.sampled_from([3, 8, 1_000]), steps)
+def test_storage_keeps_what_the_words_say(
+    slots: int, min_distance_s: int, expire_s: int, requests: list[tuple[int, tuple]]
+) -> None:
+    """Commits in any order, by a clock that may go back, leave the windows that the oracle's rings have."""
+    history = History(HistoryOptions(slots, min_distance_s, expire_s), ["c"])
+    storage = burrow.Storage(slots, min_distance_s, expire_s)
+    now_ms = NOW_S * 1000
+    for step_ms, request in [*requests, (0, ("fetch", "g")), (0, ("fetch", "h"))]:
+        now_ms += step_ms
+        match request:
+            case ("head", partition, count, offset):
+                history.add_broker_offset("c", "t", partition, offset, partition_count=count)
+                storage.add_head(partition, count, offset)
+            case ("commit", group, partition, offset, order, age_ms):
+                timestamp_ms = now_ms - age_ms
+                history.add_consumer_offset(
+                    "c", group, "t", partition, offset, order=order, timestamp_ms=timestamp_ms, now_ms=now_ms
+                )
+                commit = burrow.Commit(offset, timestamp_ms, order=order)
+                storage.add_commit(group, partition, commit, now_ms // 1000)
+            case ("fetch", group):
+                got = history.fetch_consumer("c", group, now_ms=now_ms)
+                wanted = storage.fetch(group, now_ms // 1000)
+                assert stored(got) == shown(wanted)
+
+
+def stored(topics: dict[str, list[PartitionWindow]] | None) -> list | None:
+    """Return windows, write heads and lags of the only topic."""
+    if topics is None:
+        return None
+    return [
+        ([plain(slot) for slot in part.offset_commits], list(part.broker_offsets), part.current_lag)
+        for part in topics["t"]
+    ]
+
+
+def shown(parts: list | None) -> list | None:
+    """Return the oracle's, without the orders, which are never shown."""
+    if parts is None:
+        return None
+    return [([slot and unordered(slot) for slot in window], heads, lag) for window, heads, lag in parts]
+
+
+def unordered(commit: burrow.Commit) -> burrow.Commit:
+    """Return the commit without its order."""
+    return burrow.Commit(commit.offset, commit.timestamp, commit.observed, commit.lag)
+
+
+@given(st.lists(windows, max_size=5), times_ms, thresholds)
+def test_bad_only_drops_nothing_but_what_is_fine(
+    parts: list[PartitionWindow], now_ms: int, wanted: Thresholds
+) -> None:
+    """The short answer is the long one without the partitions that are OK."""
+    status = evaluate_group("c", "g", parts, now_ms, wanted)
+    everything, bad = group_json(status, show_all=True), group_json(status, show_all=False)
+    assert bad.pop("partitions") == [each for each in everything.pop("partitions") if each["status"] != "OK"]
+    assert bad == everything

@@ -1,0 +1,522 @@
+"""What Burrow's storage keeps, drops and forgets, request by request."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Sequence
+
+import pytest
+
+from gazette_spark.errors import InputError, OptionError
+from gazette_spark.lag.history import MAX_PARTITIONS, History, HistoryOptions
+from gazette_spark.lag.rings import Outcome
+from gazette_spark.lag.rules import OffsetCommit, PartitionWindow, Status, Thresholds, evaluate_group
+
+NOW_MS = 1_000_000_500
+"""Half a second past a whole one: the clock is rounded down."""
+
+SECOND_MS = 1000
+
+
+def made(heads: Sequence[int] = (100,), *, partition_count: int = 1, **options: object) -> History:
+    """Return a history of cluster ``local`` that knows the write heads of ``shop/``, partition 0."""
+    history = History(HistoryOptions(**options), ["local"])  # type: ignore[arg-type] # a test's shorthand
+    for head in heads:
+        history.add_broker_offset("local", "shop/", 0, head, partition_count=partition_count)
+    return history
+
+
+def commit(
+    history: History,
+    offset: int,
+    order: int,
+    *,
+    age_ms: int = 0,
+    group: str = "orders",
+    topic: str = "shop/",
+    partition: int = 0,
+    cluster: str = "local",
+) -> Outcome:
+    """Store a commit that is so old."""
+    return history.add_consumer_offset(
+        cluster, group, topic, partition, offset, order=order, timestamp_ms=NOW_MS - age_ms, now_ms=NOW_MS
+    )
+
+
+def window(history: History, *, group: str = "orders", partition: int = 0) -> PartitionWindow:
+    """Return a partition of ``shop/`` as it is read."""
+    topics = history.fetch_consumer("local", group, now_ms=NOW_MS)
+    assert topics is not None
+    return topics["shop/"][partition]
+
+
+def offsets(history: History) -> list[int | None]:
+    """Return the offsets in the slots of the only ring."""
+    return [slot and slot.offset for slot in window(history).offset_commits]
+
+
+def lags(history: History) -> list[int | None]:
+    """Return the lags of the commits in the only ring."""
+    return [slot.lag for slot in window(history).offset_commits if slot]
+
+
+# Write heads.
+
+
+def test_a_write_head_of_an_unknown_cluster_is_ignored() -> None:
+    """Nothing becomes known by it."""
+    history = History(HistoryOptions())
+    added = history.add_broker_offset("other", "shop/", 0, 5, partition_count=1)
+    assert (added, history.fetch_clusters()) == (Outcome.UNKNOWN_CLUSTER, [])
+
+
+def test_write_heads_are_a_ring_and_need_not_rise() -> None:
+    """The oldest falls out; a head that goes back is kept as it comes."""
+    history = made([10, 30, 20, 40], intervals=3)
+    commit(history, 5, 1)
+    assert window(history).broker_offsets == [30, 20, 40]
+    assert history.fetch_topic("local", "shop/") == [40]
+
+
+def test_a_topic_grows_and_never_shrinks() -> None:
+    """A larger number of partitions adds rings, a smaller one takes none away."""
+    history = made()
+    history.add_broker_offset("local", "shop/", 2, 7, partition_count=3)
+    assert history.fetch_topic("local", "shop/") == [100, 7], "the one without a head is left out"
+    assert history.add_broker_offset("local", "shop/", 1, 8, partition_count=1) is Outcome.STORED
+    assert history.fetch_topic("local", "shop/") == [100, 8, 7]
+
+
+@pytest.mark.parametrize(
+    ("partition", "count"),
+    [
+        pytest.param(3, 3, id="beyond the count"),
+        pytest.param(-1, 3, id="negative"),
+        pytest.param(0, 0, id="no partitions"),
+        pytest.param(0, MAX_PARTITIONS + 1, id="far too many"),
+    ],
+)
+def test_a_partition_that_cannot_be_is_refused(partition: int, count: int) -> None:
+    """And leaves no trace."""
+    history = made([])
+    with pytest.raises(InputError, match=f"topic 'a': partition {partition} of {count}"):
+        history.add_broker_offset("local", "a", partition, 5, partition_count=count)
+    assert history.fetch_topics("local") == []
+
+
+# What is dropped, in Burrow's order.
+
+
+def test_a_commit_of_an_unknown_cluster_is_dropped() -> None:
+    """Whatever else is wrong with it."""
+    assert commit(made(), 5, 1, cluster="other", age_ms=10**12) is Outcome.UNKNOWN_CLUSTER
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "outcome"),
+    [
+        pytest.param(60_500, Outcome.APPENDED, id="just young enough"),
+        pytest.param(60_501, Outcome.EXPIRED, id="a millisecond too old"),
+        pytest.param(-5_000, Outcome.APPENDED, id="from the future"),
+    ],
+)
+def test_an_expired_commit_is_dropped(age_ms: int, outcome: Outcome) -> None:
+    """The limit is counted from the last whole second."""
+    assert commit(made(expire_group_s=60), 5, 1, age_ms=age_ms) is outcome
+
+
+@pytest.mark.parametrize(
+    ("options", "taken"),
+    [
+        pytest.param({}, ["app-1", "app-2", "test"], id="no lists"),
+        pytest.param({"group_allowlist": "app"}, ["app-1", "app-2"], id="allowed"),
+        pytest.param({"group_allowlist": "2"}, ["app-2"], id="found anywhere"),
+        pytest.param({"group_allowlist": "^2"}, [], id="anchored"),
+        pytest.param({"group_denylist": "-"}, ["test"], id="denied"),
+        pytest.param(
+            {"group_allowlist": "app", "group_denylist": "1$"}, ["app-2"], id="denied of those allowed"
+        ),
+    ],
+)
+def test_lists_say_which_groups_are_kept(options: dict[str, str], taken: list[str]) -> None:
+    """A group must be found by the allow list, if there is one, and not by the deny list."""
+    history = made(**options)
+    for group in ("app-1", "app-2", "test"):
+        outcome = commit(history, 5, 1, group=group)
+        assert outcome is (Outcome.APPENDED if group in taken else Outcome.GROUP_REFUSED)
+        owner = history.add_consumer_owner("local", group, "shop/", 0, owner="host")
+        assert owner is (Outcome.STORED if group in taken else Outcome.GROUP_REFUSED)
+    assert history.fetch_consumers("local") == taken
+    assert history.clear_consumer_owners("local", "test") is (
+        Outcome.STORED if "test" in taken else Outcome.GROUP_REFUSED
+    )
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition"),
+    [
+        pytest.param("other/", 0, id="unknown topic"),
+        pytest.param("shop/", -1, id="negative partition"),
+        pytest.param("shop/", 2, id="partition beyond the count"),
+        pytest.param("shop/", 1, id="no head yet"),
+    ],
+)
+def test_a_commit_without_a_write_head_is_dropped(topic: str, partition: int) -> None:
+    """Its group is not even made."""
+    history = made(partition_count=2)
+    assert commit(history, 5, 1, topic=topic, partition=partition) is Outcome.NO_BROKER_OFFSET
+    assert history.fetch_consumers("local") == []
+
+
+def test_partitions_are_made_as_many_as_the_topic_has() -> None:
+    """One commit makes all that the topic has then; those not committed to have no slots and no lag."""
+    history = made(partition_count=3)
+    commit(history, 5, 1)
+    first, *others = (window(history, partition=at) for at in range(3))
+    assert len(first.offset_commits) == 10
+    assert [(each.offset_commits, each.current_lag) for each in others] == [((), 0)] * 2
+    history.add_broker_offset("local", "shop/", 3, 50, partition_count=5)
+    commit(history, 6, 2)
+    topics = history.fetch_consumer("local", "orders", now_ms=NOW_MS)
+    assert len((topics or {})["shop/"]) == 3, "a partition that is there makes no others"
+    commit(history, 7, 1, partition=3)
+    topics = history.fetch_consumer("local", "orders", now_ms=NOW_MS)
+    assert len((topics or {})["shop/"]) == 5
+
+
+# Where a commit goes.
+
+
+def stored(*orders: int, intervals: int = 4, last: int | None = None) -> tuple[list[int | None], Outcome]:
+    """Store commits whose offsets are their orders; return the slots, and what became of the last one."""
+    history = made(intervals=intervals)
+    outcomes = [commit(history, order, order) for order in orders]
+    return offsets(history), outcomes[-1]
+
+
+@pytest.mark.parametrize(
+    ("orders", "slots", "outcome"),
+    [
+        pytest.param([1], [None, None, None, 1], Outcome.APPENDED, id="first"),
+        pytest.param([1, 5], [None, None, 1, 5], Outcome.APPENDED, id="newer"),
+        pytest.param([1, 2, 3, 4, 5], [2, 3, 4, 5], Outcome.APPENDED, id="newer when full"),
+        pytest.param([2, 1], [None, None, 1, 2], Outcome.INSERTED, id="older, at a blank slot"),
+        pytest.param([3, 4, 5, 2], [2, 3, 4, 5], Outcome.INSERTED, id="older, at the last blank slot"),
+        pytest.param([1, 3, 2], [None, 1, 2, 3], Outcome.INSERTED, id="between"),
+        pytest.param([1, 3, 5, 7, 6], [3, 5, 6, 7], Outcome.INSERTED, id="between when full: oldest out"),
+        pytest.param([1, 3, 5, 7, 2], [2, 3, 5, 7], Outcome.INSERTED, id="in place of the oldest"),
+        pytest.param([3, 5, 7, 9, 2], [3, 5, 7, 9], Outcome.TOO_OLD, id="older than all when full"),
+        pytest.param([3, 5, 7, 9, 3], [3, 5, 7, 9], Outcome.TOO_OLD, id="the oldest again"),
+        pytest.param([3, 5, 7, 9, 7], [3, 5, 7, 9], Outcome.KNOWN, id="again when full"),
+        pytest.param([3, 5, 5], [None, None, 3, 5], Outcome.KNOWN, id="the newest again"),
+        pytest.param([3, 5, 3], [None, None, 3, 5], Outcome.KNOWN, id="again"),
+        pytest.param([2, 3, 1, 4, 5], [2, 3, 4, 5], Outcome.APPENDED, id="newer after an older"),
+    ],
+)
+def test_commits_stand_by_their_order(orders: list[int], slots: list[int | None], outcome: Outcome) -> None:
+    """Wherever a commit comes from, the ring is sorted, and unused slots come first."""
+    assert stored(*orders) == (slots, outcome)
+
+
+def test_a_ring_of_one_slot_keeps_the_newest() -> None:
+    """Older ones are dropped, since it is full."""
+    assert stored(3, 5, intervals=1) == ([5], Outcome.APPENDED)
+    assert stored(5, 3, intervals=1) == ([5], Outcome.TOO_OLD)
+
+
+def test_only_appended_commits_have_a_lag() -> None:
+    """It is the distance to the newest head, never negative; nobody knows where the head was in the past."""
+    history = made([100])
+    commit(history, 40, 5)
+    commit(history, 10, 1)
+    commit(history, 130, 9)
+    commit(history, 60, 7)
+    assert offsets(history)[-4:] == [10, 40, 60, 130]
+    assert lags(history) == [None, 60, None, 0]
+
+
+def test_times_are_kept_in_milliseconds_and_observed_in_seconds() -> None:
+    """``observedAt`` is the monitor's clock, rounded down."""
+    history = made()
+    commit(history, 40, 5, age_ms=250)
+    assert window(history).offset_commits[-1] == OffsetCommit(40, NOW_MS - 250, 1_000_000_000, 60)
+
+
+@pytest.mark.parametrize(
+    ("distance_ms", "outcome", "kept"),
+    [
+        pytest.param(1_999, Outcome.MERGED, [20], id="too near"),
+        pytest.param(2_000, Outcome.APPENDED, [10, 20], id="just far enough"),
+        pytest.param(-1, Outcome.MERGED, [20], id="before the one before"),
+    ],
+)
+def test_commits_too_near_are_merged(distance_ms: int, outcome: Outcome, kept: list[int]) -> None:
+    """The later one takes the slot, and leaves the time, or commits in quick succession were one for ever."""
+    history = made(min_distance_s=2)
+    commit(history, 10, 1, age_ms=5_000)
+    assert commit(history, 20, 2, age_ms=5_000 - distance_ms) is outcome
+    slots = [slot for slot in window(history).offset_commits if slot]
+    assert [slot.offset for slot in slots] == kept
+    assert slots[0].timestamp_ms == NOW_MS - 5_000
+    assert slots[-1].lag == 80
+
+
+def test_without_a_distance_only_a_step_back_in_time_is_merged() -> None:
+    """Equal times are two commits."""
+    history = made(min_distance_s=0)
+    commit(history, 10, 1)
+    assert commit(history, 20, 2) is Outcome.APPENDED
+    assert commit(history, 30, 3, age_ms=1) is Outcome.MERGED
+    assert [slot and slot.timestamp_ms for slot in window(history).offset_commits[-2:]] == [NOW_MS, NOW_MS]
+
+
+def test_a_merged_commit_has_its_own_order() -> None:
+    """So the one it replaced is new again."""
+    history = made(min_distance_s=60)
+    commit(history, 10, 1)
+    commit(history, 20, 5)
+    assert commit(history, 30, 5) is Outcome.KNOWN
+    assert offsets(history)[-1] == 20
+
+
+def test_a_late_commit_is_merged_into_the_one_before_it() -> None:
+    """With its lag unknown; those after it stay where they are."""
+    history = made(min_distance_s=2)
+    commit(history, 10, 1, age_ms=9_000)
+    commit(history, 50, 5, age_ms=2_000)
+    assert commit(history, 20, 2, age_ms=8_500) is Outcome.MERGED
+    assert [
+        (slot.offset, slot.timestamp_ms, slot.lag) for slot in window(history).offset_commits if slot
+    ] == [
+        (20, NOW_MS - 9_000, None),
+        (50, NOW_MS - 2_000, 50),
+    ]
+
+
+def test_what_takes_the_oldest_slot_is_not_merged() -> None:
+    """In a full ring the slot before the oldest holds the newest, so the oldest's time is not kept."""
+    history = made(min_distance_s=2, intervals=2)
+    commit(history, 10, 1, age_ms=9_000)
+    commit(history, 50, 5, age_ms=2_000)
+    assert commit(history, 20, 2, age_ms=8_500) is Outcome.INSERTED
+    assert [(slot.offset, slot.timestamp_ms) for slot in window(history).offset_commits if slot] == [
+        (20, NOW_MS - 8_500),
+        (50, NOW_MS - 2_000),
+    ]
+
+
+# Reading a group.
+
+
+def test_what_is_not_known_reads_as_none() -> None:
+    """Neither cluster nor group."""
+    history = made()
+    assert history.fetch_consumer("other", "orders", now_ms=NOW_MS) is None
+    assert history.fetch_consumer("local", "orders", now_ms=NOW_MS) is None
+
+
+def test_a_silent_group_is_forgotten_when_it_is_asked_for() -> None:
+    """The limit is counted from the last whole second, and what is as old as the limit is kept."""
+    history = made(expire_group_s=60)
+    commit(history, 10, 1, age_ms=500)
+    last_ms = NOW_MS - 500
+    assert history.fetch_consumer("local", "orders", now_ms=last_ms + 60_999) is not None
+    assert history.fetch_consumer("local", "orders", now_ms=last_ms + 61_000) is None
+    assert history.fetch_consumers("local") == []
+    assert history.fetch_consumer("local", "orders", now_ms=last_ms) is None, "gone for good"
+
+
+def test_a_group_lives_by_its_newest_commits() -> None:
+    """Late ones do not keep it, and neither does asking for the list of groups."""
+    history = made(expire_group_s=60)
+    commit(history, 10, 5, age_ms=50_500)
+    commit(history, 5, 1, age_ms=0)
+    assert history.fetch_consumers("local") == ["orders"]
+    assert history.fetch_consumer("local", "orders", now_ms=NOW_MS + 11_000) is None
+
+
+@pytest.mark.parametrize(
+    ("head", "lag"),
+    [
+        pytest.param(140, 100, id="behind"),
+        pytest.param(40, 0, id="level"),
+        pytest.param(30, 0, id="ahead"),
+    ],
+)
+def test_current_lag_is_counted_from_the_newest_head(head: int, lag: int) -> None:
+    """As it is at the reading, not at the commit; never negative."""
+    history = made([100])
+    commit(history, 40, 1)
+    history.add_broker_offset("local", "shop/", 0, head, partition_count=1)
+    assert window(history).current_lag == lag
+    assert window(history).broker_offsets == [100, head]
+
+
+def test_a_deleted_topic_leaves_the_group() -> None:
+    """The group is OK without partitions, and not complete; another topic of it stays."""
+    history = made()
+    commit(history, 40, 1)
+    assert history.delete_topic("local", "shop/") is Outcome.STORED
+    assert history.fetch_topics("local") == []
+    assert history.fetch_topic("local", "shop/") is None
+    assert history.fetch_consumers_for_topic("local", "shop/") == []
+    assert history.fetch_consumer("local", "orders", now_ms=NOW_MS) == {}
+    status = evaluate_group("local", "orders", [], NOW_MS, Thresholds())
+    assert (status.status, status.complete) == (Status.OK, 0.0)
+
+
+def test_a_deleted_group_is_gone() -> None:
+    """Of its cluster only: groups of one name in two clusters are two."""
+    history = made()
+    history.add_cluster("other")
+    history.add_broker_offset("other", "shop/", 0, 7, partition_count=1)
+    commit(history, 40, 1)
+    commit(history, 5, 1, cluster="other")
+    assert history.delete_group("local", "orders") is Outcome.STORED
+    assert history.fetch_consumer("local", "orders", now_ms=NOW_MS) is None
+    kept = history.fetch_consumer("other", "orders", now_ms=NOW_MS)
+    assert kept is not None
+    assert kept["shop/"][0].current_lag == 2
+    assert history.delete_group("local", "orders") is Outcome.STORED, "also if it is not there"
+
+
+# Owners.
+
+
+def test_owners_are_noted_and_cleared() -> None:
+    """An owner before any commit makes a ring of unused slots."""
+    history = made()
+    commit(history, 40, 1)
+    history.add_consumer_owner("local", "orders", "shop/", 0, owner="host-1", client_id="driver")
+    assert (window(history).owner, window(history).client_id) == ("host-1", "driver")
+    assert history.clear_consumer_owners("local", "orders") is Outcome.STORED
+    assert (window(history).owner, window(history).client_id) == ("", "")
+    assert history.clear_consumer_owners("local", "nobody") is Outcome.UNKNOWN_GROUP
+
+
+def test_an_owner_before_any_commit_makes_an_unused_window() -> None:
+    """Its group has never committed, so it reads as expired as soon as the clock is past the limit."""
+    history = made(intervals=4, expire_group_s=2_000_000)
+    assert history.add_consumer_owner("local", "orders", "other/", 0, owner="h") is Outcome.NO_BROKER_OFFSET
+    assert history.fetch_consumers("local") == ["orders"], "made all the same"
+    history.add_consumer_owner("local", "orders", "shop/", 0, owner="host-1")
+    assert window(history).offset_commits == (None,) * 4
+    assert window(history).current_lag == 0
+    assert history.fetch_consumer("local", "orders", now_ms=3 * NOW_MS) is None
+
+
+# Lists, and requests about what is not known.
+
+
+def test_lists_of_names() -> None:
+    """Clusters, groups, topics, and the groups of a topic."""
+    history = made()
+    history.add_broker_offset("local", "logs/", 0, 5, partition_count=1)
+    commit(history, 40, 1)
+    commit(history, 5, 1, topic="logs/", group="audit")
+    assert history.fetch_clusters() == ["local"]
+    assert history.fetch_consumers("local") == ["orders", "audit"]
+    assert history.fetch_topics("local") == ["shop/", "logs/"]
+    assert history.fetch_consumers_for_topic("local", "logs/") == ["audit"]
+
+
+def test_nothing_is_known_of_other_clusters() -> None:
+    """Fetches find none, and what is stored is ignored."""
+    history = made()
+    assert history.fetch_consumers("other") is None
+    assert history.fetch_topics("other") is None
+    assert history.fetch_topic("other", "shop/") is None
+    assert history.fetch_consumers_for_topic("other", "shop/") is None
+    assert {
+        history.add_consumer_owner("other", "orders", "shop/", 0, owner="host"),
+        history.clear_consumer_owners("other", "orders"),
+        history.delete_topic("other", "shop/"),
+        history.delete_group("other", "orders"),
+    } == {Outcome.UNKNOWN_CLUSTER}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("a/b", id="slash"),
+        pytest.param("a%2Fb", id="escaped slash"),
+        pytest.param("größe", id="unicode"),
+        pytest.param("a\r\nX: 1", id="header"),
+        pytest.param("../..", id="dots"),
+        pytest.param("", id="empty"),
+    ],
+)
+def test_names_are_only_names(name: str) -> None:
+    """Whatever a group or topic is called, it is itself and no other."""
+    history = made()
+    history.add_broker_offset("local", name, 0, 10, partition_count=1)
+    assert commit(history, 4, 1, topic=name, group=name) is Outcome.APPENDED
+    topics = history.fetch_consumer("local", name, now_ms=NOW_MS)
+    assert topics is not None
+    assert list(topics) == [name]
+    assert history.fetch_consumers("local") == [name]
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        pytest.param({"intervals": 0}, "intervals", id="no slots"),
+        pytest.param({"intervals": -1}, "intervals", id="negative slots"),
+        pytest.param({"min_distance_s": -1}, "min-distance", id="negative distance"),
+        pytest.param({"expire_group_s": -1}, "expire-group", id="negative expiry"),
+        pytest.param({"group_allowlist": "("}, "group-allowlist", id="bad allow list"),
+        pytest.param({"group_denylist": "*"}, "group-denylist", id="bad deny list"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, object], option: str) -> None:
+    """By Burrow's own names."""
+    with pytest.raises(OptionError) as caught:
+        HistoryOptions(**options)  # type: ignore[arg-type] # bad on purpose
+    assert caught.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("offset", "order"),
+    [
+        pytest.param(-1, 1, id="negative offset"),
+        pytest.param(2**63, 1, id="offset too large"),
+        pytest.param(1, 2**63, id="order too large"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(offset: int, order: int) -> None:
+    """And nothing is stored."""
+    history = made()
+    with pytest.raises(InputError):
+        commit(history, offset, order)
+    assert history.fetch_consumers("local") == []
+
+
+def test_the_largest_numbers_fit() -> None:
+    """Offsets and orders of 64 bits, far from the head or at it."""
+    history = made([2**63 - 1])
+    commit(history, 0, -(2**63))
+    commit(history, 2**63 - 1, 2**63 - 1)
+    assert lags(history) == [2**63 - 1, 0]
+
+
+def test_a_stored_commit_takes_less_than_200_bytes() -> None:
+    """All that is kept of 500 full rings is counted: names, write heads and owners, too."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        history = made([], intervals=10)
+        for at in range(500):
+            history.add_broker_offset("local", "shop/", at, 10**6 + at, partition_count=500)
+            for order in range(10):
+                commit(history, 10**5 + order, order, partition=at)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (after - before) / 5_000 < 200
+
+
+def test_a_history_shows_how_much_it_knows() -> None:
+    """Its clusters, and the number of groups."""
+    history = made()
+    commit(history, 40, 1)
+    assert repr(history) == "History(clusters=['local'], groups=1)"

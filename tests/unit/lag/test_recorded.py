@@ -1,0 +1,291 @@
+"""Recorded windows and requests are read strictly: what is wrong is named by its path."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from gazette_spark.errors import InputError, OptionError
+from gazette_spark.lag.history import History, HistoryOptions
+from gazette_spark.lag.recorded import parse_recording
+from gazette_spark.lag.replay import FETCH, STORE, Replay
+from gazette_spark.lag.rings import Outcome
+from gazette_spark.lag.rules import OffsetCommit, PartitionWindow, Thresholds
+
+RECORDING: dict[str, Any] = {
+    "now_ms": 1_000_000,
+    "cluster": "local",
+    "group": "orders",
+    "partitions": [
+        {
+            "topic": "shop/",
+            "partition": 1,
+            "current_lag": 2**64 - 1,
+            "broker_offsets": [70],
+            "offsets": [None, {"offset": 40, "timestamp": 999_000, "observedAt": 999_000, "lag": None}],
+        }
+    ],
+}
+
+
+def changed(*path: str | int, to: object) -> str:
+    """Return the recording as text with one field changed; ``...`` removes it."""
+    found: Any = copy.deepcopy(RECORDING)
+    place = found
+    for step in path[:-1]:
+        place = place[step]
+    if to is ...:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = to
+    return json.dumps(found)
+
+
+def test_a_recording_is_read_whole() -> None:
+    """What may be left out has Burrow's defaults."""
+    read = parse_recording(json.dumps(RECORDING))
+    assert (read.cluster, read.group, read.now_ms, read.thresholds) == (
+        "local",
+        "orders",
+        1_000_000,
+        Thresholds(),
+    )
+    assert read.windows == [
+        PartitionWindow("shop/", 1, 2**64 - 1, [70], [None, OffsetCommit(40, 999_000, 999_000, None)], "", "")
+    ]
+
+
+def test_null_for_partitions_is_an_unknown_group() -> None:
+    """An empty list is a known one without partitions."""
+    assert parse_recording(changed("partitions", to=None)).windows is None
+    assert parse_recording(changed("partitions", to=[])).windows == []
+
+
+FIRST = ("partitions", 0)
+COMMIT = (*FIRST, "offsets", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        pytest.param("", "not JSON", id="nothing"),
+        pytest.param("{", "not JSON", id="cut"),
+        pytest.param("[" * 100_000, "not JSON", id="deep"),
+        pytest.param("[]", r"the input: expected a JSON object, got \[\]", id="no object"),
+        pytest.param('{"now_ms": 1, "now_ms": 2}', "the key 'now_ms' comes twice", id="a key twice"),
+        pytest.param(changed("minimum_complete", to=float("nan")), "NaN is no number", id="not a number"),
+        pytest.param(changed("now_ms", to=...), "now_ms: missing; expected an integer", id="no time"),
+        pytest.param(
+            changed("now_ms", to="1"), 'now_ms: expected an integer .*, got "1"', id="text for a time"
+        ),
+        pytest.param(changed("now_ms", to=1.0), r"now_ms: expected an integer .*, got 1\.0", id="a float"),
+        pytest.param(changed("now_ms", to=True), "now_ms: expected an integer .*, got true", id="a boolean"),
+        pytest.param(changed("now_ms", to=-1), "now_ms: expected an integer from 0", id="before 1970"),
+        pytest.param(
+            changed("now_ms", to=10**30), "now_ms: expected an integer from 0", id="beyond all time"
+        ),
+        pytest.param(
+            changed("alowed_lag", to=1), "alowed_lag: no such field; did you mean 'allowed_lag'", id="typo"
+        ),
+        pytest.param(
+            changed("x\n", to=1), r"x\\n: no such field; expected one of now_ms", id="unknown field"
+        ),
+        pytest.param(
+            changed("minimum_complete", to="1"), "minimum_complete: expected a number", id="text share"
+        ),
+        pytest.param(changed("cluster", to=None), "cluster: expected text, got null", id="null for a name"),
+        pytest.param(
+            changed("group", to="\ud800"), "group: expected text that is Unicode", id="half a letter"
+        ),
+        pytest.param(changed("partitions", to=...), "partitions: missing", id="no partitions"),
+        pytest.param(
+            changed("partitions", to={}), "partitions: expected an array, got {}", id="partitions named"
+        ),
+        pytest.param(
+            changed(*FIRST, to=5), r"partitions\[0\]: expected a JSON object, got 5", id="no partition"
+        ),
+        pytest.param(
+            changed(*FIRST, "partition", to=2**31), r"partitions\[0\]\.partition: expected", id="large index"
+        ),
+        pytest.param(
+            changed(*FIRST, "current_lag", to=-1),
+            r"partitions\[0\]\.current_lag: expected an integer from 0 to 18446744073709551615, got -1",
+            id="negative current lag",
+        ),
+        pytest.param(
+            changed(*FIRST, "broker_offsets", 0, to="7"),
+            r"partitions\[0\]\.broker_offsets\[0\]: expected an integer",
+            id="text for a head",
+        ),
+        pytest.param(
+            changed(*FIRST, "offsets", to=[{"offset": 1, "timestamp": 1, "lag": 1}, None]),
+            r"partition 1: an unused slot follows a commit",
+            id="a gap after a commit",
+        ),
+        pytest.param(
+            changed(*COMMIT, "lag", to=-1),
+            r"partitions\[0\]\.offsets\[1\]\.lag: expected an integer from 0 .*, got -1",
+            id="negative lag",
+        ),
+        pytest.param(changed(*COMMIT, "lag", to=...), r"offsets\[1\]\.lag: missing", id="no lag"),
+        pytest.param(changed(*COMMIT, "offset", to=None), r"offsets\[1\]\.offset: expected", id="no offset"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, problem: str) -> None:
+    """With the path, what was expected, and what came."""
+    with pytest.raises(InputError, match=problem):
+        parse_recording(text)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        pytest.param("allowed_lag", -1, id="negative lag"),
+        pytest.param("minimum_complete", 1.5, id="more than all"),
+        pytest.param("minimum_complete", -0.5, id="less than none"),
+    ],
+)
+def test_thresholds_out_of_range_are_refused(field: str, value: float) -> None:
+    """Nothing is clamped."""
+    with pytest.raises(OptionError, match=field):
+        parse_recording(changed(field, to=value))
+
+
+def test_long_values_are_cut_in_errors() -> None:
+    """An error is a line for people."""
+    with pytest.raises(InputError) as caught:
+        parse_recording(changed("cluster", to=list(range(10_000))))
+    assert len(str(caught.value)) < 150
+
+
+def replay(**arguments: Any) -> Replay:
+    """Return a replay of nothing yet."""
+    return Replay(History(HistoryOptions()), Thresholds(), **arguments)
+
+
+def line(request: str, **fields: object) -> str:
+    """Return a request with all it may need."""
+    every = {
+        "cluster": "local",
+        "group": "orders",
+        "topic": "shop/",
+        "partition": 0,
+        "offset": 5,
+        "order": 1,
+        "timestamp": 1_000_000,
+        "partition_count": 1,
+        "owner": "host",
+        "now_ms": 1_000_000,
+    }
+    return json.dumps({"request": request} | every | fields)
+
+
+def test_every_request_is_known() -> None:
+    """The kinds of Burrow's storage, in its words."""
+    assert sorted([*STORE, *FETCH, "fetch_consumer"]) == [
+        "broker_offset",
+        "clear_consumer_owners",
+        "consumer_offset",
+        "consumer_owner",
+        "delete_group",
+        "delete_topic",
+        "fetch_clusters",
+        "fetch_consumer",
+        "fetch_consumers",
+        "fetch_consumers_for_topic",
+        "fetch_topic",
+        "fetch_topics",
+    ]
+    requests = replay()
+    outcomes = [requests.do(line(kind)).outcome for kind in STORE]
+    assert outcomes == [Outcome.STORED, Outcome.APPENDED, *[Outcome.STORED] * 4]
+    assert all(requests.do(line(kind)).value is not None for kind in [*FETCH, "fetch_consumer"])
+
+
+def test_answers_have_burrows_names() -> None:
+    """One object an answer: what was asked, and what is known."""
+    requests = replay()
+    requests.do(line("broker_offset", offset=9))
+    requests.do(line("consumer_offset", offset=5))
+    asked = {"cluster": "local"}
+    assert [requests.do(line(kind)).value for kind in FETCH] == [
+        {"request": "fetch_clusters", "clusters": ["local"]},
+        {"request": "fetch_consumers"} | asked | {"consumers": ["orders"]},
+        {"request": "fetch_topics"} | asked | {"topics": ["shop/"]},
+        {"request": "fetch_topic"} | asked | {"topic": "shop/", "offsets": [9]},
+        {"request": "fetch_consumers_for_topic"} | asked | {"topic": "shop/", "consumers": ["orders"]},
+    ]
+    found = requests.do(line("fetch_consumer")).value
+    assert found is not None
+    assert list(found) == ["request", "cluster", "group", "topics", "status"]
+    assert found["topics"]["shop/"][0]["current-lag"] == 4
+    assert found["status"]["partitions"][0]["status"] == "STALL"
+
+
+def test_what_is_not_known_is_null() -> None:
+    """And the verdict NOTFOUND."""
+    requests = replay()
+    found = requests.do(line("fetch_consumer", cluster="other")).value
+    assert found is not None
+    assert (found["topics"], found["status"]["status"]) == (None, "NOTFOUND")
+    unknown = requests.do(line("fetch_topic", cluster="other")).value
+    assert unknown is not None
+    assert unknown["offsets"] is None
+
+
+def test_clusters_are_known_by_their_first_head_unless_named() -> None:
+    """With names given, what is said of others is ignored."""
+    assert replay().do(line("broker_offset")).outcome is Outcome.STORED
+    assert replay().do(line("consumer_offset")).outcome is Outcome.UNKNOWN_CLUSTER
+    assert replay(any_cluster=False).do(line("broker_offset")).outcome is Outcome.UNKNOWN_CLUSTER
+
+
+def test_the_time_holds_until_another_is_told() -> None:
+    """A request without a time happens at that of the one before; the clock may be set back."""
+    requests = replay()
+    with pytest.raises(InputError, match="now_ms: missing, and no request before had one"):
+        requests.do('{"request": "fetch_consumer", "cluster": "local", "group": "orders"}')
+    requests.do(line("broker_offset", now_ms=10**12))
+    requests.do(line("consumer_offset", timestamp=10**12, now_ms=10**12))
+    later = line("fetch_consumer", now_ms=10**12 + 604_801_000)
+    requests.do(line("fetch_clusters", now_ms=10**11))
+    untimed = '{"request": "fetch_consumer", "cluster": "local", "group": "orders"}'
+    for request, known in ((untimed, True), (later, False)):
+        found = requests.do(request).value
+        assert found is not None
+        assert (found["topics"] is not None) == known
+
+
+@pytest.mark.parametrize(
+    ("request_line", "problem"),
+    [
+        pytest.param('{"cluster": "local"}', "request: missing", id="no kind"),
+        pytest.param(
+            line("fetch_everything"),
+            "there is no 'fetch_everything'; expected one of broker_offset",
+            id="unknown",
+        ),
+        pytest.param(line("broker_offset", partition=1), "partition 1 of 1; expected", id="beyond the count"),
+        pytest.param(line("broker_offset", offset=-1), "offset: expected an integer from 0", id="negative"),
+        pytest.param(line("consumer_offset", order=None), "order: expected an integer", id="null"),
+        pytest.param(
+            line("consumer_offset", ordre=1), "ordre: no such field; did you mean 'order'", id="typo"
+        ),
+        pytest.param('{"request": "delete_group", "cluster": "c"}', "group: missing", id="no group"),
+        pytest.param("broker_offset 5", "not JSON", id="no JSON"),
+    ],
+)
+def test_wrong_requests_are_named(request_line: str, problem: str) -> None:
+    """Field, what was expected, what came."""
+    with pytest.raises(InputError, match=problem):
+        replay().do(request_line)
+
+
+def test_a_replay_shows_where_it_stands() -> None:
+    """What it knows, and its time."""
+    requests = replay()
+    requests.do(line("broker_offset"))
+    assert repr(requests) == "Replay(History(clusters=['local'], groups=0), now_ms=1000000)"
