@@ -42,7 +42,7 @@ class HistoryOptions:
     expire_group_s: int = 604_800
     """Commits older than this are not taken, and groups without a younger one are forgotten."""
     group_allowlist: str = ""
-    """Regular expression, searched for anywhere in a group's name; groups without it are ignored."""
+    """Regular expression in Python's dialect, looked for anywhere in a group's name; others are ignored."""
     group_denylist: str = ""
     """Regular expression; groups with it are ignored."""
 

@@ -327,10 +327,11 @@ def test_a_silent_group_is_forgotten_when_it_is_asked_for() -> None:
 
 
 def test_a_group_lives_by_its_newest_commits() -> None:
-    """Late ones do not keep it, and neither does asking for the list of groups."""
+    """Late ones and repeated ones do not keep it, and neither does asking for the list of groups."""
     history = made(expire_group_s=60)
     commit(history, 10, 5, age_ms=50_500)
     commit(history, 5, 1, age_ms=0)
+    commit(history, 10, 5, age_ms=0)
     assert history.fetch_consumers("local") == ["orders"]
     assert history.fetch_consumer("local", "orders", now_ms=NOW_MS + 11_000) is None
 

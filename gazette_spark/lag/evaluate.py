@@ -1,0 +1,53 @@
+"""Verdicts on request: a group is judged when somebody asks, and the verdict holds for some seconds.
+
+So a dashboard, a scrape and a notifier that ask at once get one answer, made once. "There is no such group"
+holds as long as any other verdict.
+"""
+
+from __future__ import annotations
+
+from gazette_spark.errors import OptionError
+from gazette_spark.lag.history import History, windows_of
+from gazette_spark.lag.rules import GroupStatus, Thresholds, evaluate_group
+
+MAX_HELD = 100_000
+"""Verdicts held at most: names that do not exist can be asked for without end."""
+
+
+class Evaluator:
+    """Judges the groups of a history.
+
+    Args:
+        history: what to judge. It is shared: hold its lock around each call.
+        thresholds: what is fine anyway.
+        expire_cache_s: how long a verdict holds; 0 for not at all.
+
+    Raises:
+        OptionError: ``expire_cache_s`` is negative.
+    """
+
+    def __init__(self, history: History, thresholds: Thresholds, *, expire_cache_s: int = 10) -> None:
+        if expire_cache_s < 0:
+            raise OptionError("expire-cache", str(expire_cache_s), "0 or more seconds")
+        self._history = history
+        self._thresholds = thresholds
+        self._expire_ms = expire_cache_s * 1000
+        self._held: dict[tuple[str, str], tuple[int, GroupStatus]] = {}
+
+    def __repr__(self) -> str:
+        return f"Evaluator({self._history!r}, held={len(self._held)})"
+
+    def status(self, cluster: str, group: str, *, now_ms: int) -> GroupStatus:
+        """Return a group's verdict, with all partitions: one that still holds, or a new one.
+
+        A verdict from the future is judged anew: the clock was set back, and it could hold for ever.
+        """
+        held = self._held.get((cluster, group))
+        if held and 0 <= now_ms - held[0] < self._expire_ms:
+            return held[1]
+        windows = windows_of(self._history.fetch_consumer(cluster, group, now_ms=now_ms))
+        found = evaluate_group(cluster, group, windows, now_ms, self._thresholds)
+        if len(self._held) >= MAX_HELD:
+            self._held.clear()
+        self._held[cluster, group] = (now_ms, found)
+        return found
