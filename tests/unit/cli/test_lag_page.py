@@ -1,0 +1,42 @@
+"""docs/lag.md shows what the commands print."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gazette_spark.cli.main import main
+from gazette_spark.lag.replay import FETCH, STORE
+
+PAGE = (Path(__file__).parents[3] / "docs" / "lag.md").read_text()
+
+EXAMPLES = re.findall(
+    r"^`([\w.]+)`: .*?^```json\n(.*?)```.*?^```sh\n(.*?)```.*?^```json\n(.*?)```",
+    PAGE,
+    re.MULTILINE | re.DOTALL,
+)
+"""File, its content, the command, and what it prints."""
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=["recording", "requests"])
+def test_examples_are_true(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: tuple[str, str, str, str]
+) -> None:
+    """The command, given the file, prints the answer that stands below it."""
+    file, content, command, printed = example
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / file).write_text(content)
+    program, *arguments = shlex.split(command)
+    answer = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert (program, answer.exit_code) == ("gazette-spark", 0)
+    assert answer.stdout == printed
+
+
+@pytest.mark.parametrize("kind", sorted([*STORE, *FETCH, "fetch_consumer"]))
+def test_every_request_is_named(kind: str) -> None:
+    """The page leaves none out."""
+    assert kind in PAGE
