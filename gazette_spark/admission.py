@@ -1,19 +1,28 @@
-"""What a batch may read, given where it starts, the write heads, and a read limit.
+"""What a batch may read, given where it starts, the write heads, and the read limits.
 
-Without a limit a batch may read up to every write head. Under ``maxBytesPerTrigger`` the limit is
-shared among the journals that have something to read, each in proportion to its backlog, so that all
-of them are caught up at about the same time and none waits for another.
+Without a limit a batch reads up to every write head. ``maxBytesPerTrigger`` is shared among the journals
+that have something to read, in proportion to their backlogs, so that all of them are caught up at about
+the same time; but a quarter of the limit is kept for small backlogs in equal parts, so that a journal
+with little to read is not held up by one with much. ``maxFragmentsPerTrigger`` is shared in the same way
+and counted in fragments, and what it admits ends where a fragment does. If both are given, both hold.
 
-The limit is soft, and a query under any limit makes progress: every journal with a backlog is given
+The limits are soft, and a query under any limit makes progress: every journal with a backlog is given
 at least one byte, and a journal is always read up to the end of the record its last admitted byte
 lies in, if nothing ends before that. So a batch exceeds the limit by at most one record per journal,
 and a limit smaller than a record, or than the number of journals, reads one record of each.
+
+``minBytesPerTrigger`` holds a batch back until there is so much to read, or ``maxTriggerDelay`` has
+passed since the last one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+FLOOR_PARTS = 4
+"""A journal's share is at least this part of an equal share, or its whole backlog if that is less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +42,30 @@ class Backlog:
         return self.head - self.begin
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a batch reads, and when. The default is all there is, at once."""
+
+    max_bytes: int | None = None
+    max_fragments: int | None = None
+    min_bytes: int = 0
+    """A batch waits until there is so much to read ..."""
+    max_delay_s: float = math.inf
+    """... or so long after the one before."""
+
+
+def is_due(backlog_bytes: int, waited_s: float, limits: Limits) -> bool:
+    """Tell whether a batch is to be read now.
+
+    Args:
+        backlog_bytes: what is left to read, over all journals.
+        waited_s: time since the last batch that read anything; infinite if there was none.
+        limits: of which the lower ones count.
+    """
+    enough = backlog_bytes >= limits.min_bytes or waited_s >= limits.max_delay_s
+    return backlog_bytes > 0 and enough
+
+
 def admit(backlogs: Mapping[str, Backlog], max_bytes: int | None) -> dict[str, int]:
     """Return the offset up to which each journal may be read.
 
@@ -45,15 +78,77 @@ def admit(backlogs: Mapping[str, Backlog], max_bytes: int | None) -> dict[str, i
         left. It need not lie on a record's edge. The result depends on the arguments only, not on
         their order.
     """
-    total = sum(backlog.size_bytes for backlog in backlogs.values())
-    if max_bytes is None or total <= max_bytes:
-        return {journal: backlog.head for journal, backlog in backlogs.items()}
-    return {
-        journal: backlog.begin + _share(backlog.size_bytes, total, max_bytes)
-        for journal, backlog in backlogs.items()
-    }
+    sizes = {journal: backlog.size_bytes for journal, backlog in backlogs.items()}
+    granted = share(sizes, max_bytes)
+    return {journal: backlog.begin + granted[journal] for journal, backlog in backlogs.items()}
 
 
-def _share(size_bytes: int, total: int, max_bytes: int) -> int:
-    # At least one byte: rounding down to nothing would starve a small journal beside large ones.
-    return max(1, max_bytes * size_bytes // total) if size_bytes else 0
+def admit_fragments(ends: Mapping[str, Sequence[int]], max_fragments: int | None) -> dict[str, int]:
+    """Return the offset up to which each journal may be read, which is one of its fragments' ends.
+
+    Args:
+        ends: by journal, what :func:`fragment_ends` gives: at least one offset, ascending.
+        max_fragments: read limit over all journals; None for all that is there.
+    """
+    granted = share({journal: len(each) for journal, each in ends.items()}, max_fragments)
+    return {journal: each[granted[journal] - 1] for journal, each in ends.items()}
+
+
+def fragment_ends(spans: Iterable[tuple[int, int]], backlog: Backlog) -> list[int]:
+    """Return the ends of the fewest fragments that hold a backlog, ascending; the last is its head.
+
+    Args:
+        spans: ``[begin, end)`` of fragments, in any order. They may overlap, repeat each other, and leave
+            out bytes: holes count for nothing, and what follows the last one counts as one more.
+        backlog: of at least one byte.
+    """
+    left = sorted(span for span in spans if span[1] > backlog.begin and span[0] < backlog.head)
+    ends: list[int] = []
+    at, index = backlog.begin, 0
+    while at < backlog.head:
+        reach = at
+        while index < len(left) and left[index][0] <= at:
+            reach = max(reach, left[index][1])
+            index += 1
+        if reach > at:
+            at = reach
+            ends.append(min(reach, backlog.head))
+        elif index < len(left):
+            at = left[index][0]
+        else:
+            ends.append(backlog.head)
+            break
+    return ends
+
+
+def share(sizes: Mapping[str, int], limit: int | None) -> dict[str, int]:
+    """Share a limit among several, by their sizes.
+
+    Returns:
+        For each at most its size and, if that is not 0, at least 1. If the sizes exceed the limit, the
+        sum is the limit, or the number of sizes other than 0 if there are more of them. A larger size is
+        never given less.
+    """
+    total = sum(sizes.values())
+    if limit is None or total <= limit:
+        return dict(sizes)
+    granted = dict.fromkeys(sizes, 0)
+    ascending = sorted((size, name) for name, size in sizes.items() if size)
+    floor = max(1, limit // (FLOOR_PARTS * len(ascending)))
+    for at, (size, name) in enumerate(ascending):
+        least = min(size, floor)
+        if limit * size >= least * total:
+            # So it is for all larger ones: their shares in proportion are above the floor.
+            return granted | _in_proportion(ascending[at:], total, limit)
+        granted[name] = least
+        total, limit = total - size, limit - least
+    return granted
+
+
+def _in_proportion(sizes: Sequence[tuple[int, str]], total: int, limit: int) -> dict[str, int]:
+    """Share ``limit``, less than ``total``, exactly: what rounding leaves goes to the largest remainders."""
+    granted = {name: limit * size // total for size, name in sizes}
+    left = limit - sum(granted.values())
+    for _, name in sorted(((limit * size % total, name) for size, name in sizes), reverse=True)[:left]:
+        granted[name] += 1
+    return granted

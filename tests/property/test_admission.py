@@ -7,7 +7,16 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gazette_spark.admission import Backlog, admit
+from gazette_spark.admission import (
+    FLOOR_PARTS,
+    Backlog,
+    Limits,
+    admit,
+    admit_fragments,
+    fragment_ends,
+    is_due,
+    share,
+)
 
 offsets = st.integers(0, 2**62)
 backlogs = st.dictionaries(
@@ -28,11 +37,30 @@ def test_ends_stay_inside_the_backlog_and_move(left: dict[str, Backlog], limit: 
         assert (ends[journal] > backlog.begin) == (backlog.size_bytes > 0)
 
 
-@given(backlogs, st.integers(1, 2**62))
-def test_the_limit_is_kept_but_for_one_byte_a_journal(left: dict[str, Backlog], limit: int) -> None:
-    """What is admitted is at most the limit, plus the byte that keeps a small journal moving."""
-    admitted = sum(end - left[journal].begin for journal, end in admit(left, limit).items())
-    assert admitted <= limit + sum(backlog.size_bytes > 0 for backlog in left.values())
+sizes = backlogs.map(lambda left: {journal: backlog.size_bytes for journal, backlog in left.items()})
+
+
+@given(sizes, st.integers(1, 2**62))
+def test_a_limit_is_given_out_to_the_last_byte(left: dict[str, int], limit: int) -> None:
+    """The sum is the limit, or less if there is less, or a byte each if there are more journals."""
+    waiting = sum(size > 0 for size in left.values())
+    assert sum(share(left, limit).values()) == min(sum(left.values()), max(limit, waiting))
+
+
+@given(sizes, st.integers(1, 2**62))
+def test_nobody_starves(left: dict[str, int], limit: int) -> None:
+    """Each has its part of an equal share, or all it asks for."""
+    floor = limit // (FLOOR_PARTS * max(1, sum(size > 0 for size in left.values())))
+    assert all(share(left, limit)[name] >= min(size, max(1, floor)) for name, size in left.items())
+
+
+@given(sizes, st.integers(1, 2**62))
+def test_the_floor_costs_the_others_a_quarter_at_most(left: dict[str, int], limit: int) -> None:
+    """Apart from rounding, a share is three quarters of the one in proportion, or more."""
+    total = sum(left.values())
+    for name, size in left.items():
+        fair = size * min(limit, total) // max(total, 1)
+        assert share(left, limit)[name] >= min(size, fair * (FLOOR_PARTS - 1) // FLOOR_PARTS - len(left))
 
 
 @given(backlogs, st.integers(1, 2**62))
@@ -60,3 +88,72 @@ def test_a_fixed_backlog_is_drained(left: dict[str, Backlog], limit: int) -> Non
     ends = admit(left, limit)
     after = sum(left[journal].head - end for journal, end in ends.items())
     assert before - after >= min(before, max(1, limit - len(left)))
+
+
+spans = st.lists(
+    st.tuples(st.integers(0, 200), st.integers(1, 80)).map(lambda p: (p[0], p[0] + p[1])), max_size=12
+)
+
+
+@given(spans, st.integers(0, 150), st.integers(1, 150))
+def test_fragment_ends_are_those_of_a_minimal_cover(
+    fragments: list[tuple[int, int]], begin: int, size: int
+) -> None:
+    """Each step takes the fragment that reaches furthest; bytes no fragment has cost nothing but the last."""
+    head = begin + size
+    expected, at = [], begin
+    while at < head:
+        covering = [end for low, end in fragments if low <= at < end]
+        later = [low for low, _ in fragments if at < low < head]
+        if covering:
+            at = max(covering)
+            expected.append(min(at, head))
+        elif later:
+            at = min(later)
+        else:
+            at = head
+            expected.append(head)
+    got = fragment_ends(fragments, Backlog(begin, head))
+    assert got == expected
+    assert got == sorted(set(got))
+    assert got[-1] == head
+
+
+@given(
+    st.dictionaries(
+        st.text("abc", min_size=1, max_size=3),
+        st.lists(st.integers(1, 1000), min_size=1, max_size=9, unique=True).map(sorted),
+        max_size=6,
+    ),
+    st.integers(1, 30),
+)
+def test_fragments_are_counted_over_all_journals(ends: dict[str, list[int]], limit: int) -> None:
+    """As many as the limit says, but at least one of each journal; each cut is the end of one."""
+    admitted = admit_fragments(ends, limit)
+    taken = {journal: each.index(admitted[journal]) + 1 for journal, each in ends.items()}
+    assert sum(taken.values()) == min(sum(map(len, ends.values())), max(limit, len(ends)))
+    assert admit_fragments(ends, None) == {journal: each[-1] for journal, each in ends.items()}
+
+
+amounts = st.integers(0, 2**62)
+seconds = st.floats(0, 1e9)
+
+
+@given(amounts, seconds, amounts, seconds)
+def test_a_batch_waits_for_enough_bytes_or_long_enough(
+    backlog: int, waited_s: float, min_bytes: int, max_delay_s: float
+) -> None:
+    """With nothing to read there is none, after the delay there is any that is not empty."""
+    due = is_due(backlog, waited_s, Limits(min_bytes=min_bytes, max_delay_s=max_delay_s))
+    assert due == (backlog > 0 and not (backlog < min_bytes and waited_s < max_delay_s))
+    assert is_due(backlog, waited_s, Limits()) == (backlog > 0)
+
+
+@given(amounts, seconds, amounts, seconds, st.integers(0, 2**40), st.floats(0, 1e6))
+def test_a_batch_that_is_due_stays_due(  # noqa: PLR0913 - one argument each for what varies.
+    backlog: int, waited_s: float, min_bytes: int, max_delay_s: float, more: int, longer_s: float
+) -> None:
+    """More bytes, or more time, never put it off."""
+    limits = Limits(min_bytes=min_bytes, max_delay_s=max_delay_s)
+    if is_due(backlog, waited_s, limits):
+        assert is_due(backlog + more, waited_s + longer_s, limits)
