@@ -10,6 +10,11 @@ the first byte on, instead of fetching and decompressing the whole fragment befo
 last byte; and the piece before it takes the record that begins at the edge. A fragment's edge is not
 trusted to be a record's edge: brokers do not check that.
 
+A compressed fragment in a store is *solid*: a piece that begins inside it has to decompress what lies
+before. So cuts stay out of those, as long as there are enough pieces without: as many as
+``minPartitions`` says, and :data:`ENOUGH_PIECES` or as many as cuts anywhere would give. A range that is one
+huge fragment is cut all the same, or a single core would read it while the others wait.
+
 Journals of an anchored framing (see ``framing.base``) are cut at fragment edges themselves and nowhere
 else. Each such piece begins with a record and ends with one, which is checked when it is read: a piece
 that ends inside a record is an error, so the next one cannot begin inside one unseen.
@@ -28,6 +33,9 @@ from gazette_spark.framing.metadata import Labels
 
 MAX_PIECES = 100_000
 """Most pieces of one split: past this Spark's scheduler costs more than the reading."""
+
+ENOUGH_PIECES = 32
+"""Pieces of one split that keep an ordinary cluster busy; for a larger one there is ``minPartitions``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +91,16 @@ class Span(Protocol):
     def begin(self) -> int:
         """Offset of the fragment's first byte."""
 
+    @property
+    def end(self) -> int:
+        """Offset behind its last byte."""
+
 
 def split(
     ranges: Sequence[OffsetRange],
     fragments: Mapping[str, Sequence[Span]] | None = None,
     *,
+    solid: Mapping[str, Sequence[Span]] | None = None,
     framings: Mapping[str, Framing] | None = None,
     min_partitions: int = 1,
     max_bytes: int = 0,
@@ -98,11 +111,13 @@ def split(
         ranges: What is to be read. Empty ranges give no pieces.
         fragments: Fragments by journal, in any order; journals may be left out. Where a fragment's
             edge lies in the second half of a piece, the piece ends there.
+        solid: Those of them that are better read whole.
         framings: Framings by journal; ``lines`` for journals that are left out.
         min_partitions: At least this many pieces, if there are as many bytes.
         max_bytes: No piece is longer, 0: as long as its range.
 
-    Pieces of an anchored framing are longer, and fewer, where fragments are.
+    Pieces of an anchored framing are longer, and fewer, where fragments are; so are those that end with
+    a solid fragment, by less than its length.
 
     Returns:
         The pieces, in the order of the ranges and of their offsets. A function of the arguments alone.
@@ -111,22 +126,44 @@ def split(
     at_most = max_bytes or max(total, 1)
     at_most = min(at_most, max(1, total // max(1, min_partitions)))
     at_most = max(at_most, -(-total // MAX_PIECES))
-    pieces: list[Piece] = []
-    for each in ranges:
-        framing = (framings or {}).get(each.journal, LINES)
-        begins = {span.begin for span in (fragments or {}).get(each.journal, ())}
-        cuts = _anchored_cuts if framing.anchored else _cuts
-        begin = each.begin
-        for cut in (*cuts(each, begins, at_most), each.end):
-            if begin < cut:
-                limit = cut if framing.anchored else each.end
-                head = framing.anchored or begin == each.begin
-                pieces.append(Piece(each.journal, begin, cut, limit, head, framing.name))
-            begin = cut
-    return pieces
+    edges = {
+        each.journal: {span.begin for span in (fragments or {}).get(each.journal, ())} for each in ranges
+    }
+    named = {each.journal: (framings or {}).get(each.journal, LINES) for each in ranges}
+
+    def cut(solids: Mapping[str, Sequence[Span]]) -> list[Piece]:
+        return [
+            piece
+            for each in ranges
+            for piece in _pieces(
+                each, named[each.journal], edges[each.journal], solids.get(each.journal, ()), at_most
+            )
+        ]
+
+    anywhere = cut({})
+    if not solid or len(anywhere) <= len(ranges):
+        return anywhere
+    aligned = cut(solid)
+    enough = max(min_partitions, min(ENOUGH_PIECES, len(anywhere)))
+    return aligned if len(aligned) >= enough else anywhere
 
 
-def _anchored_cuts(span: OffsetRange, begins: Collection[int], at_most: int) -> Iterator[int]:
+def _pieces(
+    each: OffsetRange, framing: Framing, edges: Collection[int], solid: Sequence[Span], at_most: int
+) -> Iterator[Piece]:
+    cuts = _anchored_cuts if framing.anchored else _cuts
+    begin = each.begin
+    for cut in (*cuts(each, edges, solid, at_most), each.end):
+        if begin < cut:
+            limit = cut if framing.anchored else each.end
+            head = framing.anchored or begin == each.begin
+            yield Piece(each.journal, begin, cut, limit, head, framing.name)
+        begin = cut
+
+
+def _anchored_cuts(
+    span: OffsetRange, begins: Collection[int], _solid: Sequence[Span], at_most: int
+) -> Iterator[int]:
     """Yield the fragment edges at which a range is cut: the last one in reach, else the next one."""
     edges = sorted(edge for edge in begins if span.begin < edge < span.end)
     at = span.begin
@@ -139,14 +176,39 @@ def _anchored_cuts(span: OffsetRange, begins: Collection[int], at_most: int) -> 
         yield at
 
 
-def _cuts(span: OffsetRange, begins: Collection[int], at_most: int) -> Iterator[int]:
-    """Yield where a range is cut: just past the last edge in reach, else after equal lengths."""
+def _cuts(span: OffsetRange, begins: Collection[int], solid: Sequence[Span], at_most: int) -> Iterator[int]:
+    """Yield where a range is cut: just past the last edge in reach, else after equal lengths.
+
+    An equal length that would end inside a solid fragment is drawn out to the end of that.
+    """
     edges = sorted(begin + 1 for begin in begins if span.begin <= begin < span.end)
+    whole = _disjoint(solid)
+    starts = [begin for begin, _ in whole]
     at = span.begin
     while span.end - at > at_most:
         left = span.end - at
         step = -(-left // -(-left // at_most))
         in_reach = bisect_right(edges, at + at_most)
         edge = edges[in_reach - 1] if in_reach else 0
-        at = edge if edge > at + at_most // 2 else at + step
+        at = edge if edge > at + at_most // 2 else _past(whole, starts, at + step)
+        if at >= span.end:
+            return
         yield at
+
+
+def _disjoint(solid: Sequence[Span]) -> list[tuple[int, int]]:
+    """Return the bytes in which no cut is wanted, as ascending spans that do not overlap."""
+    merged: list[tuple[int, int]] = []
+    for begin, end in sorted((each.begin, each.end) for each in solid):
+        if merged and begin < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def _past(whole: Sequence[tuple[int, int]], starts: Sequence[int], cut: int) -> int:
+    """Return a cut, or the first one past the fragment it lies in: one byte after its end."""
+    # A cut one byte after a fragment's begin is where it belongs: see the module.
+    at = bisect_right(starts, cut - 1) - 1
+    return whole[at][1] + 1 if at >= 0 and whole[at][0] + 1 < cut <= whole[at][1] else cut

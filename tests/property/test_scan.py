@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gazette_spark.scan.blocks import Gap
 from gazette_spark.scan.boundary import limited_end, next_record_end, record_end, window_reader
-from gazette_spark.scan.ranges import OffsetRange, Piece, split
+from gazette_spark.scan.ranges import ENOUGH_PIECES, OffsetRange, Piece, split
 from gazette_spark.scan.records import PieceScan, raw_record_batches
 from tests.oracles.lines import FakeJournal, missing_bytes, records_of
 
@@ -116,6 +116,48 @@ def test_split_covers_the_ranges(
     assert all(piece.end > piece.begin for piece in pieces)
     assert not max_bytes or all(piece.end - piece.begin <= max_bytes for piece in pieces)
     assert len(pieces) >= min(min_partitions, sum(each.size_bytes for each in ranges))
+
+
+@st.composite
+def fragmented(draw: st.DrawFn) -> tuple[list[OffsetRange], list[OffsetRange]]:
+    """The fragments of a journal, some of which are solid; a few overlap, and there may be holes."""
+    fragments, at = [], 0
+    for size in draw(st.lists(st.integers(1, 300), min_size=1, max_size=20)):
+        at += draw(st.sampled_from([0, 0, 0, 0, -min(at, 40), 25]))
+        fragments.append(OffsetRange(NAME, at, at + size))
+        at += size
+    return fragments, [each for each in fragments if draw(st.booleans())]
+
+
+@given(fragmented(), st.integers(1, 60), st.integers(1, 400), st.data())
+def test_split_stays_out_of_solid_fragments_while_there_are_enough_pieces(
+    found: tuple[list[OffsetRange], list[OffsetRange]],
+    min_partitions: int,
+    max_bytes: int,
+    data: st.DataObject,
+) -> None:
+    """Pieces tile the range whatever is solid, and none is missing that a core could have had."""
+    fragments, solid = found
+    begin = data.draw(st.integers(0, fragments[-1].end - 1))
+    whole = OffsetRange(NAME, begin, data.draw(st.integers(begin + 1, fragments[-1].end)))
+    limits = {"min_partitions": min_partitions, "max_bytes": max_bytes}
+    anywhere = split([whole], {NAME: fragments}, **limits)
+    pieces = split([whole], {NAME: fragments}, solid={NAME: solid}, **limits)
+    assert [whole.begin, *(piece.end for piece in pieces)] == [
+        *(piece.begin for piece in pieces),
+        whole.end,
+    ]
+    assert [piece.head for piece in pieces] == [at == 0 for at in range(len(pieces))]
+    assert len(pieces) >= min(min_partitions, whole.size_bytes)
+    assert len(pieces) >= min(ENOUGH_PIECES, len(anywhere))
+    if pieces == anywhere:
+        return
+    longest = max(each.size_bytes for each in solid) + 40 * len(solid)
+    assert all(piece.end - piece.begin <= max_bytes + longest for piece in pieces)
+    overlapping = {each for each, after in pairwise(fragments) if after.begin < each.end}
+    for piece in pieces[1:]:
+        inside = [each for each in solid if each.begin + 1 < piece.begin <= each.end]
+        assert set(inside) <= overlapping
 
 
 def boundaries(content: bytes) -> list[int]:
