@@ -10,30 +10,47 @@ The rules of values, the same for all options:
 - booleans are ``true`` or ``false``, in any case, and nothing else;
 - counts are decimal digits; sizes are digits with one of Spark's units, if any: ``b``, ``k``, ``m``,
   ``g`` (or ``kb``, ``mb``, ``gb``), powers of 1024: ``64m``. No sign, space, point or exponent;
+- durations are digits with one of Spark's units, milliseconds if there is none: ``ms``, ``s``, ``m`` or
+  ``min``, ``h``, ``d``;
 - words (``earliest``, ``permissive``) match in any case.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from datetime import timedelta
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from gazette_spark.errors import OffsetError, OptionError, ProtocolError
-from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, parse_json_object
-from gazette_spark.protocol.journals import validate_journal_name
+from gazette_spark.errors import OptionError, ProtocolError
+from gazette_spark.option_values import (
+    check_journal,
+    count,
+    parse_bool,
+    parse_column,
+    parse_delay,
+    parse_directory,
+    parse_file,
+    parse_token,
+    shown,
+    size,
+    word,
+)
 from gazette_spark.protocol.labels import PREFIX, format_selector, parse_selector, values_of
-
-EARLIEST = -2
-"""Stands for a journal's first available offset, as in Spark's Kafka source."""
-LATEST = -1
-"""Stands for a journal's write head, as in Spark's Kafka source."""
+from gazette_spark.query_range import (
+    EARLIEST,
+    LATEST,
+    OffsetChoice,
+    check_offsets,
+    check_timestamps,
+    parse_ending_offsets,
+    parse_starting_offsets,
+    parse_timestamp,
+)
 
 FORMAT_FRAMINGS = {"json": "lines", "csv": "csv", "protobuf": "fixed"}
 """The framing whose records each format reads; raw reads any."""
@@ -42,10 +59,6 @@ Use = Literal["stream", "batch"]
 
 SPARK_OWN = frozenset({"checkpointlocation", "comment", "external", "location", "owner", "provider"})
 """Names Spark adds or users set for Spark on the same reader, a catalog's table properties among them."""
-
-_UNITS = {"": 1, "b": 1} | {
-    unit + b: 1024**power for power, unit in enumerate("kmg", start=1) for b in ("", "b")
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +77,6 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetChoice:
-    """Where to start or end: for journals named, an offset; for the others ``default``.
-
-    Offsets may be :data:`EARLIEST` or :data:`LATEST`.
-    """
-
-    default: int
-    named: Mapping[str, int] = field(default_factory=dict)
-
-    def of(self, journal: str) -> int:
-        """Return the choice for one journal."""
-        return self.named.get(journal, self.default)
-
-
-@dataclass(frozen=True, slots=True)
 class SourceOptions:
     """The parsed options. Field names are the options' names in snake case."""
 
@@ -94,7 +92,14 @@ class SourceOptions:
     rescued_data_column: str | None
     starting_offsets: OffsetChoice
     ending_offsets: OffsetChoice
+    starting_timestamp: int | None
+    """Milliseconds since 1970, as is the other one."""
+    ending_timestamp: int | None
+    starting_offsets_by_timestamp_strategy: str
     max_bytes_per_trigger: int | None
+    max_fragments_per_trigger: int | None
+    min_bytes_per_trigger: int | None
+    max_trigger_delay: timedelta
     min_partitions: int | None
     max_bytes_per_partition: int
     max_record_bytes: int
@@ -156,10 +161,10 @@ def parse_options(
     values["selection"] = _one_selection(
         {name: values.pop(name) for name in ("journals", "selector", "path")}
     )
-    values["starting_offsets"] = values["starting_offsets"] or _default_start(use)
     _check_framing(values["framing"], values["format"])
     _check_message(values)
-    _check_edges(values["starting_offsets"], values["ending_offsets"], use)
+    _check_range(values, texts, use)
+    _check_limits(values, texts)
     return SourceOptions(**values)
 
 
@@ -190,17 +195,32 @@ def _default_start(use: Use | None) -> OffsetChoice:
     return OffsetChoice(EARLIEST if use == "batch" else LATEST)
 
 
-def _check_edges(start: OffsetChoice, end: OffsetChoice, use: Use | None) -> None:
-    if use == "batch" and LATEST in (start.default, *start.named.values()):
-        raise OptionError(
-            "startingOffsets", "latest", "earliest or offsets: a batch that starts there is empty"
-        )
-    if EARLIEST in (end.default, *end.named.values()):
-        raise OptionError("endingOffsets", "earliest", "latest or offsets: a batch to there is empty")
-    for journal, last in end.named.items():
-        if 0 <= last < start.of(journal):
-            problem = f"{last} for journal {journal!r}, before its startingOffsets"
-            raise OptionError("endingOffsets", problem, f"at least {start.of(journal)}")
+def _check_range(values: dict[str, Any], texts: Mapping[str, str], use: Use | None) -> None:
+    """Check where the query starts and ends, and set where it starts if nothing is said."""
+    for edge in ("starting", "ending"):
+        offsets, timestamp = f"{edge}Offsets", f"{edge}Timestamp"
+        if {offsets.lower(), timestamp.lower()} <= texts.keys():
+            raise OptionError(f"{offsets} and {timestamp}", "both", "one of them")
+    if values["starting_timestamp"] is None:
+        _check_alone("startingOffsetsByTimestampStrategy", "startingTimestamp", texts)
+    values["starting_offsets"] = values["starting_offsets"] or _default_start(use)
+    timed = values["starting_timestamp"] is not None
+    start = OffsetChoice(EARLIEST) if timed else values["starting_offsets"]
+    check_offsets(start, values["ending_offsets"], batch=use == "batch")
+    check_timestamps(values["starting_timestamp"], values["ending_timestamp"])
+
+
+def _check_limits(values: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+    low, high = values["min_bytes_per_trigger"], values["max_bytes_per_trigger"]
+    if low is None:
+        _check_alone("maxTriggerDelay", "minBytesPerTrigger", texts)
+    elif high is not None and low > high:
+        raise OptionError("minBytesPerTrigger", f"{low} bytes", f"at most maxBytesPerTrigger, {high} bytes")
+
+
+def _check_alone(name: str, other: str, texts: Mapping[str, str]) -> None:
+    if name.lower() in texts:
+        raise OptionError(name, f"no {other}", f"to be used with {other} only")
 
 
 def _check_message(values: Mapping[str, Any]) -> None:
@@ -224,149 +244,50 @@ def _check_framing(framing: str | None, form: str | None) -> None:
 def _parse_address(name: str, text: str) -> str:
     expected = "http://host:port"
     # Looked at before anything is quoted: what stands before an @ may be a password.
-    shown = re.sub(r"[^/\"]*@", "***@", _shown(text))
+    masked = re.sub(r"[^/\"]*@", "***@", shown(text))
     if len(text) > 1024 or not text.isascii() or not text.isprintable() or " " in text or "," in text:
-        raise OptionError(name, shown, f"one address {expected}")
+        raise OptionError(name, masked, f"one address {expected}")
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise OptionError(name, shown, f"{expected} with a port from 1 to 65535") from None
+        raise OptionError(name, masked, f"{expected} with a port from 1 to 65535") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or not port:
-        raise OptionError(name, shown, expected)
+        raise OptionError(name, masked, expected)
     if "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise OptionError(name, shown, f"{expected} with no user, path or query")
+        raise OptionError(name, masked, f"{expected} with no user, path or query")
     return f"{parts.scheme}://{parts.netloc}"
 
 
 def _parse_journals(name: str, text: str) -> Selection:
     names = tuple(part.strip() for part in text.split(","))
     for index, journal in enumerate(names, start=1):
-        _check_journal(name, journal, f"element {index}: ")
+        check_journal(name, journal, f"element {index}: ")
         if journal in names[: index - 1]:
-            raise OptionError(name, f"element {index}: {_shown(journal)} a second time", "each journal once")
+            raise OptionError(name, f"element {index}: {shown(journal)} a second time", "each journal once")
     return Selection(name, names=names)
-
-
-def _check_journal(name: str, journal: str, where: str = "") -> None:
-    try:
-        validate_journal_name(journal)
-    except ProtocolError as error:
-        raise OptionError(name, f"{where}{_shown(journal)} ({error.problem})", "a journal's name") from None
 
 
 def _parse_selector(name: str, text: str) -> Selection:
     if not text.strip():
-        raise OptionError(name, _shown(text), "a label selector such as app=clicks,region in (eu,us)")
+        raise OptionError(name, shown(text), "a label selector such as app=clicks,region in (eu,us)")
     try:
         selector = parse_selector(text)
     except ProtocolError as error:
-        raise OptionError(name, f"{_shown(text)} ({error.problem})", "a label selector") from None
+        raise OptionError(name, f"{shown(text)} ({error.problem})", "a label selector") from None
     for value in values_of(selector.include, PREFIX) + values_of(selector.exclude, PREFIX):
         if not value.endswith("/"):
-            raise OptionError(name, _shown(text), f"a prefix that ends in '/': prefix={value}/")
+            raise OptionError(name, shown(text), f"a prefix that ends in '/': prefix={value}/")
     return Selection(name, selector=format_selector(selector))
 
 
 def _parse_path(name: str, text: str) -> Selection:
     if not text.endswith("/"):
-        _check_journal(name, text)
+        check_journal(name, text)
         return Selection(name, names=(text,))
     # A prefix may be shorter than a journal's name; the rest of the rules are the same.
-    _check_journal(name, f"{text}some-journal")
+    check_journal(name, f"{text}some-journal")
     return _parse_selector(name, f"prefix={text}")
-
-
-def _parse_start(name: str, text: str) -> OffsetChoice:
-    return _parse_edge(name, text, others=EARLIEST)
-
-
-def _parse_end(name: str, text: str) -> OffsetChoice:
-    return _parse_edge(name, text, others=LATEST)
-
-
-def _parse_edge(name: str, text: str, *, others: int) -> OffsetChoice:
-    words = {"earliest": EARLIEST, "latest": LATEST}
-    if text.lower() in words:
-        return OffsetChoice(words[text.lower()])
-    try:
-        value = parse_json_object(text)
-        named = JournalOffsets.from_dict(value).read_through if "format_version" in value else value
-    except OffsetError as error:
-        problem = f" ({error.problem.split('; expected')[0]})" if text.startswith("{") else ""
-        expected = 'earliest, latest, or JSON such as {"a/journal":1024}'
-        raise OptionError(name, _shown(text) + problem, expected) from None
-    for journal, offset in named.items():
-        _check_journal(name, journal)
-        if type(offset) is not int or not EARLIEST <= offset <= MAX_OFFSET:
-            got = f"{_shown(offset)} for journal {journal!r}"
-            raise OptionError(name, got, "an offset from 0 to 2^63-1, -2 for earliest or -1 for latest")
-    return OffsetChoice(others, dict(named))
-
-
-def _word(*words: str) -> Callable[[str, str], str]:
-    def parse(name: str, text: str) -> str:
-        for word in words:
-            if text.lower() == word.lower():
-                return word
-        raise OptionError(name, _shown(text), " or ".join(words))
-
-    return parse
-
-
-def _parse_bool(name: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise OptionError(name, _shown(text), "true or false")
-    return text.lower() == "true"
-
-
-def _integer(low: int, high: int, units: Mapping[str, int], unit_text: str) -> Callable[[str, str], int]:
-    def parse(name: str, text: str) -> int:
-        found = re.fullmatch(r"([0-9]{1,19})([a-z]{0,2})", text.lower())
-        if found and found[2] in units and low <= (value := int(found[1]) * units[found[2]]) <= high:
-            return value
-        raise OptionError(name, _shown(text), f"an integer from {low} to {high}{unit_text}")
-
-    return parse
-
-
-def _count(high: int) -> Callable[[str, str], int]:
-    return _integer(1, high, {"": 1}, "")
-
-
-def _size(high: int = MAX_OFFSET) -> Callable[[str, str], int]:
-    return _integer(1, high, _UNITS, " bytes, or with a unit such as 64m")
-
-
-def _parse_directory(name: str, text: str) -> str:
-    path = PurePosixPath(text)
-    if not path.is_absolute() or ".." in path.parts or len(path.parts) == 1 or "\0" in text:
-        raise OptionError(name, _shown(text), "an absolute path of a directory below /, without '..'")
-    return str(path)
-
-
-def _parse_file(name: str, text: str) -> str:
-    if not text or "\0" in text:
-        raise OptionError(name, _shown(text), "a file's path")
-    return text
-
-
-def _parse_column(name: str, text: str) -> str:
-    if not text or text != text.strip():
-        raise OptionError(name, _shown(text), "a column's name")
-    return text
-
-
-def _parse_token(name: str, text: str) -> str:
-    # The value is never shown, not even in part.
-    if not text or not text.isascii() or not text.isprintable() or " " in text:
-        raise OptionError(name, "a value that is no token (not shown)", "printable ASCII without spaces")
-    return text
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 _DAY_MS = 24 * 60 * 60 * 1000
@@ -378,7 +299,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("path", _parse_path, None, "What load() is given: a journal, or a prefix that ends in '/'."),
     Option(
         "framing",
-        _word("lines", "fixed", "csv", "none"),
+        word("lines", "fixed", "csv", "none"),
         None,
         "How bytes are cut into records: lines end in a newline; fixed: frames of a magic word, a length and "
         "as many bytes; csv: lines whose quoted fields may hold newlines; none: whole bytes, in chunks. If "
@@ -386,7 +307,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "format",
-        _word("raw", "json", "csv", "protobuf"),
+        word("raw", "json", "csv", "protobuf"),
         None,
         "raw: columns journal, offset, value, or those of them the schema names. json, csv, protobuf: the "
         "columns of the schema. All of them fill in _journal, _offset, _end_offset and _labels when the "
@@ -395,84 +316,138 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "header",
-        _parse_bool,
+        parse_bool,
         "false",
         "Whether journals of format=csv begin with a record of the columns' names. Such records are left "
         "out wherever they stand, as each writer may begin with one.",
     ),
     Option(
         "descriptorFile",
-        _parse_file,
+        parse_file,
         None,
         "File on the driver with the message's type, as protoc --include_imports --descriptor_set_out "
         "writes it; for format=protobuf.",
     ),
-    Option("messageName", _parse_column, None, "Full name of the message's type; for format=protobuf."),
+    Option("messageName", parse_column, None, "Full name of the message's type; for format=protobuf."),
     Option(
         "mode",
-        _word("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
+        word("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
         "PERMISSIVE",
         "Malformed records, as in Spark's readers: null for what does not fit, no row, or an error.",
     ),
     Option(
         "columnNameOfCorruptRecord",
-        _parse_column,
+        parse_column,
         "_corrupt_record",
         "String column that takes a malformed record's text, when the schema names it.",
     ),
     Option(
         "rescuedDataColumn",
-        _parse_column,
+        parse_column,
         None,
         "String column, which the schema has to name, for what did not fit the schema, under format=json: a "
         "JSON object of those fields with _journal and _offset. Such records are not malformed then.",
     ),
     Option(
         "startingOffsets",
-        _parse_start,
+        parse_starting_offsets,
         None,
         "Where a new query starts: earliest, latest, or JSON of offsets by journal (-2 earliest, -1 "
         "latest); journals not named start at earliest. Default: latest (stream), earliest (batch).",
     ),
     Option(
         "endingOffsets",
-        _parse_end,
+        parse_ending_offsets,
         "latest",
         "Where a batch query ends: latest, or JSON of offsets by journal; journals not named end at "
         "latest. A record that is cut there is left out.",
         use="batch",
     ),
     Option(
+        "startingTimestamp",
+        parse_timestamp,
+        None,
+        "Where a new query starts, by time, in place of startingOffsets: in each journal at the first "
+        "fragment stored at that time or later, so that nothing appended since is left out.",
+    ),
+    Option(
+        "endingTimestamp",
+        parse_timestamp,
+        None,
+        "Where a batch query ends, by time, in place of endingOffsets: where one that starts at that time "
+        "begins, or at latest if nothing was stored since.",
+        use="batch",
+    ),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        word("error", "latest"),
+        "error",
+        "What to do where nothing was stored at startingTimestamp or later: fail, or start at latest.",
+    ),
+    Option(
         "maxBytesPerTrigger",
-        _size(),
+        size(),
         None,
         "Soft limit on a micro-batch, shared by backlog; exceeded by one record per journal at most.",
         use="stream",
     ),
-    Option("minPartitions", _count(10_000), None, "Cut a batch into at least that many tasks, if it can."),
-    Option("maxBytesPerPartition", _size(), "128m", "Cut ranges larger than that into several tasks."),
+    Option(
+        "maxFragmentsPerTrigger",
+        count(1_000_000),
+        None,
+        "Soft limit on the fragments a micro-batch reads, at least one per journal; it ends with fragments.",
+        use="stream",
+    ),
+    Option(
+        "minBytesPerTrigger",
+        size(),
+        None,
+        "Wait until there is so much to read, or maxTriggerDelay has passed. An AvailableNow run does not "
+        "wait.",
+        use="stream",
+    ),
+    Option(
+        "maxTriggerDelay",
+        parse_delay,
+        "15m",
+        "Longest time that minBytesPerTrigger holds back what there is to read.",
+        use="stream",
+    ),
+    Option(
+        "minPartitions",
+        count(10_000),
+        None,
+        "Cut a batch into at least that many tasks, if it can: the number of cores to use.",
+    ),
+    Option(
+        "maxBytesPerPartition",
+        size(),
+        "128m",
+        "Cut ranges larger than that into several tasks; between compressed fragments rather than within, "
+        "as soon as that gives enough tasks.",
+    ),
     Option(
         "maxRecordBytes",
-        _size(2**31 - 1),
+        size(2**31 - 1),
         "16m",
         "A longer record ends the query with an error, whatever the mode.",
     ),
     Option(
         "failOnDataLoss",
-        _parse_bool,
+        parse_bool,
         "true",
-        "Whether bytes that can no longer be read, or a deleted journal, end the query; otherwise they "
-        "are skipped with a warning.",
+        "Whether bytes that can no longer be read, or a journal deleted before all of it was read, end the "
+        "query; otherwise they are skipped with a warning.",
     ),
     Option(
         "fragmentRoot",
-        _parse_directory,
+        parse_directory,
         None,
         "Directory under which workers find file:// stores; without it those are read through brokers.",
     ),
-    Option("requestTimeoutMs", _count(_DAY_MS), "60000", "Time a request may go without any progress."),
-    Option("idleTimeoutMs", _count(_DAY_MS), "30000", "Time after which a silent connection is given up."),
-    Option("connectTimeoutMs", _count(_DAY_MS), "10000", "Time to connect to a broker."),
-    Option("auth.token", _parse_token, None, "Token sent with each request."),
+    Option("requestTimeoutMs", count(_DAY_MS), "60000", "Time a request may go without any progress."),
+    Option("idleTimeoutMs", count(_DAY_MS), "30000", "Time after which a silent connection is given up."),
+    Option("connectTimeoutMs", count(_DAY_MS), "10000", "Time to connect to a broker."),
+    Option("auth.token", parse_token, None, "Token sent with each request."),
 )
 """All options, in the order in which they are checked and shown."""

@@ -17,6 +17,7 @@ So a task that runs twice, or again after a crash, reads the same bytes.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, MutableMapping
@@ -44,13 +45,14 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from gazette_spark.admission import Limits
 from gazette_spark.client import Client
 from gazette_spark.errors import OptionError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.framing import metadata
 from gazette_spark.framing.metadata import Labels
 from gazette_spark.framing.rows import RowParser
-from gazette_spark.offsets import JournalOffsets
+from gazette_spark.offsets import MAX_OFFSET, JournalOffsets
 from gazette_spark.options import FORMAT_FRAMINGS, SourceOptions, parse_options
 from gazette_spark.scan.formats import row_parser
 from gazette_spark.scan.framings import framing_named
@@ -182,9 +184,15 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._plan().initial().to_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return ``maxBytesPerTrigger``, or no limit."""
-        limit = self._options.max_bytes_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
+        """Return ``maxBytesPerTrigger``, or no limit.
+
+        Spark passes it back with each trigger, but one limit only. Where there are others, which Spark cannot
+        name, it stands for all of them.
+        """
+        limits = limits_of(self._options)
+        if limits == Limits():
+            return ReadAllAvailable()
+        return ReadMaxBytes(MAX_OFFSET if limits.max_bytes is None else limits.max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Take the present write heads as the end of this run."""
@@ -196,7 +204,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         failpoint("source.latest_offset")
         position = JournalOffsets.from_dict(start)
         self._wait_if_idle()
-        end = self._plan().next(position, _max_bytes(limit))
+        end = self._plan().next(position, self._limits(limit))
         if end == position:
             self._looked_in_vain_at = time.monotonic()
         return end.to_dict()
@@ -225,6 +233,14 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._client.close()
             self._client = None
 
+    def _limits(self, limit: ReadLimit) -> Limits:
+        match limit:
+            case ReadAllAvailable():
+                return Limits()
+            case ReadMaxBytes(max_bytes=max_bytes):
+                return replace(limits_of(self._options), max_bytes=max_bytes)
+        raise OptionError("trigger", f"the read limit {limit}", "maxBytesPerTrigger or no limit")
+
     def _plan(self) -> Planner:
         if self._planner is None:
             self._client = open_client(self._options)
@@ -239,6 +255,16 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 def _wait(seconds: float) -> None:
     threading.Event().wait(seconds)
+
+
+def limits_of(options: SourceOptions) -> Limits:
+    """Return how much a batch of a stream reads, as the options say."""
+    return Limits(
+        options.max_bytes_per_trigger,
+        options.max_fragments_per_trigger,
+        options.min_bytes_per_trigger or 0,
+        math.inf if options.min_bytes_per_trigger is None else options.max_trigger_delay.total_seconds(),
+    )
 
 
 def open_client(options: SourceOptions) -> Client:
@@ -361,12 +387,3 @@ def _check_field_column(options: SourceOptions, column: StructField) -> None:
     if not column.nullable and column.name not in METADATA_TYPES:
         got = f"column {column.name} NOT NULL"
         raise OptionError("schema", got, "nullable columns: a record may lack any field")
-
-
-def _max_bytes(limit: ReadLimit) -> int | None:
-    match limit:
-        case ReadAllAvailable():
-            return None
-        case ReadMaxBytes(max_bytes=max_bytes):
-            return max_bytes
-    raise OptionError("trigger", f"the read limit {limit}", "maxBytesPerTrigger or no limit")

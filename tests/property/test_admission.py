@@ -149,11 +149,10 @@ def test_a_batch_waits_for_enough_bytes_or_long_enough(
     assert is_due(backlog, waited_s, Limits()) == (backlog > 0)
 
 
-@given(amounts, seconds, amounts, seconds, st.integers(0, 2**40), st.floats(0, 1e6))
-def test_a_batch_that_is_due_stays_due(  # noqa: PLR0913 - one argument each for what varies.
-    backlog: int, waited_s: float, min_bytes: int, max_delay_s: float, more: int, longer_s: float
+@given(amounts, seconds, st.builds(Limits, min_bytes=amounts, max_delay_s=seconds), amounts, seconds)
+def test_a_batch_that_is_due_stays_due(
+    backlog: int, waited_s: float, limits: Limits, more: int, longer_s: float
 ) -> None:
     """More bytes, or more time, never put it off."""
-    limits = Limits(min_bytes=min_bytes, max_delay_s=max_delay_s)
     if is_due(backlog, waited_s, limits):
         assert is_due(backlog + more, waited_s + longer_s, limits)

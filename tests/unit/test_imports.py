@@ -18,7 +18,8 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 RANKS = (
     ("errors", "version", "failpoints"),
     ("offsets", "protocol"),
-    ("options", "admission", "ledger", "delta_history", "query_checkpoint", "framing"),
+    ("option_values", "query_range", "options", "admission"),
+    ("ledger", "delta_history", "query_checkpoint", "framing"),
     ("client", "lag"),
     ("scan", "broker"),
     ("source",),

@@ -8,15 +8,8 @@ import pickle
 import pytest
 
 from gazette_spark.errors import OptionError
-from gazette_spark.options import (
-    EARLIEST,
-    LATEST,
-    OPTIONS,
-    OffsetChoice,
-    SourceOptions,
-    Use,
-    parse_options,
-)
+from gazette_spark.options import OPTIONS, SourceOptions, Use, parse_options
+from gazette_spark.query_range import EARLIEST, LATEST, OffsetChoice
 
 ADDRESS = "http://broker.test:8080"
 
@@ -273,6 +266,12 @@ def test_bad_offsets_are_refused(option: str, text: str) -> None:
             id="ends_before_its_start",
         ),
         pytest.param({"maxBytesPerTrigger": "1m"}, "maxBytesPerTrigger", id="stream_only"),
+        pytest.param({"minBytesPerTrigger": "1m"}, "minBytesPerTrigger", id="minimum_stream_only"),
+        pytest.param({"maxFragmentsPerTrigger": "1"}, "maxFragmentsPerTrigger", id="fragments_stream_only"),
+        pytest.param({"maxTriggerDelay": "1m"}, "maxTriggerDelay", id="delay_stream_only"),
+        pytest.param(
+            {"startingTimestamp": "9", "endingTimestamp": "8"}, "endingTimestamp", id="ends_before_its_time"
+        ),
     ],
 )
 def test_a_batch_that_makes_no_sense_is_refused(given: dict[str, str], option: str) -> None:
@@ -280,9 +279,116 @@ def test_a_batch_that_makes_no_sense_is_refused(given: dict[str, str], option: s
     assert refusal("batch", **given).option == option
 
 
-def test_a_batch_only_option_is_refused_in_a_stream() -> None:
+@pytest.mark.parametrize("given", [{"endingOffsets": "latest"}, {"endingTimestamp": "1"}])
+def test_a_batch_only_option_is_refused_in_a_stream(given: dict[str, str]) -> None:
     """A stream has no end."""
-    assert "batch query only" in str(refusal("stream", endingOffsets="latest"))
+    assert "batch query only" in str(refusal("stream", **given))
+
+
+def test_a_query_starts_or_ends_by_time() -> None:
+    """In milliseconds, as in Spark's Kafka source; a stream may start so, too."""
+    options = parse("batch", startingTimestamp="0", endingTimestamp="1700000000000")
+    assert (options.starting_timestamp, options.ending_timestamp) == (0, 1_700_000_000_000)
+    assert options.starting_offsets_by_timestamp_strategy == "error"
+    given = {"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "Latest"}
+    assert parse("stream", **given).starting_offsets_by_timestamp_strategy == "latest"
+    assert parse("batch", startingTimestamp="5", endingTimestamp="5").ending_timestamp == 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "now",
+        "-1",
+        "+1",
+        "1.0",
+        "1e12",
+        " 1",
+        "2026-01-01",
+        "32503680000001",
+        "1700000000000000",
+        "\u0661",
+    ],
+)
+@pytest.mark.parametrize("option", ["startingTimestamp", "endingTimestamp"])
+def test_a_bad_timestamp_is_refused(option: str, text: str) -> None:
+    """Microseconds, which would lie past the year 3000, among them."""
+    error = refusal("batch", **{option: text})
+    assert error.option == option
+    assert error.expected.startswith("milliseconds since 1970 UTC")
+
+
+@pytest.mark.parametrize(
+    ("given", "option", "expected"),
+    [
+        pytest.param(
+            {"startingTimestamp": "1", "startingOffsets": "earliest"},
+            "startingOffsets and startingTimestamp",
+            "one of them",
+            id="two_starts",
+        ),
+        pytest.param(
+            {"endingTimestamp": "1", "endingOffsets": "latest"},
+            "endingOffsets and endingTimestamp",
+            "one of them",
+            id="two_ends",
+        ),
+        pytest.param(
+            {"startingOffsetsByTimestampStrategy": "latest"},
+            "startingOffsetsByTimestampStrategy",
+            "to be used with startingTimestamp only",
+            id="strategy_alone",
+        ),
+        pytest.param(
+            {"startingTimestamp": "1", "startingOffsetsByTimestampStrategy": "earliest"},
+            "startingOffsetsByTimestampStrategy",
+            "error or latest",
+            id="strategy",
+        ),
+    ],
+)
+def test_a_start_or_end_is_given_once(given: dict[str, str], option: str, expected: str) -> None:
+    """Kafka's source lets one win; here the two contradict each other."""
+    error = refusal("batch", **given)
+    assert (error.option, error.expected) == (option, expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        pytest.param({"maxTriggerDelay": "5m"}, "maxTriggerDelay", id="delay_alone"),
+        pytest.param(
+            {"minBytesPerTrigger": "2k", "maxBytesPerTrigger": "2047"},
+            "minBytesPerTrigger",
+            id="min_over_max",
+        ),
+    ],
+)
+def test_limits_that_contradict_each_other_are_refused(given: dict[str, str], option: str) -> None:
+    """A delay of nothing, or a minimum no batch may reach."""
+    assert refusal("stream", **given).option == option
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("1", 0.001), ("250ms", 0.25), ("90s", 90), ("15m", 900), ("2MIN", 120), ("1h", 3600), ("7d", 604800)],
+)
+def test_a_delay_takes_units(text: str, seconds: float) -> None:
+    """Spark's own; without one, milliseconds, as in Spark's Kafka source."""
+    options = parse("stream", minBytesPerTrigger="1", maxTriggerDelay=text)
+    assert options.max_trigger_delay.total_seconds() == seconds
+    assert parse("stream", minBytesPerTrigger="1").max_trigger_delay.total_seconds() == 900
+
+
+@pytest.mark.parametrize("text", ["", "0", "0s", "-1s", "1.5h", "10x", "15 m", "8d", "1us", "9999999999d"])
+def test_a_bad_delay_is_refused(text: str) -> None:
+    """With the least, the most and examples."""
+    error = refusal("stream", minBytesPerTrigger="1", maxTriggerDelay=text)
+    assert (error.option, error.expected) == (
+        "maxTriggerDelay",
+        "a time from 1ms to 7d, such as 90s, 15m or 1h",
+    )
 
 
 @pytest.mark.parametrize(
@@ -312,17 +418,22 @@ BAD_COUNTS = ["", "0", "-1", "1.0", "1k", "1000000000", " 1", "\u0661"]
 
 
 @pytest.mark.parametrize("text", BAD_SIZES)
-@pytest.mark.parametrize("option", ["maxBytesPerTrigger", "maxBytesPerPartition", "maxRecordBytes"])
+@pytest.mark.parametrize(
+    "option", ["maxBytesPerTrigger", "minBytesPerTrigger", "maxBytesPerPartition", "maxRecordBytes"]
+)
 def test_a_bad_size_is_refused(option: str, text: str) -> None:
     """One rule for all sizes."""
     assert refusal("stream", **{option: text}).option == option
 
 
 @pytest.mark.parametrize("text", BAD_COUNTS)
-@pytest.mark.parametrize("option", ["minPartitions", "requestTimeoutMs", "idleTimeoutMs", "connectTimeoutMs"])
+@pytest.mark.parametrize(
+    "option",
+    ["minPartitions", "maxFragmentsPerTrigger", "requestTimeoutMs", "idleTimeoutMs", "connectTimeoutMs"],
+)
 def test_a_bad_count_is_refused(option: str, text: str) -> None:
     """One rule for all counts, and none is unbounded."""
-    assert refusal(**{option: text}).option == option
+    assert refusal("stream", **{option: text}).option == option
 
 
 def test_a_record_has_at_most_two_gibibytes() -> None:

@@ -30,9 +30,11 @@ from pyspark.sql.types import (
 
 import pyspark_gazette
 from gazette_spark import source
+from gazette_spark.admission import Limits
 from gazette_spark.client import Client
 from gazette_spark.errors import OffsetError, OptionError
 from gazette_spark.framing.fixed import frame
+from gazette_spark.offsets import MAX_OFFSET
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.source import GazetteDataSource, PiecePartition, StreamReader
 from tests.oracles.lines import FakeJournal
@@ -280,14 +282,37 @@ def test_the_read_limit_is_the_option() -> None:
     assert stream_reader(maxBytesPerTrigger="2k").getDefaultReadLimit() == ReadMaxBytes(2048)
 
 
+@pytest.mark.parametrize(
+    ("options", "limits"),
+    [
+        pytest.param({"maxFragmentsPerTrigger": "3"}, Limits(MAX_OFFSET, 3), id="fragments"),
+        pytest.param({"minBytesPerTrigger": "1k"}, Limits(MAX_OFFSET, None, 1024, 900), id="minimum"),
+        pytest.param(
+            {"minBytesPerTrigger": "1k", "maxTriggerDelay": "90s", "maxBytesPerTrigger": "2k"},
+            Limits(2048, None, 1024, 90),
+            id="both",
+        ),
+    ],
+)
+def test_limits_spark_has_no_name_for_come_back_with_its_own(
+    reader: StreamReader, options: dict[str, str], limits: Limits
+) -> None:
+    """A limit of bytes that is never reached stands for those Spark cannot pass on; Trigger.Once drops it."""
+    reader._options = stream_reader(**options)._options
+    limit = reader.getDefaultReadLimit()
+    reader.latestOffset(START, limit)
+    reader.latestOffset(START, ReadAllAvailable())
+    assert reader.fake.limits == [limits, Limits()]  # type: ignore[attr-defined]
+
+
 class FakePlanner:
     """Notes what it is asked for; nothing is ever new."""
 
     def __init__(self) -> None:
-        self.limits: list[int | None] = []
+        self.limits: list[Limits] = []
 
-    def next(self, start: object, max_bytes: int | None) -> object:
-        self.limits.append(max_bytes)
+    def next(self, start: object, limits: Limits) -> object:
+        self.limits.append(limits)
         return start
 
     def freeze(self) -> None:
@@ -312,7 +337,7 @@ def test_the_limit_of_the_engine_is_obeyed(reader: StreamReader) -> None:
     reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset(START, ReadAllAvailable()) == START
     reader.latestOffset(START, ReadMaxBytes(7))
-    assert reader.fake.limits == [None, 7]  # type: ignore[attr-defined]
+    assert reader.fake.limits == [Limits(), Limits(7)]  # type: ignore[attr-defined]
     with pytest.raises(OptionError, match="ReadMaxRows"):
         reader.latestOffset(START, ReadMaxRows(3))
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
-
 import pytest
 
+from gazette_spark.admission import Limits
 from gazette_spark.errors import (
     DataLossError,
     GazetteError,
@@ -20,138 +16,9 @@ from gazette_spark.errors import (
 )
 from gazette_spark.framing.fixed import frame
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.options import Use, parse_options
-from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.labels import expand_prefix, labels_with_name, parse_selector, selector_matches
 from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.ranges import Piece
-
-FIXED = "application/x-protobuf-fixed"
-
-
-@dataclass
-class FakeChunk:
-    offset: int
-    content: bytes
-
-
-@dataclass
-class FakeReader:
-    chunks: list[FakeChunk]
-    offset: int
-    jumps: list[tuple[int, int]]
-
-    def __iter__(self) -> Iterator[FakeChunk]:
-        return iter(self.chunks)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
-
-
-@dataclass
-class FakeFragment:
-    begin: int
-
-
-@dataclass
-class FakeListed:
-    fragment: FakeFragment
-
-
-@dataclass
-class FakeJournal:
-    content: bytes = b""
-    begin: int = 0
-    """Offset of the first byte; what was before is gone."""
-    content_type: str = "application/x-ndjson"
-    fragments: Sequence[int] = (0,)
-    stale_head: int | None = None
-    """Head that is answered until the fragments have been listed."""
-
-    @property
-    def head(self) -> int:
-        return self.begin + len(self.content)
-
-
-@dataclass
-class FakeClient:
-    """Brokers in memory, as far as a planner asks."""
-
-    journals: dict[str, FakeJournal]
-    reads: list[tuple[str, int, int]] = field(default_factory=list)
-    lists: list[str] = field(default_factory=list)
-    deleted_once_listed: str = ""
-
-    def list_journals(self, selector: str | pb.LabelSelector = "") -> list[pb.ListResponse.Journal]:
-        parsed = parse_selector(selector) if isinstance(selector, str) else selector
-        specs = [self.spec(name) for name in sorted(self.journals)]
-        self.journals.pop(self.deleted_once_listed, None)
-        matching = [s for s in specs if selector_matches(expand_prefix(parsed), labels_with_name(s))]
-        return [pb.ListResponse.Journal(spec=spec) for spec in matching]
-
-    def spec(self, name: str) -> pb.JournalSpec:
-        labels = [pb.Label(name="content-type", value=self.journals[name].content_type)]
-        return pb.JournalSpec(name=name, labels=pb.LabelSet(labels=labels))
-
-    def get_journal(self, name: str) -> pb.ListResponse.Journal:
-        if name not in self.journals:
-            raise JournalNotFoundError(name)
-        return pb.ListResponse.Journal(spec=self.spec(name))
-
-    def first_offset(self, journal: str) -> int:
-        found = self._found(journal)
-        found.stale_head = None
-        return found.begin
-
-    def _found(self, journal: str) -> FakeJournal:
-        if journal not in self.journals:
-            raise JournalNotFoundError(journal)
-        return self.journals[journal]
-
-    def write_head(self, journal: str) -> int:
-        found = self._found(journal)
-        return found.head if found.stale_head is None else found.stale_head
-
-    def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
-        return {journal: self.write_head(journal) for journal in journals}
-
-    def list_fragments(self, journal: str) -> list[FakeListed]:
-        self.lists.append(journal)
-        return [FakeListed(FakeFragment(begin)) for begin in self.journals[journal].fragments]
-
-    def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> FakeReader:
-        self.reads.append((journal, offset, end_offset))
-        found = self.journals[journal]
-        begin = max(offset, found.begin)
-        content = found.content[begin - found.begin : max(0, end_offset - found.begin)]
-        jumps = [(offset, begin)] if begin > offset else []
-        return FakeReader([FakeChunk(begin, content)] if content else [], end_offset, jumps)
-
-
-def planner_of(
-    journals: dict[str, FakeJournal], use: Use = "stream", /, **options: str
-) -> tuple[Planner, FakeClient]:
-    """Return a planner over fake journals; it reads the prefix ``log/`` if not told otherwise."""
-    given = {"brokerAddress": "http://broker.test:80"} | options
-    if not given.keys() & {"journals", "selector"}:
-        given["path"] = "log/"
-    client = FakeClient(journals)
-    return Planner(client, parse_options(given, use, environ={})), client  # type: ignore[arg-type]
-
-
-def at(**offsets: int) -> JournalOffsets:
-    """Return a position: ``at(a=5)`` is offset 5 of ``log/a``."""
-    return JournalOffsets({f"log/{name}": offset for name, offset in offsets.items()})
-
-
-def lines(count: int, length: int = 10) -> bytes:
-    """Return ``count`` records of ``length`` bytes each, newline included."""
-    return (b"x" * (length - 1) + b"\n") * count
+from tests.oracles.brokers import FIXED, FakeJournal, at, lines, planner_of
 
 
 def test_a_new_query_starts_at_the_latest_and_is_pinned_there() -> None:
@@ -209,9 +76,17 @@ def test_a_broker_that_has_just_started_cannot_pin_a_start_too_low() -> None:
     ("options", "error", "text"),
     [
         pytest.param({"selector": "app=none"}, OptionError, "matches no journal", id="nothing_matches"),
-        pytest.param({"journals": "log/a,log/none"}, JournalNotFoundError, "'log/none'", id="no_such_name"),
         pytest.param(
-            {"startingOffsets": '{"log/none":0}'}, JournalNotFoundError, "'log/none'", id="no_such_start"
+            {"journals": "log/a,log/none"},
+            JournalNotFoundError,
+            "'log/none': JOURNAL_NOT_FOUND: option 'journals' names it",
+            id="no_such_name",
+        ),
+        pytest.param(
+            {"startingOffsets": '{"log/none":0}'},
+            JournalNotFoundError,
+            "'log/none': JOURNAL_NOT_FOUND: option 'startingOffsets' names it",
+            id="no_such_start",
         ),
         pytest.param(
             {"journals": "log/a", "startingOffsets": '{"log/b":0}'},
@@ -224,6 +99,12 @@ def test_a_broker_that_has_just_started_cannot_pin_a_start_too_low() -> None:
         ),
         pytest.param(
             {"startingOffsets": '{"log/a":99}'}, DataLossError, "1 bytes are gone", id="before_first"
+        ),
+        pytest.param(
+            {"startingTimestamp": "5000"},
+            OffsetError,
+            "nothing was stored at startingTimestamp 5000 or later; set startingOffsetsByTime",
+            id="time_without_bytes",
         ),
         pytest.param(
             {"journals": "log/other"}, OptionError, "content-type=application/other; expected", id="type"
@@ -249,7 +130,7 @@ def test_a_start_that_cannot_be_is_named(
     options: dict[str, str], error: type[GazetteError], text: str
 ) -> None:
     """Before anything is written to the query checkpoint."""
-    journals = {"log/a": FakeJournal(lines(3), begin=100), "log/b": FakeJournal()}
+    journals = {"log/a": FakeJournal(lines(3), begin=100, mod_times=[4]), "log/b": FakeJournal()}
     if "proto" in str(options):
         journals["log/proto"] = FakeJournal(frame(b"12345678"), content_type=FIXED)
     if "other" in str(options):
@@ -257,6 +138,54 @@ def test_a_start_that_cannot_be_is_named(
     with pytest.raises(error) as caught:
         planner_of(journals, **options)[0].initial()
     assert text in str(caught.value)
+
+
+STORED = {
+    "log/a": FakeJournal(lines(6), begin=100, fragments=(100, 120, 145), mod_times=[10, 20]),
+    "log/b": FakeJournal(lines(2), fragments=(0, 10), mod_times=[5, 6]),
+    "log/c": FakeJournal(),
+}
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "start"),
+    [
+        pytest.param("0", at(a=100, b=0, c=0), id="all"),
+        pytest.param("10999", at(a=100, b=20, c=0), id="within_a_second"),
+        pytest.param("11000", at(a=120, b=20, c=0), id="next_second"),
+        pytest.param("21000", at(a=140, b=20, c=0), id="not_stored_and_inside_a_record"),
+    ],
+)
+def test_a_start_by_time(timestamp: str, start: JournalOffsets) -> None:
+    """The first fragment stored since, from the begin of the record it begins in."""
+    options = {"startingTimestamp": timestamp, "startingOffsetsByTimestampStrategy": "latest"}
+    assert planner_of(STORED, **options)[0].initial() == start.at("initial")
+
+
+def test_a_start_by_time_is_found_behind_a_hole() -> None:
+    """Bytes that are gone before it are no loss to a query that does not ask for them."""
+    journal = FakeJournal(lines(3), begin=50, fragments=(20, 50), mod_times=[1, 9])
+    planner, client = planner_of({"log/a": journal}, startingTimestamp="9000")
+    client.first_offset = lambda journal: 20  # type: ignore[method-assign]
+    assert planner.initial() == at(a=50).at("initial")
+
+
+@pytest.mark.parametrize("timestamp", ["0", "5000", "6000", "10000", "15000", "21000", "30000"])
+def test_a_batch_ends_by_time_where_another_starts(timestamp: str) -> None:
+    """Ranges that meet at a time share no byte and leave none out."""
+    earlier, _ = planner_of(STORED, "batch", endingTimestamp=timestamp)
+    options = {"startingTimestamp": timestamp, "startingOffsetsByTimestampStrategy": "latest"}
+    later, _ = planner_of(STORED, "batch", **options)
+    assert earlier.batch()[0] == at(a=100, b=0, c=0)
+    assert earlier.batch()[1] == later.batch()[0]
+    assert later.batch()[1] == at(a=160, b=20, c=0)
+
+
+def test_a_batch_that_ends_by_time_before_its_start_is_named() -> None:
+    """With the option that says where it ends."""
+    options = {"startingOffsets": '{"log/a":130}', "endingTimestamp": "15000"}
+    with pytest.raises(OffsetError, match="endingTimestamp lies before the start at 130"):
+        planner_of(STORED, "batch", **options)[0].batch()
 
 
 def test_a_start_before_the_first_offset_is_moved_when_loss_is_allowed() -> None:
@@ -302,8 +231,8 @@ def test_frames_are_cut_at_fragments_and_ended_at_whole_ones() -> None:
     journal = FakeJournal(whole + frame(b"half")[:-1], content_type=FIXED, fragments=(0, 20, 40))
     planner, client = planner_of({"log/a": journal}, maxBytesPerPartition="25")
     assert planner.next(at(a=0)) == at(a=60)
-    assert planner.next(at(a=0), 30) == at(a=20)
-    assert planner.next(at(a=0), 5) == at(a=20)
+    assert planner.next(at(a=0), Limits(30)) == at(a=20)
+    assert planner.next(at(a=0), Limits(5)) == at(a=20)
     assert planner.pieces(at(a=0), at(a=60)) == [
         Piece("log/a", begin, begin + 20, begin + 20, head=True, framing="fixed") for begin in (0, 20, 40)
     ]
@@ -339,13 +268,91 @@ def test_the_start_comes_back_unchanged_if_nothing_is_new() -> None:
 def test_a_limit_is_shared_and_ends_at_whole_records() -> None:
     """In proportion to the backlog."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(300)), "log/b": FakeJournal(lines(100))})
-    assert planner.next(at(a=0, b=0), 415) == at(a=310, b=100)
+    assert planner.next(at(a=0, b=0), Limits(415)) == at(a=310, b=100)
+
+
+def test_a_journal_that_cannot_move_takes_no_share() -> None:
+    """Half a record is no backlog to share the limit by, once it has been looked at."""
+    planner, _ = planner_of({"log/a": FakeJournal(b"x" * 900), "log/b": FakeJournal(lines(100))})
+    first = planner.next(at(a=0, b=0), Limits(100))
+    assert first == at(a=0, b=50)
+    assert planner.next(first, Limits(100)) == at(a=0, b=150)
+
+
+def test_a_batch_ends_with_fragments() -> None:
+    """Shared over the journals, at least one of each; what follows the last one listed is one more."""
+    journals = {
+        "log/a": FakeJournal(lines(10), fragments=(0, 20, 40, 60, 80)),
+        "log/b": FakeJournal(lines(2), fragments=(0, 15)),
+    }
+    planner, client = planner_of(journals)
+    limits = Limits(max_fragments=3)
+    assert planner.next(at(a=0, b=0), limits) == at(a=40, b=10)
+    assert planner.next(at(a=40, b=10), limits) == at(a=80, b=20)
+    client.journals["log/a"].content += lines(1)
+    assert planner.next(at(a=80, b=20), limits) == at(a=110, b=20)
+    assert planner.next(at(a=0, b=0), Limits(25, max_fragments=4)) == at(a=20, b=10)
+
+
+def test_a_record_across_a_fragments_end_is_read_whole() -> None:
+    """It is left for the next batch, or taken whole if it is all there is."""
+    planner, _ = planner_of({"log/a": FakeJournal(lines(4), fragments=(0, 5, 35))})
+    assert planner.next(at(a=0), Limits(max_fragments=1)) == at(a=10)
+    assert planner.next(at(a=10), Limits(max_fragments=1)) == at(a=30)
+    assert planner.next(at(a=30), Limits(max_fragments=1)) == at(a=40)
+
+
+def test_a_batch_waits_for_enough_bytes_or_long_enough() -> None:
+    """The first one does not wait; what it waits for counts over all journals."""
+    now = [1000.0]
+    journals = {"log/a": FakeJournal(lines(1)), "log/b": FakeJournal(lines(1))}
+    planner, client = planner_of(journals, "stream", lambda: now[0])
+    limits = Limits(min_bytes=50, max_delay_s=60)
+    first = planner.next(at(a=0, b=0), limits)
+    assert first == at(a=10, b=10)
+
+    client.journals["log/a"].content += lines(2)
+    client.journals["log/b"].content += lines(2)
+    assert planner.next(first, limits) is first
+    assert planner.latest() == at(a=30, b=30)
+    client.journals["log/b"].content += lines(1)
+    second = planner.next(first, limits)
+    assert second == at(a=30, b=40)
+
+    now[0] += 60
+    assert planner.next(second, limits) is second
+    client.journals["log/b"].content += b"half"
+    assert planner.next(second, limits) is second
+    client.journals["log/b"].content += b"\n"
+    third = planner.next(second, limits)
+    assert third == at(a=30, b=45)
+
+    client.journals["log/a"].content += lines(1)
+    assert planner.next(third, limits) is third
+    client.journals["log/c"] = FakeJournal(lines(1), begin=7)
+    pinned = planner.next(third, limits)
+    assert pinned == at(a=30, b=45, c=7)
+    now[0] += 60
+    assert planner.next(pinned, limits) == at(a=40, b=45, c=17)
+
+
+def test_available_now_does_not_wait() -> None:
+    """There is nothing to wait for: all it reads is there when it starts."""
+    planner, client = planner_of({"log/a": FakeJournal(lines(4), fragments=(0, 10, 20, 30))})
+    planner.freeze()
+    limits = Limits(max_fragments=3, min_bytes=1000, max_delay_s=1e9)
+    middle = planner.next(at(a=0), limits)
+    assert middle == at(a=30)
+    client.journals["log/a"].content += lines(200)
+    end = planner.next(middle, limits)
+    assert end == at(a=40)
+    assert planner.next(end, limits) is end
 
 
 def test_a_limit_below_a_record_reads_one_record() -> None:
     """The limit is soft."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3, 70_000)), "log/b": FakeJournal(lines(2))})
-    assert planner.next(at(a=0, b=0), 1) == at(a=70_000, b=10)
+    assert planner.next(at(a=0, b=0), Limits(1)) == at(a=70_000, b=10)
 
 
 def test_a_new_journal_is_pinned_first_and_read_next() -> None:
@@ -370,7 +377,7 @@ def test_available_now_ends_at_the_heads_taken_at_its_start() -> None:
     planner.freeze()
     client.journals["log/a"].content += lines(9)
     client.journals["log/c"] = FakeJournal(lines(1))
-    middle = planner.next(at(a=0, b=0), 30)
+    middle = planner.next(at(a=0, b=0), Limits(30))
     assert middle == at(a=20, b=10)
     end = planner.next(middle)
     assert end == at(a=40, b=10)
@@ -402,9 +409,11 @@ def test_a_head_that_is_low_because_the_broker_has_just_started_is_asked_for_aga
 
 
 def test_a_deleted_journal_ends_the_query() -> None:
-    """With the journal and the way out."""
+    """With the journal and the way out; a planner that never saw it cannot know what was left."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(1))})
-    with pytest.raises(JournalNotFoundError, match=r"'log/gone'.*it is gone; set failOnDataLoss=false"):
+    with pytest.raises(
+        JournalNotFoundError, match=r"'log/gone'.*it is gone, maybe with .*set failOnDataLoss=false"
+    ):
         planner.next(at(a=0, gone=5))
 
 
@@ -421,8 +430,32 @@ def test_a_journal_deleted_once_it_is_listed_ends_the_query() -> None:
     """With the way out, as any deleted one."""
     planner, client = planner_of({"log/a": FakeJournal(lines(1)), "log/gone": FakeJournal(lines(1))})
     client.deleted_once_listed = "log/gone"
-    with pytest.raises(JournalNotFoundError, match=r"'log/gone'.*it is gone; set failOnDataLoss=false"):
+    with pytest.raises(JournalNotFoundError, match=r"'log/gone'.*it is gone, maybe with"):
         planner.next(at(a=0, gone=5))
+
+
+def test_a_deleted_journal_ends_the_query_if_bytes_were_left() -> None:
+    """With their number, half a record included."""
+    planner, client = planner_of({"log/a": FakeJournal(lines(1)), "log/b": FakeJournal(lines(2) + b"half")})
+    position = planner.next(at(a=0, b=0))
+    assert position == at(a=10, b=20)
+    del client.journals["log/b"]
+    with pytest.raises(JournalNotFoundError, match="gone, with 4 bytes not read"):
+        planner.next(position)
+
+
+def test_a_deleted_journal_that_was_read_is_no_loss(caplog: pytest.LogCaptureFixture) -> None:
+    """The query goes on, however often it looks, with a warning and the offset kept."""
+    planner, client = planner_of({"log/a": FakeJournal(lines(1)), "log/b": FakeJournal(lines(2))})
+    position = planner.next(at(a=0, b=0))
+    assert planner.next(position) == position
+    del client.journals["log/b"]
+    client.journals["log/a"].content += lines(1)
+    for _ in range(2):
+        assert planner.next(position) == at(a=20, b=20)
+    assert [record.getMessage() for record in caplog.records] == [
+        "journal is gone, its offset is kept journal=log/b"
+    ]
 
 
 def test_a_deleted_journal_is_left_out_when_loss_is_allowed(caplog: pytest.LogCaptureFixture) -> None:
@@ -461,7 +494,7 @@ def test_a_limit_that_ends_in_a_hole_makes_progress() -> None:
     """A query that may skip what is gone is not stopped by it."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3), begin=10_000)}, failOnDataLoss="false")
     position, seen = at(a=0), 0
-    while (end := planner.next(position, 4000)) != position:
+    while (end := planner.next(position, Limits(4000))) != position:
         position, seen = end, seen + 1
     assert position == at(a=10_030)
     assert seen <= 4
@@ -498,6 +531,16 @@ def test_large_ranges_are_cut() -> None:
     assert [(piece.journal, piece.begin, piece.end) for piece in pieces][:1] == [("log/a", 0, 901)]
     assert all(piece.end - piece.begin <= 1000 for piece in pieces)
     assert client.lists == ["log/a"]
+
+
+def test_stored_and_compressed_fragments_are_not_cut() -> None:
+    """What a broker still holds, or is stored as it is, can be read from anywhere."""
+    fragments = range(0, 4000, 100)
+    journal = FakeJournal(lines(450), fragments=fragments, mod_times=[9] * 39)
+    planner, _ = planner_of({"log/a": journal}, maxBytesPerPartition="40")
+    pieces = planner.pieces(at(a=0), at(a=4500))
+    assert [piece.end for piece in pieces[:39]] == [each + 101 for each in fragments[:39]]
+    assert all(piece.end - piece.begin <= 40 for piece in pieces[39:])
 
 
 def test_min_partitions_cuts_what_there_is() -> None:

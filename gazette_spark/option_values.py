@@ -1,0 +1,128 @@
+"""How the texts of options become values: one rule for all options of a kind, and one kind of error.
+
+Each parser takes an option's name and its text, and raises an :class:`~gazette_spark.errors.OptionError`
+that shows the text and the allowed form.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import PurePosixPath
+
+from gazette_spark.errors import OptionError, ProtocolError
+from gazette_spark.offsets import MAX_OFFSET
+from gazette_spark.protocol.journals import validate_journal_name
+
+_UNITS = {"": 1, "b": 1} | {
+    unit + b: 1024**power for power, unit in enumerate("kmg", start=1) for b in ("", "b")
+}
+_TIMES = {
+    "": timedelta(milliseconds=1),
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "min": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+}
+_LONGEST_DELAY = timedelta(days=7)
+
+
+def word(*words: str) -> Callable[[str, str], str]:
+    """Return a parser of one of some words, in any case."""
+
+    def parse(name: str, text: str) -> str:
+        for each in words:
+            if text.lower() == each.lower():
+                return each
+        raise OptionError(name, shown(text), " or ".join(words))
+
+    return parse
+
+
+def parse_bool(name: str, text: str) -> bool:
+    """Parse ``true`` or ``false``."""
+    if text.lower() not in ("true", "false"):
+        raise OptionError(name, shown(text), "true or false")
+    return text.lower() == "true"
+
+
+def _integer(low: int, high: int, units: Mapping[str, int], unit_text: str) -> Callable[[str, str], int]:
+    def parse(name: str, text: str) -> int:
+        found = re.fullmatch(r"([0-9]{1,19})([a-z]{0,2})", text.lower())
+        if found and found[2] in units and low <= (value := int(found[1]) * units[found[2]]) <= high:
+            return value
+        raise OptionError(name, shown(text), f"an integer from {low} to {high}{unit_text}")
+
+    return parse
+
+
+def count(high: int) -> Callable[[str, str], int]:
+    """Return a parser of a number from 1 to ``high``."""
+    return _integer(1, high, {"": 1}, "")
+
+
+def size(high: int = MAX_OFFSET) -> Callable[[str, str], int]:
+    """Return a parser of a number of bytes from 1 to ``high``, with a unit or without."""
+    return _integer(1, high, _UNITS, " bytes, or with a unit such as 64m")
+
+
+def parse_delay(name: str, text: str) -> timedelta:
+    """Parse a time from 1 ms to 7 days, in milliseconds or with a unit."""
+    found = re.fullmatch(r"([0-9]{1,9})([a-z]{0,3})", text.lower())
+    if found and found[2] in _TIMES:
+        delay = int(found[1]) * _TIMES[found[2]]
+        if timedelta(0) < delay <= _LONGEST_DELAY:
+            return delay
+    raise OptionError(name, shown(text), "a time from 1ms to 7d, such as 90s, 15m or 1h")
+
+
+def parse_directory(name: str, text: str) -> str:
+    """Parse the absolute path of a directory; it need not exist on this machine."""
+    path = PurePosixPath(text)
+    if not path.is_absolute() or ".." in path.parts or len(path.parts) == 1 or "\0" in text:
+        raise OptionError(name, shown(text), "an absolute path of a directory below /, without '..'")
+    return str(path)
+
+
+def parse_file(name: str, text: str) -> str:
+    """Parse a file's path."""
+    if not text or "\0" in text:
+        raise OptionError(name, shown(text), "a file's path")
+    return text
+
+
+def parse_column(name: str, text: str) -> str:
+    """Parse the name of a column, or of a type."""
+    if not text or text != text.strip():
+        raise OptionError(name, shown(text), "a name without blanks around it")
+    return text
+
+
+def parse_token(name: str, text: str) -> str:
+    """Parse what is sent in a header and shown to nobody."""
+    # The value is never shown, not even in part.
+    if not text or not text.isascii() or not text.isprintable() or " " in text:
+        raise OptionError(name, "a value that is no token (not shown)", "printable ASCII without spaces")
+    return text
+
+
+def check_journal(name: str, journal: str, where: str = "") -> None:
+    """Check a journal's name in an option's text.
+
+    Raises:
+        OptionError: it is none.
+    """
+    try:
+        validate_journal_name(journal)
+    except ProtocolError as error:
+        raise OptionError(name, f"{where}{shown(journal)} ({error.problem})", "a journal's name") from None
+
+
+def shown(value: object) -> str:
+    """Return a value as an error shows it: quoted, and cut if it is long."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 120 else f"{text[:117]}..."

@@ -1,0 +1,103 @@
+"""Where a query starts and ends, as its options say it: words, offsets by journal, or a time.
+
+The words and the numbers are those of Spark's Kafka source. A time is one of a journal's *stored* bytes:
+see ``scan.timestamps`` for what that means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gazette_spark.errors import OffsetError, OptionError
+from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, parse_json_object
+from gazette_spark.option_values import check_journal, shown
+
+EARLIEST = -2
+"""Stands for a journal's first available offset, as in Spark's Kafka source."""
+LATEST = -1
+"""Stands for a journal's write head, as in Spark's Kafka source."""
+
+MAX_TIMESTAMP_MS = 32_503_680_000_000
+"""The year 3000. What lies past it was meant in micro- or nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetChoice:
+    """Where to start or end: for journals named, an offset; for the others ``default``.
+
+    Offsets may be :data:`EARLIEST` or :data:`LATEST`.
+    """
+
+    default: int
+    named: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, journal: str) -> int:
+        """Return the choice for one journal."""
+        return self.named.get(journal, self.default)
+
+
+def parse_starting_offsets(name: str, text: str) -> OffsetChoice:
+    """Parse ``startingOffsets``; journals it does not name start at the earliest."""
+    return _parse_offsets(name, text, others=EARLIEST)
+
+
+def parse_ending_offsets(name: str, text: str) -> OffsetChoice:
+    """Parse ``endingOffsets``; journals it does not name end at the latest."""
+    return _parse_offsets(name, text, others=LATEST)
+
+
+def _parse_offsets(name: str, text: str, *, others: int) -> OffsetChoice:
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    if text.lower() in words:
+        return OffsetChoice(words[text.lower()])
+    try:
+        value = parse_json_object(text)
+        named = JournalOffsets.from_dict(value).read_through if "format_version" in value else value
+    except OffsetError as error:
+        problem = f" ({error.problem.split('; expected')[0]})" if text.startswith("{") else ""
+        expected = 'earliest, latest, or JSON such as {"a/journal":1024}'
+        raise OptionError(name, shown(text) + problem, expected) from None
+    for journal, offset in named.items():
+        check_journal(name, journal)
+        if type(offset) is not int or not EARLIEST <= offset <= MAX_OFFSET:
+            got = f"{shown(offset)} for journal {journal!r}"
+            raise OptionError(name, got, "an offset from 0 to 2^63-1, -2 for earliest or -1 for latest")
+    return OffsetChoice(others, dict(named))
+
+
+def parse_timestamp(name: str, text: str) -> int:
+    """Parse a time in milliseconds since 1970-01-01 00:00 UTC, as Spark's Kafka source takes it."""
+    if re.fullmatch(r"[0-9]{1,19}", text) and int(text) <= MAX_TIMESTAMP_MS:
+        return int(text)
+    expected = f"milliseconds since 1970 UTC, from 0 to {MAX_TIMESTAMP_MS} (year 3000): 1700000000000"
+    raise OptionError(name, shown(text), expected)
+
+
+def check_offsets(start: OffsetChoice, end: OffsetChoice, *, batch: bool) -> None:
+    """Check that a query between two choices can have rows.
+
+    Raises:
+        OptionError: it cannot, whatever the journals hold.
+    """
+    if batch and LATEST in (start.default, *start.named.values()):
+        raise OptionError(
+            "startingOffsets", "latest", "earliest or offsets: a batch that starts there is empty"
+        )
+    if EARLIEST in (end.default, *end.named.values()):
+        raise OptionError("endingOffsets", "earliest", "latest or offsets: a batch to there is empty")
+    for journal, last in end.named.items():
+        if 0 <= last < start.of(journal):
+            problem = f"{last} for journal {journal!r}, before its startingOffsets"
+            raise OptionError("endingOffsets", problem, f"at least {start.of(journal)}")
+
+
+def check_timestamps(start_ms: int | None, end_ms: int | None) -> None:
+    """Check that a query does not end before it starts.
+
+    Raises:
+        OptionError: it does.
+    """
+    if start_ms is not None and end_ms is not None and end_ms < start_ms:
+        raise OptionError("endingTimestamp", f"{end_ms}, before startingTimestamp", f"at least {start_ms}")

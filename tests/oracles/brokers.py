@@ -1,0 +1,157 @@
+"""Brokers in memory, as far as a planner asks them, and a planner over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from types import TracebackType
+from typing import Self
+
+from gazette_spark.errors import JournalNotFoundError
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.options import Use, parse_options
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.labels import expand_prefix, labels_with_name, parse_selector, selector_matches
+from gazette_spark.scan.planner import Planner
+
+FIXED = "application/x-protobuf-fixed"
+
+
+@dataclass
+class FakeChunk:
+    offset: int
+    content: bytes
+
+
+@dataclass
+class FakeReader:
+    chunks: list[FakeChunk]
+    offset: int
+    jumps: list[tuple[int, int]]
+
+    def __iter__(self) -> Iterator[FakeChunk]:
+        return iter(self.chunks)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+@dataclass
+class FakeFragment:
+    begin: int
+    end: int
+    mod_time: int = 0
+    codec: int = pb.GZIP
+
+
+@dataclass
+class FakeListed:
+    fragment: FakeFragment
+
+
+@dataclass
+class FakeJournal:
+    content: bytes = b""
+    begin: int = 0
+    """Offset of the first byte; what was before is gone."""
+    content_type: str = "application/x-ndjson"
+    fragments: Sequence[int] = (0,)
+    """Where they begin; each ends where the next one does begin, and the last at the head."""
+    mod_times: Sequence[int] = ()
+    """When they were stored; those left out are not."""
+    stale_head: int | None = None
+    """Head that is answered until the fragments have been listed."""
+
+    @property
+    def head(self) -> int:
+        return self.begin + len(self.content)
+
+
+@dataclass
+class FakeClient:
+    """Brokers in memory, as far as a planner asks."""
+
+    journals: dict[str, FakeJournal]
+    reads: list[tuple[str, int, int]] = field(default_factory=list)
+    lists: list[str] = field(default_factory=list)
+    deleted_once_listed: str = ""
+
+    def list_journals(self, selector: str | pb.LabelSelector = "") -> list[pb.ListResponse.Journal]:
+        parsed = parse_selector(selector) if isinstance(selector, str) else selector
+        specs = [self.spec(name) for name in sorted(self.journals)]
+        self.journals.pop(self.deleted_once_listed, None)
+        matching = [s for s in specs if selector_matches(expand_prefix(parsed), labels_with_name(s))]
+        return [pb.ListResponse.Journal(spec=spec) for spec in matching]
+
+    def spec(self, name: str) -> pb.JournalSpec:
+        labels = [pb.Label(name="content-type", value=self.journals[name].content_type)]
+        return pb.JournalSpec(name=name, labels=pb.LabelSet(labels=labels))
+
+    def get_journal(self, name: str) -> pb.ListResponse.Journal:
+        if name not in self.journals:
+            raise JournalNotFoundError(name)
+        return pb.ListResponse.Journal(spec=self.spec(name))
+
+    def first_offset(self, journal: str) -> int:
+        found = self._found(journal)
+        found.stale_head = None
+        return found.begin
+
+    def _found(self, journal: str) -> FakeJournal:
+        if journal not in self.journals:
+            raise JournalNotFoundError(journal)
+        return self.journals[journal]
+
+    def write_head(self, journal: str) -> int:
+        found = self._found(journal)
+        return found.head if found.stale_head is None else found.stale_head
+
+    def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
+        return {journal: self.write_head(journal) for journal in journals}
+
+    def list_fragments(self, journal: str, *, page_token: int = 0) -> list[FakeListed]:
+        self.lists.append(journal)
+        found = self.journals[journal]
+        ends = [*found.fragments[1:], found.head]
+        listed = zip_longest(found.fragments, ends, found.mod_times, fillvalue=0)
+        return [FakeListed(FakeFragment(*each)) for each in listed if each[0] >= page_token]
+
+    def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> FakeReader:
+        self.reads.append((journal, offset, end_offset))
+        found = self.journals[journal]
+        begin = max(offset, found.begin)
+        content = found.content[begin - found.begin : max(0, end_offset - found.begin)]
+        jumps = [(offset, begin)] if begin > offset else []
+        return FakeReader([FakeChunk(begin, content)] if content else [], end_offset, jumps)
+
+
+def planner_of(
+    journals: dict[str, FakeJournal],
+    use: Use = "stream",
+    clock: Callable[[], float] = lambda: 0.0,
+    /,
+    **options: str,
+) -> tuple[Planner, FakeClient]:
+    """Return a planner over fake journals; it reads the prefix ``log/`` if not told otherwise."""
+    given = {"brokerAddress": "http://broker.test:80"} | options
+    if not given.keys() & {"journals", "selector"}:
+        given["path"] = "log/"
+    client = FakeClient(journals)
+    parsed = parse_options(given, use, environ={})
+    return Planner(client, parsed, clock=clock), client  # type: ignore[arg-type]
+
+
+def at(**offsets: int) -> JournalOffsets:
+    """Return a position: ``at(a=5)`` is offset 5 of ``log/a``."""
+    return JournalOffsets({f"log/{name}": offset for name, offset in offsets.items()})
+
+
+def lines(count: int, length: int = 10) -> bytes:
+    """Return ``count`` records of ``length`` bytes each, newline included."""
+    return (b"x" * (length - 1) + b"\n") * count
