@@ -18,7 +18,7 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 RANKS = (
     ("errors", "version", "failpoints"),
     ("offsets", "protocol"),
-    ("option_values", "query_range", "options", "admission"),
+    ("option_values", "query_range", "options", "option_page", "admission"),
     ("ledger", "delta_history", "query_checkpoint", "framing"),
     ("client", "lag"),
     ("scan", "broker"),

@@ -1,0 +1,42 @@
+"""The page of options is up to date with the code."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from gazette_spark.option_page import BEGIN, END, PAGE, table, with_table
+from gazette_spark.options import OPTIONS
+
+
+def test_the_table_is_up_to_date() -> None:
+    """Made anew, the page does not change; else run python -m gazette_spark.option_page."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_table(page) == page
+
+
+def test_the_table_has_every_option() -> None:
+    """One line each, with five cells."""
+    lines = table().splitlines()[2:]
+    assert [line.split("`")[1] for line in lines] == [option.name for option in OPTIONS]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {6}
+
+
+def test_what_the_page_names_as_an_option_is_one() -> None:
+    """In the text around the table, too: words in camel case in backquotes."""
+    named = set(re.findall(r"`([a-z]+[A-Z]\w*)(?:=\w+)?`", PAGE.read_text(encoding="utf-8")))
+    assert named <= {option.name for option in OPTIONS}
+
+
+@pytest.mark.parametrize("page", ["", BEGIN, END])
+def test_a_page_without_its_marks_is_refused(page: str) -> None:
+    """Nothing is overwritten by guess."""
+    with pytest.raises(ValueError, match="needs the lines"):
+        with_table(page)
+
+
+def test_what_stands_around_the_table_is_kept() -> None:
+    """Only what lies between the marks is made."""
+    made = with_table(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    assert made == f"before\n{BEGIN}\n\n{table()}\n\n{END}\nafter\n"
