@@ -177,6 +177,8 @@ class Cutter:
         if self._fail_on_data_loss:
             raise DataLossError(piece.journal, wanted, target)
         yield from self._flush(last=True)
+        if self._done:
+            return  # What the jump cuts short is the next piece's.
         cut = 0 if self._skipping else wanted - self._start
         begin, end = (min(max(at, piece.begin), piece.end) for at in (wanted, target))
         if cut or begin < end:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.scan.blocks import Gap
@@ -70,6 +70,7 @@ def test_any_cut_gives_the_same_rows(journal: FakeJournal, cuts: list[int], bloc
 
 
 @settings(deadline=None)
+@example(FakeJournal(b"xx\nxx\n", 0, [(0, 1), (4, 5)], [1]), [2], 1)
 @given(journals(), st.lists(st.integers(0, 500), max_size=8), st.integers(1, 60))
 def test_any_cut_gives_the_same_rows_around_holes(
     journal: FakeJournal, cuts: list[int], block_bytes: int
