@@ -1,0 +1,105 @@
+"""A planner on a broker: times are found among stored fragments, and limits end with them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from gazette_spark.admission import Limits
+from gazette_spark.client import Client
+from gazette_spark.errors import OffsetError
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.options import Use, parse_options
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.scan.planner import Planner
+from gazette_spark.testing.brokers import BrokerHandle
+from tests.conformance.wire import wait_for
+
+RECORD = b"%063d\n"
+STORED_S = (1_600_000_000, 1_600_000_100, 1_600_000_200)
+"""When the first three fragments are said to have been stored; the last one is not."""
+
+
+def planner_of(client: Client, journal: str, use: Use = "batch", **options: str) -> Planner:
+    """Return a planner of one journal."""
+    given = {"brokerAddress": client.endpoint, "path": journal} | options
+    return Planner(client, parse_options(given, use, environ={}))
+
+
+def fragments(client: Client, journal: str) -> list[Fragment]:
+    """Return what the broker lists."""
+    return [each.fragment for each in client.list_fragments(journal)]
+
+
+def times(client: Client, journal: str) -> tuple[int, ...]:
+    """Return when each fragment was stored, 0 if it is not."""
+    return tuple(fragment.mod_time for fragment in fragments(client, journal))
+
+
+@pytest.fixture
+def begins(broker: BrokerHandle, client: Client, journal_name: str) -> list[int]:
+    """Fill a journal with four fragments of 20 records, and return where each begins."""
+    client.create_journals(journal_spec(journal_name, length=1024, codec="GZIP", refresh_interval_s=1))
+    for low in range(0, 80, 20):
+        client.append(journal_name, b"".join(RECORD % n for n in range(low, low + 20)))
+    count = len(STORED_S)
+    wait_for(lambda: all(times(client, journal_name)[:count]), "fragments to be stored")
+    for fragment, seconds in zip(fragments(client, journal_name), STORED_S, strict=False):
+        os.utime(broker.file_root / fragment.content_path, (seconds, seconds))
+    wait_for(lambda: times(client, journal_name)[:count] == STORED_S, "the broker to list the store again")
+    return [fragment.begin for fragment in fragments(client, journal_name)]
+
+
+def test_times_are_found_among_fragments(client: Client, journal_name: str, begins: list[int]) -> None:
+    """A batch ends by time where another starts, second by second; what is not stored yet comes last."""
+    assert begins == [0, 1280, 2560, 3840]
+    places = {"0": 0, "1600000000999": 0, "1600000001000": 1280, "1600000200000": 2560, "1600000201000": 3840}
+    for timestamp, place in places.items():
+        start, end = planner_of(client, journal_name, startingTimestamp=timestamp).batch()
+        assert (start, end) == tuple(JournalOffsets({journal_name: at}) for at in (place, 5120))
+        ended = planner_of(client, journal_name, endingTimestamp=timestamp).batch()
+        assert ended == tuple(JournalOffsets({journal_name: at}) for at in (0, place))
+
+
+def test_a_time_after_all_bytes_is_an_error_or_the_latest(client: Client, journal_name: str) -> None:
+    """As in Spark's Kafka source; a journal without bytes has none stored since any time."""
+    client.create_journals(journal_spec(journal_name))
+    options = {"startingTimestamp": "1600000000000"}
+    with pytest.raises(OffsetError, match="nothing was stored at startingTimestamp 1600000000000 or later"):
+        planner_of(client, journal_name, "stream", **options).initial()
+    options["startingOffsetsByTimestampStrategy"] = "latest"
+    start = planner_of(client, journal_name, "stream", **options).initial()
+    assert start == JournalOffsets({journal_name: 0}, "initial")
+
+
+def test_batches_end_with_fragments(client: Client, journal_name: str, begins: list[int]) -> None:
+    """As many as the limit says, on their edges; the last one may still be growing."""
+    planner = planner_of(client, journal_name, "stream")
+    position, ends = JournalOffsets({journal_name: 0}), []
+    planner.freeze()
+    while (end := planner.next(position, Limits(max_fragments=2))) != position:
+        ends.append(end.read_through[journal_name])
+        position = end
+    assert ends == [2560, 5120]
+
+
+def test_pieces_are_whole_fragments(client: Client, journal_name: str, begins: list[int]) -> None:
+    """Of a journal in compressed fragments, unless the cores would have too few."""
+    planner = planner_of(client, journal_name, minPartitions="4")
+    pieces = planner.pieces(*planner.batch())
+    assert [piece.begin for piece in pieces] == [0, 1281, 2561, 3841]
+    planner = planner_of(client, journal_name, minPartitions="9")
+    assert len(planner.pieces(*planner.batch())) >= 9
+
+
+def test_a_deleted_journal_that_was_read_is_no_loss(client: Client, journal_name: str) -> None:
+    """A planner that saw its end goes on; one that did not says what may be lost."""
+    client.create_journals(journal_spec(journal_name))
+    client.append(journal_name, b"whole\n")
+    planner = planner_of(client, journal_name, "stream")
+    position = planner.next(JournalOffsets({journal_name: 0}))
+    client.apply([pb.ApplyRequest.Change(delete=journal_name, expect_mod_revision=-1)])
+    assert planner.next(position) == position
