@@ -46,7 +46,8 @@ class Journals:
 
     def stream(self, short: str = "", *, schema: str | None = None, **options: Any) -> DataFrame:
         """Return a streaming DataFrame over a journal, or over the prefix, from the earliest offset."""
-        return self._load(self.spark.readStream, short, schema, {"startingOffsets": "earliest"} | options)
+        start = {} if "startingTimestamp" in options else {"startingOffsets": "earliest"}
+        return self._load(self.spark.readStream, short, schema, start | options)
 
     def _load(self, reader: Any, short: str, schema: str | None, options: dict[str, Any]) -> DataFrame:
         reader = reader.format("gazette").options(brokerAddress=self.broker.endpoint, **options)

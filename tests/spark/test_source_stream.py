@@ -106,7 +106,7 @@ def test_available_now_ends_while_journals_grow(journals: Journals, tmp_path: Pa
 
 
 def test_a_running_query_follows_its_journals(journals: Journals, tmp_path: Path) -> None:
-    """Half a record waits for the rest, a new journal is read whole, a deleted one ends the query."""
+    """Half a record waits, a new journal is read whole, a deleted one ends the query unless it was read."""
     journals.create("a")
     journals.append("a", b"whole\nhalf")
     rows: list[tuple[str, int, bytes]] = []
@@ -117,15 +117,21 @@ def test_a_running_query_follows_its_journals(journals: Journals, tmp_path: Path
     writer = journals.stream().writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path))
     query = writer.start()
     try:
-        a, b = journals.name("a"), journals.name("b")
+        a, b, c = (journals.name(short) for short in "abc")
         wait_until("the whole record", lambda: rows == [(a, 0, b"whole")])
         journals.append("a", b" and half\n")
         wait_until("the record's other half", lambda: rows[1:] == [(a, 6, b"half and half")])
         journals.create("b")
-        journals.append("b", b"of b\n")
+        journals.append("b", b"of b\nhalf")
         wait_until("the new journal", lambda: rows[2:] == [(b, 0, b"of b")])
+        journals.create("c")
+        journals.append("c", b"of c\n")
+        wait_until("another one", lambda: rows[3:] == [(c, 0, b"of c")])
+        delete(journals.client, c)
+        journals.append("a", b"after c\n")
+        wait_until("that its end is no loss", lambda: rows[4:] == [(a, 20, b"after c")])
         delete(journals.client, b)
-        with pytest.raises(StreamingQueryException, match=f"'{b}': JOURNAL_NOT_FOUND.*failOnDataLoss=false"):
+        with pytest.raises(StreamingQueryException, match=f"'{b}': .*4 bytes not read.*failOnDataLoss=false"):
             assert query.awaitTermination(60), "the query did not notice"
     finally:
         query.stop()
