@@ -152,7 +152,7 @@ class Planner:
 
     def _spans(self, journal: str, begin: int) -> list[tuple[int, int]]:
         """Return the spans of fragments from an offset on, and maybe of some before."""
-        fragments = self._fragments(journal, self._listed_from.get(journal, 0))
+        fragments = self._fragments(journal, page_token=self._listed_from.get(journal, 0))
         started = [each.begin for each in fragments if each.begin <= begin]
         self._listed_from[journal] = max(started, default=0)
         return [(each.begin, each.end) for each in fragments]
@@ -202,12 +202,17 @@ class Planner:
         names = sorted({label.name for label in labels.labels})
         return tuple((name, tuple(sorted(values_of(labels, name)))) for name in names)
 
-    def _fragments(self, journal: str, page_token: int = 0) -> list[Fragment]:
-        """Return fragments from an offset on; a journal that is wholly suspended has none."""
+    def _fragments(self, journal: str, **narrowed: int) -> list[Fragment]:
+        """Return a journal's fragments, or those the client is asked for; none if it is wholly suspended."""
         try:
-            return [each.fragment for each in self._client.list_fragments(journal, page_token=page_token)]
+            return [each.fragment for each in self._client.list_fragments(journal, **narrowed)]
         except SuspendedError:
             return []
+
+    def _offset_at(self, journal: str, timestamp_ms: int) -> int | None:
+        # What was stored before need not be sent. Whatever is sent, the times are looked at again.
+        since = self._fragments(journal, begin_mod_time=timestamp_ms // 1000)
+        return offset_at(since, timestamp_ms)
 
     def _framing(self, journal: str) -> Framing:
         return framing_of(self._spec(journal), self._options)
@@ -309,7 +314,7 @@ class Planner:
         return JournalOffsets(self._each(start_of, journals))
 
     def _start_at(self, journal: str, timestamp_ms: int, head: int) -> int:
-        found = offset_at(self._fragments(journal), timestamp_ms)
+        found = self._offset_at(journal, timestamp_ms)
         if found is None and self._options.starting_offsets_by_timestamp_strategy == "error":
             raise OffsetError(
                 f"nothing was stored at startingTimestamp {timestamp_ms} or later; "
@@ -358,7 +363,7 @@ class Planner:
     def _wanted_end(self, journal: str, head: int) -> int:
         timestamp_ms = self._options.ending_timestamp
         if timestamp_ms is not None:
-            found = offset_at(self._fragments(journal), timestamp_ms)
+            found = self._offset_at(journal, timestamp_ms)
             return head if found is None else min(found, head)
         chosen = self._options.ending_offsets.of(journal)
         if chosen > head:

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from types import TracebackType
 from typing import Self
 
-from gazette_spark.errors import JournalNotFoundError
+from gazette_spark.errors import JournalNotFoundError, SuspendedError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options import Use, parse_options
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -65,6 +65,8 @@ class FakeJournal:
     """Where they begin; each ends where the next one does begin, and the last at the head."""
     mod_times: Sequence[int] = ()
     """When they were stored; those left out are not."""
+    suspended: bool = False
+    """Wholly, so that fragments cannot be listed."""
     stale_head: int | None = None
     """Head that is answered until the fragments have been listed."""
 
@@ -115,12 +117,19 @@ class FakeClient:
     def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
         return {journal: self.write_head(journal) for journal in journals}
 
-    def list_fragments(self, journal: str, *, page_token: int = 0) -> list[FakeListed]:
+    def list_fragments(
+        self, journal: str, *, page_token: int = 0, begin_mod_time: int = 0
+    ) -> list[FakeListed]:
         self.lists.append(journal)
         found = self.journals[journal]
+        if found.suspended:
+            raise SuspendedError(journal)
         ends = [*found.fragments[1:], found.head]
         listed = zip_longest(found.fragments, ends, found.mod_times, fillvalue=0)
-        return [FakeListed(FakeFragment(*each)) for each in listed if each[0] >= page_token]
+        fragments = [FakeFragment(*each) for each in listed if each[0] >= page_token]
+        return [
+            FakeListed(each) for each in fragments if each.mod_time == 0 or each.mod_time >= begin_mod_time
+        ]
 
     def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> FakeReader:
         self.reads.append((journal, offset, end_offset))

@@ -162,6 +162,17 @@ def test_a_start_by_time(timestamp: str, start: JournalOffsets) -> None:
     assert planner_of(STORED, **options)[0].initial() == start.at("initial")
 
 
+def test_a_suspended_journal_has_nothing_stored() -> None:
+    """It starts where it will go on; a limit of fragments is no hindrance."""
+    options = {"startingTimestamp": "0", "startingOffsetsByTimestampStrategy": "latest"}
+    planner, client = planner_of({"log/a": FakeJournal(begin=70, suspended=True)}, **options)
+    pinned = at(a=70).at("pinned")
+    assert planner.next(planner.initial()) == pinned
+    assert planner.next(pinned, Limits(max_fragments=1)) is pinned
+    client.journals["log/a"].content = lines(2)
+    assert planner.next(pinned, Limits(max_fragments=1)) == at(a=90)
+
+
 def test_a_start_by_time_is_found_behind_a_hole() -> None:
     """Bytes that are gone before it are no loss to a query that does not ask for them."""
     journal = FakeJournal(lines(3), begin=50, fragments=(20, 50), mod_times=[1, 9])
