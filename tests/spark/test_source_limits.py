@@ -59,12 +59,10 @@ def test_a_record_larger_than_the_limit_goes_by_itself(journals: Journals, tmp_p
 
 def heads_by_end(query: StreamingQuery) -> list[tuple[dict[str, int], dict[str, int]]]:
     """Return, for each batch in the progress, where it ended and the write heads then seen."""
-    return [
-        (json.loads(source.endOffset)["journals"], json.loads(source.latestOffset)["journals"])
-        for each in query.recentProgress
-        for source in each.sources
-        if source.latestOffset
-    ]
+    sources = [source for each in query.recentProgress for source in each.sources]
+    positions = [(json.loads(each.endOffset), json.loads(each.latestOffset)) for each in sources]
+    # Before the first look at the brokers there is no head.
+    return [(end["journals"], heads["journals"]) for end, heads in positions if heads is not None]
 
 
 def test_a_stream_waits_for_its_minimum_and_shows_the_head(journals: Journals, tmp_path: Path) -> None:
