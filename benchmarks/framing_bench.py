@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 from google.protobuf import descriptor_pb2
-from scan_bench import LINE_BYTES, Memory, count, line, report
+from scan_bench import LINE_BYTES, SCHEMA, Memory, count, line, report
 
 from gazette_spark.framing.base import Block
 from gazette_spark.framing.csv_rows import CsvFormat, CsvParser
@@ -24,16 +24,6 @@ from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.records import PieceScan, raw_record_batches
 
 Build = Callable[[Iterable[Block]], Iterator[pa.RecordBatch]]
-
-FIELDS: list[tuple[str, pa.DataType]] = [
-    ("id", pa.int64()),
-    ("ts", pa.timestamp("us", "UTC")),
-    ("user", pa.string()),
-    ("action", pa.string()),
-    ("ok", pa.bool_()),
-    ("value", pa.float64()),
-    ("note", pa.string()),
-]
 
 
 def csv_record(index: int, *, quote: str = "", misfit: bool = False) -> bytes:
@@ -106,9 +96,8 @@ def main() -> None:
     measure("raw: csv, newlines in quotes", "csv", quoted, None)
     measure("raw: csv, quotes in plain fields", "csv", irregular, None)
     measure("raw: none", "none", lines, None, chunks)
-    schema = pa.schema(FIELDS)
-    measure("json: 7 columns", "lines", lines, JsonParser(JsonFormat(schema)).record_batches)
-    wanted = CsvFormat(schema)
+    measure("json: 7 columns", "lines", lines, JsonParser(JsonFormat(SCHEMA)).record_batches)
+    wanted = CsvFormat(SCHEMA)
     measure("csv: 7 columns", "csv", plain, CsvParser(wanted).record_batches)
     measure("csv: 7 columns, quoted", "csv", quoted, CsvParser(wanted).record_batches)
     measure("csv: 1 in 1000 malformed", "csv", misfits, CsvParser(wanted).record_batches)

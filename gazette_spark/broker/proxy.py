@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
@@ -60,12 +60,7 @@ def proxy_append(
     call.wake_when_over(answer.cancel)
     forwarding.cancel = answer.cancel
     try:
-        response: pb.AppendResponse = answer.result()
-    except grpc.FutureCancelledError:
-        problem = "the append was cancelled"
-        raise PeerError(grpc.StatusCode.UNAVAILABLE, problem) from None
-    except grpc.RpcError as error:
-        raise PeerError.of(error) from None
+        response: pb.AppendResponse = _result(answer, "append")
     finally:
         forwarding.is_over = True
     return response
@@ -84,13 +79,7 @@ def proxy_fragments(
     stub = context.peers.stub(resolved.target)
     answer = stub.ListFragments.future(_forwarded(request, resolved), metadata=metadata)
     call.wake_when_over(answer.cancel)
-    try:
-        response: pb.FragmentsResponse = answer.result()
-    except grpc.FutureCancelledError:
-        problem = "the listing was cancelled"
-        raise PeerError(grpc.StatusCode.UNAVAILABLE, problem) from None
-    except grpc.RpcError as error:
-        raise PeerError.of(error) from None
+    response: pb.FragmentsResponse = _result(answer, "listing")
     return response
 
 
@@ -115,6 +104,16 @@ class _Forwarding:
                 return
             if not isinstance(message, NoMessage):
                 yield message
+
+
+def _result(answer: Any, what: str) -> Any:  # noqa: ANN401 - a gRPC future, and the message it brings
+    """Wait for another broker's answer."""
+    try:
+        return answer.result()
+    except grpc.FutureCancelledError:
+        raise PeerError(grpc.StatusCode.UNAVAILABLE, f"the {what} was cancelled") from None
+    except grpc.RpcError as error:
+        raise PeerError.of(error) from None
 
 
 def _forwarded(request: _Request, resolved: Resolved) -> _Request:
