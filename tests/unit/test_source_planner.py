@@ -16,7 +16,6 @@ from gazette_spark.errors import (
 )
 from gazette_spark.framing.fixed import frame
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.ranges import Piece
 from tests.oracles.brokers import FIXED, FakeJournal, at, lines, planner_of
 
@@ -35,7 +34,7 @@ def test_what_comes_after_a_crash_in_the_first_batch_is_read_from_the_pinned_sta
     first, client = planner_of({"log/a": FakeJournal(lines(3))})
     pinned = first.next(first.initial())
     client.journals["log/a"].content += lines(5)
-    second = Planner(client, first._options)  # type: ignore[arg-type]
+    second, _ = planner_of(client.journals)
     assert second.pieces(second.initial(), pinned) == []
     assert second.next(pinned) == at(a=80)
 

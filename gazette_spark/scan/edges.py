@@ -1,0 +1,114 @@
+"""Where a new query starts and where a batch query ends, as its options say."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from gazette_spark.errors import DataLossError, OffsetError
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.query_range import EARLIEST, LATEST
+from gazette_spark.scan.boundary import window_reader
+from gazette_spark.scan.selection import Selection
+from gazette_spark.scan.view import JournalView
+
+log = logging.getLogger(__name__)
+
+
+class Edges:
+    """Decides the two ends a user chooses. To be used by one thread."""
+
+    def __init__(self, view: JournalView, selection: Selection) -> None:
+        self._view = view
+        self._selection = selection
+
+    def __repr__(self) -> str:
+        return f"Edges({self._view.options.selection})"
+
+    def initial(self) -> JournalOffsets:
+        """Return where a new query starts."""
+        return self._starts(self._selection.chosen())
+
+    def batch(self) -> tuple[JournalOffsets, JournalOffsets]:
+        """Return where a batch query starts and ends."""
+        journals = self._selection.chosen()
+        start = self._starts(journals)
+        heads = self._view.client.write_heads(journals)
+        wanted = self._view.each(lambda journal: self._wanted_end(journal, heads[journal]), journals)
+        option = "endingOffsets" if self._view.options.ending_timestamp is None else "endingTimestamp"
+        for journal, begin in start.read_through.items():
+            if wanted[journal] < begin:
+                raise OffsetError(f"{option} lies before the start at {begin}", journal, wanted[journal])
+        ends = self._view.each(
+            lambda journal: self._view.whole_records(journal, start.read_through[journal], wanted[journal]),
+            journals,
+        )
+        return start, JournalOffsets(ends)
+
+    def _starts(self, journals: Sequence[str]) -> JournalOffsets:
+        choice, timestamp_ms = self._view.options.starting_offsets, self._view.options.starting_timestamp
+        heads = self._view.settled_heads(journals)
+
+        def start_of(journal: str) -> int:
+            if timestamp_ms is not None:
+                return self._start_at(journal, timestamp_ms, heads[journal])
+            return self._start_of(journal, choice.of(journal), heads[journal])
+
+        return JournalOffsets(self._view.each(start_of, journals))
+
+    def _start_at(self, journal: str, timestamp_ms: int, head: int) -> int:
+        found = self._view.offset_at(journal, timestamp_ms)
+        if found is None and self._view.options.starting_offsets_by_timestamp_strategy == "error":
+            raise OffsetError(
+                f"nothing was stored at startingTimestamp {timestamp_ms} or later; "
+                "set startingOffsetsByTimestampStrategy=latest to start at its write head",
+                journal,
+                head,
+            )
+        # A fragment may begin inside a record: that is read from its begin, as its end was appended later.
+        first = self._view.client.first_offset(journal)
+        place = head if found is None else found
+        return self._view.whole_records(journal, min(first, place), place, skip_holes=True)
+
+    def _start_of(self, journal: str, chosen: int, head: int) -> int:
+        if chosen > head:
+            raise OffsetError(f"startingOffsets lies past the write head {head}", journal, chosen)
+        first = self._view.client.first_offset(journal)
+        if chosen == EARLIEST:
+            return first
+        if chosen == LATEST:
+            # The write head may lie inside a record that is half written.
+            return self._view.whole_records(journal, first, head)
+        if chosen < first:
+            if self._view.options.fail_on_data_loss:
+                raise DataLossError(journal, chosen, first)
+            log.warning("bytes are gone, skipped journal=%s begin=%d end=%d", journal, chosen, first)
+        if chosen > first:
+            self._check_boundary(journal, chosen, head)
+        return max(chosen, first)
+
+    def _check_boundary(self, journal: str, offset: int, head: int) -> None:
+        """Check that a record begins where the user says; half of one would be a row of its own."""
+        window = window_reader(self._view.client, journal, fail_on_data_loss=False)
+        framing = self._view.framing(journal)
+        before, after = b"", b""
+        if framing.header_bytes:
+            after = window(offset, min(offset + framing.header_bytes, head))
+        elif framing.trailer_bytes:
+            before = window(offset - 1, offset)
+        if not framing.may_begin(before, after):
+            where = "at it begins" if framing.header_bytes else "before it ends"
+            problem = (
+                f"startingOffsets lies inside a record: what stands {where} none of framing {framing.name}"
+            )
+            raise OffsetError(problem, journal, offset)
+
+    def _wanted_end(self, journal: str, head: int) -> int:
+        timestamp_ms = self._view.options.ending_timestamp
+        if timestamp_ms is not None:
+            found = self._view.offset_at(journal, timestamp_ms)
+            return head if found is None else min(found, head)
+        chosen = self._view.options.ending_offsets.of(journal)
+        if chosen > head:
+            raise OffsetError(f"endingOffsets lies past the write head {head}", journal, chosen)
+        return head if chosen == LATEST else chosen

@@ -1,0 +1,117 @@
+"""What a planner asks brokers about journals, and what it remembers of the answers: specs.
+
+Everything here is a question; what follows from the answers is decided in ``planner``, ``edges`` and
+``selection``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from gazette_spark.errors import SuspendedError
+from gazette_spark.framing.base import Framing
+from gazette_spark.framing.metadata import Labels
+from gazette_spark.options import SourceOptions
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.protocol.labels import label_set, values_of
+from gazette_spark.scan.boundary import ReadWindow, record_end, window_reader
+from gazette_spark.scan.framings import framing_of
+from gazette_spark.scan.timestamps import offset_at
+
+if TYPE_CHECKING:
+    from gazette_spark.client import Client
+
+THREADS = 8
+"""Requests to the brokers at the same time."""
+
+T = TypeVar("T")
+
+
+class JournalView:
+    """Journals as brokers show them, under a query's options. To be used by one thread."""
+
+    def __init__(self, client: Client, options: SourceOptions) -> None:
+        self.client = client
+        self.options = options
+        self._specs: dict[str, pb.JournalSpec] = {}
+
+    def __repr__(self) -> str:
+        return f"JournalView({self.client!r}, {len(self._specs)} specs)"
+
+    def take(self, spec: pb.JournalSpec) -> None:
+        """Remember a spec that was listed.
+
+        Raises:
+            OptionError: the options contradict the journal's labels.
+        """
+        framing_of(spec, self.options)
+        self._specs[spec.name] = spec
+
+    def labels(self, journal: str) -> Labels:
+        """Return a journal's labels, with the values of each name in order."""
+        labels = self.spec(journal).labels
+        names = sorted({label.name for label in labels.labels})
+        return tuple((name, tuple(sorted(values_of(labels, name)))) for name in names)
+
+    def fragments(self, journal: str, **narrowed: int) -> list[Fragment]:
+        """Return a journal's fragments, or those the client is asked for; none if it is wholly suspended."""
+        try:
+            return [each.fragment for each in self.client.list_fragments(journal, **narrowed)]
+        except SuspendedError:
+            return []
+
+    def offset_at(self, journal: str, timestamp_ms: int) -> int | None:
+        """Return where the first fragment stored at a time or later begins; None: there is none."""
+        # What was stored before need not be sent. Whatever is sent, the times are looked at again.
+        since = self.fragments(journal, begin_mod_time=timestamp_ms // 1000)
+        return offset_at(since, timestamp_ms)
+
+    def framing(self, journal: str) -> Framing:
+        """Return the framing a journal is read in."""
+        return framing_of(self.spec(journal), self.options)
+
+    def learn(self, journals: Iterable[str]) -> None:
+        """List journals that were never listed, in one request: a batch that is run again begins so."""
+        unknown = [journal for journal in journals if journal not in self._specs]
+        if len(unknown) > 1:
+            selector = pb.LabelSelector(include=label_set({"name": unknown}))
+            self._specs |= {entry.spec.name: entry.spec for entry in self.client.list_journals(selector)}
+
+    def spec(self, journal: str) -> pb.JournalSpec:
+        """Return a journal's spec, from the last list if it was in that."""
+        if journal not in self._specs:
+            self._specs[journal] = self.client.get_journal(journal).spec
+        return self._specs[journal]
+
+    def each(self, answer: Callable[[str], T], journals: Iterable[str]) -> dict[str, T]:
+        """Ask about many journals at the same time; return the answers by journal."""
+        names = list(journals)
+        if len(names) < 2:
+            return {name: answer(name) for name in names}
+        with ThreadPoolExecutor(min(THREADS, len(names)), "gazette-planner") as pool:
+            return dict(zip(names, pool.map(answer, names), strict=True))
+
+    def settled_heads(self, journals: Iterable[str]) -> dict[str, int]:
+        """Return write heads that a broker which has just started cannot give too low.
+
+        It answers with a head of 0 until it has listed the fragment stores; asking for the first
+        offset waits for that.
+        """
+        names = sorted(journals)
+        self.each(self.client.first_offset, names)
+        return self.client.write_heads(names)
+
+    def whole_records(self, journal: str, begin: int, end: int, *, skip_holes: bool = False) -> int:
+        """Return the largest end of a record in ``[begin, end]``; ``begin`` if there is none."""
+        limit = self.options.max_record_bytes
+        framing = self.framing(journal)
+        window = self.window(journal, skip_holes=skip_holes)
+        return record_end(window, begin, end, limit, journal=journal, framing=framing)
+
+    def window(self, journal: str, *, skip_holes: bool = False) -> ReadWindow:
+        """Return what reads a journal's bytes; under ``failOnDataLoss`` a hole is an error, if not skipped."""
+        lossless = self.options.fail_on_data_loss and not skip_holes
+        return window_reader(self.client, journal, fail_on_data_loss=lossless)
