@@ -43,6 +43,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampType,
 )
 
 from gazette_spark.admission import Limits
@@ -70,6 +71,7 @@ METADATA_TYPES: dict[str, DataType] = {
     metadata.JOURNAL: StringType(),
     metadata.OFFSET: LongType(),
     metadata.END_OFFSET: LongType(),
+    metadata.MOD_TIME: TimestampType(),
     metadata.LABELS: MapType(StringType(), ArrayType(StringType())),
 }
 """Columns that tell where a record comes from; in no query's schema unless it names them."""
@@ -359,6 +361,8 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:
         if column.name.lower() in seen:
             raise OptionError("schema", f"column {column.name!r} twice", "each column once, in any case")
         seen.add(column.name.lower())
+        if column.name == metadata.MOD_TIME and not column.nullable:
+            raise OptionError("schema", f"{column.name} NOT NULL", "nullable: not all bytes are stored yet")
     raw = options.format == "raw" or (options.format is None and is_raw(schema))
     for column in schema.fields:
         check = _check_raw_column if raw else _check_field_column

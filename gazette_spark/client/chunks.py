@@ -12,7 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -31,6 +31,8 @@ class Chunk:
 
     offset: int
     content: bytes
+    mod_time: int = field(default=0, compare=False)
+    """When the fragment that holds them was stored, in Unix seconds; 0 if only a broker has it."""
 
     @property
     def end(self) -> int:
@@ -106,7 +108,7 @@ class ChunkReader(ABC):
         """Return the next chunk; it is not empty."""
         with self._alone():
             if self._left_of_rest():
-                return Chunk(self.offset, self._take(-1))
+                return Chunk(self.offset, self._take(-1), self._rest.mod_time)
             chunk = self._fetch()
         if chunk is None:
             raise StopIteration

@@ -131,7 +131,7 @@ class FragmentReader(ChunkReader):
         try:
             for chunk in self._chunks:
                 if chunk.end > self._at:
-                    chunk = _clip(chunk.offset, chunk.content, self._at, self._stop)  # noqa: PLW2901
+                    chunk = _clip(chunk, self._at, self._stop)  # noqa: PLW2901
                     self._at = chunk.end
                     return chunk
         except GazetteError as error:
@@ -201,7 +201,7 @@ def _verified(
                     if whole:
                         _check_sum(digest.digest(), fragment, source)
                 if behind > offset:
-                    chunk = _clip(position, piece, offset, stop)
+                    chunk = _clip(Chunk(position, piece, fragment.mod_time), offset, stop)
                     if chunk.content:
                         yield chunk
                 position = behind
@@ -214,13 +214,13 @@ def _verified(
         raise _corrupt(fragment, source, problem, FragmentTooShortError)
 
 
-def _clip(position: int, piece: bytes, offset: int, stop: int) -> Chunk:
-    """Return the part of a piece at ``position`` that lies in ``[offset, stop)``."""
-    low = max(offset - position, 0)
-    high = min(stop - position, len(piece))
-    if low == 0 and high == len(piece):
-        return Chunk(position, piece)
-    return Chunk(position + low, piece[low:high])
+def _clip(chunk: Chunk, offset: int, stop: int) -> Chunk:
+    """Return the part of a chunk that lies in ``[offset, stop)``."""
+    low = max(offset - chunk.offset, 0)
+    high = min(stop - chunk.offset, len(chunk.content))
+    if low == 0 and high == len(chunk.content):
+        return chunk
+    return Chunk(chunk.offset + low, chunk.content[low:high], chunk.mod_time)
 
 
 class _Digest(Protocol):

@@ -137,7 +137,7 @@ class Cursor:
             if end == self._limit:
                 self._check_sum(self._digest.digest())
         self.offset = end
-        return Chunk(offset, content)
+        return Chunk(offset, content, self.fragment.mod_time if self.fragment is not None else 0)
 
     def explain(self, error: GazetteError) -> GazetteError:
         """Return a stream's failure with what it was about: a broker's bare text names no journal.

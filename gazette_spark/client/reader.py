@@ -214,7 +214,7 @@ class Reader(ChunkReader):
     def _clip(self, chunk: Chunk) -> Chunk:
         end_offset = self.options.end_offset
         if end_offset and chunk.end > end_offset:
-            return Chunk(chunk.offset, chunk.content[: end_offset - chunk.offset])
+            return Chunk(chunk.offset, chunk.content[: end_offset - chunk.offset], chunk.mod_time)
         return chunk
 
     def _at_end(self) -> bool:

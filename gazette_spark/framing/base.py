@@ -12,13 +12,16 @@ where records are known to begin and nowhere else, and an end is taken only when
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+MICROSECONDS = 1_000_000
+"""In a second: Spark's timestamps count them."""
 
 MAX_ROWS = 64 << 10
 """Most rows of one record batch."""
@@ -45,6 +48,9 @@ class Block:
     """Length of what frames each record before its first byte."""
     trailer_bytes: int = 1
     """Length of what frames each record after its last byte."""
+    stored: Sequence[tuple[int, int]] = ()
+    """When its bytes were stored: offsets, ascending, each with the time of the bytes from there on, in Unix
+    seconds, 0 for those that are not stored. The first is at most ``offset``; none: nothing is."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -61,6 +67,21 @@ class Block:
     def end_offset_array(self) -> pa.Int64Array:
         """Return the offset just past each record's frame for Arrow."""
         return int64_array(self.ends + (self.offset + self.trailer_bytes))
+
+    def mod_time_array(self) -> pa.TimestampArray:
+        """Return when the first byte of each record's frame was stored for Arrow, null if it is not."""
+        seconds = np.zeros(len(self), np.int64)
+        if self.stored:
+            since, times = np.array(self.stored, np.int64).T
+            seconds = times[np.searchsorted(since, self.offsets, side="right") - 1]
+        known = seconds != 0
+        valid = pa.py_buffer(np.packbits(known, bitorder="little"))
+        return pa.Array.from_buffers(
+            pa.timestamp("us", "UTC"),
+            len(self),
+            [valid, pa.py_buffer(seconds * MICROSECONDS)],
+            null_count=len(self) - int(np.count_nonzero(known)),
+        )
 
     def journal_array(self) -> pa.StringArray:
         """Return the journal's name, once for each record."""

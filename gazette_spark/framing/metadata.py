@@ -13,13 +13,29 @@ OFFSET = "_offset"
 """Offset of the first byte of the record's frame: a query may start there."""
 END_OFFSET = "_end_offset"
 """Offset just past the record's frame: a query may start there, too."""
+MOD_TIME = "_fragment_mod_time"
+"""When the fragment that holds the first byte of the record's frame was stored, to the second; null while
+only brokers have it. So it is the one column that may differ when the same offsets are read again."""
 LABELS = "_labels"
 """The journal's labels, as they were when the batch was planned: all values of each name, in order."""
 
 LABELS_TYPE = pa.map_(pa.string(), pa.list_(pa.string()))
 
-DDL = {JOURNAL: "string", OFFSET: "bigint", END_OFFSET: "bigint", LABELS: "map<string,array<string>>"}
+DDL = {
+    JOURNAL: "string",
+    OFFSET: "bigint",
+    END_OFFSET: "bigint",
+    MOD_TIME: "timestamp",
+    LABELS: "map<string,array<string>>",
+}
 """Names and types of the columns, as Spark writes types."""
+
+_TYPES = {
+    JOURNAL: pa.string(),
+    OFFSET: pa.int64(),
+    END_OFFSET: pa.int64(),
+    MOD_TIME: pa.timestamp("us", "UTC"),
+}
 
 Labels = tuple[tuple[str, tuple[str, ...]], ...]
 """Label names with their values, both in order."""
@@ -40,7 +56,7 @@ def is_metadata(column: pa.Field) -> bool:
         )
         right = right and pa.types.is_string(kind.item_type.value_type)
     else:
-        right = kind == (pa.string() if column.name == JOURNAL else pa.int64())
+        right = kind == _TYPES[column.name]
     if not right:
         raise OptionError("schema", f"{column.name} {kind}", f"{column.name} {DDL[column.name]}")
     return True
@@ -55,5 +71,7 @@ def metadata_column(block: Block, column: pa.Field, labels: Labels) -> pa.Array:
             return block.offset_array()
         case "_end_offset":
             return block.end_offset_array()
+        case "_fragment_mod_time":
+            return block.mod_time_array()
     one = pa.array([[(name, list(values)) for name, values in labels]], column.type)
     return one.take(int64_array(np.zeros(len(block), np.int64)))

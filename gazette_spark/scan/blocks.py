@@ -22,8 +22,10 @@ it is read, so a piece that was cut in the wrong place ends in an error, never i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
@@ -87,6 +89,8 @@ class Cutter:
         self._position = piece.read_from
         self._start = piece.read_from
         self._kept: list[bytes] = []
+        self._stored = [(0, 0)]
+        """When what is kept was stored, as blocks have it."""
         self._look_later(0)
 
     def __repr__(self) -> str:
@@ -97,8 +101,8 @@ class Cutter:
         """Tell whether all records of the piece are out; nothing more need be read then."""
         return self._done
 
-    def feed(self, offset: int, content: bytes) -> Iterator[Block]:
-        """Take the next chunk, yield the blocks that are now whole.
+    def feed(self, offset: int, content: bytes, mod_time: int = 0) -> Iterator[Block]:
+        """Take the next chunk and when it was stored, yield the blocks that are now whole.
 
         Raises:
             DataLossError: the chunk begins past the one before, and that is not allowed.
@@ -109,6 +113,8 @@ class Cutter:
             raise ProtocolError("ReadResponse.offset", f"went back from {self._position} to {offset}")
         if offset > self._position:
             yield from self._jump(offset)
+        if mod_time != self._stored[-1][1]:
+            self._stored.append((offset, mod_time))
         for low in range(0, len(content), self._block_bytes):
             if self.done():
                 return
@@ -223,10 +229,20 @@ class Cutter:
             cut.ends,
             framing.header_bytes,
             framing.trailer_bytes,
+            self._stored_of(whole),
         )
         if self._start + len(whole) <= self.piece.end:
             return block
         return block.rows(0, int(np.searchsorted(block.offsets, self.piece.end)))
+
+    def _stored_of(self, data: bytes) -> Sequence[tuple[int, int]]:
+        """Return when the bytes at hand were stored, and forget what was before them."""
+        at = bisect_right(self._stored, self._start, key=itemgetter(0)) - 1
+        del self._stored[:at]
+        if self._stored == [(0, 0)]:
+            return ()
+        until = bisect_left(self._stored, self._start + len(data), lo=1, key=itemgetter(0))
+        return tuple(self._stored[:until])
 
     def _refuse_desync(self, cut: Cut) -> None:
         """Raise, or count, bytes where a record should begin and none does."""

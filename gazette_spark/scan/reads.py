@@ -18,6 +18,10 @@ class ChunkLike(Protocol):
     def content(self) -> bytes:
         """The bytes; never empty."""
 
+    @property
+    def mod_time(self) -> int:
+        """When their fragment was stored, in Unix seconds; 0 if it is not stored yet."""
+
 
 class Reads(Protocol):
     """A read of ``[offset, end_offset)``.

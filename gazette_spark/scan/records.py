@@ -64,7 +64,7 @@ class PieceScan:
             return
         with self._client.read(piece.journal, offset=piece.read_from, end_offset=piece.limit) as reader:
             for chunk in reader:
-                yield from cutter.feed(chunk.offset, chunk.content)
+                yield from cutter.feed(chunk.offset, chunk.content, chunk.mod_time)
                 if cutter.done():
                     return
             yield from cutter.finish(landed(reader))

@@ -22,6 +22,7 @@ FIXED = "application/x-protobuf-fixed"
 class FakeChunk:
     offset: int
     content: bytes
+    mod_time: int = 0
 
 
 @dataclass

@@ -14,6 +14,7 @@ class FakeChunk:
 
     offset: int
     content: bytes
+    mod_time: int = 0
 
 
 @dataclass
@@ -29,6 +30,8 @@ class FakeJournal:
     holes: Sequence[tuple[int, int]] = ()
     """Ascending, apart from each other."""
     chunk_sizes: Sequence[int] = (1 << 20,)
+    stored: Sequence[tuple[int, int]] = ()
+    """When its bytes were stored: ascending offsets, each with the time from there on. No chunk spans two."""
     reads: list[tuple[int, int]] = field(default_factory=list)
     open_reads: int = 0
 
@@ -42,6 +45,10 @@ class FakeJournal:
         """Return what is left between the holes."""
         edges = [self.base, *(edge for hole in self.holes for edge in hole), self.base + len(self.content)]
         return [(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True) if low < high]
+
+    def mod_time(self, offset: int) -> int:
+        """Return when the byte at an offset was stored, 0 if it is not."""
+        return next((time for edge, time in reversed(self.stored) if edge <= offset), 0)
 
     def window(self, begin: int, end: int) -> bytes:
         """Return the bytes at ``[begin, end)``, holes or not."""
@@ -75,9 +82,10 @@ class FakeRead:
             while low <= self.offset < min(high, self.end):
                 size = self.source.chunk_sizes[turn % len(self.source.chunk_sizes)]
                 turn += 1
-                at, stop = self.offset, min(self.offset + size, high, self.end)
+                edges = [edge for edge, _ in self.source.stored if edge > self.offset]
+                at, stop = self.offset, min(self.offset + size, high, self.end, *edges)
                 self.offset = stop
-                yield FakeChunk(at, self.source.window(at, stop))
+                yield FakeChunk(at, self.source.window(at, stop), self.source.mod_time(at))
             if self.offset >= self.end:
                 return
 

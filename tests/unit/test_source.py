@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -161,13 +162,18 @@ def test_metadata_columns_come_when_the_schema_names_them(
     """Where a record begins and ends, and its journal's labels, with the columns of any format."""
     own = ("value", BinaryType()) if not options else ("id", LongType())
     labels = MapType(StringType(), ArrayType(StringType()))
-    schema = struct(own, ("_labels", labels), ("_end_offset", LongType(), False), ("_offset", LongType()))
+    time = ("_fragment_mod_time", TimestampType())
+    schema = struct(
+        own, ("_labels", labels), ("_end_offset", LongType(), False), ("_offset", LongType()), time
+    )
+    client.journal.stored = [(5, 60)]
     reader = stream_reader(schema, **options)
     (partition,) = reader._partitions(LABELLED, [WHOLE.piece])
     (found,) = read(reader, partition)
     assert found.schema == to_arrow_schema(schema, timezone="UTC")
     assert found["_offset"].to_pylist() == [0, 9]
     assert found["_end_offset"].to_pylist() == [9, 18]
+    assert found["_fragment_mod_time"].to_pylist() == [None, datetime(1970, 1, 1, 0, 1, tzinfo=UTC)]
     assert found["_labels"].to_pylist() == [[("app", ["clicks"]), ("region", ["eu", "us"])]] * 2
     assert stream_reader()._partitions(LABELLED, [WHOLE.piece])[0].piece == WHOLE.piece
 
@@ -255,6 +261,12 @@ def test_a_raw_stream_needs_no_schema_and_a_json_stream_does() -> None:
         pytest.param(struct(("Value", BinaryType())), {}, "column Value binary", id="case"),
         pytest.param(struct(("id", LongType())), {"format": "raw"}, "or another format", id="not_raw"),
         pytest.param(struct(("id", LongType(), False)), JSON, "column id NOT NULL", id="not_null"),
+        pytest.param(
+            struct(("_fragment_mod_time", TimestampType(), False)),
+            {},
+            "mod_time NOT NULL",
+            id="time_not_null",
+        ),
         pytest.param(struct(("id", LongType()), ("ID", LongType())), JSON, "column 'ID' twice", id="twice"),
         pytest.param(struct(("_offset", IntegerType())), JSON, "_offset bigint", id="metadata"),
         pytest.param(struct(("_corrupt_record", LongType())), JSON, "_corrupt_record string", id="corrupt"),

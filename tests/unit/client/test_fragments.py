@@ -46,6 +46,7 @@ def read(root: Path, url: str, fragment: Fragment, offset: int = BEGIN, end_offs
     with open_fragment_url(fragment, url, offset, end_offset=end_offset, fragment_root=str(root)) as reader:
         for chunk in reader:
             assert chunk.offset == position
+            assert chunk.mod_time == fragment.mod_time
             parts.append(chunk.content)
             position = chunk.end
             assert reader.offset == position

@@ -17,6 +17,7 @@ from gazette_spark.errors import (
     SuspendedError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import sum_to_pb
 from gazette_spark.testing.stub_broker import chunk, metadata, not_yet
 
 JOURNAL = "a/journal"
@@ -45,6 +46,15 @@ def test_a_jump_is_noted_once() -> None:
     cursor, chunks = follow([meta(100, 103), chunk(100, b"abc")], offset=7)
     assert chunks == [Chunk(100, b"abc")]
     assert cursor.jumps == [(7, 100)]
+
+
+def test_a_chunk_knows_when_its_fragment_was_stored() -> None:
+    """As the metadata before it says; never, while only a broker has it."""
+    stored = meta(0, 3, url="file:///x")
+    stored.fragment.mod_time = 1_700_000_000
+    stored.fragment.sum.CopyFrom(sum_to_pb(hashlib.sha1(b"abc").digest()))
+    _, chunks = follow([stored, chunk(0, b"abc"), meta(3, 5), chunk(3, b"de")])
+    assert [each.mod_time for each in chunks] == [1_700_000_000, 0]
 
 
 def test_the_write_head_is_no_jump() -> None:
