@@ -5,7 +5,9 @@ What may be fetched is for :mod:`gazette_spark.client.fragment_urls` to decide.
 
 from __future__ import annotations
 
+import ssl
 from contextlib import ExitStack
+from functools import cache
 
 import httpx
 
@@ -26,12 +28,19 @@ def new_http(connect_timeout_s: float, ca_file: str | None = None) -> httpx.Clie
     The authorities of ``ca_file`` are trusted beside the public ones: a store's certificate may come from
     either.
     """
-    trusted = httpx.create_ssl_context()
+    trusted = public_authorities()
     if ca_file is not None:
+        trusted = httpx.create_ssl_context()
         trusted.load_verify_locations(ca_file)
     direct = dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]"))
     timeout = httpx.Timeout(HTTP_TIMEOUT_S, connect=connect_timeout_s)
     return httpx.Client(verify=trusted, timeout=timeout, follow_redirects=False, mounts=direct)
+
+
+@cache
+def public_authorities() -> ssl.SSLContext:
+    """Return trust in the public authorities. To read them takes 50 ms of CPU, and each task has a client."""
+    return httpx.create_ssl_context()
 
 
 class Body:

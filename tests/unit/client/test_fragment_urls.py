@@ -355,3 +355,12 @@ def test_a_url_opened_by_itself_closes_what_it_opened(store: Store, kind: type[G
     store.next = [404]
     with pytest.raises(kind, match="404"):
         open_fragment_url(FRAGMENT, f"{store.endpoint}/f", fragment_hosts=hosts)
+
+
+def test_public_authorities_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each task of a query has a client of its own, and reading them takes longer than a small task."""
+    from gazette_spark.client import fragment_http
+
+    fragment_http.public_authorities()
+    monkeypatch.setattr(fragment_http.httpx, "create_ssl_context", None)
+    fragment_http.new_http(1.0).close()
