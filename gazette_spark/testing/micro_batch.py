@@ -1,0 +1,208 @@
+"""Spark's micro-batch loop in plain Python: for tests of a streaming source that need no JVM.
+
+A :class:`MicroBatches` is one query: what survives a crash, in memory. It runs batches as Spark does and
+can be crashed at each point between two steps::
+
+    query = MicroBatches()
+    run = query.start(lambda: source.streamReader(schema))
+    run.batch(crash="offset_log")   # raises Crash; offsets/N is written, nothing was read
+    run = query.start(...)          # batch N is run again, over the same range
+    while run.batch():
+        pass
+    query.rows()
+
+===================  ======================================================================
+crash at             what is done then
+===================  ======================================================================
+``latest_offset``    the end of the batch is known to the reader alone
+``offset_log``       ``offsets/N`` is written
+``partitions``       the batch is cut into tasks
+``read``             half of the tasks have read their part
+``tasks``            all tasks have read everything; nothing is written
+``sink``             the sink has the rows; Spark does not know
+``commit_log``       ``commits/N`` is written
+===================  ======================================================================
+
+As under Spark, positions go through JSON text, the reader is pickled before it is used and partitions
+when they are planned, and a task reads with its own copy of both. The sink knows batches by their number
+and takes each once; when a batch comes again its rows have to be those it has.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from gazette_spark.errors import GazetteError
+
+CrashPoint = Literal["latest_offset", "offset_log", "partitions", "read", "tasks", "sink", "commit_log"]
+CRASH_POINTS: tuple[CrashPoint, ...] = get_args(CrashPoint)
+"""In the order of a batch's steps."""
+
+Row = tuple[Any, ...]
+"""Values of one row, in the order of the columns."""
+
+
+class Crash(Exception):  # noqa: N818 - it is ordered, and no error.
+    """The driver died at the point it was told to."""
+
+
+class BatchDiffersError(GazetteError):
+    """A batch that was run again gave other rows: what the tests of sources look for."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFaults:
+    """What happens to the tasks of a batch; by default each runs once, to its end."""
+
+    killed_after: Sequence[int] = ()
+    """One entry for each attempt that is killed, in the tasks' order: record batches it gives before."""
+    attempts_per_task: int = 2
+    """Of the entries above at most so many go to one task."""
+    speculative: bool = False
+    """Each task runs a second time, from a copy; both have to give the same rows."""
+
+
+NO_FAULTS = TaskFaults()
+
+
+@dataclass
+class MicroBatches:
+    """What a query leaves on disk, and the table of its sink."""
+
+    offset_log: dict[int, str] = field(default_factory=dict)
+    """By batch, JSON of its end."""
+    commit_log: set[int] = field(default_factory=set)
+    table: dict[int, list[Row]] = field(default_factory=dict)
+    """By batch, its rows in order."""
+
+    def start(self, make_reader: Callable[[], DataSourceStreamReader], *, available_now: bool = False) -> Run:
+        """Begin a run, as a driver process does; the one before must be over."""
+        return Run(self, make_reader(), available_now=available_now)
+
+    def rows(self) -> list[Row]:
+        """Return the rows of all batches, in order of the batches."""
+        return [row for batch_id in sorted(self.table) for row in self.table[batch_id]]
+
+    def write(self, batch_id: int, rows: list[Row]) -> None:
+        """Take a batch.
+
+        Raises:
+            BatchDiffersError: it was taken before, with other rows.
+        """
+        if self.table.setdefault(batch_id, rows) != rows:
+            raise BatchDiffersError(
+                f"batch {batch_id}: {len(self.table[batch_id])} rows at first, then {len(rows)} others"
+            )
+
+
+class Run:
+    """One run of a query, from a driver's start to its end or crash."""
+
+    def __init__(self, query: MicroBatches, reader: DataSourceStreamReader, *, available_now: bool) -> None:
+        self._query = query
+        self._reader = reader
+        self._pickled_reader = pickle.dumps(reader)
+        self._batch_id = max(query.offset_log, default=-1)
+        if self._batch_id in query.commit_log or self._batch_id < 0:
+            self._batch_id += 1
+        if available_now:
+            reader.prepareForTriggerAvailableNow()  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        return f"Run(batch {self._batch_id})"
+
+    def batch(
+        self,
+        *,
+        crash: CrashPoint | None = None,
+        faults: TaskFaults = NO_FAULTS,
+        meanwhile: Callable[[CrashPoint], None] = lambda _step: None,
+    ) -> bool:
+        """Run one batch; return False if nothing is new.
+
+        Args:
+            crash: where the driver dies.
+            faults: what happens to the tasks.
+            meanwhile: called at each point that is reached: what others do at that moment.
+
+        Raises:
+            Crash: as told. The run is over then, and so is it after any other error.
+        """
+        query, batch_id = self._query, self._batch_id
+
+        def at(point: CrashPoint) -> None:
+            meanwhile(point)
+            if point == crash:
+                raise Crash(point)
+
+        # Without a batch before, Spark asks for a start, and forgets it.
+        before = query.offset_log.get(batch_id - 1)
+        start = self._reader.initialOffset() if before is None else json.loads(before)
+        if batch_id not in query.offset_log:
+            end = self._latest(start)
+            at("latest_offset")
+            if end is None:
+                return False
+            query.offset_log[batch_id] = end
+            at("offset_log")
+            if before is not None:
+                self._reader.commit(json.loads(before))
+        end_json = json.loads(query.offset_log[batch_id])
+        partitions = [pickle.dumps(each) for each in self._reader.partitions(start, end_json)]
+        at("partitions")
+        rows = self._read(partitions, faults, lambda: at("read"))
+        at("tasks")
+        query.write(batch_id, rows)
+        at("sink")
+        query.commit_log.add(batch_id)
+        self._batch_id += 1
+        at("commit_log")
+        return True
+
+    def stop(self) -> None:
+        """End the run; a crashed one too, as a process's end closes what it holds."""
+        self._reader.stop()
+
+    def _latest(self, start: dict[str, Any]) -> str | None:
+        """Return the end of the next batch, None if there is nothing new."""
+        limit = self._reader.getDefaultReadLimit()
+        end = json.dumps(self._reader.latestOffset(start, limit))
+        return None if end == json.dumps(start) else end
+
+    def _read(
+        self, partitions: Sequence[bytes], faults: TaskFaults, halfway: Callable[[], None]
+    ) -> list[Row]:
+        rows: list[Row] = []
+        kills = list(faults.killed_after)
+        for number, partition in enumerate(partitions):
+            for _ in range(min(faults.attempts_per_task, len(kills))):
+                self._killed_attempt(partition, kills.pop(0))
+            if number == len(partitions) // 2:
+                halfway()
+            found = list(self._attempt(partition))
+            if faults.speculative and list(self._attempt(partition)) != found:
+                raise BatchDiffersError("a speculative copy of a task gave other rows")
+            rows += found
+        # Spark promises no order among tasks.
+        return sorted(rows)
+
+    def _killed_attempt(self, partition: bytes, record_batches: int) -> None:
+        for _ in islice(self._record_batches(partition), record_batches):
+            pass
+
+    def _attempt(self, partition: bytes) -> Iterator[Row]:
+        for record_batch in self._record_batches(partition):
+            yield from zip(*(column.to_pylist() for column in record_batch.columns), strict=True)
+
+    def _record_batches(self, partition: bytes) -> Iterator[pa.RecordBatch]:
+        reader: DataSourceStreamReader = pickle.loads(self._pickled_reader)  # noqa: S301 - our own
+        part: InputPartition = pickle.loads(partition)  # noqa: S301
+        yield from reader.read(part)
