@@ -48,6 +48,10 @@ install: $(VENV)/.installed-dev ## Make .venv with the package, Spark, Delta and
 jvm: ## Find Java 17 or 21; install Debian's where allowed, else say what to install
 	@home="$$(sh .ci/jvm.sh --install)" && echo "Java: $$home"
 
+.PHONY: browser
+browser: ## Find Chromium, for the test of the lag monitor's page; install Debian's where allowed
+	@found="$$(sh .ci/browser.sh --install)" && echo "Chromium: $$found"
+
 .PHONY: demo
 demo: $(VENV)/.installed-run jvm ## Stream four journals into a Delta table, kill the query twice, prove nothing is lost or doubled
 	@$(WITH_JAVA) $(BIN)/gazette-spark demo $(DEMO_FLAGS)
@@ -68,7 +72,7 @@ test-protobuf: install ## Load and round-trip the generated stubs on protobuf 5.
 	sh tests/protobuf_matrix.sh
 
 .PHONY: test-spark
-test-spark: install jvm broker-binaries ## The tests that need a JVM or the real broker
+test-spark: install jvm browser broker-binaries ## The tests that need a JVM or the real broker
 	@$(WITH_JAVA) PYTEST=$(BIN)/pytest sh .ci/side_by_side.sh
 
 # One after the other, even under `make -j`: the last output is the last test runs' summary.

@@ -11,7 +11,7 @@ build=$!
 trap 'kill "$build" 2>/dev/null; rm -f "$log"' EXIT
 trap 'exit 130' INT TERM
 
-$make install && $make jvm && $make test-protobuf
+$make install && $make jvm && $make browser && $make test-protobuf
 installed=$?
 wait "$build"
 built=$?

@@ -12,7 +12,8 @@ beginning, and what cannot be known for that reason is never guessed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gazette_spark.errors import RestoredError
@@ -108,6 +109,20 @@ def find_state(
             found.append((row, entry))
         at -= 1
     return _state(rows, app_id, found, tuple(jumps), truncated=truncated)
+
+
+def app_ids(rows: Iterable[HistoryRow]) -> list[str]:
+    """Return the app ids that have an entry in a history, by name."""
+    found = set()
+    for row in rows:
+        try:
+            value = json.loads(row.user_metadata or "null")
+        except (ValueError, RecursionError):
+            continue  # Other writers put there what they like.
+        match value:
+            case {"app_id": str(app_id), "format_version": _}:
+                found.add(app_id)
+    return sorted(found)
 
 
 def _state(

@@ -1,4 +1,4 @@
-"""``gazette-spark lag``: Burrow's verdicts on recorded incidents, without a broker or a query.
+"""``gazette-spark lag``: Burrow's verdicts; in this file, on recorded incidents, without a broker or a query.
 
 Exit codes: 0 whatever the verdict; 1 if the input is not what it should be; 2 wrong usage.
 """
@@ -11,13 +11,14 @@ from typing import BinaryIO
 
 import click
 
-from gazette_spark.cli.main import one_line
-from gazette_spark.errors import InputError, OptionError
-from gazette_spark.lag.history import History, HistoryOptions
+from gazette_spark.cli.lag_options import rule_options, rules
+from gazette_spark.cli.lag_service import serve, show
+from gazette_spark.errors import InputError
+from gazette_spark.lag.history import History
 from gazette_spark.lag.recorded import parse_recording
 from gazette_spark.lag.replay import WARNED, Replay
 from gazette_spark.lag.report import group_json
-from gazette_spark.lag.rules import Thresholds, evaluate_group
+from gazette_spark.lag.rules import evaluate_group
 
 bad_only_option = click.option(
     "--bad-only", is_flag=True, help="Show partitions that are not OK only, as Burrow does by default."
@@ -27,6 +28,10 @@ bad_only_option = click.option(
 @click.group()
 def lag() -> None:
     """Judge whether queries keep up, by the rules of Burrow."""
+
+
+lag.add_command(serve)
+lag.add_command(show)
 
 
 @lag.command()
@@ -50,51 +55,12 @@ def evaluate(source: BinaryIO, bad_only: bool) -> None:
 
 @lag.command()
 @click.argument("source", metavar="FILE", type=click.File("rb"))
-@click.option("--intervals", default=10, show_default=True, help="Slots of each ring.")
-@click.option(
-    "--min-distance",
-    "min_distance_s",
-    default=0,
-    show_default=True,
-    metavar="SECONDS",
-    help="A commit that follows another within less replaces it.",
-)
-@click.option(
-    "--expire-group",
-    "expire_group_s",
-    default=604_800,
-    show_default=True,
-    metavar="SECONDS",
-    help="Silence after which a group is forgotten.",
-)
-@click.option(
-    "--group-allowlist", default="", metavar="REGEX", help="Only groups in whose name this is found."
-)
-@click.option("--group-denylist", default="", metavar="REGEX", help="No group in whose name this is found.")
+@rule_options
 @click.option(
     "--cluster", "clusters", multiple=True, help="Known cluster. May come often; without it all are known."
 )
-@click.option("--allowed-lag", default=0, show_default=True, help="Lag with which a partition is OK.")
-@click.option(
-    "--minimum-complete",
-    default=0.0,
-    show_default=True,
-    metavar="SHARE",
-    help="Windows that are filled to less are OK.",
-)
 @bad_only_option
-def replay(  # noqa: PLR0917 - an argument an option
-    source: BinaryIO,
-    intervals: int,
-    min_distance_s: int,
-    expire_group_s: int,
-    group_allowlist: str,
-    group_denylist: str,
-    clusters: tuple[str, ...],
-    allowed_lag: int,
-    minimum_complete: float,
-    bad_only: bool,
-) -> None:
+def replay(source: BinaryIO, clusters: tuple[str, ...], bad_only: bool, **options: object) -> None:
     """Do the requests to Burrow's storage recorded in FILE again; '-' is stdin.
 
     FILE has one JSON object a line. "request" is broker_offset, consumer_offset, consumer_owner,
@@ -107,12 +73,8 @@ def replay(  # noqa: PLR0917 - an argument an option
     stored windows, as "topics", and the verdict on them, as "status". The exit code is 0 whatever the
     verdicts, 1 at the first line that is wrong.
     """
-    try:
-        options = HistoryOptions(intervals, min_distance_s, expire_group_s, group_allowlist, group_denylist)
-        thresholds = Thresholds(allowed_lag, minimum_complete)
-    except OptionError as error:
-        raise click.UsageError(one_line(error)) from error
-    history = History(options, clusters)
+    kept, thresholds = rules(options)
+    history = History(kept, clusters)
     requests = Replay(history, thresholds, any_cluster=not clusters, show_all=not bad_only)
     for number, line in numbered(source):
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from gazette_spark.cli.output import format_option, show
-from gazette_spark.delta_history import HistoryRow, read_state
+from gazette_spark.delta_history import HistoryRow, app_ids, read_state
 from gazette_spark.ledger import LedgerState
 
 
@@ -32,9 +32,9 @@ def show_offsets(table: Path, app_id: str | None, output_format: str) -> None:
     history = list(read_history(table))
     if not history:
         raise click.ClickException(f"{table} is no Delta table: it has no commit in _delta_log")
-    app_ids = [app_id] if app_id else sorted(find_app_ids(history))
+    wanted = [app_id] if app_id else app_ids(history)
     states = {
-        each: read_state(lambda limit: history[:limit], each, table=str(table), entries=1) for each in app_ids
+        each: read_state(lambda limit: history[:limit], each, table=str(table), entries=1) for each in wanted
     }
     found = {each: state for each, state in states.items() if state.entry is not None}
     if not found:
@@ -68,20 +68,6 @@ def history_row(version: int, info: Mapping[str, Any]) -> HistoryRow:
         user_metadata=info.get("userMetadata"),
         time=moment.isoformat(sep=" ", timespec="milliseconds"),
     )
-
-
-def find_app_ids(history: Sequence[HistoryRow]) -> set[str]:
-    """Return the app ids of all ledger entries in a history."""
-    found = set()
-    for row in history:
-        try:
-            value = json.loads(row.user_metadata or "null")
-        except ValueError:
-            continue  # Other writers put there what they like.
-        match value:
-            case {"app_id": str(app_id), "format_version": _}:
-                found.add(app_id)
-    return found
 
 
 def entry_json(state: LedgerState) -> dict[str, Any]:

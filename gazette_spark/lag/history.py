@@ -252,6 +252,11 @@ class History:
             return None
         return [ring.newest for ring in known.heads[topic] if ring.newest is not None]
 
+    def newest_head(self, cluster: str, topic: str, partition: int) -> int | None:
+        """Return a partition's newest write head, None if it is not known."""
+        known = self._clusters.get(cluster)
+        return known.head(topic, partition) if known else None
+
     def fetch_consumers_for_topic(self, cluster: str, topic: str) -> list[str] | None:
         """Return the names of the groups that have read a topic; none of a topic that is not known."""
         known = self._clusters.get(cluster)

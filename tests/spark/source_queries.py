@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -14,6 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from gazette_spark.client import Client
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.testing.brokers import BrokerHandle
+from tests.waiting import wait_until  # noqa: F401 - tests take it from here, too
 
 QUERY_TIMEOUT_S = 120
 """Longest a query over a few kilobytes may take on a busy machine."""
@@ -100,12 +99,3 @@ def records(content: bytes, begin: int = 0) -> list[tuple[int, bytes]]:
 def raw(rows: Iterable[Row], journal: str | None = None) -> list[tuple[int, bytes]]:
     """Return offset and value of raw rows, of one journal if named, in order."""
     return sorted((row.offset, bytes(row.value)) for row in rows if journal in (None, row.journal))
-
-
-def wait_until(what: str, condition: Callable[[], bool], timeout_s: float = 60) -> None:
-    """Wait until a condition holds; fail with ``what`` after the deadline."""
-    deadline = monotonic() + timeout_s
-    pause = threading.Event()
-    while not condition():
-        assert monotonic() < deadline, f"waited {timeout_s} s in vain: {what}"
-        pause.wait(0.05)

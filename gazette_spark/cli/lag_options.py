@@ -1,0 +1,118 @@
+"""What the commands of ``gazette-spark lag`` have in common: Burrow's settings, and what is watched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from gazette_spark.cli.main import one_line
+from gazette_spark.errors import OptionError
+from gazette_spark.lag.history import HistoryOptions
+from gazette_spark.lag.rules import Thresholds
+
+Decorated = TypeVar("Decorated", bound=Callable[..., object])
+
+HISTORY = ("intervals", "min_distance_s", "expire_group_s", "group_allowlist", "group_denylist")
+
+
+def rule_options(command: Decorated) -> Decorated:
+    """Add Burrow's settings of its storage and its evaluator; see :func:`rules`."""
+    return _with(
+        command,
+        click.option("--intervals", default=10, show_default=True, help="Slots of each ring."),
+        click.option(
+            "--min-distance",
+            "min_distance_s",
+            default=0,
+            show_default=True,
+            metavar="SECONDS",
+            help="A commit that follows another within less replaces it.",
+        ),
+        click.option(
+            "--expire-group",
+            "expire_group_s",
+            default=604_800,
+            show_default=True,
+            metavar="SECONDS",
+            help="Silence after which a group is forgotten.",
+        ),
+        click.option(
+            "--group-allowlist", default="", metavar="REGEX", help="Only groups in whose name this is found."
+        ),
+        click.option(
+            "--group-denylist", default="", metavar="REGEX", help="No group in whose name this is found."
+        ),
+        click.option("--allowed-lag", default=0, show_default=True, help="Lag with which a partition is OK."),
+        click.option(
+            "--minimum-complete",
+            default=0.0,
+            show_default=True,
+            metavar="SHARE",
+            help="Windows that are filled to less are OK.",
+        ),
+    )
+
+
+def rules(options: Mapping[str, Any]) -> tuple[HistoryOptions, Thresholds]:
+    """Return the settings a command was given.
+
+    Raises:
+        click.UsageError: one is out of its range.
+    """
+    try:
+        history = HistoryOptions(**{name: options[name] for name in HISTORY})
+        return history, Thresholds(options["allowed_lag"], options["minimum_complete"])
+    except OptionError as error:
+        raise click.UsageError(one_line(error)) from error
+
+
+def feed_options(command: Decorated) -> Decorated:
+    """Add the options that say what is watched."""
+    return _with(
+        command,
+        click.option("--broker", envvar="BROKER_ADDRESS", required=True, help="Broker, as http://host:port."),
+        click.option(
+            "--selector", "-l", default="", help="Journals whose write heads are asked for; else of all."
+        ),
+        click.option(
+            "--table",
+            "tables",
+            multiple=True,
+            metavar="[NAME=]LOCATION",
+            help="Delta table that a DeltaSink writes: a group for each app id, or NAME. May come often.",
+        ),
+        click.option(
+            "--checkpoint",
+            "checkpoints",
+            multiple=True,
+            metavar="NAME=DIRECTORY",
+            help="Query checkpoint of a query with another sink, as group NAME. May come often.",
+        ),
+        click.option("--cluster", default="gazette", show_default=True, help="What the cluster is called."),
+        click.option(
+            "--timeout", "timeout_s", default=30.0, show_default=True, help="Seconds a request may take."
+        ),
+    )
+
+
+def named(given: str) -> tuple[str | None, str]:
+    """Split ``NAME=LOCATION``; after a slash the sign is part of the location.
+
+    >>> named("orders=/lake/orders"), named("/lake/day=1")
+    (('orders', '/lake/orders'), (None, '/lake/day=1'))
+    """
+    name, sign, location = given.partition("=")
+    if not sign or "/" in name:
+        return None, given
+    if not name or not location:
+        raise click.UsageError(f"{given!r}: expected NAME=LOCATION")
+    return name, location
+
+
+def _with(command: Decorated, *options: Callable[[Decorated], Decorated]) -> Decorated:
+    ordered: Sequence[Callable[[Decorated], Decorated]] = options
+    for option in reversed(ordered):
+        command = option(command)
+    return command

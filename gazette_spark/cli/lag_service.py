@@ -1,0 +1,313 @@
+"""``gazette-spark lag serve`` and ``lag show``: Burrow's verdicts on queries and tables as they are now."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gazette_spark.cli.journal_options import interrupted_by_signals, make_connect
+from gazette_spark.cli.lag_options import feed_options, named, rule_options, rules
+from gazette_spark.cli.main import one_line
+from gazette_spark.cli.output import format_option
+from gazette_spark.errors import GazetteError
+from gazette_spark.lag.rules import Status
+
+if TYPE_CHECKING:
+    from gazette_spark.lag.feeds import Feed
+    from gazette_spark.lag.monitor import Monitor
+
+EXIT_CODES = {Status.OK: 0, Status.WARN: 1, Status.ERR: 2}
+
+UNWRAPPED = 10_000
+"""Columns of an output that is no terminal."""
+
+UNKNOWN = 3
+"""Exit code of ``lag show`` where there is no verdict, or one that may be stale."""
+
+
+@click.command()
+@feed_options
+@rule_options
+@click.option(
+    "--listen", default="127.0.0.1:8000", show_default=True, metavar="HOST:PORT", help="Where to serve."
+)
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two looks.",
+)
+@click.option(
+    "--expire-cache",
+    "expire_cache_s",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a verdict holds.",
+)
+@click.option("--allow-delete", is_flag=True, help="Let DELETE forget groups and topics.")
+@click.option("--notify-command", metavar="COMMAND", help="Run with a notice as JSON on stdin.")
+@click.option(
+    "--notify-webhook",
+    envvar="GAZETTE_SPARK_WEBHOOK",
+    metavar="URL",
+    help="Post notices there as JSON; also from GAZETTE_SPARK_WEBHOOK.",
+)
+@click.option(
+    "--notify-threshold",
+    type=click.Choice(["WARN", "ERR"]),
+    default="WARN",
+    show_default=True,
+    help="Least verdict worth a notice.",
+)
+@click.option(
+    "--send-interval",
+    "send_interval_s",
+    type=click.IntRange(min=1),
+    default=60,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two notices of an incident.",
+)
+@click.option("--send-once", is_flag=True, help="One notice an incident.")
+@click.option("--send-close", is_flag=True, help="A notice when an incident ends.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="What is logged, to stderr.",
+)
+def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click gives
+    """Serve Burrow's HTTP API, Prometheus metrics and a status page until stopped.
+
+    Write heads come from the broker, commits from the logs of Delta tables and from query checkpoints; no JVM
+    is needed, and nothing is written. After a restart the windows are filled again from those.
+    """
+    try:
+        from gazette_spark.lag.api import Api
+        from gazette_spark.lag.positions import now_ms as clock
+        from gazette_spark.lag.server import LagService
+    except ImportError as error:
+        raise click.ClickException(f"{error.name} is missing: install gazette-spark[lag]") from error
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("gazette_spark.lag").setLevel(options["log_level"].upper())
+    with interrupted_by_signals(), _client(options) as client:
+        monitor = _monitor(options, options["expire_cache_s"])
+        api = Api(monitor, clock, socket.gethostname(), _config(options), options["allow_delete"])
+        with LagService(
+            api,
+            _feeds(options, client),
+            listen=listen,
+            interval_s=options["interval_s"],
+            notifier=_notifier(options),
+        ) as service:
+            click.echo(f"listening on {service.address}")
+            try:
+                threading.Event().wait()
+            except KeyboardInterrupt:
+                click.echo("stopped", err=True)
+
+
+@click.command()
+@feed_options
+@rule_options
+@click.option("--group", "wanted", default=None, help="Only this group.")
+@format_option
+def show(wanted: str | None, output_format: str, **options: Any) -> None:  # noqa: ANN401 - what click gives
+    """Show each journal's lag and verdict, once.
+
+    The windows are filled from the tables' history and the query checkpoints. The lags at earlier commits are
+    not known then, so the verdict is that of a monitor that has just been started.
+
+    The exit code is that of the worst group: 0 OK, 1 WARN, 2 ERR; 3 if there is no group, no write head, or
+    something could not be read, which stderr names.
+    """
+    from gazette_spark.lag.detail import group_detail
+    from gazette_spark.lag.feeds import poll_all
+    from gazette_spark.lag.positions import now_ms as clock
+
+    with interrupted_by_signals(), _client(options) as client:
+        monitor = _monitor(options, 0)
+        now_ms = clock()
+        try:
+            failures = poll_all(_feeds(options, client), monitor, now_ms)
+        except GazetteError as error:
+            failures = [one_line(error)]
+    names = [name for name in monitor.groups() if wanted in (None, name)]
+    details = [group_detail(name, monitor.lag(name, now_ms), {}, now_ms) for name in names]
+    if output_format == "json":
+        click.echo(json.dumps(details, indent=2, ensure_ascii=False))
+    else:
+        _print_table(details)
+    for failure in failures:
+        click.echo(failure, err=True)
+    if not details:
+        click.echo(
+            f"there is no group {wanted!r}" if wanted else "there is no group: no ledger entry was found",
+            err=True,
+        )
+    codes = [EXIT_CODES.get(Status[detail["status"]], UNKNOWN) for detail in details]
+    sys.exit(UNKNOWN if failures else max(codes, default=UNKNOWN))
+
+
+def _print_table(details: Sequence[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("GROUP", "JOURNAL", "VERDICT"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("LAG", "AGE", "LEVEL IN", "LOSS IN"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for detail in details:
+        for journal in detail["journals"]:
+            word = journal["status"]
+            table.add_row(
+                Text(detail["group"]),
+                Text(journal["journal"]),
+                Text(word, style=STYLES.get(word, "red")),
+                f"{journal['lag_bytes']:,}",
+                age_text(**journal["lag_age"]),
+                duration_text(journal["catch_up_ms"]),
+                duration_text(journal["loss_in_ms"]),
+            )
+    # What a script reads is never wrapped.
+    Console(width=None if sys.stdout.isatty() else UNWRAPPED).print(table)
+
+
+STYLES = {"OK": "green", "WARN": "yellow"}
+
+
+def age_text(least_ms: int | None, most_ms: int | None) -> str:
+    """Return the bounds of an age.
+
+    >>> age_text(0, 0), age_text(65_000, None), age_text(65_000, 90_000)
+    ('0s', '>65s', '65s-90s')
+    """
+    if least_ms == most_ms:
+        return duration_text(least_ms)
+    if most_ms is None:
+        return f">{duration_text(least_ms)}"
+    return (
+        f"<{duration_text(most_ms)}"
+        if least_ms is None
+        else f"{duration_text(least_ms)}-{duration_text(most_ms)}"
+    )
+
+
+def duration_text(milliseconds: int | None) -> str:
+    """Return a time in its largest fitting unit.
+
+    >>> duration_text(1500), duration_text(600_000), duration_text(7_300_000), duration_text(None)
+    ('2s', '10m', '2.0h', '-')
+    """
+    if milliseconds is None:
+        return "-"
+    seconds = milliseconds / 1000
+    if seconds < 120:
+        return f"{seconds:.0f}s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f}m"
+    return f"{seconds / 3600:.1f}h"
+
+
+def _client(options: dict[str, Any]) -> Any:  # noqa: ANN401 - a context manager of a client
+    return make_connect(options["broker"], options["timeout_s"])()
+
+
+def _monitor(options: dict[str, Any], expire_cache_s: int) -> Monitor:
+    from gazette_spark.lag.evaluate import Evaluator
+    from gazette_spark.lag.history import History
+    from gazette_spark.lag.monitor import Monitor
+
+    kept, thresholds = rules(options)
+    history = History(kept)
+    return Monitor(options["cluster"], history, Evaluator(history, thresholds, expire_cache_s=expire_cache_s))
+
+
+def _feeds(options: dict[str, Any], client: Any) -> list[Feed]:  # noqa: ANN401 - a client, which loads gRPC
+    from gazette_spark.lag.feeds import CheckpointFeed, HeadFeed, TableFeed
+
+    feeds: list[Feed] = [HeadFeed(client, options["selector"])]
+    for given in options["tables"]:
+        name, location = named(given)
+        feeds.append(TableFeed(location, name))
+    for given in options["checkpoints"]:
+        name, location = named(given)
+        if name is None:
+            raise click.UsageError(f"--checkpoint {given!r}: expected NAME=DIRECTORY")
+        feeds.append(CheckpointFeed(location, name, options["intervals"]))
+    if len(feeds) == 1:
+        raise click.UsageError("nothing to watch: give --table or --checkpoint")
+    return feeds
+
+
+def _notifier(options: dict[str, Any]) -> Any:  # noqa: ANN401 - a notifier, which loads httpx
+    from gazette_spark.lag.notifier import CommandSender, Notifier, NotifyOptions, Sender, WebhookSender
+
+    senders: list[Sender] = []
+    if options["notify_command"]:
+        senders.append(CommandSender(tuple(shlex.split(options["notify_command"]))))
+    if url := options["notify_webhook"]:
+        if not url.startswith(("http://", "https://")):
+            raise click.UsageError("--notify-webhook: expected a URL with http:// or https://")
+        senders.append(WebhookSender(url))
+    when = NotifyOptions(
+        Status[options["notify_threshold"]],
+        options["send_interval_s"],
+        send_once=options["send_once"],
+        send_close=options["send_close"],
+    )
+    return Notifier(when, senders) if senders else None
+
+
+def _config(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what Burrow's configuration views show; neither webhook nor command, which may hold secrets."""
+    return {
+        "cluster": {
+            "class-name": "gazette",
+            "servers": [options["broker"].rpartition("@")[2]],
+            "client-profile": {"name": "default"},
+            "topic-refresh": options["interval_s"],
+            "offset-refresh": options["interval_s"],
+        },
+        "consumer": {
+            "class-name": "delta",
+            "tables": list(options["tables"]),
+            "checkpoints": list(options["checkpoints"]),
+        },
+        "storage": {
+            "class-name": "inmemory",
+            "intervals": options["intervals"],
+            "min-distance": options["min_distance_s"],
+            "expire-group": options["expire_group_s"],
+            "group-allowlist": options["group_allowlist"],
+            "group-denylist": options["group_denylist"],
+        },
+        "evaluator": {
+            "class-name": "caching",
+            "expire-cache": options["expire_cache_s"],
+            "allowed-lag": options["allowed_lag"],
+            "minimum-complete": options["minimum_complete"],
+        },
+        "notifier": {
+            "threshold": int(Status[options["notify_threshold"]]),
+            "send-interval": options["send_interval_s"],
+            "send-once": options["send_once"],
+            "send-close": options["send_close"],
+        },
+    }

@@ -1,0 +1,337 @@
+"""Burrow's HTTP API, version 3, and ours beside it: requests to answers, without a socket.
+
+Paths, shapes and codes are Burrow's; what it leaves out of JSON, such as a journal's name, we add under
+``/gazette/v1``. A name in a path is percent-encoded, a ``/`` in it as ``%2F``: prefixes end in one.
+
+================================================  =========================================================
+GET  /burrow/admin, /burrow/admin/ready           alive; write heads are known
+GET  /metrics                                     Prometheus
+GET  /v3/kafka[/CLUSTER[/…]]                      clusters, topics, groups, verdicts
+DELETE of a consumer or a topic                   405, unless enabled
+GET, POST /v3/admin/loglevel                      of the monitor's log
+GET  /v3/config[/…]                               what it was started with
+GET  /gazette/v1/groups[/GROUP]                   lag in bytes and time, estimates, the course of the lag
+GET  /                                            a page that shows it
+================================================  =========================================================
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from typing import Any
+from urllib.parse import quote, unquote_to_bytes
+
+from gazette_spark.lag import metrics
+from gazette_spark.lag.detail import group_detail, group_summary
+from gazette_spark.lag.monitor import Monitor
+from gazette_spark.lag.report import group_json, topics_json
+from gazette_spark.lag.rules import Status
+
+LOGGER = logging.getLogger("gazette_spark.lag")
+
+JSON = "application/json"
+PLAIN = "text/plain; charset=utf-8"
+HTML = "text/html; charset=utf-8"
+
+NOT_FOUND = '{"error":true,"message":"invalid request type","result":{}}'
+"""What Burrow says to a path it does not have, as plain text."""
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+MAX_BODY_BYTES = 4096
+"""Of a request. The only one with a body sets a log level."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """A request as it came."""
+
+    method: str
+    path: str
+    """As it stands in the request line: percent-encoded, without query."""
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """What is sent back."""
+
+    status: int
+    content_type: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class _NotFoundError(Exception):
+    """There is no such cluster, topic or group."""
+
+
+Handler = Callable[["Api", tuple[str, ...], HttpRequest], HttpAnswer]
+
+
+@dataclass(frozen=True)
+class Api:
+    """Answers requests about a monitor.
+
+    Args:
+        monitor: what is asked about.
+        clock: returns the milliseconds since 1970.
+        host: this machine's name, which Burrow puts in every answer.
+        config: what the monitor was started with, by section; nothing secret.
+        allow_delete: let groups and topics be deleted.
+        logger: whose level is shown and set.
+    """
+
+    monitor: Monitor
+    clock: Callable[[], int]
+    host: str
+    config: Mapping[str, Mapping[str, Any]]
+    allow_delete: bool = False
+    logger: logging.Logger = LOGGER
+
+    def answer(self, request: HttpRequest) -> HttpAnswer:
+        """Answer a request; never raises on what a client sent."""
+        if request.path != "/" and request.path.endswith("/"):
+            # Two slashes at the beginning would name a host.
+            target = "/" + request.path.strip("/")
+            return HttpAnswer(301 if request.method == "GET" else 307, PLAIN, b"", (("Location", target),))
+        try:
+            names = tuple(unquote_to_bytes(part).decode() for part in request.path.split("/")[1:])
+        except UnicodeDecodeError:
+            return _no_such_path()
+        for pattern, methods in ROUTES:
+            if (found := _match(pattern, names)) is None:
+                continue
+            handler = methods.get(request.method)
+            if handler is None or (request.method == "DELETE" and not self.allow_delete):
+                allowed = [each for each in methods if each != "DELETE" or self.allow_delete]
+                return HttpAnswer(
+                    405, PLAIN, b"Method Not Allowed\n", (("Allow", ", ".join([*allowed, "OPTIONS"])),)
+                )
+            try:
+                return handler(self, found, request)
+            except _NotFoundError as error:
+                return self.error(404, str(error), request)
+        return _no_such_path()
+
+    def ok(self, request: HttpRequest, message: str, **fields: object) -> HttpAnswer:
+        """Return an answer in Burrow's form."""
+        return self._json(200, {"error": False, "message": message} | fields, request)
+
+    def error(self, status: int, message: str, request: HttpRequest) -> HttpAnswer:
+        """Return an error in Burrow's form."""
+        return self._json(status, {"error": True, "message": message}, request)
+
+    def _json(self, status: int, value: dict[str, Any], request: HttpRequest) -> HttpAnswer:
+        value["request"] = {"url": request.path, "host": self.host}
+        return HttpAnswer(status, JSON, json.dumps(value, separators=(",", ":")).encode())
+
+    @cached_property
+    def page(self) -> bytes:
+        """The status page: one file that needs no other."""
+        return resources.files("gazette_spark.lag").joinpath("page.html").read_bytes()
+
+    def check_cluster(self, cluster: str) -> None:
+        """Raise if there is no cluster of that name."""
+        if cluster != self.monitor.cluster:
+            raise _NotFoundError("cluster not found")
+
+
+def _match(pattern: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return what stands where the pattern has a star, None if it does not fit."""
+    if len(pattern) != len(names):
+        return None
+    if any(part not in ("*", name) for part, name in zip(pattern, names, strict=True)):
+        return None
+    return tuple(name for part, name in zip(pattern, names, strict=True) if part == "*")
+
+
+def _no_such_path() -> HttpAnswer:
+    return HttpAnswer(404, PLAIN, NOT_FOUND.encode())
+
+
+def _page(api: Api, _: tuple[str, ...], __: HttpRequest) -> HttpAnswer:
+    return HttpAnswer(200, HTML, api.page, (("Content-Security-Policy", PAGE_POLICY),))
+
+
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:; frame-ancestors 'none'"
+)
+"""The page may load nothing from anywhere but this server's answers."""
+
+
+def _alive(_: Api, __: tuple[str, ...], ___: HttpRequest) -> HttpAnswer:
+    return HttpAnswer(200, PLAIN, b"GOOD")
+
+
+def _ready(api: Api, _: tuple[str, ...], __: HttpRequest) -> HttpAnswer:
+    if api.monitor.heads_failure is None:
+        return HttpAnswer(200, PLAIN, b"READY")
+    return HttpAnswer(503, PLAIN, b"STARTING")
+
+
+def _metrics(api: Api, _: tuple[str, ...], __: HttpRequest) -> HttpAnswer:
+    return HttpAnswer(200, metrics.CONTENT_TYPE, metrics.exposition(api.monitor, api.clock()))
+
+
+def _clusters(api: Api, _: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
+    with api.monitor.lock:
+        return api.ok(request, "cluster list returned", clusters=api.monitor.history.fetch_clusters())
+
+
+def _cluster(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
+    api.check_cluster(names[0])
+    return api.ok(request, "cluster module detail returned", module=dict(api.config["cluster"]))
+
+
+def _topics(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
+    api.check_cluster(names[0])
+    with api.monitor.lock:
+        return api.ok(request, "topic list returned", topics=api.monitor.history.fetch_topics(names[0]))
+
+
+def _topic(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
+    api.check_cluster(names[0])
+    with api.monitor.lock:
+        offsets = api.monitor.history.fetch_topic(*names)
+    if offsets is None:
+        raise _NotFoundError("cluster or topic not found")
+    return api.ok(request, "topic offsets returned", offsets=offsets)
+
+
+def _topic_consumers(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
+    api.check_cluster(names[0])
+    with api.monitor.lock:
+        groups = api.monitor.history.fetch_consumers_for_topic(*names)
+    return api.ok(request, "consumers of topic returned", consumers=groups)
+
+
+def _consumers(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
+    api.check_cluster(names[0])
+    with api.monitor.lock:
+        groups = api.monitor.history.fetch_consumers(names[0])
+    return api.ok(request, "consumer list returned", consumers=groups)
+
+
+def _consumer(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
+    api.check_cluster(names[0])
+    with api.monitor.lock:
+        topics = api.monitor.history.fetch_consumer(*names, now_ms=api.clock())
+    if topics is None:
+        raise _NotFoundError("cluster or consumer not found")
+    return api.ok(request, "consumer detail returned", topics=topics_json(topics))
+
+
+def _status(api: Api, names: tuple[str, ...], request: HttpRequest, *, show_all: bool = False) -> HttpAnswer:
+    with api.monitor.lock:
+        verdict = api.monitor.evaluator.status(*names, now_ms=api.clock())
+    value = {"status": group_json(verdict, show_all=show_all)}
+    if verdict.status != Status.NOTFOUND:
+        return api.ok(request, "consumer status returned", **value)
+    message = "cluster or consumer not found"
+    return api._json(404, {"error": False, "message": message} | value, request)
+
+
+def _lag(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
+    return _status(api, names, request, show_all=True)
+
+
+def _delete_consumer(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
+    with api.monitor.lock:
+        api.monitor.history.delete_group(*names)
+    return api.ok(request, "consumer group removed")
+
+
+def _delete_topic(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
+    with api.monitor.lock:
+        api.monitor.history.delete_topic(*names)
+    return api.ok(request, "topic removed")
+
+
+def _log_level(api: Api, _: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
+    level = logging.getLevelName(api.logger.getEffectiveLevel()).lower()
+    return api.ok(request, "log level returned", level=level)
+
+
+def _set_log_level(api: Api, _: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
+    try:
+        value = json.loads(request.body)
+    except (ValueError, RecursionError):
+        value = None
+    match value:
+        case {"level": str(level)}:
+            if level.lower() not in LOG_LEVELS:
+                return api.error(404, "unknown log level", request)
+            api.logger.setLevel(level.upper())
+            return api.ok(request, "set log level")
+    return api.error(400, "could not decode message body", request)
+
+
+def _config(api: Api, _: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
+    return api.ok(request, "main config returned", **dict(api.config))
+
+
+def _config_section(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
+    if names[0] not in api.config:
+        raise _NotFoundError("configuration not found")
+    return api.ok(request, "module detail returned", module=dict(api.config[names[0]]))
+
+
+def _groups(api: Api, _: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
+    now_ms = api.clock()
+    found = [group_summary(name, api.monitor.lag(name, now_ms), now_ms) for name in api.monitor.groups()]
+    failure = api.monitor.heads_failure
+    return api.ok(
+        request, "groups returned", cluster=api.monitor.cluster, now_ms=now_ms, failure=failure, groups=found
+    )
+
+
+def _group(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
+    if names[0] not in api.monitor.groups():
+        raise _NotFoundError("group not found")
+    now_ms = api.clock()
+    lag = api.monitor.lag(names[0], now_ms)
+    detail = group_detail(names[0], lag, api.monitor.course(names[0]), now_ms)
+    return api.ok(request, "group returned", group=detail)
+
+
+def _path(text: str) -> tuple[str, ...]:
+    return tuple(text.split("/"))
+
+
+ROUTES: tuple[tuple[tuple[str, ...], Mapping[str, Handler]], ...] = (
+    (("",), {"GET": _page}),
+    (_path("burrow/admin"), {"GET": _alive}),
+    (_path("burrow/admin/ready"), {"GET": _ready}),
+    (_path("metrics"), {"GET": _metrics}),
+    (_path("v3/kafka"), {"GET": _clusters}),
+    (_path("v3/kafka/*"), {"GET": _cluster}),
+    (_path("v3/kafka/*/topic"), {"GET": _topics}),
+    (_path("v3/kafka/*/topic/*"), {"GET": _topic, "DELETE": _delete_topic}),
+    (_path("v3/kafka/*/topic/*/consumers"), {"GET": _topic_consumers}),
+    (_path("v3/kafka/*/consumer"), {"GET": _consumers}),
+    (_path("v3/kafka/*/consumer/*"), {"GET": _consumer, "DELETE": _delete_consumer}),
+    (_path("v3/kafka/*/consumer/*/status"), {"GET": _status}),
+    (_path("v3/kafka/*/consumer/*/lag"), {"GET": _lag}),
+    (_path("v3/admin/loglevel"), {"GET": _log_level, "POST": _set_log_level}),
+    (_path("v3/config"), {"GET": _config}),
+    (_path("v3/config/*"), {"GET": _config_section}),
+    (_path("gazette/v1/groups"), {"GET": _groups}),
+    (_path("gazette/v1/groups/*"), {"GET": _group}),
+)
+"""What there is, and how it is answered. A star stands for a name."""
+
+
+def group_path(group: str) -> str:
+    """Return where a group's detail is.
+
+    >>> group_path("orders/é")
+    '/gazette/v1/groups/orders%2F%C3%A9'
+    """
+    return f"/gazette/v1/groups/{quote(group, safe='')}"

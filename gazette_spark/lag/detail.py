@@ -1,0 +1,69 @@
+"""What we say of a group beside Burrow's verdict, as JSON: units end the names, null is "not known"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gazette_spark.lag.estimates import Age
+from gazette_spark.lag.monitor import GroupLag, JournalLag
+from gazette_spark.lag.report import commit_json, shortest
+
+
+def group_summary(name: str, lag: GroupLag, now_ms: int) -> dict[str, Any]:
+    """Return a group in one line: the verdict, the sum of the lag, how fresh its table is."""
+    return {
+        "group": name,
+        "status": lag.verdict.status.name,
+        "complete": shortest(lag.verdict.complete),
+        "lag_bytes": lag.verdict.total_lag,
+        "journals": len(lag.journals),
+        "freshness": age_json(lag.freshness),
+        "last_commit_age_ms": None if lag.last_commit_ms is None else max(0, now_ms - lag.last_commit_ms),
+        "catch_up_ms": _longest([each.catch_up_ms for each in lag.journals]),
+        "loss_in_ms": min(
+            (each.loss_in_ms for each in lag.journals if each.loss_in_ms is not None), default=None
+        ),
+        "stale": lag.failure,
+    }
+
+
+def group_detail(
+    name: str, lag: GroupLag, course: Mapping[str, Sequence[tuple[int, int]]], now_ms: int
+) -> dict[str, Any]:
+    """Return a group with its journals and the course of their lag."""
+    journals = [journal_json(each) | {"course": course.get(each.journal, [])} for each in lag.journals]
+    return group_summary(name, lag, now_ms) | {"journals": journals}
+
+
+def journal_json(lag: JournalLag) -> dict[str, Any]:
+    """Return how far a group is behind in one journal."""
+    return {
+        "journal": lag.journal,
+        "topic": lag.status.topic,
+        "partition": lag.status.partition,
+        "status": lag.status.status.name,
+        "complete": shortest(lag.status.complete),
+        "head": lag.head,
+        "committed": commit_json(lag.status.end),
+        "lag_bytes": lag.status.current_lag,
+        "lag_age": age_json(lag.age),
+        "read_bytes_per_s": _rounded(lag.read_bytes_per_s),
+        "append_bytes_per_s": _rounded(lag.append_bytes_per_s),
+        "catch_up_ms": lag.catch_up_ms,
+        "loss_in_ms": lag.loss_in_ms,
+    }
+
+
+def age_json(age: Age) -> dict[str, int | None]:
+    """Return the bounds of an age."""
+    return {"least_ms": age.least_ms, "most_ms": age.most_ms}
+
+
+def _longest(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return max(known) if known and len(known) == len(values) else None
+
+
+def _rounded(speed: float | None) -> float | None:
+    return None if speed is None else round(speed, 1)

@@ -1,0 +1,137 @@
+"""Lag as time, and what is to be expected: beyond what Burrow says, and never guessed.
+
+Gazette does not store when a byte was appended. What is known are bounds, and bounds are what is reported:
+
+- a write head seen at or below an offset: the byte there was appended later;
+- a write head seen above it: it was appended by then;
+- the fragment that holds it was stored at some time: it was appended by then.
+
+An unknown bound stays unknown. Speeds are averages over a window of commits, and nothing is
+said where the window is too short to have one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gazette_spark.lag.rules import OffsetCommit
+
+MAX_SAMPLES = 256
+"""Of write heads, a journal. When there are more, every second one goes: bounds get wider, not wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Age:
+    """How long ago something happened, in milliseconds: at least, and at most. None where not known."""
+
+    least_ms: int | None = None
+    most_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFragment:
+    """A fragment in a store: ``[begin, end)`` of a journal, written there at ``mod_time_ms``."""
+
+    begin: int
+    end: int
+    mod_time_ms: int
+
+
+class HeadTimeline:
+    """When a journal's write head was seen where. Not safe for threads."""
+
+    __slots__ = ("_heads", "_times")
+
+    def __init__(self) -> None:
+        self._times = array("q")
+        self._heads = array("q")
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def add(self, head: int, time_ms: int) -> None:
+        """Note a write head. One that went back, or a clock that did, begins anew."""
+        if self._times and (head < self._heads[-1] or time_ms < self._times[-1]):
+            del self._times[:], self._heads[:]
+        if len(self._times) >= 2 and self._heads[-1] == self._heads[-2] == head:
+            self._times[-1] = time_ms
+            return
+        self._times.append(time_ms)
+        self._heads.append(head)
+        if len(self._times) > MAX_SAMPLES:
+            last = len(self._times) - 1
+            for cells in (self._times, self._heads):
+                cells[:] = array("q", [cells[at] for at in range(len(cells)) if at % 2 == 0 or at == last])
+
+    def appended(self, offset: int) -> tuple[int | None, int | None]:
+        """Return the times after which, and by which, the byte at ``offset`` was appended."""
+        at = bisect_right(self._heads, offset)
+        after = self._times[at - 1] if at > 0 else None
+        by = self._times[at] if at < len(self._times) else None
+        return after, by
+
+    def bytes_per_s(self, since_ms: int) -> float | None:
+        """Return how fast the journal has grown since a time, None if it was not watched then."""
+        at = max(0, bisect_right(self._times, since_ms) - 1)
+        if len(self._times) - at < 2 or self._times[-1] == self._times[at]:
+            return None
+        return (self._heads[-1] - self._heads[at]) * 1000 / (self._times[-1] - self._times[at])
+
+
+def lag_age(
+    offset: int, head: int, timeline: HeadTimeline, fragments: Iterable[StoredFragment], now_ms: int
+) -> Age:
+    """Return the age of the oldest byte that a reader at ``offset`` has not read."""
+    if offset >= head:
+        return Age(0, 0)
+    after, by = timeline.appended(offset)
+    stored = [each.mod_time_ms for each in fragments if each.begin <= offset < each.end]
+    earliest = min([*stored, *([] if by is None else [by])], default=None)
+    # Clocks differ between machines; an age below 0 is their doing.
+    return Age(
+        None if earliest is None else max(0, now_ms - earliest),
+        None if after is None else max(0, now_ms - after),
+    )
+
+
+def read_bytes_per_s(commits: Sequence[OffsetCommit | None]) -> float | None:
+    """Return how fast a window of commits moves; None of fewer than two, or if it went back."""
+    known = [commit for commit in commits if commit is not None]
+    if len(known) < 2:
+        return None
+    first, last = known[0], known[-1]
+    passed_ms = last.timestamp_ms - first.timestamp_ms
+    if passed_ms <= 0 or last.offset < first.offset:
+        return None
+    return (last.offset - first.offset) * 1000 / passed_ms
+
+
+def catch_up_ms(lag: int, read_speed: float | None, append_speed: float | None) -> int | None:
+    """Return how long a reader takes to be level at these speeds; None if it never will, or nobody knows."""
+    if lag == 0:
+        return 0
+    if read_speed is None or append_speed is None or read_speed <= append_speed:
+        return None
+    return round(lag * 1000 / (read_speed - append_speed))
+
+
+def loss_in_ms(
+    offset: int, fragments: Iterable[StoredFragment], retention_ms: int, read_speed: float | None, now_ms: int
+) -> int | None:
+    """Return when unread bytes will be pruned before they are read, at this speed; 0 if they may be already.
+
+    A fragment may be pruned when it was stored longer ago than the journal's retention. None if all that is
+    stored will be read in time. What is not stored yet has longer to live than what is.
+    """
+    losses = []
+    for fragment in fragments:
+        if fragment.end <= offset or fragment.mod_time_ms == 0:
+            continue
+        left_ms = fragment.mod_time_ms + retention_ms - now_ms
+        to_read = fragment.end - offset
+        if not read_speed or to_read * 1000 / read_speed > left_ms:
+            losses.append(max(0, left_ms))
+    return min(losses, default=None)

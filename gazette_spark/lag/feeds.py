@@ -1,0 +1,245 @@
+"""Where a monitor's observations come from: brokers, Delta tables, query checkpoints.
+
+A feed reads, and tells its :class:`~gazette_spark.lag.monitor.Monitor`. One that cannot read says so there;
+what was known stays, marked stale, and the next round tries again. No JVM is needed, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gazette_spark.delta_history import HistoryRow, app_ids
+from gazette_spark.errors import GazetteError, InputError
+from gazette_spark.lag.estimates import StoredFragment
+from gazette_spark.lag.monitor import JournalStore, Monitor
+from gazette_spark.lag.positions import (
+    GroupCommit,
+    checkpoint_commit,
+    finished_batches,
+    reaches_back,
+    table_commits,
+)
+from gazette_spark.query_checkpoint import parse_offsets
+
+if TYPE_CHECKING:
+    from gazette_spark.client import Client
+    from gazette_spark.protocol import protocol_pb2 as pb
+
+BEFORE_KNOWN = 16
+"""Versions read again below those known: a RESTORE mostly leads to one of them."""
+
+STORES_EVERY_MS = 60_000
+"""Between two looks at what is stored of the journals that are not read to the end."""
+
+
+class Feed(Protocol):
+    """Reads something once a round."""
+
+    def poll(self, monitor: Monitor, now_ms: int) -> None:
+        """Tell the monitor what is new.
+
+        Raises:
+            GazetteError: it cannot be read.
+        """
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups this feed is of; none if it is that of the write heads."""
+
+
+class HeadFeed:
+    """Write heads, and what is stored, of the journals a selector matches. The client is the caller's."""
+
+    groups: tuple[str, ...] = ()
+
+    def __init__(self, client: Client, selector: str = "") -> None:
+        self._client = client
+        self._selector = selector
+        self._known: set[str] = set()
+        self._stores_at_ms = 0
+
+    def __repr__(self) -> str:
+        return "write heads"
+
+    def poll(self, monitor: Monitor, now_ms: int) -> None:
+        """Ask for all write heads; for stored fragments where a group is behind."""
+        listed = {each.spec.name: each for each in self._client.list_journals(self._selector)}
+        heads = self._client.write_heads(sorted(listed))
+        monitor.observe_heads(heads, now_ms)
+        monitor.forget_journals(self._known - listed.keys())
+        self._known = set(listed)
+        if not 0 <= now_ms - self._stores_at_ms < STORES_EVERY_MS:
+            behind = sorted(monitor.journals_behind() & listed.keys())
+            monitor.observe_stores({name: self._store(listed[name]) for name in behind})
+            self._stores_at_ms = now_ms
+
+    def _store(self, listed: pb.ListResponse.Journal) -> JournalStore:
+        retention = listed.spec.fragment.retention.ToMilliseconds()
+        fragments = (each.fragment for each in self._client.list_fragments(listed.spec.name))
+        stored = [
+            StoredFragment(each.begin, each.end, each.mod_time * 1000) for each in fragments if each.mod_time
+        ]
+        return JournalStore(stored, retention or None)
+
+
+class TableFeed:
+    """The ledger of a Delta table, read from its log with ``deltalake``: a group for each app id in it.
+
+    Args:
+        location: the table's directory, or a URL ``deltalake`` takes.
+        name: what the group is called in place of the app id; if there are several, ``name/app id``.
+        fetch: in place of ``deltalake``, for tests: newest rows first, all of them if None is asked for.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        name: str | None = None,
+        *,
+        fetch: Callable[[int | None], Sequence[HistoryRow]] | None = None,
+    ) -> None:
+        self.groups: tuple[str, ...] = (name,) if name else ()
+        self._name = name
+        self._location = location
+        self._fetch = fetch or DeltaLog(location).rows
+        self._app_ids: list[str] = []
+        self._version = -1
+
+    def __repr__(self) -> str:
+        return f"table {self._location}"
+
+    def poll(self, monitor: Monitor, now_ms: int) -> None:
+        """Read the commits since the last look; the whole history the first time."""
+        rows = self._new_rows()
+        known = self._version
+        self._app_ids = sorted({*self._app_ids, *app_ids(rows)})
+        self.groups = tuple(self._group(app_id) for app_id in self._app_ids) or self.groups
+        for app_id in self._app_ids:
+            steps = table_commits(rows, app_id, known)
+            monitor.observe_commits(self._group(app_id), steps, now_ms, source=repr(self))
+        self._version = rows[0].version if rows else known
+
+    def _group(self, app_id: str) -> str:
+        if self._name is None:
+            return app_id
+        return self._name if len(self._app_ids) == 1 else f"{self._name}/{app_id}"
+
+    def _new_rows(self) -> Sequence[HistoryRow]:
+        """Return the rows since the last look, and as many older ones as it takes to make sense of them."""
+        if self._version < 0:
+            return self._fetch(None)
+        newest = self._fetch(1)
+        if not newest or newest[0].version <= self._version:
+            return []
+        rows = self._fetch(newest[0].version - self._version + BEFORE_KNOWN)
+        return self._fetch(None) if reaches_back(rows) else rows
+
+
+class DeltaLog:
+    """Reads a table's history with ``deltalake``, which is loaded when it is needed."""
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        self._table: Any = None
+
+    def __repr__(self) -> str:
+        return f"DeltaLog({self._location!r})"
+
+    def rows(self, limit: int | None) -> list[HistoryRow]:
+        """Return the newest rows, newest first.
+
+        Raises:
+            InputError: ``deltalake`` is not installed, or cannot read the table.
+        """
+        try:
+            from deltalake import DeltaTable
+            from deltalake.exceptions import DeltaError
+        except ImportError:
+            problem = "to read a table's history without Spark, install gazette-spark[lag]"
+            raise InputError(problem) from None
+        try:
+            if self._table is None:
+                self._table = DeltaTable(self._location)
+            else:
+                self._table.update_incremental()
+            return [_history_row(info) for info in self._table.history(limit)]
+        except (DeltaError, OSError) as error:
+            self._table = None
+            raise InputError(f"table {self._location}: its log cannot be read: {error}") from error
+
+
+def _history_row(info: dict[str, Any]) -> HistoryRow:
+    moment = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
+    return HistoryRow(
+        info["version"],
+        operation=info.get("operation", ""),
+        parameters=info.get("operationParameters") or {},
+        user_metadata=info.get("userMetadata"),
+        time=moment.isoformat(sep=" ", timespec="milliseconds"),
+    )
+
+
+class CheckpointFeed:
+    """A query checkpoint, for queries whose sink keeps no ledger. The time of a batch is that of its file.
+
+    Args:
+        directory: the query checkpoint, in a file system of this machine.
+        group: what the group is called.
+        batches: how many of the last batches to read the first time.
+    """
+
+    def __init__(self, directory: str, group: str, batches: int = 10) -> None:
+        self.groups = (group,)
+        self._group = group
+        self._directory = Path(directory)
+        self._batches = batches
+
+    def __repr__(self) -> str:
+        return f"query checkpoint {self._directory}"
+
+    def poll(self, monitor: Monitor, now_ms: int) -> None:
+        """Read the batches that were finished since the last one known."""
+        steps = self.commits(monitor.last_order(self._group))
+        monitor.observe_commits(self._group, steps, now_ms, source=repr(self))
+
+    def commits(self, known: int) -> list[GroupCommit]:
+        """Return the steps after batch ``known``, oldest first.
+
+        Raises:
+            InputError: there is no query checkpoint.
+            QueryCheckpointError: a file is of a form this release does not know.
+        """
+        try:
+            finished = list(finished_batches(self._names("offsets"), self._names("commits")))
+            new = [batch_id for batch_id in finished[: self._batches] if batch_id > known]
+            return [step for batch_id in reversed(new) if (step := self._step(batch_id))]
+        except OSError as error:
+            problem = f"query checkpoint {self._directory} cannot be read: {error.strerror}"
+            raise InputError(problem) from error
+
+    def _names(self, log: str) -> list[str]:
+        return [path.name for path in (self._directory / log).iterdir()]
+
+    def _step(self, batch_id: int) -> GroupCommit | None:
+        ends = self._directory / "offsets" / str(batch_id)
+        committed_ms = (self._directory / "commits" / str(batch_id)).stat().st_mtime_ns // 1_000_000
+        return checkpoint_commit(batch_id, parse_offsets(ends.read_text(), str(ends)), committed_ms)
+
+
+def poll_all(feeds: Sequence[Feed], monitor: Monitor, now_ms: int) -> list[str]:
+    """Poll each feed; return what failed, a line each. Failures do not touch other feeds."""
+    failures = []
+    for feed in feeds:
+        try:
+            feed.poll(monitor, now_ms)
+        except GazetteError as error:
+            text = " ".join(str(error).split())
+            for group in feed.groups:
+                monitor.observe_failure(text, group)
+            if isinstance(feed, HeadFeed):
+                monitor.observe_failure(text)
+            failures.append(f"{feed!r}: {text}")
+    return failures

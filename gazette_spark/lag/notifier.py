@@ -1,0 +1,172 @@
+"""Notices of groups in trouble: by Burrow's rules, to a command or a webhook.
+
+An *incident* of a group begins when its verdict reaches the threshold, and ends when it is below it again. A
+notice goes out when it begins, and again every ``send_interval_s`` unless ``send_once``; when it ends, only
+if ``send_close``. All notices of an incident carry its id. A group that is not known any more says nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from gazette_spark.errors import OptionError
+from gazette_spark.lag.report import group_json
+from gazette_spark.lag.rules import GroupStatus, Status
+
+log = logging.getLogger("gazette_spark.lag")
+
+SEND_TIMEOUT_S = 10
+"""For a command to end, or a webhook to answer. Polls wait meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyOptions:
+    """When notices go out. The defaults are Burrow's.
+
+    Raises:
+        OptionError: naming the option.
+    """
+
+    threshold: Status = Status.WARN
+    """Least verdict on a group that is worth a notice: WARN or ERR."""
+    send_interval_s: int = 60
+    send_once: bool = False
+    send_close: bool = False
+
+    def __post_init__(self) -> None:
+        if self.threshold not in (Status.WARN, Status.ERR):
+            raise OptionError("threshold", self.threshold.name, "WARN or ERR")
+        if self.send_interval_s < 1:
+            raise OptionError("send-interval", str(self.send_interval_s), "1 second or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What is sent."""
+
+    incident: str
+    started_ms: int
+    now_ms: int
+    closed: bool
+    verdict: GroupStatus
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON that a command gets on stdin and a webhook as its body."""
+        return {
+            "id": self.incident,
+            "event": "close" if self.closed else "open",
+            "started_ms": self.started_ms,
+            "now_ms": self.now_ms,
+            "status": group_json(self.verdict, show_all=False),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """A group in trouble, and when that was last said."""
+
+    id: str
+    started_ms: int
+    sent_ms: int
+
+
+def next_incident(
+    incident: Incident | None,
+    verdict: GroupStatus,
+    now_ms: int,
+    options: NotifyOptions,
+    new_id: Callable[[], str],
+) -> tuple[Incident | None, Notice | None]:
+    """Return a group's incident after a verdict, and the notice that is due."""
+    if verdict.status == Status.NOTFOUND:
+        return None, None
+    if verdict.status < options.threshold:
+        if incident is None or not options.send_close:
+            return None, None
+        return None, Notice(incident.id, incident.started_ms, now_ms, closed=True, verdict=verdict)
+    if incident is None:
+        incident = Incident(new_id(), now_ms, now_ms)
+    elif options.send_once or 0 <= now_ms - incident.sent_ms < options.send_interval_s * 1000:
+        return incident, None
+    else:
+        incident = Incident(incident.id, incident.started_ms, now_ms)
+    return incident, Notice(incident.id, incident.started_ms, now_ms, closed=False, verdict=verdict)
+
+
+Sender = Callable[[Notice], None]
+
+
+class Notifier:
+    """Follows the incidents of all groups; for one thread.
+
+    Args:
+        options: when to send.
+        senders: called with each notice. One that fails is logged and hinders no other.
+        new_id: returns a name no incident had.
+    """
+
+    def __init__(
+        self,
+        options: NotifyOptions,
+        senders: Sequence[Sender],
+        *,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        self._options = options
+        self._senders = senders
+        self._new_id = new_id
+        self._incidents: dict[str, Incident] = {}
+
+    def __repr__(self) -> str:
+        return f"Notifier({self._options}, incidents={sorted(self._incidents)})"
+
+    def observe(self, verdict: GroupStatus, now_ms: int) -> None:
+        """Take a verdict, and send what is due."""
+        before = self._incidents.pop(verdict.group, None)
+        incident, notice = next_incident(before, verdict, now_ms, self._options, self._new_id)
+        if incident is not None:
+            self._incidents[verdict.group] = incident
+        if notice is not None:
+            for sender in self._senders:
+                try:
+                    sender(notice)
+                except (OSError, subprocess.SubprocessError, httpx.HTTPError) as error:
+                    kind = type(error).__name__
+                    log.warning("notice not sent group=%s sender=%r error=%s", verdict.group, sender, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSender:
+    """Runs a command, without a shell, with a notice on its stdin. Any exit code but 0 is a failure."""
+
+    arguments: tuple[str, ...]
+
+    def __call__(self, notice: Notice) -> None:
+        """Run it once."""
+        content = json.dumps(notice.to_json()).encode()
+        subprocess.run(
+            self.arguments, input=content, check=True, timeout=SEND_TIMEOUT_S, stdout=subprocess.DEVNULL
+        )
+
+
+@dataclass(frozen=True)
+class WebhookSender:
+    """Posts a notice to a URL, which may hold a secret and is never shown. 400 or more is a failure."""
+
+    url: str
+
+    def __repr__(self) -> str:
+        return f"WebhookSender({httpx.URL(self.url).host})"
+
+    def __call__(self, notice: Notice) -> None:
+        """Post it once; redirects are not followed."""
+        answer = httpx.post(self.url, json=notice.to_json(), timeout=SEND_TIMEOUT_S, follow_redirects=False)
+        answer.raise_for_status()

@@ -1,0 +1,102 @@
+"""Where a query has got to, over time: read back from what it leaves behind.
+
+A :class:`GroupCommit` is one step of a query: the position that a commit of its table, or a batch in its
+query checkpoint, stands for. The functions here turn a table's history, or a query checkpoint's offset log,
+into such steps; reading those is left to :mod:`gazette_spark.lag.feeds`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from gazette_spark.delta_history import REPLACING, HistoryRow
+from gazette_spark.ledger import LedgerEntry, Positions, parse_entry
+from gazette_spark.offsets import JournalOffsets
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCommit:
+    """A position that a query has committed."""
+
+    order: int
+    """Rises from step to step: a table's version, a batch's number."""
+    timestamp_ms: int
+    """When it was committed, by the committer's clock."""
+    read_through: Mapping[str, int]
+    """Next byte of each journal."""
+
+
+def table_commits(rows: Sequence[HistoryRow], app_id: str, known: int = -1) -> list[GroupCommit]:
+    """Return the steps of one app id in a table's history, oldest first.
+
+    A RESTORE is a step, too: back to where the table was then. One that names no version, or one that lies
+    before the history left, is none, for nobody knows where it led.
+
+    Args:
+        rows: newest first, down to the oldest that is left, or to where the caller stopped reading.
+        app_id: whose entries.
+        known: newest version whose step the caller has already.
+    """
+    steps: list[GroupCommit] = []
+    visible: dict[int, LedgerEntry | None] = {}
+    at: LedgerEntry | None = None
+    for row in reversed(rows):
+        before = at
+        if row.operation in REPLACING:
+            at = None
+        if row.operation == "RESTORE":
+            at = visible.get(int(version)) if (version := _restored(row)) else None
+        elif entry := parse_entry(row.user_metadata, app_id):
+            at = entry
+        visible[row.version] = at
+        if at is not None and at is not before and row.version > known:
+            steps.append(GroupCommit(row.version, epoch_ms(row.time), at.read_through))
+    return steps
+
+
+def reaches_back(rows: Sequence[HistoryRow]) -> bool:
+    """Return whether a RESTORE among the rows leads to a version older than all of them."""
+    restored = (_restored(row) for row in rows if row.operation == "RESTORE")
+    return any(version is not None and int(version) < rows[-1].version for version in restored)
+
+
+def _restored(row: HistoryRow) -> str | None:
+    version = row.parameters.get("version")
+    return version if version is not None and version.isdecimal() else None
+
+
+def checkpoint_commit(batch_id: int, positions: Positions, timestamp_ms: int) -> GroupCommit | None:
+    """Return the step a batch of a query checkpoint stands for; None of a query without a Gazette source.
+
+    Where several sources read one journal, the least of their offsets counts.
+    """
+    merged: dict[str, int] = {}
+    for position in positions:
+        if isinstance(position, JournalOffsets):
+            for journal, offset in position.read_through.items():
+                merged[journal] = min(offset, merged.get(journal, offset))
+    return GroupCommit(batch_id, timestamp_ms, merged) if merged else None
+
+
+def finished_batches(offsets: Iterable[str], commits: Iterable[str]) -> Iterator[int]:
+    """Yield the batches a query checkpoint has the end and the commit of, newest first.
+
+    Args:
+        offsets: names of the files in ``offsets``.
+        commits: names of the files in ``commits``.
+    """
+    done = {name for name in commits if name.isdecimal()}
+    yield from sorted((int(name) for name in set(offsets) & done), reverse=True)
+
+
+def epoch_ms(time: str) -> int:
+    """Return the milliseconds since 1970 of a history's time, as ``HistoryRow`` has it."""
+    return round(datetime.fromisoformat(time).timestamp() * 1000)
+
+
+def now_ms() -> int:
+    """Return the milliseconds since 1970."""
+    return time.time_ns() // 1_000_000

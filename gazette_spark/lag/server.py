@@ -1,0 +1,192 @@
+"""A running monitor: polls its feeds, answers HTTP, sends notices.
+
+Two threads: one polls, judges and notifies, one serves. What is said over HTTP is decided in
+:mod:`gazette_spark.lag.api`; here are the socket and the clock.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import uvicorn
+
+from gazette_spark.errors import OptionError
+from gazette_spark.lag.api import MAX_BODY_BYTES, PLAIN, Api, HttpAnswer, HttpRequest
+from gazette_spark.lag.feeds import Feed, poll_all
+from gazette_spark.lag.monitor import Monitor
+from gazette_spark.lag.notifier import Notifier
+from gazette_spark.lag.positions import now_ms as clock
+
+log = logging.getLogger("gazette_spark.lag")
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+REQUEST_TIMEOUT_S = 30
+"""Time an idle connection is kept."""
+
+STOP_TIMEOUT_S = 10
+
+
+class LagService:
+    """Serves a monitor until it is closed. Use it as a context manager, in one thread.
+
+    Args:
+        api: answers requests.
+        feeds: polled in order, so write heads first: a commit counts only where the head is known.
+        listen: ``host:port``; port 0 for any free one, see :attr:`address`.
+        interval_s: between two rounds of polls.
+        notifier: told of each group after each round.
+
+    Raises:
+        OptionError: ``listen`` is malformed, or cannot be listened on.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        feeds: Sequence[Feed],
+        *,
+        listen: str = "127.0.0.1:8000",
+        interval_s: float = 10.0,
+        notifier: Notifier | None = None,
+    ) -> None:
+        self._api = api
+        self._feeds = feeds
+        self._interval_s = interval_s
+        self._notifier = notifier
+        self._socket = _bound(listen)
+        host, port = self._socket.getsockname()[:2]
+        self.address = f"http://{host}:{port}" if ":" not in host else f"http://[{host}]:{port}"
+        config = uvicorn.Config(
+            _application(api, only_local=ipaddress.ip_address(host).is_loopback),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_keep_alive=REQUEST_TIMEOUT_S,
+            timeout_graceful_shutdown=STOP_TIMEOUT_S,
+        )
+        self._server = uvicorn.Server(config)
+        self._ended = threading.Event()
+        self._failures: tuple[str, ...] = ()
+        self._threads = (
+            threading.Thread(target=self._serve, name="lag-http", daemon=True),
+            threading.Thread(target=self._poll, name="lag-poll", daemon=True),
+        )
+
+    def __repr__(self) -> str:
+        return f"LagService({self.address}, {self._api.monitor!r})"
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._server.should_exit = True
+        for thread in self._threads:
+            thread.join(STOP_TIMEOUT_S)
+        self._socket.close()
+
+    def round(self) -> None:
+        """Poll every feed once, and notify."""
+        now_ms = clock()
+        monitor: Monitor = self._api.monitor
+        failures = tuple(poll_all(self._feeds, monitor, now_ms))
+        for failure in failures:
+            if failure not in self._failures:
+                log.warning("cannot be read, what was known stays: %s", failure)
+        self._failures = failures
+        if self._notifier is not None:
+            for group in monitor.groups():
+                self._notifier.observe(monitor.lag(group, now_ms).verdict, now_ms)
+
+    def _serve(self) -> None:
+        self._server.run(sockets=[self._socket])
+
+    def _poll(self) -> None:
+        while not self._ended.is_set():
+            started = time.monotonic()
+            try:
+                self.round()
+            except Exception:
+                # Its end would go unnoticed, and every verdict would stay as it is.
+                log.exception("a round failed; the next one follows")
+            self._ended.wait(max(0.0, started + self._interval_s - time.monotonic()))
+
+
+def _application(api: Api, *, only_local: bool) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        if only_local and not _is_local(_host_header(scope)):
+            await _send(send, HttpAnswer(421, PLAIN, b"this server answers to localhost only\n"))
+            return
+        body = b""
+        while (message := await receive())["type"] == "http.request":
+            body += message.get("body", b"")
+            if len(body) > MAX_BODY_BYTES:
+                await _send(send, HttpAnswer(413, PLAIN, b"body too large\n"))
+                return
+            if not message.get("more_body"):
+                break
+        path = scope["raw_path"].decode("latin-1")
+        await _send(send, api.answer(HttpRequest(scope["method"], path, body)))
+
+    return application
+
+
+async def _send(send: Send, answer: HttpAnswer) -> None:
+    headers = [
+        (b"content-type", answer.content_type.encode()),
+        (b"content-length", str(len(answer.body)).encode()),
+        (b"x-content-type-options", b"nosniff"),
+        *((name.encode(), value.encode()) for name, value in answer.headers),
+    ]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+def _host_header(scope: Scope) -> str:
+    hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+    return hosts[0] if hosts else ""
+
+
+def _is_local(host: str) -> bool:
+    """Tell whether a request was meant for this machine, not for a name that was made to lead here."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+    if name.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _bound(listen: str) -> socket.socket:
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise OptionError("listen", repr(listen), "host:port such as 127.0.0.1:8000")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host.strip("[]"), int(port)))
+    except OSError as error:
+        found.close()
+        raise OptionError(
+            "listen", repr(listen), f"an address that is free here ({error.strerror})"
+        ) from error
+    return found

@@ -1,0 +1,274 @@
+"""``gazette-spark lag serve`` and ``show`` on a real broker, a real Delta table and a real browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from gazette_spark.client import Client
+from gazette_spark.lag.server import _is_local
+from gazette_spark.ledger import LedgerEntry
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.testing.brokers import BrokerHandle
+from tests.conformance.wire import spec
+from tests.waiting import wait_until
+
+COMMAND = (sys.executable, "-m", "gazette_spark.cli")
+BROWSER_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+)
+
+
+class Orders:
+    """A journal of 100 bytes, and a table that a sink fills from it."""
+
+    def __init__(self, broker: BrokerHandle, directory: Path) -> None:
+        self.broker = broker
+        self.table = directory / "orders"
+        self.journal = f"lag/{directory.name}/orders"
+        self.attempts = 0
+        with Client(broker.endpoint) as client:
+            client.create_journals(spec(self.journal))
+            client.append(self.journal, b"x" * 99 + b"\n")
+
+    def commit(self, offset: int, app_id: str = "orders") -> None:
+        """Commit rows up to an offset, as the sink does."""
+        at = (JournalOffsets({self.journal: offset}),)
+        self.attempts += 1
+        entry = LedgerEntry(
+            app_id, self.attempts, "query", self.attempts, at, at, at, f"{self.attempts}", None
+        )
+        properties = CommitProperties(custom_metadata={"userMetadata": entry.to_json()})
+        rows = pa.table({"value": [offset]})
+        write_deltalake(self.table, rows, mode="append", commit_properties=properties)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags that watch it."""
+        return ("--broker", self.broker.endpoint, "-l", f"name={self.journal}", "--table", str(self.table))
+
+
+@pytest.fixture
+def orders(broker: BrokerHandle, tmp_path: Path) -> Orders:
+    """A journal and its table."""
+    return Orders(broker, tmp_path)
+
+
+@pytest.fixture
+def embedded_orders(embedded_broker: BrokerHandle, tmp_path: Path) -> Orders:
+    """The same, for what does not depend on the broker."""
+    return Orders(embedded_broker, tmp_path)
+
+
+def show(orders: Orders, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Run ``lag show``."""
+    return subprocess.run(
+        [*COMMAND, "lag", "show", *orders.flags, *flags],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@contextmanager
+def served(orders: Orders, *flags: str) -> Iterator[str]:
+    """Run ``lag serve`` until it has looked once; give its address."""
+    command = [*COMMAND, "lag", "serve", *orders.flags, "--listen", "127.0.0.1:0", "--interval", "0.2"]
+    with subprocess.Popen(
+        [*command, "--expire-cache", "0", *flags], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().removeprefix("listening on ").strip()
+            wait_until(
+                "heads are known", lambda: httpx.get(f"{address}/burrow/admin/ready").status_code == 200
+            )
+            yield address
+        finally:
+            process.terminate()
+            assert process.wait(30) == 0
+
+
+def test_show_exits_by_the_verdict(orders: Orders) -> None:
+    """Level is 0; behind and silent for longer than its window is 2; without a table 3."""
+    assert show(orders).returncode == 3
+    orders.commit(100)
+    level = show(orders, "--format", "json")
+    assert level.returncode == 0, level.stderr
+    (detail,) = json.loads(level.stdout)
+    (journal,) = detail["journals"]
+    assert (detail["group"], detail["status"], journal["journal"]) == ("orders", "OK", orders.journal)
+    assert (journal["lag_bytes"], journal["lag_age"]) == (0, {"least_ms": 0, "most_ms": 0})
+    with Client(orders.broker.endpoint) as client:
+        client.append(orders.journal, b"y" * 50)
+    behind = show(orders)
+    assert behind.returncode == 2, behind.stderr
+    assert orders.journal in behind.stdout
+    assert "STOP" in behind.stdout
+
+
+def test_two_tables_of_one_app_id_need_names(embedded_orders: Orders, tmp_path: Path) -> None:
+    """The error says so; named, both are shown."""
+    embedded_orders.commit(100)
+    other = Orders(embedded_orders.broker, tmp_path / "other")
+    other.commit(10)
+    clash = show(embedded_orders, "--table", str(other.table))
+    assert clash.returncode == 3
+    assert "give one of them another name, as in NAME=LOCATION" in clash.stderr
+    both = show(embedded_orders, "--table", f"second={other.table}", "--format", "json")
+    assert [each["group"] for each in json.loads(both.stdout)] == ["orders", "second"]
+
+
+def test_the_api_follows_broker_and_table(orders: Orders) -> None:
+    """Write heads, commits and RESTORE show up while it runs."""
+    orders.commit(40)
+    group = "/v3/kafka/gazette/consumer/orders/lag"
+    with served(orders) as address, Client(orders.broker.endpoint) as client:
+        wait_until("the lag follows", lambda: total_lag(address, group) == 60)
+        client.append(orders.journal, b"y" * 50)
+        wait_until("the lag follows", lambda: total_lag(address, group) == 110)
+        orders.commit(150)
+        wait_until("the lag follows", lambda: total_lag(address, group) == 0)
+        DeltaTable(orders.table).restore(0)
+        wait_until("the restore shows", lambda: status(address, group)["partitions"][0]["status"] == "REWIND")
+        assert total_lag(address, group) == 110
+        assert (
+            f'gazette_lag_bytes{{cluster="gazette",consumer_group="orders",journal="{orders.journal}"}} 110.0'
+            in (httpx.get(f"{address}/metrics").text)
+        )
+
+
+def total_lag(address: str, group: str) -> int | None:
+    """Return what Burrow's API says the lag is."""
+    found: int | None = status(address, group).get("totallag")
+    return found
+
+
+def status(address: str, group: str) -> dict:  # type: ignore[type-arg] - JSON
+    """Return a group's status."""
+    found: dict = httpx.get(address + group).json()["status"]  # type: ignore[type-arg]
+    return found
+
+
+def test_a_server_on_localhost_answers_to_no_other_name(embedded_orders: Orders) -> None:
+    """A page on another site cannot read it by a name that leads here."""
+    embedded_orders.commit(40)
+    with served(embedded_orders) as address:
+        answer = httpx.get(address, headers={"Host": "evil.example"})
+        assert (answer.status_code, "orders" in answer.text) == (421, False)
+        assert httpx.get(address, headers={"Host": "localhost:1"}).status_code == 200
+        port = int(address.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            connection.sendall(b"POST /v3/admin/loglevel HTTP/1.1\r\nHost: localhost\r\n")
+            connection.sendall(b"Content-Length: 9999\r\n\r\n" + b"x" * 9999)
+            assert b"413" in connection.recv(1000)
+        clash = subprocess.run(
+            [*COMMAND, "lag", "serve", *embedded_orders.flags, "--listen", f"127.0.0.1:{port}"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert clash.returncode == 1
+        assert "option 'listen'" in clash.stderr
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("localhost", True),
+        ("LocalHost:8000", True),
+        ("127.0.0.1:80", True),
+        ("[::1]:80", True),
+        ("[::1]", True),
+        ("", False),
+        ("localhost.evil.example", False),
+        ("10.0.0.1:80", False),
+        ("127.0.0.1.evil.example:80", False),
+    ],
+)
+def test_local_names_are_told_apart(host: str, local: bool) -> None:
+    """With and without a port, in both families."""
+    assert _is_local(host) is local
+
+
+class Page(HTMLParser):
+    """What a page shows: its words, and the charts' journals and lines."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.charts: list[str] = []
+        self.lines = 0
+        self._script = False
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Count charts and lines."""
+        self._script = tag in ("script", "style")
+        if tag == "svg":
+            self.charts.append(dict(attrs)["data-journal"] or "")
+        self.lines += tag == "polyline"
+
+    def handle_endtag(self, tag: str) -> None:
+        """Leave a script."""
+        self._script = False
+
+    def handle_data(self, data: str) -> None:
+        """Take words."""
+        if not self._script and data.strip():
+            self.words.append(data.strip())
+
+
+def browse(address: str, directory: Path) -> Page:
+    """Return what the page shows in a browser once its script has run."""
+    browser = subprocess.run(
+        ["sh", ".ci/browser.sh"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    profile = f"--user-data-dir={directory}"
+    dump = subprocess.run(
+        [browser, *BROWSER_FLAGS, profile, "--virtual-time-budget=3000", "--dump-dom", address],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        env={**os.environ, "HOME": str(directory)},
+    )
+    return Page(dump.stdout)
+
+
+def test_the_page_shows_each_journal(embedded_orders: Orders, tmp_path: Path) -> None:
+    """Verdict, lag and a chart; a group's name that is HTML stays text."""
+    embedded_orders.commit(40, "<img src=x onerror=alert(1)>")
+    with served(embedded_orders) as address:
+        course = f"{address}/gazette/v1/groups/%3Cimg%20src=x%20onerror=alert(1)%3E"
+        wait_until(
+            "the chart has points",
+            lambda: len(httpx.get(course).json()["group"]["journals"][0]["course"]) > 2,
+        )
+        page = browse(address, tmp_path / "profile")
+    assert page.charts == [embedded_orders.journal]
+    assert page.lines == 1
+    assert {"gazette", "STOP", "60 B", embedded_orders.journal, "ERR"} <= set(page.words)
+    assert "<img src=x onerror=alert(1)>" in page.words

@@ -1,0 +1,236 @@
+"""Burrow's paths, shapes and codes; names of any kind in URLs."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from gazette_spark.lag.api import Api, HttpAnswer, HttpRequest, group_path
+from gazette_spark.lag.evaluate import Evaluator
+from gazette_spark.lag.history import History, HistoryOptions
+from gazette_spark.lag.monitor import Monitor
+from gazette_spark.lag.positions import GroupCommit
+from gazette_spark.lag.rules import Thresholds
+
+NOW_MS = 1_700_000_000_000
+GROUP = "größe/%2F?#\r\nx"
+"""A name with all that means something in a URL, or a header."""
+
+CONFIG = {
+    "cluster": {"class-name": "gazette", "servers": ["http://127.0.0.1:8080"]},
+    "storage": {"intervals": 10},
+}
+
+
+@pytest.fixture
+def api() -> Api:
+    """Answers about a cluster with one group, which is behind in one of two journals."""
+    history = History(HistoryOptions())
+    monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
+    monitor.observe_heads({"shop/a": 1000, "shop/b": 50}, NOW_MS)
+    step = GroupCommit(1, NOW_MS - 1000, {"shop/a": 400, "shop/b": 50})
+    monitor.observe_commits(GROUP, [step], NOW_MS)
+    return Api(monitor, lambda: NOW_MS, "a-host", CONFIG)
+
+
+def ask(api: Api, path: str, method: str = "GET", body: bytes = b"") -> HttpAnswer:
+    """Return the answer to a request."""
+    return api.answer(HttpRequest(method, path, body))
+
+
+def fields(api: Api, path: str, method: str = "GET", body: bytes = b"", status: int = 200) -> dict[str, Any]:
+    """Return the JSON of an answer, once its frame is right."""
+    answer = ask(api, path, method, body)
+    assert (answer.status, answer.content_type) == (status, "application/json")
+    value: dict[str, Any] = json.loads(answer.body)
+    assert value.pop("request") == {"url": path, "host": "a-host"}
+    assert isinstance(value.pop("message"), str)
+    return value
+
+
+def test_alive_and_ready_are_words(api: Api) -> None:
+    """Ready is who has seen write heads."""
+    assert ask(api, "/burrow/admin").body == b"GOOD"
+    assert ask(api, "/burrow/admin/ready").body == b"READY"
+    api.monitor.observe_failure("no broker")
+    answer = ask(api, "/burrow/admin/ready")
+    assert (answer.status, answer.body) == (503, b"STARTING")
+
+
+def test_a_cluster_and_what_it_has(api: Api) -> None:
+    """Its topics with their heads, its groups, and who reads a topic."""
+    topic = quote("shop/", safe="")
+    assert fields(api, "/v3/kafka") == {"error": False, "clusters": ["gazette"]}
+    assert fields(api, "/v3/kafka/gazette") == {"error": False, "module": CONFIG["cluster"]}
+    assert fields(api, "/v3/kafka/gazette/topic") == {"error": False, "topics": ["shop/"]}
+    assert fields(api, f"/v3/kafka/gazette/topic/{topic}") == {"error": False, "offsets": [1000, 50]}
+    assert fields(api, f"/v3/kafka/gazette/topic/{topic}/consumers") == {"error": False, "consumers": [GROUP]}
+    assert fields(api, "/v3/kafka/gazette/topic/none/consumers") == {"error": False, "consumers": []}
+    assert fields(api, "/v3/kafka/gazette/consumer") == {"error": False, "consumers": [GROUP]}
+
+
+def test_a_group_has_its_windows(api: Api) -> None:
+    """As Burrow shows them: nulls first, a hyphen in current-lag."""
+    found = fields(api, f"/v3/kafka/gazette/consumer/{quote(GROUP, safe='')}")
+    first = found["topics"]["shop/"][0]
+    assert first["offsets"][-1] == {
+        "offset": 400,
+        "timestamp": NOW_MS - 1000,
+        "observedAt": NOW_MS,
+        "lag": 600,
+    }
+    assert first["offsets"][:-1] == [None] * 9
+    assert (first["owner"], first["client_id"], first["current-lag"]) == (GROUP, "shop/a", 600)
+
+
+def test_status_shows_what_is_bad_and_lag_shows_all(api: Api) -> None:
+    """Counts and sums are the same in both."""
+    path = f"/v3/kafka/gazette/consumer/{quote(GROUP, safe='')}"
+    bad, every = (fields(api, f"{path}/{view}")["status"] for view in ("status", "lag"))
+    assert [each["partition"] for each in bad["partitions"]] == [0]
+    assert [each["partition"] for each in every["partitions"]] == [0, 1]
+    assert bad["status"] == every["status"] == "ERR"
+    assert bad["totallag"] == every["totallag"] == 600
+    assert bad["maxlag"]["status"] == "STOP"
+
+
+@pytest.mark.parametrize("view", ["status", "lag"])
+def test_a_group_that_is_not_known_is_404_without_an_error(api: Api, view: str) -> None:
+    """As in Burrow, in any cluster."""
+    for cluster in ("gazette", "else"):
+        found = fields(api, f"/v3/kafka/{cluster}/consumer/none/{view}", status=404)
+        assert found["error"] is False
+        assert found["status"] == {
+            "cluster": cluster,
+            "group": "none",
+            "status": "NOTFOUND",
+            "complete": 1,
+            "partitions": [],
+            "partition_count": 0,
+            "maxlag": None,
+            "totallag": 0,
+        }
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v3/kafka/else",
+        "/v3/kafka/else/topic",
+        "/v3/kafka/else/topic/x",
+        "/v3/kafka/else/topic/x/consumers",
+        "/v3/kafka/else/consumer",
+        "/v3/kafka/else/consumer/x",
+        "/v3/kafka/gazette/topic/none",
+        "/v3/kafka/gazette/consumer/none",
+        "/v3/config/none",
+        "/gazette/v1/groups/none",
+    ],
+)
+def test_what_is_not_known_is_an_error_of_404(api: Api, path: str) -> None:
+    """In JSON."""
+    assert fields(api, path, status=404) == {"error": True}
+
+
+@pytest.mark.parametrize("path", ["/v3", "/v3/kafka/gazette/more", "/x", "/v3/kafka/%FF", "//", "*"])
+def test_another_path_is_a_404_in_plain_text(api: Api, path: str) -> None:
+    """It looks like JSON, as Burrow's does; a slash at the end is taken off first."""
+    answer = ask(api, path)
+    if path.endswith("/"):
+        assert (answer.status, dict(answer.headers)["Location"]) == (301, "/")
+        return
+    assert (answer.status, answer.content_type) == (404, "text/plain; charset=utf-8")
+    assert json.loads(answer.body)["error"] is True
+
+
+def test_a_slash_at_the_end_is_redirected(api: Api) -> None:
+    """Never to another host, and with the method kept where it is not GET."""
+    assert ask(api, "/v3/kafka/").headers == (("Location", "/v3/kafka"),)
+    assert ask(api, "//evil.example/").headers == (("Location", "/evil.example"),)
+    assert ask(api, "/v3/kafka/", "POST").status == 307
+
+
+def test_a_wrong_method_is_a_405(api: Api) -> None:
+    """With those that are allowed; DELETE is none of them unless enabled."""
+    answer = ask(api, "/v3/kafka", "POST")
+    assert (answer.status, answer.headers) == (405, (("Allow", "GET, OPTIONS"),))
+    assert ask(api, "/v3/kafka/gazette/consumer/x", "DELETE").headers == (("Allow", "GET, OPTIONS"),)
+
+
+def test_delete_forgets_if_it_is_enabled(api: Api) -> None:
+    """And says it is done whether there was anything or not."""
+    able = Api(api.monitor, api.clock, api.host, CONFIG, allow_delete=True)
+    group = f"/v3/kafka/gazette/consumer/{quote(GROUP, safe='')}"
+    assert fields(able, "/v3/kafka/gazette/topic/shop%2F", "DELETE") == {"error": False}
+    assert fields(able, "/v3/kafka/gazette/topic") == {"error": False, "topics": []}
+    for _ in range(2):
+        assert fields(able, group, "DELETE") == {"error": False}
+    assert ask(able, group).status == 404
+
+
+def test_the_log_level_can_be_changed(api: Api) -> None:
+    """To one that exists, by a body that is JSON."""
+    path = "/v3/admin/loglevel"
+    try:
+        assert fields(api, path, "POST", b'{"level":"DEBUG"}') == {"error": False}
+        assert fields(api, path)["level"] == "debug"
+        assert fields(api, path, "POST", b'{"level":"loud"}', status=404) == {"error": True}
+        for body in (b"", b"{", b"[]", b'{"level":7}', b"\xff"):
+            assert fields(api, path, "POST", body, status=400) == {"error": True}
+    finally:
+        api.logger.setLevel(logging.NOTSET)
+
+
+def test_config_is_shown_by_section(api: Api) -> None:
+    """As it was given, and that has no secrets."""
+    assert fields(api, "/v3/config") == {"error": False} | CONFIG
+    assert fields(api, "/v3/config/storage") == {"error": False, "module": {"intervals": 10}}
+
+
+def test_a_group_in_detail(api: Api) -> None:
+    """Names, ages, estimates and the course of the lag; null for what is not known."""
+    (summary,) = fields(api, "/gazette/v1/groups")["groups"]
+    assert (summary["group"], summary["status"], summary["lag_bytes"]) == (GROUP, "ERR", 600)
+    assert (summary["journals"], summary["last_commit_age_ms"], summary["stale"]) == (2, 1000, None)
+    behind, level = fields(api, group_path(GROUP))["group"]["journals"]
+    assert (behind["journal"], behind["lag_bytes"], behind["lag_age"]) == (
+        "shop/a",
+        600,
+        {"least_ms": 0, "most_ms": None},
+    )
+    assert behind["course"] == [[NOW_MS, 600]]
+    assert (behind["catch_up_ms"], level["catch_up_ms"], level["lag_age"]["most_ms"]) == (None, 0, 0)
+
+
+def test_metrics_have_burrows_names_and_labels(api: Api) -> None:
+    """A verdict on a partition only once its window is full; labels are escaped."""
+    text = ask(api, "/metrics").body.decode()
+    labels = f'cluster="gazette",consumer_group="{GROUP}"'.replace("\n", r"\n")
+    assert f"burrow_kafka_consumer_lag_total{{{labels}}} 600.0\n" in text
+    assert f"burrow_kafka_consumer_status{{{labels}}} 3.0\n" in text
+    assert f'burrow_kafka_consumer_partition_lag{{{labels},partition="0",topic="shop/"}} 600.0\n' in text
+    assert (
+        'burrow_kafka_topic_partition_offset{cluster="gazette",partition="0",topic="shop/"} 1000.0\n' in text
+    )
+    assert "burrow_kafka_topic_partition_status{" not in text
+    assert f'gazette_lag_bytes{{{labels},journal="shop/a"}} 600.0\n' in text
+    for order in range(2, 11):
+        step = GroupCommit(order, NOW_MS, {"shop/a": 400 + order})
+        api.monitor.observe_commits(GROUP, [step], NOW_MS)
+    text = ask(api, "/metrics").body.decode()
+    place = f'{{{labels},partition="0",topic="shop/"}}'
+    assert f"burrow_kafka_topic_partition_status{place} 1.0\n" in text
+    assert f"burrow_kafka_consumer_current_offset{place} 410.0\n" in text
+
+
+def test_the_page_may_load_nothing_else(api: Api) -> None:
+    """It is one file, and its policy says so to the browser."""
+    answer = ask(api, "/")
+    assert answer.status == 200
+    assert b"<script src" not in answer.body
+    assert b"http://www.w3.org" in answer.body  # SVG's namespace: a name, not an address.
+    assert dict(answer.headers)["Content-Security-Policy"].startswith("default-src 'none'")

@@ -1,0 +1,164 @@
+"""A monitor knows what it was told, and says what it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from gazette_spark.delta_history import HistoryRow
+from gazette_spark.errors import InputError
+from gazette_spark.lag.estimates import Age, StoredFragment
+from gazette_spark.lag.evaluate import Evaluator
+from gazette_spark.lag.feeds import Feed, TableFeed, poll_all
+from gazette_spark.lag.history import History, HistoryOptions
+from gazette_spark.lag.monitor import JournalStore, Monitor
+from gazette_spark.lag.positions import GroupCommit
+from gazette_spark.lag.rules import Thresholds
+from tests.unit.lag.test_positions import entry, history
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def monitor() -> Monitor:
+    """A monitor of one journal at 1000 bytes, whose verdicts are always new."""
+    kept = History(HistoryOptions())
+    found = Monitor("gazette", kept, Evaluator(kept, Thresholds(), expire_cache_s=0))
+    found.observe_heads({"shop/a": 1000}, NOW_MS)
+    return found
+
+
+def commit(order: int, offset: int, ago_s: float = 0) -> GroupCommit:
+    """Return a step in shop/a some seconds ago."""
+    return GroupCommit(order, round(NOW_MS - ago_s * 1000), {"shop/a": offset})
+
+
+def test_a_history_read_back_has_a_lag_for_its_newest_commit_only(monitor: Monitor) -> None:
+    """Nobody knows where the write heads were at the others, and 1000 less 100 would be made up."""
+    monitor.observe_commits("orders", [commit(1, 100, 20), commit(2, 400, 10), commit(3, 900)], NOW_MS)
+    windows = monitor.history.fetch_consumer("gazette", "orders", now_ms=NOW_MS)
+    assert windows is not None
+    assert [each and (each.offset, each.lag) for each in windows["shop/"][0].offset_commits[-3:]] == [
+        (100, None),
+        (400, None),
+        (900, 100),
+    ]
+
+
+def test_lag_is_that_of_each_journal(monitor: Monitor) -> None:
+    """With its name, its speed, its age and when it will be level."""
+    monitor.observe_commits("orders", [commit(1, 100, 20), commit(2, 400, 10)], NOW_MS)
+    monitor.observe_heads({"shop/a": 1100}, NOW_MS + 10_000)
+    lag = monitor.lag("orders", NOW_MS + 10_000)
+    (journal,) = lag.journals
+    assert (journal.journal, journal.status.current_lag, journal.head) == ("shop/a", 700, 1100)
+    assert journal.read_bytes_per_s == 30.0
+    assert journal.append_bytes_per_s == 10.0
+    assert journal.catch_up_ms == 35_000
+    assert journal.age == Age(10_000, None)
+    assert lag.freshness == Age(10_000, None)
+    assert monitor.journals_behind() == {"shop/a"}
+
+
+def test_the_course_has_a_point_a_look(monitor: Monitor) -> None:
+    """At each look at the heads, and at each commit."""
+    monitor.observe_commits("orders", [commit(1, 400)], NOW_MS)
+    monitor.observe_heads({"shop/a": 1100}, NOW_MS + 1000)
+    monitor.observe_commits("orders", [GroupCommit(2, NOW_MS + 2000, {"shop/a": 1100})], NOW_MS + 2000)
+    assert monitor.course("orders") == {"shop/a": [(NOW_MS, 600), (NOW_MS + 1000, 700), (NOW_MS + 2000, 0)]}
+
+
+def test_retention_is_a_risk_where_it_is_known(monitor: Monitor) -> None:
+    """A journal without retention keeps its fragments."""
+    monitor.observe_commits("orders", [commit(1, 400)], NOW_MS)
+    stored = [StoredFragment(0, 1000, NOW_MS - 5000)]
+    monitor.observe_stores({"shop/a": JournalStore(stored, 8000)})
+    assert monitor.lag("orders", NOW_MS).journals[0].loss_in_ms == 3000
+    monitor.observe_stores({"shop/a": JournalStore(stored, None)})
+    assert monitor.lag("orders", NOW_MS).journals[0].loss_in_ms is None
+
+
+def test_two_groups_of_one_name_are_not_mixed_up(monitor: Monitor) -> None:
+    """The error says where both come from, and the way out."""
+    monitor.observe_commits("orders", [commit(1, 400)], NOW_MS, source="table one")
+    with pytest.raises(InputError, match="both that of table one and of table two; give one of them another"):
+        monitor.observe_commits("orders", [commit(1, 100)], NOW_MS, source="table two")
+
+
+def test_a_journal_that_is_gone_is_not_at_any_head(monitor: Monitor) -> None:
+    """The last one of a prefix takes the topic with it; the group stays, as in Burrow."""
+    monitor.observe_commits("orders", [commit(1, 400)], NOW_MS)
+    monitor.forget_journals(["shop/a"])
+    assert monitor.history.fetch_topics("gazette") == []
+    lag = monitor.lag("orders", NOW_MS)
+    assert (lag.verdict.status.name, lag.journals) == ("OK", [])
+
+
+class Log:
+    """A table's log that can be broken."""
+
+    def __init__(self) -> None:
+        self.operations: list[tuple[str, str | None]] = []
+        self.broken = False
+        self.asked: list[int | None] = []
+
+    def rows(self, limit: int | None) -> Sequence[HistoryRow]:
+        """Return the newest rows."""
+        if self.broken:
+            raise InputError("the log cannot be read")
+        self.asked.append(limit)
+        return history(*self.operations)[:limit]
+
+
+def offsets(monitor: Monitor, group: str) -> list[int]:
+    """Return the offsets in a group's window."""
+    windows = monitor.history.fetch_consumer("gazette", group, now_ms=10_000) or {}
+    return [each.offset for each in windows["a/"][0].offset_commits if each is not None]
+
+
+def test_a_table_is_read_whole_once_and_then_what_is_new(monitor: Monitor) -> None:
+    """A restore that leads further back than that is found all the same."""
+    monitor.observe_heads({"a/b": 1000}, 10_000)
+    log = Log()
+    log.operations = [("WRITE", entry(at)) for at in range(1, 31)]
+    feed = TableFeed("/lake/orders", fetch=log.rows)
+    assert poll_all([feed], monitor, 10_000) == []
+    assert offsets(monitor, "orders") == list(range(21, 31))
+    log.asked.clear()
+    assert poll_all([feed], monitor, 10_000) == []
+    assert log.asked == [1]
+    log.operations.append(("RESTORE", "0"))
+    assert poll_all([feed], monitor, 10_000) == []
+    assert log.asked == [1, 1, 17, None]
+    assert offsets(monitor, "orders")[-2:] == [30, 1]
+    assert feed.groups == ("orders",)
+
+
+def test_a_table_with_two_writers_is_two_groups(monitor: Monitor) -> None:
+    """By app id, or under the name that was given."""
+    log = Log()
+    log.operations = [("WRITE", entry(1)), ("WRITE", entry(2, "other"))]
+    plain, renamed = TableFeed("/lake/a", fetch=log.rows), TableFeed("/lake/b", "mine", fetch=log.rows)
+    assert poll_all([plain, renamed], monitor, 10_000) == []
+    assert plain.groups == ("orders", "other")
+    assert renamed.groups == ("mine/orders", "mine/other")
+
+
+def test_a_feed_that_fails_leaves_what_was_known(monitor: Monitor) -> None:
+    """Marked as stale; the other feeds go on, and so does this one when it can."""
+    monitor.observe_heads({"a/b": 1000}, 10_000)
+    log, other = Log(), Log()
+    log.operations = [("WRITE", entry(1))]
+    other.operations = [("WRITE", entry(1, "other"))]
+    feeds: list[Feed] = [TableFeed("/lake/a", fetch=log.rows), TableFeed("/lake/b", fetch=other.rows)]
+    poll_all(feeds, monitor, 10_000)
+    log.broken = True
+    other.operations.append(("WRITE", entry(2, "other")))
+    assert poll_all(feeds, monitor, 10_000) == ["table /lake/a: the log cannot be read"]
+    assert monitor.lag("orders", 10_000).failure == "the log cannot be read"
+    assert offsets(monitor, "orders") == [1]
+    assert offsets(monitor, "other") == [1, 2]
+    log.broken = False
+    assert poll_all(feeds, monitor, 10_000) == []
+    assert monitor.lag("orders", 10_000).failure is None

@@ -1,0 +1,156 @@
+"""Notices go out as Burrow's do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import httpx
+import pytest
+
+from gazette_spark.errors import OptionError
+from gazette_spark.lag.notifier import CommandSender, Notice, Notifier, NotifyOptions, WebhookSender
+from gazette_spark.lag.rules import GroupStatus, Status
+
+
+def verdict(status: Status) -> GroupStatus:
+    """Return a verdict on the group 'orders'."""
+    return GroupStatus("gazette", "orders", status, 1.0, (), None, 0)
+
+
+def notices(options: NotifyOptions, *course: tuple[int, Status]) -> list[tuple[int, str, str, int]]:
+    """Return (seconds, event, incident, seconds it began) of what is sent for verdicts at some seconds."""
+    sent: list[Notice] = []
+    numbers = iter("ABC")
+    notifier = Notifier(options, [sent.append], new_id=lambda: next(numbers))
+    for at, status in course:
+        notifier.observe(verdict(status), at * 1000)
+    return [
+        (each.now_ms // 1000, each.to_json()["event"], each.incident, each.started_ms // 1000)
+        for each in sent
+    ]
+
+
+OK, WARN, ERR, NOTFOUND = Status.OK, Status.WARN, Status.ERR, Status.NOTFOUND
+
+
+def test_an_incident_is_said_again_at_its_interval() -> None:
+    """With one id for as long as it lasts, and another for the next one."""
+    options = NotifyOptions(send_interval_s=60)
+    course = [(0, OK), (10, WARN), (30, ERR), (70, ERR), (100, WARN), (120, OK), (130, WARN)]
+    assert notices(options, *course) == [
+        (10, "open", "A", 10),
+        (70, "open", "A", 10),
+        (130, "open", "B", 130),
+    ]
+
+
+def test_once_is_once_an_incident() -> None:
+    """The next one is said."""
+    options = NotifyOptions(send_once=True)
+    course = [(10, WARN), (100, WARN), (200, OK), (300, WARN)]
+    assert notices(options, *course) == [(10, "open", "A", 10), (300, "open", "B", 300)]
+
+
+def test_the_end_is_said_if_asked_for() -> None:
+    """Once, with the incident's id; a group that was fine all along ends nothing."""
+    options = NotifyOptions(send_close=True)
+    assert notices(options, (0, OK), (10, WARN), (20, OK), (30, OK)) == [
+        (10, "open", "A", 10),
+        (20, "close", "A", 10),
+    ]
+
+
+def test_below_the_threshold_nothing_is_said() -> None:
+    """WARN is below ERR, and ends an incident that is one of ERR."""
+    options = NotifyOptions(threshold=Status.ERR, send_close=True)
+    assert notices(options, (0, WARN), (10, ERR), (20, WARN)) == [
+        (10, "open", "A", 10),
+        (20, "close", "A", 10),
+    ]
+
+
+def test_a_group_that_is_not_known_says_nothing() -> None:
+    """It ends an incident in silence: there is nothing to say of it."""
+    assert notices(NotifyOptions(send_close=True), (10, WARN), (20, NOTFOUND), (30, OK)) == [
+        (10, "open", "A", 10)
+    ]
+
+
+def test_a_clock_that_is_set_back_does_not_silence_an_incident() -> None:
+    """What was sent in the future counts as long ago."""
+    assert notices(NotifyOptions(), (1000, WARN), (10, WARN)) == [
+        (1000, "open", "A", 1000),
+        (10, "open", "A", 1000),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "option"),
+    [({"threshold": Status.OK}, "threshold"), ({"send_interval_s": 0}, "send-interval")],
+    ids=["threshold below a warning", "no interval"],
+)
+def test_bad_options_are_refused(fields: dict[str, object], option: str) -> None:
+    """The error names the option."""
+    with pytest.raises(OptionError, match=option):
+        NotifyOptions(**fields)  # type: ignore[arg-type] - on purpose
+
+
+def test_a_command_gets_the_notice_on_stdin(tmp_path: Path) -> None:
+    """As JSON, with the verdict in Burrow's form."""
+    target = tmp_path / "notice.json"
+    script = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read())"
+    CommandSender((sys.executable, "-c", script, str(target)))(Notice("A", 1000, 2000, False, verdict(ERR)))
+    found = json.loads(target.read_text())
+    assert (found["id"], found["event"], found["status"]["status"]) == ("A", "open", "ERR")
+
+
+def test_a_sender_that_fails_hinders_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged, without what the URL may hold."""
+    sent: list[Notice] = []
+    hook = WebhookSender("http://127.0.0.1:9/secret-path")
+    notifier = Notifier(NotifyOptions(), [hook, CommandSender(("false",)), sent.append])
+    notifier.observe(verdict(WARN), 1000)
+    assert len(sent) == 1
+    assert [record.message.split(" error=")[1] for record in caplog.records] == [
+        "ConnectError",
+        "CalledProcessError",
+    ]
+    assert "secret" not in caplog.text
+    assert "secret" not in repr(hook)
+
+
+class Hook(BaseHTTPRequestHandler):
+    """Takes what is posted, and answers with a server's error."""
+
+    bodies: ClassVar[list[dict[str, object]]] = []
+
+    def do_POST(self) -> None:
+        """Take one."""
+        self.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_error(500)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_a_webhook_gets_the_notice_as_its_body() -> None:
+    """An answer of 400 or more is a failure."""
+    with HTTPServer(("127.0.0.1", 0), Hook) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(httpx.HTTPStatusError):
+            WebhookSender(f"http://127.0.0.1:{server.server_port}/")(Notice("A", 1, 2, False, verdict(ERR)))
+        thread.join(10)
+    assert [body["id"] for body in Hook.bodies] == ["A"]
+
+
+def test_a_command_that_does_not_exist_is_a_failure() -> None:
+    """Which the notifier logs."""
+    with pytest.raises((OSError, subprocess.SubprocessError)):
+        CommandSender(("/no/such/command",))(Notice("A", 1, 2, False, verdict(ERR)))

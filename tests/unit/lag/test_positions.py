@@ -1,0 +1,107 @@
+"""A table's history, or a query checkpoint, becomes the steps of a query."""
+
+from __future__ import annotations
+
+import json
+
+from gazette_spark.delta_history import HistoryRow, app_ids
+from gazette_spark.lag.positions import (
+    checkpoint_commit,
+    finished_batches,
+    reaches_back,
+    table_commits,
+)
+from gazette_spark.ledger import LedgerEntry
+from gazette_spark.offsets import JournalOffsets
+
+
+def entry(offset: int, app_id: str = "orders") -> str:
+    """Return a commit's metadata that fills ``a/b`` up to an offset."""
+    at = (JournalOffsets({"a/b": offset}),)
+    return LedgerEntry(app_id, offset, "query", 1, at, at, at, f"attempt-{offset}", None).to_json()
+
+
+def history(*operations: tuple[str, str | None]) -> list[HistoryRow]:
+    """Return rows of (operation, metadata or version restored), newest first, a second each."""
+    return [
+        HistoryRow(
+            version,
+            operation=operation,
+            parameters={"version": detail} if operation == "RESTORE" else {},
+            user_metadata=None if operation == "RESTORE" else detail,
+            time=f"1970-01-01 00:00:{version:02}.500+00:00",
+        )
+        for version, (operation, detail) in reversed(list(enumerate(operations)))
+    ]
+
+
+def steps(rows: list[HistoryRow], known: int = -1) -> list[tuple[int, int, int]]:
+    """Return (order, time, offset of a/b) of each step."""
+    return [
+        (each.order, each.timestamp_ms, each.read_through["a/b"])
+        for each in table_commits(rows, "orders", known)
+    ]
+
+
+def test_each_entry_is_a_step() -> None:
+    """By the version and time of its commit; other commits, and other writers' entries, are none."""
+    rows = history(
+        ("WRITE", entry(10)), ("OPTIMIZE", None), ("WRITE", entry(99, "else")), ("WRITE", entry(30))
+    )
+    assert steps(rows) == [(0, 500, 10), (3, 3500, 30)]
+    assert steps(rows, known=0) == [(3, 3500, 30)]
+    assert app_ids(rows) == ["else", "orders"]
+
+
+def test_a_restore_is_a_step_back() -> None:
+    """To where the table was at that version, be that itself one of a commit without an entry."""
+    rows = history(
+        ("WRITE", entry(10)), ("OPTIMIZE", None), ("WRITE", entry(30)), ("RESTORE", "1"), ("WRITE", entry(20))
+    )
+    assert steps(rows) == [(0, 500, 10), (2, 2500, 30), (3, 3500, 10), (4, 4500, 20)]
+
+
+def test_a_restore_of_a_restore_is_followed() -> None:
+    """The state of a version is what was visible there."""
+    rows = history(
+        ("WRITE", entry(10)), ("WRITE", entry(30)), ("RESTORE", "0"), ("RESTORE", "1"), ("RESTORE", "2")
+    )
+    assert [offset for _, _, offset in steps(rows)] == [10, 30, 10, 30, 10]
+
+
+def test_a_restore_to_what_is_not_known_is_no_step() -> None:
+    """Its version was cleaned up, or it names a time."""
+    rows = history(("WRITE", entry(10)), ("WRITE", entry(30)), ("RESTORE", "0"))[:-1]
+    assert steps(rows) == [(1, 1500, 30)]
+    assert reaches_back(rows)
+    assert not reaches_back(rows[1:])
+    assert steps([HistoryRow(2, operation="RESTORE", time="1970-01-01 00:00:02.000+00:00"), *rows[1:]]) == [
+        (1, 1500, 30)
+    ]
+
+
+def test_what_was_replaced_is_gone() -> None:
+    """A restore to a version after that finds nothing of before."""
+    rows = history(("WRITE", entry(10)), ("CLONE", None), ("WRITE", entry(30)), ("RESTORE", "1"))
+    assert steps(rows) == [(0, 500, 10), (2, 2500, 30)]
+
+
+def test_metadata_of_others_is_left_alone() -> None:
+    """Whatever they put there."""
+    rows = history(("WRITE", "no json"), ("WRITE", json.dumps([1])), ("WRITE", json.dumps({"app_id": 7})))
+    assert app_ids(rows) == []
+    assert steps(rows) == []
+
+
+def test_a_batch_counts_once_it_is_committed() -> None:
+    """Spark writes its end before it runs, and its commit after."""
+    assert list(finished_batches(["0", "1", "2", "10"], ["0", "1", "10", ".10.crc"])) == [10, 1, 0]
+
+
+def test_a_batch_of_several_sources_is_as_far_as_the_last_of_them() -> None:
+    """Foreign sources have no journals."""
+    ends = (JournalOffsets({"a/b": 10, "a/c": 5}), "foreign", None, JournalOffsets({"a/b": 7}))
+    step = checkpoint_commit(3, ends, 1000)
+    assert step is not None
+    assert (step.order, step.timestamp_ms, step.read_through) == (3, 1000, {"a/b": 7, "a/c": 5})
+    assert checkpoint_commit(3, ("foreign",), 1000) is None

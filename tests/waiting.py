@@ -1,0 +1,16 @@
+"""Waiting for an event with a deadline."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+
+def wait_until(what: str, condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    """Wait until a condition holds; fail with ``what`` after the deadline."""
+    deadline = monotonic() + timeout_s
+    pause = threading.Event()
+    while not condition():
+        assert monotonic() < deadline, f"waited {timeout_s} s in vain: {what}"
+        pause.wait(0.05)
