@@ -1,26 +1,30 @@
-"""The table of options in ``docs/options.md``, made from the code's own.
+"""The tables of options in ``docs/options.md`` and ``docs/writing.md``, made from the code's own.
 
-In a clone of the repository ``python -m gazette_spark.option_page`` writes the table into the page; a test
-fails while the two differ.
+In a clone of the repository ``python -m gazette_spark.option_page`` writes the tables into the pages; a test
+fails while they differ.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from gazette_spark.errors import OptionError
 from gazette_spark.options import OPTIONS, Option
+from gazette_spark.write_options import WRITE_OPTIONS
 
-PAGE = Path(__file__).parents[1] / "docs" / "options.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES: dict[Path, Sequence[Option]] = {DOCS / "options.md": OPTIONS, DOCS / "writing.md": WRITE_OPTIONS}
+"""Each page and the options of its table."""
 
 BEGIN = "<!-- The table is made from the code: python -m gazette_spark.option_page -->"
 END = "<!-- End of the table. -->"
 
 
-def table() -> str:
-    """Return the options as a Markdown table, in the order in which they are checked."""
+def table(options: Sequence[Option]) -> str:
+    """Return options as a Markdown table, in the order in which they are checked."""
     head = ["| option | default | for | form | meaning |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *(row(option) for option in OPTIONS)])
+    return "\n".join([*head, *(row(option) for option in options)])
 
 
 def row(option: Option) -> str:
@@ -40,14 +44,15 @@ def form(option: Option) -> str:
     raise AssertionError(f"option {option.name} takes an empty text")
 
 
-def with_table(page: str) -> str:
-    """Return a page with the table brought up to date between its two marks."""
+def with_table(page: str, options: Sequence[Option]) -> str:
+    """Return a page with its table brought up to date between its two marks."""
     before, _, rest = page.partition(BEGIN)
     _, mark, after = rest.partition(END)
     if not mark:
         raise ValueError(f"the page needs the lines {BEGIN!r} and {END!r}")
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{table(options)}\n\n{END}{after}"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, options in PAGES.items():
+        path.write_text(with_table(path.read_text(encoding="utf-8"), options), encoding="utf-8")

@@ -20,7 +20,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
@@ -144,20 +144,8 @@ def parse_options(
     Raises:
         OptionError: naming the first option that is wrong, and the valid ones.
     """
-    texts = {name.lower(): text for name, text in given.items() if not _is_spark_own(name.lower())}
-    _check_known(texts)
-    if not texts.get("brokeraddress") and "BROKER_ADDRESS" in environ:
-        texts["brokeraddress"] = environ["BROKER_ADDRESS"]
-    values: dict[str, Any] = {}
-    for option in OPTIONS:
-        text = texts.get(option.name.lower(), option.default)
-        if option.use and use and option.use != use and option.name.lower() in texts:
-            raise OptionError(option.name, f"a {use} query", f"to be used in a {option.use} query only")
-        values[option.key] = None if text is None else option.parse(option.name, text)
-    if values["broker_address"] is None:
-        raise OptionError(
-            "brokerAddress", "nothing", "http://host:port, or BROKER_ADDRESS in the environment"
-        )
+    texts = option_texts(given, OPTIONS)
+    values = parse_texts(texts, OPTIONS, use, environ=environ)
     values["selection"] = _one_selection(
         {name: values.pop(name) for name in ("journals", "selector", "path")}
     )
@@ -168,19 +156,52 @@ def parse_options(
     return SourceOptions(**values)
 
 
-def _is_spark_own(name: str) -> bool:
-    # Tables of a catalog repeat each option as "option.<name>".
-    return name in SPARK_OWN or name.startswith("option.")
+def option_texts(given: Mapping[str, str], table: Sequence[Option]) -> dict[str, str]:
+    """Return the texts of a table's options by name in lower case, without names that are Spark's own.
 
-
-def _check_known(texts: Mapping[str, str]) -> None:
-    known = {option.name.lower(): option.name for option in OPTIONS}
+    Raises:
+        OptionError: the table does not have one of them.
+    """
+    texts = {name.lower(): text for name, text in given.items() if not _is_spark_own(name.lower())}
+    known = {option.name.lower(): option.name for option in table}
     if "paths" in texts:
         raise OptionError("path", "several paths", "one path in load(); name more with option 'journals'")
     for name in sorted(texts.keys() - known.keys()):
         nearest = difflib.get_close_matches(name, known, n=1)
         hint = f"{known[nearest[0]]!r}? Valid options are " if nearest else "one of "
         raise OptionError(name, "an unknown option", hint + ", ".join(known.values()))
+    return texts
+
+
+def parse_texts(
+    texts: Mapping[str, str], table: Sequence[Option], use: Use | None, *, environ: Mapping[str, str]
+) -> dict[str, Any]:
+    """Parse the texts of a table's options, and look up the broker's address if it is not among them.
+
+    Returns:
+        Each option's value by its key, None where it has neither text nor default.
+
+    Raises:
+        OptionError: a text is none of the option's, or the option has no meaning in this use.
+    """
+    if not texts.get("brokeraddress") and "BROKER_ADDRESS" in environ:
+        texts = {**texts, "brokeraddress": environ["BROKER_ADDRESS"]}
+    values: dict[str, Any] = {}
+    for option in table:
+        text = texts.get(option.name.lower(), option.default)
+        if option.use and use and option.use != use and option.name.lower() in texts:
+            raise OptionError(option.name, f"a {use} query", f"to be used in a {option.use} query only")
+        values[option.key] = None if text is None else option.parse(option.name, text)
+    if values["broker_address"] is None:
+        raise OptionError(
+            "brokerAddress", "nothing", "http://host:port, or BROKER_ADDRESS in the environment"
+        )
+    return values
+
+
+def _is_spark_own(name: str) -> bool:
+    # Tables of a catalog repeat each option as "option.<name>".
+    return name in SPARK_OWN or name.startswith("option.")
 
 
 def _one_selection(given: Mapping[str, Selection | None]) -> Selection:
@@ -241,7 +262,8 @@ def _check_framing(framing: str | None, form: str | None) -> None:
         raise OptionError("framing", f"{framing}, and format {form}", f"{holds}, which format {form} reads")
 
 
-def _parse_address(name: str, text: str) -> str:
+def parse_address(name: str, text: str) -> str:
+    """Parse a broker's address."""
     expected = "http://host:port"
     # Looked at before anything is quoted: what stands before an @ may be a password.
     masked = re.sub(r"[^/\"]*@", "***@", shown(text))
@@ -268,7 +290,8 @@ def _parse_journals(name: str, text: str) -> Selection:
     return Selection(name, names=names)
 
 
-def _parse_selector(name: str, text: str) -> Selection:
+def parse_selector_option(name: str, text: str) -> Selection:
+    """Parse a label selector."""
     if not text.strip():
         raise OptionError(name, shown(text), "a label selector such as app=clicks,region in (eu,us)")
     try:
@@ -281,22 +304,25 @@ def _parse_selector(name: str, text: str) -> Selection:
     return Selection(name, selector=format_selector(selector))
 
 
-def _parse_path(name: str, text: str) -> Selection:
+def parse_path(name: str, text: str) -> Selection:
+    """Parse a journal's name, or a prefix that ends in a slash."""
     if not text.endswith("/"):
         check_journal(name, text)
         return Selection(name, names=(text,))
     # A prefix may be shorter than a journal's name; the rest of the rules are the same.
     check_journal(name, f"{text}some-journal")
-    return _parse_selector(name, f"prefix={text}")
+    return parse_selector_option(name, f"prefix={text}")
 
 
-_DAY_MS = 24 * 60 * 60 * 1000
+DAY_MS = 24 * 60 * 60 * 1000
 
 OPTIONS: tuple[Option, ...] = (
-    Option("brokerAddress", _parse_address, None, "Broker to ask first; BROKER_ADDRESS if not given."),
+    Option("brokerAddress", parse_address, None, "Broker to ask first; BROKER_ADDRESS if not given."),
     Option("journals", _parse_journals, None, "Names of journals, comma separated; each must exist."),
-    Option("selector", _parse_selector, None, "Label selector; journals that match it later are read too."),
-    Option("path", _parse_path, None, "What load() is given: a journal, or a prefix that ends in '/'."),
+    Option(
+        "selector", parse_selector_option, None, "Label selector; journals that match it later are read too."
+    ),
+    Option("path", parse_path, None, "What load() is given: a journal, or a prefix that ends in '/'."),
     Option(
         "framing",
         word("lines", "fixed", "csv", "none"),
@@ -446,9 +472,9 @@ OPTIONS: tuple[Option, ...] = (
         None,
         "Directory under which workers find file:// stores; without it those are read through brokers.",
     ),
-    Option("requestTimeoutMs", count(_DAY_MS), "60000", "Time a request may go without any progress."),
-    Option("idleTimeoutMs", count(_DAY_MS), "30000", "Time after which a silent connection is given up."),
-    Option("connectTimeoutMs", count(_DAY_MS), "10000", "Time to connect to a broker."),
+    Option("requestTimeoutMs", count(DAY_MS), "60000", "Time a request may go without any progress."),
+    Option("idleTimeoutMs", count(DAY_MS), "30000", "Time after which a silent connection is given up."),
+    Option("connectTimeoutMs", count(DAY_MS), "10000", "Time to connect to a broker."),
     Option("auth.token", parse_token, None, "Token sent with each request."),
 )
 """All options, in the order in which they are checked and shown."""

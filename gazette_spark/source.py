@@ -60,6 +60,8 @@ from gazette_spark.scan.framings import framing_named
 from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.records import PieceScan, raw_record_batches
+from gazette_spark.write_options import checked_address, parse_write_options
+from gazette_spark.writer import BatchWriter, StreamWriter, spark_purpose
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +90,7 @@ class GazetteDataSource(DataSource):
         # Spark asks not to override this, but it is the only call at load() whether or not the query
         # has a schema: without it a wrong option would show when the query runs.
         super().__init__(options)
-        options["brokerAddress"] = parse_options(options).broker_address
+        options["brokerAddress"] = checked_address(options, spark_purpose())
 
     @classmethod
     def name(cls) -> str:
@@ -109,6 +111,14 @@ class GazetteDataSource(DataSource):
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name.
         """Return the reader of ``spark.readStream``."""
         return StreamReader(parse_options(self.options, "stream"), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's call.
+        """Return the writer of ``df.write``."""
+        return BatchWriter(parse_write_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
+        """Return the writer of ``df.writeStream``."""
+        return StreamWriter(parse_write_options(self.options), schema, overwrite=overwrite)
 
 
 class PiecePartition(InputPartition):

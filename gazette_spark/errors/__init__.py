@@ -38,6 +38,7 @@ from gazette_spark.errors.journals import (
     OffsetError,
     OffsetJumpError,
     RecordError,
+    RowError,
     SeekRequiresNewReaderError,
 )
 from gazette_spark.errors.sink import (
@@ -119,6 +120,7 @@ __all__ = [
     "RecordError",
     "RegisterMismatchError",
     "RestoredError",
+    "RowError",
     "SeekRequiresNewReaderError",
     "SinkError",
     "StatusError",

@@ -137,6 +137,24 @@ class RecordError(GazetteError):
 
 
 @dataclass(eq=False)
+class RowError(GazetteError, ValueError):
+    """A row cannot be written: it would not be read again as it is, or nothing says where it goes."""
+
+    partition: int
+    """Number of the Spark partition."""
+    row: int
+    """The row's index in that partition, from 0."""
+    problem: str
+    advice: str
+
+    def __str__(self) -> str:
+        return (
+            f"row {self.row} of Spark partition {self.partition} cannot be written: {self.problem}. "
+            f"{self.advice}"
+        )
+
+
+@dataclass(eq=False)
 class OffsetJumpError(GazetteError):
     """The journal has no bytes at the offset a reader got to; its next ones are further on.
 

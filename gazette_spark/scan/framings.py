@@ -45,13 +45,27 @@ def framing_named(name: str, max_record_bytes: int) -> Framing:
 
 
 def framing_of(spec: pb.JournalSpec, options: SourceOptions) -> Framing:
-    """Return the framing of a journal.
+    """Return the framing that a query reads a journal in.
 
     Raises:
         OptionError: options and label contradict each other, or neither says it.
     """
-    option = "framing" if options.framing else "format"
-    wanted = options.framing or FORMAT_FRAMINGS.get(options.format or "")
+    return framing_named(framing_name(spec, options.framing, options.format), options.max_record_bytes)
+
+
+def framing_name(spec: pb.JournalSpec, framing: str | None, form: str | None) -> str:
+    """Return the name of a journal's framing.
+
+    Args:
+        spec: The journal.
+        framing: The option ``framing``, if given.
+        form: The option ``format``, if given.
+
+    Raises:
+        OptionError: options and label contradict each other, or neither says it.
+    """
+    option = "framing" if framing else "format"
+    wanted = framing or FORMAT_FRAMINGS.get(form or "")
     label = next(iter(values_of(spec.labels, CONTENT_TYPE)), "")
     labelled = "lines" if label in UNFRAMED else LABELLED.get(label)
     where = f"journal {spec.name!r} has the label content-type={label}"
@@ -59,9 +73,9 @@ def framing_of(spec: pb.JournalSpec, options: SourceOptions) -> Framing:
         expected = "the framing its records have: lines, fixed or csv, or none for whole bytes"
         raise OptionError("framing", f"nothing, and {where}", expected)
     if wanted and label in LABELLED and wanted not in (labelled, "none"):
-        given = options.framing or options.format
-        raise OptionError(option, f"{given}, and {where}", f"framing {labelled} or none, or another label")
-    return framing_named(wanted or labelled or "lines", options.max_record_bytes)
+        got = f"{framing or form}, and {where}"
+        raise OptionError(option, got, f"framing {labelled} or none, or another label")
+    return wanted or labelled or "lines"
 
 
 _FRAMINGS: dict[str, Framing] = {"lines": LINES, "csv": CSV, "fixed": FIXED}

@@ -18,11 +18,11 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 RANKS = (
     ("errors", "version", "failpoints"),
     ("offsets", "protocol"),
-    ("option_values", "query_range", "options", "option_page", "admission"),
+    ("option_values", "query_range", "options", "write_options", "option_page", "admission"),
     ("ledger", "delta_history", "query_checkpoint", "framing"),
     ("client", "lag"),
-    ("scan", "broker"),
-    ("source",),
+    ("scan", "write", "broker"),
+    ("writer", "source"),
     ("delta_table", "sink"),
     ("testing",),
     ("demo",),
@@ -33,7 +33,7 @@ RANKS = (
 ORDER = {part: index for index, part in enumerate(part for row in RANKS for part in row)}
 
 HEAVY = {
-    "pyspark": {"source", "delta_table", "sink", "testing", "demo", "cli"},
+    "pyspark": {"writer", "source", "delta_table", "sink", "testing", "demo", "cli"},
     "delta": {"delta_table", "sink", "testing", "demo", "cli"},
     "grpc": {"client", "broker", "protocol", "testing"},
 }

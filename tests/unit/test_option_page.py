@@ -3,40 +3,49 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from gazette_spark.option_page import BEGIN, END, PAGE, table, with_table
+from gazette_spark.option_page import BEGIN, END, PAGES, table, with_table
 from gazette_spark.options import OPTIONS
+from gazette_spark.write_options import WRITE_OPTIONS
+
+SPARKS_OWN_NAMES = {"writeStream", "checkpointLocation"}
+
+PAGE_NAMES = [path.name for path in PAGES]
 
 
-def test_the_table_is_up_to_date() -> None:
+@pytest.mark.parametrize("path", PAGES, ids=PAGE_NAMES)
+def test_the_table_is_up_to_date(path: Path) -> None:
     """Made anew, the page does not change; else run python -m gazette_spark.option_page."""
-    page = PAGE.read_text(encoding="utf-8")
-    assert with_table(page) == page
+    page = path.read_text(encoding="utf-8")
+    assert with_table(page, PAGES[path]) == page
 
 
-def test_the_table_has_every_option() -> None:
+@pytest.mark.parametrize("path", PAGES, ids=PAGE_NAMES)
+def test_the_table_has_every_option(path: Path) -> None:
     """One line each, with five cells."""
-    lines = table().splitlines()[2:]
-    assert [line.split("`")[1] for line in lines] == [option.name for option in OPTIONS]
+    lines = table(PAGES[path]).splitlines()[2:]
+    assert [line.split("`")[1] for line in lines] == [option.name for option in PAGES[path]]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {6}
 
 
-def test_what_the_page_names_as_an_option_is_one() -> None:
+@pytest.mark.parametrize("path", PAGES, ids=PAGE_NAMES)
+def test_what_the_page_names_as_an_option_is_one(path: Path) -> None:
     """In the text around the table, too: words in camel case in backquotes."""
-    named = set(re.findall(r"`([a-z]+[A-Z]\w*)(?:=\w+)?`", PAGE.read_text(encoding="utf-8")))
-    assert named <= {option.name for option in OPTIONS}
+    named = set(re.findall(r"`([a-z]+[A-Z]\w*)(?:=\w+)?`", path.read_text(encoding="utf-8")))
+    assert named <= {option.name for option in (*OPTIONS, *WRITE_OPTIONS)} | SPARKS_OWN_NAMES
 
 
 @pytest.mark.parametrize("page", ["", BEGIN, END])
 def test_a_page_without_its_marks_is_refused(page: str) -> None:
     """Nothing is overwritten by guess."""
     with pytest.raises(ValueError, match="needs the lines"):
-        with_table(page)
+        with_table(page, OPTIONS)
 
 
 def test_what_stands_around_the_table_is_kept() -> None:
     """Only what lies between the marks is made."""
-    made = with_table(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    assert made == f"before\n{BEGIN}\n\n{table()}\n\n{END}\nafter\n"
+    made = with_table(f"before\n{BEGIN}\nold\n{END}\nafter\n", OPTIONS)
+    assert made == f"before\n{BEGIN}\n\n{table(OPTIONS)}\n\n{END}\nafter\n"

@@ -1,0 +1,69 @@
+"""Which columns of a DataFrame say what is written, and where to: decided from names and types alone.
+
+The columns are those of Spark's Kafka sink, in our words: ``value`` is what is written, ``journal`` (Kafka's
+``topic``) or ``key`` where to. Others do not matter. Kafka stores keys, journals have no place for them:
+here one only chooses the journal, so a key that chooses nothing is taken for a slip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gazette_spark.errors import OptionError
+from gazette_spark.write_options import WriteOptions
+
+TYPES = {"value": ("binary", "string"), "key": ("binary", "string"), "journal": ("string",)}
+"""Types that a column may have, as Spark writes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteColumns:
+    """Where the columns stand in each row. At most one of ``journal`` and ``key`` counts."""
+
+    value: int
+    journal: int | None = None
+    key: int | None = None
+
+
+def write_columns(columns: Sequence[tuple[str, str]], options: WriteOptions) -> WriteColumns:
+    """Find the columns that count.
+
+    Args:
+        columns: name and Spark type of each; names match in any case, as they do in Spark.
+        options: say whether the rows' own column ``journal`` counts.
+
+    Raises:
+        OptionError: a column is missing, there twice, of another type, or contradicts the options.
+    """
+    found = {name: _position(name, columns) for name in TYPES}
+    value, journal, key = found["value"], found["journal"], found["key"]
+    if value is None:
+        names = ", ".join(name for name, _ in columns) or "none"
+        expected = "a column value, string or binary, such as selectExpr('to_json(struct(*)) AS value')"
+        raise OptionError("schema", f"columns {names}", expected)
+    target = options.target
+    if key is not None and not (target and target.selector):
+        got = "a column key, and no selector"
+        if target or journal is not None:
+            got = f"a column key, and {f'option {target.option!r}' if target else 'a column journal'}"
+        expected = "a key only with option 'selector', whose journals it chooses from"
+        raise OptionError("schema", got, expected)
+    if target is None and journal is None:
+        ways = "option 'journal', option 'selector', a path in save() or start(), or a column journal"
+        raise OptionError("journal", "nothing", ways)
+    if options.mapping and key is None:
+        raise OptionError("mapping", "no column key", "a column key, string or binary, to choose journals by")
+    return WriteColumns(value, journal if target is None else None, key)
+
+
+def _position(name: str, columns: Sequence[tuple[str, str]]) -> int | None:
+    places = [index for index, (each, _) in enumerate(columns) if each.lower() == name]
+    if len(places) > 1:
+        raise OptionError("schema", f"column {name} {len(places)} times", "each column once, in any case")
+    if not places:
+        return None
+    kind = columns[places[0]][1]
+    if kind not in TYPES[name]:
+        raise OptionError("schema", f"column {name} {kind}", f"{name} {' or '.join(TYPES[name])}")
+    return places[0]

@@ -1,0 +1,84 @@
+"""Which rows of a record batch go to which journal, in whole columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from gazette_spark.client.key_columns import Hashes, fnv1a32_each, modulo_picks, rendezvous_picks
+from gazette_spark.client.mappings import fnv1a32
+from gazette_spark.framing.encode import Refused, null_rows, value_bounds, value_octets
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """Rows that go to one journal, in their order."""
+
+    journal: str
+    rows: Rows | None = None
+    """Their indices; None: all."""
+
+
+def shares_by_name(journals: pa.Array) -> list[Share] | Refused:
+    """Share rows out by a column of journals' names; refuse the first that has none."""
+    if journals.null_count:
+        index = int(null_rows(journals)[0])
+        return Refused(index, "its journal is null", "Name one, or set option 'journal' for all rows")
+    if not len(journals):
+        return []
+    encoded = journals.dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    picks = np.frombuffer(encoded.indices.buffers()[1], np.int32)[: len(journals)].astype(np.int64)
+    return shares_of(picks, names)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyMapping:
+    """Which journal each key goes to, as :mod:`gazette_spark.client.mappings` has it."""
+
+    journals: tuple[str, ...]
+    """In the order of their names, at least one."""
+    weights: Hashes | None = None
+    """Hashes of the names, for rendezvous; None: modulo."""
+
+    @classmethod
+    def of(cls, journals: Sequence[str], mapping: str) -> KeyMapping:
+        """Return the mapping ``modulo`` or ``rendezvous``."""
+        weights = np.array([fnv1a32(name.encode()) for name in journals], np.uint32)
+        return cls(tuple(journals), weights if mapping == "rendezvous" else None)
+
+    def shares(self, keys: pa.Array, rng: np.random.Generator) -> list[Share]:
+        """Share rows out by a binary or string column; those without a key at random, as Kafka does."""
+        hashes = fnv1a32_each(value_octets(keys), value_bounds(keys))
+        if self.weights is None:
+            picks = modulo_picks(hashes, len(self.journals))
+        else:
+            picks = rendezvous_picks(hashes, self.weights)
+        if keys.null_count:
+            without = null_rows(keys)
+            picks[without] = rng.integers(len(self.journals), size=len(without))
+        return shares_of(picks, self.journals)
+
+
+def shares_at_random(rows: int, journals: Sequence[str], rng: np.random.Generator) -> list[Share]:
+    """Share rows out at random, all journals equally likely."""
+    return shares_of(rng.integers(len(journals), size=rows), journals)
+
+
+def shares_of(picks: Rows, journals: Sequence[str]) -> list[Share]:
+    """Return the share of each journal that was picked, by the rows' picks."""
+    order = np.argsort(picks, kind="stable")
+    counts = np.bincount(picks, minlength=len(journals))
+    if len(picks) and counts.max() == len(picks):
+        return [Share(journals[int(picks[0])])]
+    stops = np.cumsum(counts)
+    chosen = np.flatnonzero(counts)
+    return [
+        Share(journals[int(index)], order[stops[index] - counts[index] : stops[index]]) for index in chosen
+    ]

@@ -1,0 +1,204 @@
+"""What one task does: rows to bytes, bytes to appends, and waiting until they are done.
+
+A record batch is looked at as a whole before any row of it is appended. Appends hold whole records, so those
+of other writers come between them, never into them; and those of one task to one journal stay in their order.
+What waits to be appended is bounded; rows are taken no faster than brokers take their bytes.
+
+A task that fails leaves in the journals what it had appended, and so does one that Spark runs a second time:
+rows are written at least once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from gazette_spark.client import AppendService, AsyncAppend, Client
+from gazette_spark.errors import JournalNotFoundError, OptionError, ProtocolError, RowError
+from gazette_spark.framing.base import int64_array
+from gazette_spark.framing.encode import Refused, check_values, encoded
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journals import validate_journal_name
+from gazette_spark.protocol.labels import label_set
+from gazette_spark.scan.framings import framing_name
+from gazette_spark.write.columns import WriteColumns
+from gazette_spark.write.shares import KeyMapping, Share, shares_at_random, shares_by_name
+from gazette_spark.write_options import WriteOptions
+
+T = TypeVar("T")
+
+PENDING_BYTES = 16 << 20
+"""Bytes of a task that may wait to be appended, beside one record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What a task has appended to a journal."""
+
+    rows: int
+    bytes: int
+    end: int
+    """Offset just past its last byte."""
+
+
+def open_service(client: Client, options: WriteOptions) -> AppendService:
+    """Return what appends for one task. The caller closes it."""
+    pending = PENDING_BYTES + 2 * options.max_record_bytes
+    return AppendService(client, max_pending_bytes=pending, max_memory_bytes=PENDING_BYTES)
+
+
+class Targets:
+    """The journals that rows go to, and the framing of each. For one thread."""
+
+    def __init__(self, client: Client, options: WriteOptions) -> None:
+        """Look up the journals that the options name or select, if they do.
+
+        Raises:
+            JournalNotFoundError: there is no such journal.
+            OptionError: none matches, or a journal's content type contradicts the option ``framing``.
+        """
+        self._client = client
+        self._options = options
+        self._framings: dict[str, str] = {}
+        target = options.target
+        if target is None:
+            return
+        if target.selector:
+            self._add(client.list_journals(target.selector))
+            if not self._framings:
+                got = f"{target.selector!r}, which matches no journal"
+                raise OptionError(target.option, got, "a selector of journals that exist")
+        else:
+            self.learn(target.names, f"option {target.option!r}")
+
+    @property
+    def journals(self) -> list[str]:
+        """Names of the journals known, in order."""
+        return sorted(self._framings)
+
+    def framing(self, journal: str) -> str:
+        """Return the framing of a journal that was learned."""
+        return self._framings[journal]
+
+    def learn(self, journals: Iterable[str], who: str) -> None:
+        """Look up journals that are not known yet.
+
+        Raises:
+            JournalNotFoundError: one does not exist.
+        """
+        unknown = sorted(set(journals) - self._framings.keys())
+        if not unknown:
+            return
+        selector = pb.LabelSelector(include=label_set({"name": unknown}))
+        self._add(self._client.list_journals(selector))
+        for name in unknown:
+            if name not in self._framings:
+                raise JournalNotFoundError(name, f"{who} names it")
+
+    def _add(self, listed: Iterable[pb.ListResponse.Journal]) -> None:
+        for each in listed:
+            self._framings[each.spec.name] = framing_name(each.spec, self._options.framing, None)
+
+
+class TaskWriter:
+    """Writes the rows of one task. For one thread."""
+
+    def __init__(
+        self,
+        service: AppendService,
+        targets: Targets,
+        options: WriteOptions,
+        columns: WriteColumns,
+        *,
+        partition: int,
+        rng: np.random.Generator,
+    ) -> None:
+        self._service = service
+        self._targets = targets
+        self._options = options
+        self._columns = columns
+        self._partition = partition
+        self._rng = rng
+        self._mapping = KeyMapping.of(targets.journals, options.mapping or "modulo")
+        self._taken = 0
+        self._rows: dict[str, int] = {}
+        self._bytes: dict[str, int] = {}
+        self._last: dict[str, AsyncAppend] = {}
+
+    def write(self, record_batch: pa.RecordBatch) -> None:
+        """Append rows in the background; may wait for room.
+
+        Raises:
+            RowError: a row cannot be written; none of the record batch was.
+            GazetteError: an append of this or an earlier record batch failed.
+        """
+        values = record_batch.column(self._columns.value)
+        self._accepted(check_values(values, self._options.max_record_bytes))
+        shares = self._shares(record_batch)
+        made = [(share, list(self._encoded(values, share))) for share in shares]
+        for share, pieces in made:
+            rows = len(values) if share.rows is None else len(share.rows)
+            self._rows[share.journal] = self._rows.get(share.journal, 0) + rows
+            for piece in pieces:
+                self._append(share.journal, piece)
+        self._taken += len(values)
+
+    def finish(self) -> Mapping[str, Appended]:
+        """Wait until all is appended, and return what it was.
+
+        Each append has its own deadline, so this one needs none.
+
+        Raises:
+            GazetteError: why an append failed.
+        """
+        self._service.flush(None)
+        return {
+            journal: Appended(self._rows[journal], self._bytes[journal], last.span[1])
+            for journal, last in self._last.items()
+        }
+
+    def _append(self, journal: str, piece: bytes) -> None:
+        if not piece:  # A value without bytes under framing none.
+            return
+        appended = self._service.append(journal, piece)
+        if appended.done():  # So soon it can only have failed, or followed one that has.
+            appended.result(0)
+        self._last[journal] = appended
+        self._bytes[journal] = self._bytes.get(journal, 0) + len(piece)
+
+    def _shares(self, record_batch: pa.RecordBatch) -> list[Share]:
+        columns = self._columns
+        if columns.journal is not None:
+            column = record_batch.column(columns.journal)
+            shares = self._accepted(shares_by_name(column))
+            self._check_names(shares)
+            self._targets.learn((share.journal for share in shares), "the column journal")
+            return shares
+        if columns.key is not None:
+            return self._mapping.shares(record_batch.column(columns.key), self._rng)
+        return shares_at_random(record_batch.num_rows, self._mapping.journals, self._rng)
+
+    def _check_names(self, shares: Iterable[Share]) -> None:
+        for share in shares:
+            try:
+                validate_journal_name(share.journal)
+            except ProtocolError as error:
+                index = 0 if share.rows is None else int(share.rows[0])
+                problem = f"its journal is {share.journal!r} ({error.problem})"
+                self._accepted(Refused(index, problem, "Name a journal that exists"))
+
+    def _encoded(self, values: pa.Array, share: Share) -> Iterable[bytes]:
+        chosen = values if share.rows is None else values.take(int64_array(share.rows))
+        made = encoded(chosen, self._targets.framing(share.journal))
+        if isinstance(made, Refused) and share.rows is not None:
+            made = Refused(int(share.rows[made.index]), made.problem, made.advice)
+        return self._accepted(made)
+
+    def _accepted(self, found: T | Refused) -> T:
+        if isinstance(found, Refused):
+            raise RowError(self._partition, self._taken + found.index, found.problem, found.advice)
+        return found

@@ -1,0 +1,152 @@
+"""Every option of writing to journals, in one table; its rules are those of :mod:`gazette_spark.options`.
+
+An option of the same name means the same as when reading. Where rows go is said in one way: by naming a
+journal, by selecting journals among which rows are shared out, or, without either, by the rows' own
+column ``journal``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gazette_spark.errors import OptionError
+from gazette_spark.option_values import check_journal, count, parse_token, size, word
+from gazette_spark.options import (
+    DAY_MS,
+    Option,
+    Selection,
+    option_texts,
+    parse_address,
+    parse_options,
+    parse_path,
+    parse_selector_option,
+    parse_texts,
+)
+
+Purpose = Literal["read", "write"]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """The parsed options. Field names are the options' names in snake case."""
+
+    broker_address: str
+    target: Selection | None
+    """One journal, or those a selector matches; None: as each row's column ``journal`` says."""
+    mapping: str | None
+    framing: str | None
+    max_record_bytes: int
+    request_timeout_ms: int
+    connect_timeout_ms: int
+    auth_token: str | None = field(repr=False)
+
+
+def parse_write_options(given: Mapping[str, str], *, environ: Mapping[str, str] = os.environ) -> WriteOptions:
+    """Parse what Spark hands over.
+
+    Args:
+        given: option names, in any case, and their texts.
+        environ: where ``BROKER_ADDRESS`` is looked up when ``brokerAddress`` is not given.
+
+    Raises:
+        OptionError: naming the first option that is wrong, and the valid ones.
+    """
+    texts = option_texts(given, WRITE_OPTIONS)
+    values = parse_texts(texts, WRITE_OPTIONS, None, environ=environ)
+    targets = {name: values.pop(name) for name in ("journal", "selector", "path")}
+    values["target"] = _one_target({name: found for name, found in targets.items() if found is not None})
+    if values["mapping"] and not (values["target"] and values["target"].selector):
+        raise OptionError("mapping", "no selector", "to be used with selector, or a prefix as path, only")
+    return WriteOptions(**values)
+
+
+def checked_address(
+    given: Mapping[str, str], purpose: Purpose | None = None, *, environ: Mapping[str, str] = os.environ
+) -> str:
+    """Check options for reading or writing, and return the broker's address.
+
+    Args:
+        given: option names, in any case, and their texts.
+        purpose: what they are for; None while that is not known: then they have to fit one of the two.
+        environ: where ``BROKER_ADDRESS`` is looked up when ``brokerAddress`` is not given.
+
+    Raises:
+        OptionError: they do not.
+    """
+    if purpose == "write":
+        return parse_write_options(given, environ=environ).broker_address
+    try:
+        return parse_options(given, environ=environ).broker_address
+    except OptionError:
+        if purpose == "read":
+            raise
+        if not any(name.lower() in _ONLY_WRITING for name in given):
+            with suppress(OptionError):
+                return parse_write_options(given, environ=environ).broker_address
+            raise
+    return parse_write_options(given, environ=environ).broker_address
+
+
+def _one_target(found: Mapping[str, Selection]) -> Selection | None:
+    if len(found) > 1:
+        ways = "one of option 'journal', option 'selector', save('a/journal') and save('a/prefix/')"
+        raise OptionError(" and ".join(found), "more than one", ways)
+    return next(iter(found.values()), None)
+
+
+def _parse_journal(name: str, text: str) -> Selection:
+    check_journal(name, text)
+    return Selection(name, names=(text,))
+
+
+WRITE_OPTIONS: tuple[Option, ...] = (
+    Option("brokerAddress", parse_address, None, "Broker to ask first; BROKER_ADDRESS if not given."),
+    Option("journal", _parse_journal, None, "Journal of all rows, whatever their column journal says."),
+    Option(
+        "selector",
+        parse_selector_option,
+        None,
+        "Label selector of the journals among which rows are shared out: by the column key, or at random "
+        "without one. Their column journal does not count then.",
+    ),
+    Option(
+        "path", parse_path, None, "What save() or start() is given: a journal, or a prefix, as a selector."
+    ),
+    Option(
+        "mapping",
+        word("modulo", "rendezvous"),
+        None,
+        "How a key chooses its journal, with a selector: modulo, by its hash and the number of journals; "
+        "rendezvous, so that a new journal takes over only what it gets. If not given, modulo. Gazette's own "
+        "clients choose the same journals.",
+    ),
+    Option(
+        "framing",
+        word("lines", "fixed", "csv", "none"),
+        None,
+        "How each value becomes a record: lines: a newline is added; fixed: a frame's header goes before; "
+        "csv: a newline is added, and the value has to be one record of CSV; none: bytes as they are. If not "
+        "given, the journal's content-type label decides, and lines if it has none.",
+    ),
+    Option(
+        "maxRecordBytes",
+        size(2**30),
+        "16m",
+        "A longer value is an error: readers refuse such records unless told otherwise.",
+    ),
+    Option(
+        "requestTimeoutMs",
+        count(DAY_MS),
+        "60000",
+        "Time that an append is tried for, and that rows wait for earlier ones of their task.",
+    ),
+    Option("connectTimeoutMs", count(DAY_MS), "10000", "Time to connect to a broker."),
+    Option("auth.token", parse_token, None, "Token sent with each request."),
+)
+"""All options, in the order in which they are checked and shown."""
+
+_ONLY_WRITING = frozenset({"journal", "mapping"})

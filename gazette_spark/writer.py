@@ -1,0 +1,140 @@
+"""Spark's writers of the data source ``gazette``: rows as records of journals, batch and stream.
+
+This file translates only. A writer is made on the driver, in a Python process of Spark's, before anything is
+written: there schema and options are checked, and the journals they name are looked up. It is then pickled to
+the tasks, which open a client of their own. A task's commit message says what it has appended; the driver
+logs it.
+
+Rows are written at least once: Spark may run a task, or a micro-batch, again; what was appended before stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from gazette_spark.client import Client
+from gazette_spark.errors import OptionError
+from gazette_spark.failpoints import failpoint
+from gazette_spark.write.columns import write_columns
+from gazette_spark.write.task import Appended, Targets, TaskWriter, open_service
+from gazette_spark.write_options import Purpose, WriteOptions
+
+log = logging.getLogger(__name__)
+
+PURPOSES: Mapping[str, Purpose] = {
+    "pyspark.sql.worker.create_data_source": "read",
+    "pyspark.sql.worker.write_into_data_source": "write",
+}
+"""Modules of Spark's processes that make a data source, and what for."""
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task has appended, by journal."""
+
+    journals: Mapping[str, Appended] = field(default_factory=dict)
+
+
+class _Writer:
+    """What the writers of streams and batches share: checking, and a task's work."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            expected = "append, with .mode('append') or .outputMode('append'): journals only grow"
+            raise OptionError("mode", "overwrite, or complete", expected)
+        columns = [(column.name, column.dataType.simpleString()) for column in schema.fields]
+        self._options = options
+        self._columns = write_columns(columns, options)
+        if options.target is not None:
+            with open_client(options) as client:
+                Targets(client, options)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._options.target}, {self._options.broker_address})"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Append a task's rows, and return when all of them are in their journals. Runs on executors."""
+        context = TaskContext.get()
+        partition = context.partitionId() if context else 0
+        task: TaskWriter | None = None
+        with open_client(self._options) as client:
+            service = open_service(client, self._options)
+            try:
+                for record_batch in iterator:
+                    if task is None:  # A task without rows connects to nothing.
+                        targets = Targets(client, self._options)
+                        rng = np.random.default_rng()
+                        task = TaskWriter(
+                            service, targets, self._options, self._columns, partition=partition, rng=rng
+                        )
+                    task.write(record_batch)
+                    failpoint("writer.rows")
+                done = Written(task.finish() if task else {})
+                failpoint("writer.written")
+                return done
+            finally:
+                # Nothing waits any more, unless the task has failed: then nothing more is appended.
+                service.close(abort=True)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """Writes the rows of ``df.write``."""
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Log what was written: the rows are in the journals already."""
+        _log("wrote", messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Log what a failed query leaves in the journals."""
+        _log("failed, and rows it wrote stay in their journals", messages)
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writes the micro-batches of ``df.writeStream``."""
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
+        """Log what was written."""
+        _log(f"wrote batch_id={batchId}", messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Log what a failed micro-batch leaves in the journals: the next try writes all of it again."""
+        _log(f"failed, and rows it wrote stay in their journals batch_id={batchId}", messages)
+
+
+def open_client(options: WriteOptions) -> Client:
+    """Return a client as the options say. The caller closes it."""
+    return Client(
+        options.broker_address,
+        timeout_s=options.request_timeout_ms / 1000,
+        connect_timeout_s=options.connect_timeout_ms / 1000,
+        token=options.auth_token,
+    )
+
+
+def spark_purpose() -> Purpose | None:
+    """Return what this process of Spark's makes data sources for, None if it does not show.
+
+    The options of both are checked when a data source is made, which is not told what for. Where a later
+    Spark has other processes, a wrong option shows a little later.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    running = {getattr(main, "name", "")} | sys.modules.keys()
+    found = {purpose for module, purpose in PURPOSES.items() if module in running}
+    return found.pop() if len(found) == 1 else None
+
+
+def _log(event: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    written = [message.journals for message in messages if isinstance(message, Written)]
+    done = [each for journals in written for each in journals.values()]
+    names = {name for journals in written for name in journals}
+    rows, size = sum(each.rows for each in done), sum(each.bytes for each in done)
+    log.info("%s rows=%d bytes=%d journals=%d tasks=%d", event, rows, size, len(names), len(messages))

@@ -1,0 +1,190 @@
+"""Whatever fails, every row of a task that ends well is in its journal, whole and at least once.
+
+And rows go where the mappings of one message at a time send them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import grpc
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gazette_spark.broker import EmbeddedBroker, Faults
+from gazette_spark.client import Client
+from gazette_spark.client.key_columns import fnv1a32_each
+from gazette_spark.client.mappings import ModuloMapping, RendezvousMapping, fnv1a32
+from gazette_spark.framing import encode
+from gazette_spark.framing.encode import Refused, encoded, value_bounds, value_octets
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.scan.framings import framing_named
+from gazette_spark.write.columns import write_columns
+from gazette_spark.write.shares import KeyMapping, Share, shares_by_name
+from gazette_spark.write.task import Targets, TaskWriter, open_service
+from gazette_spark.write_options import parse_write_options
+
+RNG = np.random.default_rng(5)
+FAULTS = Faults()
+KEYS = st.lists(st.one_of(st.binary(max_size=12), st.binary(min_size=250, max_size=260)), max_size=40)
+RECORDS = st.lists(st.binary(max_size=20), max_size=30)
+
+
+def rows_of(shares: Sequence[Share], rows: int) -> dict[str, list[int]]:
+    """Return the rows of each journal."""
+    return {each.journal: list(range(rows)) if each.rows is None else each.rows.tolist() for each in shares}
+
+
+@settings(deadline=None)
+@given(KEYS, st.integers(0, 3))
+def test_keys_are_hashed_as_one_by_one(keys: list[bytes], skip: int) -> None:
+    """Empty ones, long ones, and those of a part of an array."""
+    column = pa.array(keys, pa.binary())[skip:]
+    hashes = fnv1a32_each(value_octets(column), value_bounds(column))
+    assert hashes.tolist() == [fnv1a32(key) for key in keys[skip:]]
+
+
+@settings(deadline=None)
+@given(KEYS, st.lists(st.text("abc/", min_size=1, max_size=4), min_size=1, max_size=9, unique=True))
+@pytest.mark.parametrize(
+    ("mapping", "reference"),
+    [
+        pytest.param("modulo", ModuloMapping, id="modulo"),
+        pytest.param("rendezvous", RendezvousMapping, id="rendezvous"),
+    ],
+)
+def test_keys_choose_as_the_client_does(
+    mapping: str, reference: Any, keys: list[bytes], names: list[str]
+) -> None:
+    """Whatever the keys and the journals."""
+    journals = sorted(names)
+    listed = [pb.ListResponse.Journal(spec=pb.JournalSpec(name=name)) for name in journals]
+    expected = reference(lambda key: key, listed)
+    shares = rows_of(KeyMapping.of(journals, mapping).shares(pa.array(keys, pa.binary()), RNG), len(keys))
+    found = {row: journal for journal, rows in shares.items() for row in rows}
+    assert [found[row] for row in range(len(keys))] == [expected(key)[0] for key in keys]
+    assert all(rows == sorted(rows) for rows in shares.values())
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["a", "b/c", "ü"]), max_size=30), st.integers(0, 3))
+def test_rows_are_shared_out_by_name(names: list[str], skip: int) -> None:
+    """Each to the journal it names, in order."""
+    column = pa.array(names, pa.string())[skip:]
+    shares = shares_by_name(column)
+    assert not isinstance(shares, Refused)
+    expected: dict[str, list[int]] = {}
+    for row, name in enumerate(names[skip:]):
+        expected.setdefault(name, []).append(row)
+    assert rows_of(shares, len(column)) == expected
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(["lines", "fixed", "csv"]),
+    st.lists(st.one_of(st.binary(max_size=9), st.text('a",\n\r', max_size=6).map(str.encode)), max_size=9),
+)
+def test_what_is_made_of_values_is_read_as_them(framing: str, values: list[bytes]) -> None:
+    """All of them, or the first that is not read back alone is refused."""
+    cut = framing_named(framing, 1 << 20).cut
+
+    def read(made: bytes) -> list[bytes] | None:
+        found = cut(made, 0)
+        spans = zip(found.starts, found.ends, strict=True)
+        return [made[start:end] for start, end in spans] if found.size == len(made) else None
+
+    def alone(value: bytes) -> bool:
+        return read(value + b"\n") == [value] if framing != "fixed" else True
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encode, "CHUNK_BYTES", 24)
+        made = encoded(pa.array(values, pa.binary()), framing)
+        if isinstance(made, Refused):
+            assert made.index == [alone(value) for value in values].index(False)
+        else:
+            assert read(b"".join(made)) == values
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A client of a broker that fails as it is told."""
+    root = tmp_path_factory.mktemp("faulty")
+    with EmbeddedBroker(root, faults=FAULTS, fsync=False) as broker:
+        with Client(broker.endpoint, timeout_s=30) as opened:
+            yield opened
+        FAULTS.clear()
+
+
+lost = st.tuples(st.just("lose_answer"), st.just(0))
+broken = st.tuples(st.just("break"), st.integers(0, 60))
+refused = st.tuples(st.just("refuse"), st.just(0))
+orders = st.lists(st.one_of(lost, broken, refused), max_size=4)
+
+
+def order(faults: list[tuple[str, int]]) -> None:
+    """Order faults of the next appends."""
+    FAULTS.clear()
+    for kind, after_bytes in faults:
+        if kind == "lose_answer":
+            FAULTS.lose_answer()
+        elif kind == "break":
+            FAULTS.fail(grpc.StatusCode.UNAVAILABLE, rpc="Append", after_bytes=after_bytes)
+        else:
+            FAULTS.answer("NO_JOURNAL_PRIMARY_BROKER", rpc="Append")
+
+
+_made = iter(range(1 << 30))
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(batches=st.lists(RECORDS, max_size=4), faults=orders, tries=st.lists(st.integers(0, 4), max_size=2))
+def test_rows_are_in_their_journals_at_least_once(
+    client: Client, batches: list[list[bytes]], faults: list[tuple[str, int]], tries: list[int]
+) -> None:
+    """Appends may break and answers get lost, tasks may be given up and run again; without, once and in order."""
+    prefix = f"write/{next(_made)}/"
+    client.create_journals(*(journal_spec(prefix + short) for short in ("a", "b")))
+    options = parse_write_options({"path": prefix, "framing": "fixed"} | {"brokerAddress": client.endpoint})
+    columns = write_columns([("value", "binary"), ("key", "binary")], options)
+    order(faults)
+
+    def run(batches: list[list[bytes]]) -> int:
+        service = open_service(client, options)
+        try:
+            targets = Targets(client, options)
+            task = TaskWriter(service, targets, options, columns, partition=0, rng=RNG)
+            for rows in batches:
+                column = pa.array(rows, pa.binary())
+                task.write(pa.RecordBatch.from_arrays([column, column], ["value", "key"]))
+            return sum(each.rows for each in task.finish().values())
+        finally:
+            service.close(abort=True)
+
+    for size in tries:
+        run(batches[:size])
+    assert run(batches) == sum(map(len, batches))
+    FAULTS.clear()
+    exact = not tries and not any(kind == "lose_answer" for kind, _ in faults)
+    found: Counter[bytes] = Counter()
+    for short in ("a", "b"):
+        head = client.write_head(prefix + short)
+        with client.read(prefix + short, end_offset=head) as reader:
+            content = reader.read() if head else b""
+        cut = framing_named("fixed", 1 << 20).cut(content, 0)
+        assert (cut.size, cut.skipped) == (len(content), ())
+        there = [content[start:end] for start, end in zip(cut.starts, cut.ends, strict=True)]
+        if exact:
+            mine = set(there)
+            assert there == [value for rows in batches for value in rows if value in mine]
+        found.update(there)
+    expected = Counter(value for rows in batches for value in rows)
+    assert expected <= found
+    assert set(found) <= set(expected)
+    if exact:
+        assert found == expected

@@ -1,0 +1,103 @@
+"""Options of writing are checked as those of reading are, and neither is taken for the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from gazette_spark.errors import OptionError
+from gazette_spark.options import Selection
+from gazette_spark.write_options import WRITE_OPTIONS, Purpose, checked_address, parse_write_options
+
+ADDRESS = {"brokerAddress": "http://broker.test:80"}
+
+
+def test_defaults_are_those_of_the_table() -> None:
+    """Without a target, rows name their journals."""
+    options = parse_write_options(ADDRESS, environ={})
+    assert (options.target, options.mapping, options.framing) == (None, None, None)
+    assert (options.max_record_bytes, options.request_timeout_ms) == (16 << 20, 60_000)
+
+
+@pytest.mark.parametrize(
+    ("given", "target"),
+    [
+        pytest.param({"journal": "log/a"}, Selection("journal", names=("log/a",)), id="journal"),
+        pytest.param({"path": "log/a"}, Selection("path", names=("log/a",)), id="path"),
+        pytest.param({"PATH": "log/"}, Selection("path", selector="prefix=log/"), id="prefix"),
+        pytest.param({"selector": "app=x"}, Selection("selector", selector="app=x"), id="selector"),
+    ],
+)
+def test_a_target_is_said_in_one_of_several_ways(given: dict[str, str], target: Selection) -> None:
+    """A journal, or journals that share the rows."""
+    assert parse_write_options(ADDRESS | given, environ={}).target == target
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        pytest.param(
+            {"journal": "log/a", "selector": "app=x"}, "'journal and selector': got more than one", id="two"
+        ),
+        pytest.param({"journal": "log/a,log/b"}, "option 'journal'", id="names"),
+        pytest.param(
+            {"journals": "log/a"}, "option 'journals': got an unknown option; expected 'journal'", id="read"
+        ),
+        pytest.param(
+            {"startingOffsets": "latest"}, "an unknown option; expected one of brokerAddress", id="other"
+        ),
+        pytest.param({"mapping": "modulo"}, "option 'mapping': got no selector", id="mapping"),
+        pytest.param({"journal": "log/a", "mapping": "modulo"}, "got no selector", id="mapping_of_one"),
+        pytest.param({"selector": "app=x", "mapping": "hash"}, "expected modulo or rendezvous", id="word"),
+        pytest.param({"maxRecordBytes": "2g"}, "option 'maxRecordBytes'", id="size"),
+    ],
+)
+def test_wrong_options_are_refused(given: dict[str, str], problem: str) -> None:
+    """With the value and what is expected."""
+    with pytest.raises(OptionError) as caught:
+        parse_write_options(ADDRESS | given, environ={})
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize("purpose", ["write", None])
+@pytest.mark.parametrize("given", [{"journal": "log/a"}, {"selector": "app=x"}, {}], ids=str)
+def test_a_write_is_accepted_where_its_purpose_is_not_known(
+    given: dict[str, str], purpose: Purpose | None
+) -> None:
+    """Whether or not the options could be those of a read."""
+    assert checked_address(ADDRESS | given, purpose, environ={}) == "http://broker.test:80"
+
+
+@pytest.mark.parametrize(
+    ("given", "purpose", "problem"),
+    [
+        pytest.param({"journal": "log/a"}, "read", "expected 'journals'?", id="read_names_a_journal"),
+        pytest.param({}, "read", "exactly one of option 'journals'", id="read_names_nothing"),
+        pytest.param(
+            {"path": "log/a", "failOnDataLoss": "no"}, None, "true or false", id="read_for_all_one_knows"
+        ),
+        pytest.param({"path": "log/a", "failOnDataLoss": "no"}, "write", "unknown option", id="write"),
+        pytest.param({"journal": "log/a", "framing": "x"}, None, "lines or fixed", id="write_by_its_options"),
+    ],
+)
+def test_a_wrong_option_is_refused_for_its_purpose(
+    given: dict[str, str], purpose: Purpose | None, problem: str
+) -> None:
+    """The error speaks of what the options seem to be for."""
+    with pytest.raises(OptionError) as caught:
+        checked_address(ADDRESS | given, purpose, environ={})
+    assert problem in str(caught.value)
+
+
+def test_the_broker_may_come_from_the_environment() -> None:
+    """As for reading; and the token is not shown."""
+    options = parse_write_options({"auth.token": "s3cret"}, environ={"BROKER_ADDRESS": "http://env.test:1"})
+    assert options.broker_address == "http://env.test:1"
+    assert "s3cret" not in repr(options)
+    with pytest.raises(OptionError, match="brokerAddress"):
+        parse_write_options({}, environ={})
+
+
+def test_names_are_unique_whatever_their_case() -> None:
+    """Spark hands them over in lower case."""
+    names = [option.name.lower() for option in WRITE_OPTIONS]
+    assert len(set(names)) == len(names)
