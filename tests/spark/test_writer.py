@@ -152,23 +152,20 @@ def test_a_query_without_rows_writes_nothing(journals: Journals) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "options", "problem"),
+    ("column", "options", "problem"),
     [
-        pytest.param("id", {}, "columns id; expected a column value", id="no_value"),
-        pytest.param("id AS value", {}, "column value bigint; expected value binary or string", id="type"),
-        pytest.param("'a' AS value, 'k' AS key", {}, "a column key, and option 'path'", id="key"),
+        pytest.param("id AS value", {}, "column value bigint; expected value binary or string", id="column"),
         pytest.param("'a' AS value", {"framing": "fixed"}, "framing lines or none", id="label"),
-        pytest.param("'a' AS value", {"journals": "a"}, "'journal'", id="unknown_option"),
-        pytest.param("'a' AS value", {"mapping": "modulo"}, "no selector", id="mapping"),
+        pytest.param("'a' AS value", {"startingOffsets": "latest"}, "an unknown option", id="option"),
     ],
 )
 def test_what_is_wrong_with_all_rows_fails_before_anything_is_written(
-    journals: Journals, columns: str, options: dict[str, str], problem: str
+    journals: Journals, column: str, options: dict[str, str], problem: str
 ) -> None:
     """With one error that shows what is expected."""
     journals.create("a", labels=NDJSON)
     with pytest.raises(PySparkException) as caught:
-        write(journals, journals.spark.range(3).selectExpr(*columns.split(", ")), "a", **options)
+        write(journals, journals.spark.range(3).selectExpr(column), "a", **options)
     assert problem in str(caught.value)
     assert content(journals, "a") == b""
 
