@@ -147,7 +147,7 @@ _made = iter(range(1 << 30))
 def test_rows_are_in_their_journals_at_least_once(
     client: Client, batches: list[list[bytes]], faults: list[tuple[str, int]], tries: list[int]
 ) -> None:
-    """Appends may break and answers get lost, tasks may be given up and run again; without, once and in order."""
+    """Appends may break and answers get lost, tasks be given up and run again; without, once and in order."""
     prefix = f"write/{next(_made)}/"
     client.create_journals(*(journal_spec(prefix + short) for short in ("a", "b")))
     options = parse_write_options({"path": prefix, "framing": "fixed"} | {"brokerAddress": client.endpoint})

@@ -1,0 +1,95 @@
+"""Writers check what they are given before anything is written, and can be sent to executors."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import sys
+from collections.abc import Sequence
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict, WriterCommitMessage
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from gazette_spark import writer
+from gazette_spark.errors import OptionError
+from gazette_spark.source import GazetteDataSource
+from gazette_spark.write.task import Appended
+from gazette_spark.writer import BatchWriter, StreamWriter, Written
+
+ADDRESS = {"brokerAddress": "http://broker.test:80", "auth.token": "s3cret-token"}
+ROWS = StructType([StructField("journal", StringType()), StructField("value", BinaryType())])
+
+
+def data_source(**options: str) -> GazetteDataSource:
+    """Return a data source as Spark makes it to write."""
+    return GazetteDataSource(CaseInsensitiveDict(ADDRESS | options))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        pytest.param("writer", BatchWriter, id="batch"),
+        pytest.param("streamWriter", StreamWriter, id="stream"),
+    ],
+)
+def test_a_writer_travels_to_executors(name: str, kind: type) -> None:
+    """With its options, and without ever showing the token."""
+    made = pickle.loads(pickle.dumps(getattr(data_source(), name)(ROWS, overwrite=False)))
+    assert isinstance(made, kind)
+    assert repr(made) == f"{kind.__name__}(None, http://broker.test:80)"
+
+
+def test_a_task_without_rows_connects_to_nothing() -> None:
+    """And says so."""
+    made = data_source().writer(ROWS, overwrite=False)
+    assert made.write(iter([])) == Written({})
+
+
+@pytest.mark.parametrize("name", ["writer", "streamWriter"])
+def test_journals_are_not_overwritten(name: str) -> None:
+    """Nor is there a complete mode."""
+    with pytest.raises(OptionError, match="journals only grow"):
+        getattr(data_source(), name)(ROWS, overwrite=True)
+
+
+def test_columns_are_checked_on_the_driver() -> None:
+    """With Spark's names of types."""
+    with pytest.raises(OptionError, match="column value bigint"):
+        data_source().writer(StructType([StructField("value", LongType())]), overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("modules", "purpose"),
+    [
+        pytest.param([], None, id="not_spark"),
+        pytest.param(["create_data_source"], "read", id="read"),
+        pytest.param(["write_into_data_source"], "write", id="write"),
+        pytest.param(["create_data_source", "write_into_data_source"], None, id="unclear"),
+    ],
+)
+def test_sparks_process_says_what_a_data_source_is_for(
+    monkeypatch: pytest.MonkeyPatch, modules: Sequence[str], purpose: str | None
+) -> None:
+    """By the module it runs, if that is one of those known."""
+    for module in writer.PURPOSES:
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    for module in modules:
+        monkeypatch.setitem(sys.modules, f"pyspark.sql.worker.{module}", sys)
+    assert writer.spark_purpose() == purpose
+
+
+def test_what_was_written_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """One line; tasks that failed have no message."""
+    messages: list[WriterCommitMessage | None] = [
+        Written({"log/a": Appended(2, 20, 120), "log/b": Appended(1, 5, 5)}),
+        Written({"log/a": Appended(3, 30, 150)}),
+        None,
+    ]
+    with caplog.at_level(logging.INFO, logger=writer.__name__):
+        data_source().streamWriter(ROWS, overwrite=False).commit(messages, 7)
+        data_source().writer(ROWS, overwrite=False).abort(messages)
+    assert caplog.messages == [
+        "wrote batch_id=7 rows=6 bytes=55 journals=2 tasks=3",
+        "failed, and rows it wrote stay in their journals rows=6 bytes=55 journals=2 tasks=3",
+    ]
