@@ -143,20 +143,25 @@ def _refused_line(made: bytes, ends: Positions) -> Refused | None:
 
 def _refused_csv(made: bytes, ends: Positions) -> Refused | None:
     """Hold the record ends that a reader finds against those that were meant, and look for blank records."""
-    found = record_ends(made)
-    if len(found) != len(ends) or (found != ends).any():
-        same = min(len(found), len(ends))
-        differs = np.flatnonzero(found[:same] != ends[:same])
-        index = int(differs[0]) if len(differs) else min(same, len(ends) - 1)
-        advice = "Write each value as to_csv does, or write with framing=fixed"
-        return Refused(index, "its value is not one record of CSV: quotes or newlines are left open", advice)
     octets = np.frombuffer(made, np.uint8)
     lengths = np.diff(ends, prepend=-1) - 1
     blank = (lengths == 0) | ((lengths == 1) & (octets[ends - 1] == RETURN))
-    if blank.any():
+    first_blank = int(np.argmax(blank)) if blank.any() else len(ends)
+    wrong = _first_wrong_end(record_ends(made), ends)
+    if first_blank < wrong:
         problem = "its value is a blank line, which is no record of CSV"
-        return Refused(int(np.argmax(blank)), problem, 'Filter such rows out, or write ""')
+        return Refused(first_blank, problem, 'Filter such rows out, or write ""')
+    if wrong < len(ends):
+        problem = "its value is not one record of CSV: quotes or newlines are left open"
+        return Refused(wrong, problem, "Write each value as to_csv does, or write with framing=fixed")
     return None
+
+
+def _first_wrong_end(found: Positions, meant: Positions) -> int:
+    """Return the first record that does not end where it was meant to; as many as there are: all do."""
+    same = min(len(found), len(meant))
+    differs = np.flatnonzero(found[:same] != meant[:same])
+    return int(differs[0]) if len(differs) else same
 
 
 def _scalar(data: bytes) -> pa.BinaryScalar:

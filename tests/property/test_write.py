@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.broker import EmbeddedBroker, Faults
@@ -90,6 +90,7 @@ def test_rows_are_shared_out_by_name(names: list[str], skip: int) -> None:
     st.sampled_from(["lines", "fixed", "csv"]),
     st.lists(st.one_of(st.binary(max_size=9), st.text('a",\n\r', max_size=6).map(str.encode)), max_size=9),
 )
+@example("csv", [b"a", b"", b'"'])
 def test_what_is_made_of_values_is_read_as_them(framing: str, values: list[bytes]) -> None:
     """All of them, or the first that is not read back alone is refused."""
     cut = framing_named(framing, 1 << 20).cut
