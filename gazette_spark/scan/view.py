@@ -112,6 +112,6 @@ class JournalView:
         return record_end(window, begin, end, limit, journal=journal, framing=framing)
 
     def window(self, journal: str, *, skip_holes: bool = False) -> ReadWindow:
-        """Return what reads a journal's bytes; under ``failOnDataLoss`` a hole is an error, if not skipped."""
+        """Return what reads a journal's bytes; under ``failOnDataLoss`` a hole is an error."""
         lossless = self.options.fail_on_data_loss and not skip_holes
         return window_reader(self.client, journal, fail_on_data_loss=lossless)
