@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import PurePosixPath
+from urllib.parse import urlsplit
 
 from gazette_spark.errors import OptionError, ProtocolError
 from gazette_spark.offsets import MAX_OFFSET
@@ -65,9 +66,33 @@ def count(high: int) -> Callable[[str, str], int]:
     return _integer(1, high, {"": 1}, "")
 
 
+def depth(high: int) -> Callable[[str, str], int]:
+    """Return a parser of a number from 0 to ``high``."""
+    return _integer(0, high, {"": 1}, "")
+
+
 def size(high: int = MAX_OFFSET) -> Callable[[str, str], int]:
     """Return a parser of a number of bytes from 1 to ``high``, with a unit or without."""
     return _integer(1, high, _UNITS, " bytes, or with a unit such as 64m")
+
+
+def parse_address(name: str, text: str) -> str:
+    """Parse a broker's address."""
+    expected = "http://host:port"
+    # Looked at before anything is quoted: what stands before an @ may be a password.
+    masked = re.sub(r"[^/\"]*@", "***@", shown(text))
+    if len(text) > 1024 or not text.isascii() or not text.isprintable() or " " in text or "," in text:
+        raise OptionError(name, masked, f"one address {expected}")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise OptionError(name, masked, f"{expected} with a port from 1 to 65535") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port:
+        raise OptionError(name, masked, expected)
+    if "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise OptionError(name, masked, f"{expected} with no user, path or query")
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def parse_delay(name: str, text: str) -> timedelta:

@@ -24,12 +24,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from gazette_spark.errors import OptionError, ProtocolError
 from gazette_spark.option_values import (
     check_journal,
     count,
+    depth,
+    parse_address,
     parse_bool,
     parse_column,
     parse_delay,
@@ -51,6 +52,7 @@ from gazette_spark.query_range import (
     parse_starting_offsets,
     parse_timestamp,
 )
+from gazette_spark.store_options import check_store, parse_store
 
 FORMAT_FRAMINGS = {"json": "lines", "csv": "csv", "protobuf": "fixed"}
 """The framing whose records each format reads; raw reads any."""
@@ -81,6 +83,7 @@ class SourceOptions:
     """The parsed options. Field names are the options' names in snake case."""
 
     broker_address: str
+    """Empty if a fragment store is read."""
     selection: Selection
     framing: str | None
     format: str | None
@@ -105,10 +108,18 @@ class SourceOptions:
     max_record_bytes: int
     fail_on_data_loss: bool
     fragment_root: str | None
+    fragment_store: str | None = field(repr=False)
+    """Read in place of brokers."""
+    fragment_postfix_levels: int | None
     request_timeout_ms: int
     idle_timeout_ms: int
     connect_timeout_ms: int
     auth_token: str | None = field(repr=False)
+
+    @property
+    def origin(self) -> str:
+        """Where bytes come from, as it may be shown."""
+        return self.broker_address or (self.fragment_store or "").partition("?")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +157,10 @@ def parse_options(
     """
     texts = option_texts(given, OPTIONS)
     values = parse_texts(texts, OPTIONS, use, environ=environ)
+    if values["fragment_store"] is not None:
+        check_store(values, texts, framed=values["format"] in FORMAT_FRAMINGS)
+    else:
+        _check_alone("fragmentPostfixLevels", "fragmentStore", texts)
     values["selection"] = _one_selection(
         {name: values.pop(name) for name in ("journals", "selector", "path")}
     )
@@ -184,7 +199,8 @@ def parse_texts(
     Raises:
         OptionError: a text is none of the option's, or the option has no meaning in this use.
     """
-    if not texts.get("brokeraddress") and "BROKER_ADDRESS" in environ:
+    stored = "fragmentstore" in texts
+    if not (stored or texts.get("brokeraddress")) and "BROKER_ADDRESS" in environ:
         texts = {**texts, "brokeraddress": environ["BROKER_ADDRESS"]}
     values: dict[str, Any] = {}
     for option in table:
@@ -192,7 +208,7 @@ def parse_texts(
         if option.use and use and option.use != use and option.name.lower() in texts:
             raise OptionError(option.name, f"a {use} query", f"to be used in a {option.use} query only")
         values[option.key] = None if text is None else option.parse(option.name, text)
-    if values["broker_address"] is None:
+    if values["broker_address"] is None and not stored:
         raise OptionError(
             "brokerAddress", "nothing", "http://host:port, or BROKER_ADDRESS in the environment"
         )
@@ -260,25 +276,6 @@ def _check_framing(framing: str | None, form: str | None) -> None:
     holds = FORMAT_FRAMINGS.get(form or "")
     if framing and holds and framing != holds:
         raise OptionError("framing", f"{framing}, and format {form}", f"{holds}, which format {form} reads")
-
-
-def parse_address(name: str, text: str) -> str:
-    """Parse a broker's address."""
-    expected = "http://host:port"
-    # Looked at before anything is quoted: what stands before an @ may be a password.
-    masked = re.sub(r"[^/\"]*@", "***@", shown(text))
-    if len(text) > 1024 or not text.isascii() or not text.isprintable() or " " in text or "," in text:
-        raise OptionError(name, masked, f"one address {expected}")
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError:
-        raise OptionError(name, masked, f"{expected} with a port from 1 to 65535") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port:
-        raise OptionError(name, masked, expected)
-    if "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise OptionError(name, masked, f"{expected} with no user, path or query")
-    return f"{parts.scheme}://{parts.netloc}"
 
 
 def _parse_journals(name: str, text: str) -> Selection:
@@ -471,6 +468,21 @@ OPTIONS: tuple[Option, ...] = (
         parse_directory,
         None,
         "Directory under which workers find file:// stores; without it those are read through brokers.",
+    ),
+    Option(
+        "fragmentStore",
+        parse_store,
+        None,
+        "Store to read fragments from, with no broker at all. What is not stored yet is not seen.",
+        use="batch",
+    ),
+    Option(
+        "fragmentPostfixLevels",
+        depth(32),
+        None,
+        "Directories that the journals' path_postfix_template adds below each journal; for fragmentStore. "
+        "If not given, 0, unless what is listed looks otherwise: then it has to be.",
+        use="batch",
     ),
     Option("requestTimeoutMs", count(DAY_MS), "60000", "Time a request may go without any progress."),
     Option("idleTimeoutMs", count(DAY_MS), "30000", "Time after which a silent connection is given up."),

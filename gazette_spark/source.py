@@ -59,7 +59,10 @@ from gazette_spark.scan.formats import row_parser
 from gazette_spark.scan.framings import framing_named
 from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.ranges import Piece
+from gazette_spark.scan.reads import Journals
 from gazette_spark.scan.records import PieceScan, raw_record_batches
+from gazette_spark.scan.stores import listed_store, store_of_piece, with_fragments
+from gazette_spark.store.journals import StoreJournals
 from gazette_spark.write_options import checked_address, parse_write_options
 from gazette_spark.writer import BatchWriter, StreamWriter, spark_purpose
 
@@ -90,7 +93,8 @@ class GazetteDataSource(DataSource):
         # Spark asks not to override this, but it is the only call at load() whether or not the query
         # has a schema: without it a wrong option would show when the query runs.
         super().__init__(options)
-        options["brokerAddress"] = checked_address(options, spark_purpose())
+        if address := checked_address(options, spark_purpose()):
+            options["brokerAddress"] = address
 
     @classmethod
     def name(cls) -> str:
@@ -140,7 +144,7 @@ class _Reader:
             self._parser(options.format or "")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._options.selection}, {self._options.broker_address})"
+        return f"{type(self).__name__}({self._options.selection}, {self._options.origin})"
 
     def _parser(self, form: str, labels: Labels = ()) -> RowParser:
         arrow = to_arrow_schema(self._schema, timezone="UTC")
@@ -163,8 +167,8 @@ class _Reader:
         failpoint("source.read")
         # Spark plans one empty partition of its own for a batch query that has none.
         if isinstance(partition, PiecePartition):
-            with open_client(self._options) as client:
-                piece = partition.piece
+            piece = partition.piece
+            with open_journals(self._options, piece) as client:
                 form = format_of(self._options, self._schema, piece)
                 parser = None if form == "raw" else self._parser(form, piece.labels)
                 yield from record_batches(client, piece, self._options, self._schema, parser)
@@ -176,9 +180,10 @@ class BatchReader(_Reader, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Fix the query's ends and cut what lies between."""
         failpoint("source.partitions")
-        with open_client(self._options) as client:
-            planner = Planner(client, self._options)
-            return self._partitions(planner, planner.pieces(*planner.batch()))
+        with open_journals(self._options) as journals:
+            planner = Planner(journals, self._options)
+            pieces = planner.pieces(*planner.batch())
+            return self._partitions(planner, with_fragments(journals, pieces, self._options))
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -279,6 +284,13 @@ def limits_of(options: SourceOptions) -> Limits:
     )
 
 
+def open_journals(options: SourceOptions, piece: Piece | None = None) -> Client | StoreJournals:
+    """Return what a batch, or one piece of it, is read from. The caller closes it."""
+    if options.fragment_store is None:
+        return open_client(options)
+    return listed_store(options) if piece is None else store_of_piece(options, piece)
+
+
 def open_client(options: SourceOptions) -> Client:
     """Return a client as the options say. The caller closes it."""
     return Client(
@@ -307,7 +319,7 @@ def read_descriptors(options: SourceOptions) -> bytes:
 
 
 def record_batches(
-    client: Client, piece: Piece, options: SourceOptions, schema: StructType, parser: RowParser | None
+    client: Journals, piece: Piece, options: SourceOptions, schema: StructType, parser: RowParser | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a piece in the schema's columns, as Arrow sees them; raw ones without a parser.
 
@@ -373,6 +385,8 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:
         seen.add(column.name.lower())
         if column.name == metadata.MOD_TIME and not column.nullable:
             raise OptionError("schema", f"{column.name} NOT NULL", "nullable: not all bytes are stored yet")
+        if column.name == metadata.LABELS and options.fragment_store is not None:
+            raise OptionError("schema", "_labels with fragmentStore", "no labels: only brokers know them")
     raw = options.format == "raw" or (options.format is None and is_raw(schema))
     for column in schema.fields:
         check = _check_raw_column if raw else _check_field_column

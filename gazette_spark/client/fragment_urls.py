@@ -290,7 +290,8 @@ def open_regular(path: str) -> BinaryIO:
         # Without O_NONBLOCK, opening a FIFO would wait for its writer.
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise DirectReadError(path, error.strerror or str(error)) from error
+        missing = isinstance(error, FileNotFoundError)
+        raise DirectReadError(path, error.strerror or str(error), missing=missing) from error
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise DirectReadError(path, "not a regular file")

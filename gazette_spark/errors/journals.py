@@ -99,9 +99,44 @@ class DirectReadError(GazetteError):
     """The store may answer in a moment: it is busy, or the connection broke."""
     refused: bool = False
     """This client does not open such URLs; nothing was connected to."""
+    missing: bool = False
+    """There is no such file."""
 
     def __str__(self) -> str:
         return f"fragment {self.source}: {self.problem}"
+
+
+@dataclass(eq=False)
+class FragmentConflictError(GazetteError):
+    """Stored fragments hold different bytes for the same offsets: the journal lost bytes and went on.
+
+    Which of them are the journal's cannot be told.
+    """
+
+    journal: str
+    begin: int
+    end: int
+    sources: tuple[str, ...]
+    """The files."""
+    problem: str
+
+    def __str__(self) -> str:
+        return (
+            f"journal {self.journal!r}: fragments overlap at [{self.begin}, {self.end}) and do not agree, "
+            f"{self.problem}: {', '.join(self.sources)}. Move the wrong one out of the store"
+        )
+
+
+@dataclass(eq=False)
+class FragmentStoreError(GazetteError):
+    """A fragment store cannot be listed, or holds what is not read."""
+
+    store: str
+    """The store, without what may be secret, or a path in it."""
+    problem: str
+
+    def __str__(self) -> str:
+        return f"fragment store {self.store}: {self.problem}"
 
 
 @dataclass(eq=False)

@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from gazette_spark.admission import Backlog, Limits, admit, admit_fragments, fragment_ends, is_due
 from gazette_spark.errors import JournalNotFoundError, OffsetBeyondHeadError
@@ -33,11 +32,9 @@ from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.scan.boundary import limited_end
 from gazette_spark.scan.edges import Edges
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
+from gazette_spark.scan.reads import JournalSource
 from gazette_spark.scan.selection import Selection
 from gazette_spark.scan.view import JournalView
-
-if TYPE_CHECKING:
-    from gazette_spark.client import Client
 
 NO_LIMITS = Limits()
 
@@ -51,7 +48,7 @@ class Planner:
     """
 
     def __init__(
-        self, client: Client, options: SourceOptions, *, clock: Callable[[], float] = time.monotonic
+        self, client: JournalSource, options: SourceOptions, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._view = JournalView(client, options)
         self._selection = Selection(self._view)

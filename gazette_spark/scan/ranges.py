@@ -24,12 +24,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from gazette_spark.framing.base import Framing
 from gazette_spark.framing.lines import LINES
 from gazette_spark.framing.metadata import Labels
+from gazette_spark.store.layout import StoredFragment
 
 MAX_PIECES = 100_000
 """Most pieces of one split: past this Spark's scheduler costs more than the reading."""
@@ -72,6 +73,8 @@ class Piece:
     """Name of the journal's framing."""
     labels: Labels = ()
     """The journal's labels when the batch was planned; empty where nobody asked for them."""
+    fragments: tuple[StoredFragment, ...] = field(default=(), repr=False)
+    """Where its bytes are, if it is read without a broker."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.begin <= self.end <= self.limit or (self.begin == 0 and not self.head):

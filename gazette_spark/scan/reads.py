@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
+
+if TYPE_CHECKING:
+    from gazette_spark.client.list import ListedFragment
+    from gazette_spark.protocol import protocol_pb2 as pb
 
 
 class ChunkLike(Protocol):
@@ -58,3 +62,24 @@ class Journals(Protocol):
 
     def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> Reads:
         """Open a read of ``[offset, end_offset)``; ``end_offset`` is never 0 here."""
+
+
+class JournalSource(Journals, Protocol):
+    """What a planner asks: brokers by a ``Client``, or a fragment store by ``StoreJournals``."""
+
+    def list_journals(self, selector: str | pb.LabelSelector = "") -> list[pb.ListResponse.Journal]:
+        """Return the journals a selector matches, ascending by name."""
+
+    def get_journal(self, name: str) -> pb.ListResponse.Journal:
+        """Return one journal, or raise JournalNotFoundError."""
+
+    def first_offset(self, journal: str) -> int:
+        """Return the smallest offset that can be read; the write head of an empty journal."""
+
+    def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
+        """Return where each journal ends."""
+
+    def list_fragments(
+        self, journal: str, *, begin_mod_time: int = 0, page_token: int = 0
+    ) -> list[ListedFragment]:
+        """Return fragments, ascending by begin: those that begin, and were stored, there or later."""

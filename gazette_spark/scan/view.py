@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from gazette_spark.errors import SuspendedError
 from gazette_spark.framing.base import Framing
@@ -19,10 +19,8 @@ from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.labels import label_set, values_of
 from gazette_spark.scan.boundary import ReadWindow, record_end, window_reader
 from gazette_spark.scan.framings import framing_of
+from gazette_spark.scan.reads import JournalSource
 from gazette_spark.scan.timestamps import offset_at
-
-if TYPE_CHECKING:
-    from gazette_spark.client import Client
 
 THREADS = 8
 """Requests to the brokers at the same time."""
@@ -33,7 +31,7 @@ T = TypeVar("T")
 class JournalView:
     """Journals as brokers show them, under a query's options. To be used by one thread."""
 
-    def __init__(self, client: Client, options: SourceOptions) -> None:
+    def __init__(self, client: JournalSource, options: SourceOptions) -> None:
         self.client = client
         self.options = options
         self._specs: dict[str, pb.JournalSpec] = {}

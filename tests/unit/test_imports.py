@@ -18,10 +18,10 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 RANKS = (
     ("errors", "version", "failpoints"),
     ("offsets", "protocol"),
-    ("option_values", "query_range", "options", "write_options", "option_page", "admission"),
+    ("option_values", "query_range", "store_options", "options", "write_options", "option_page", "admission"),
     ("ledger", "delta_history", "query_checkpoint", "framing"),
     ("client", "lag"),
-    ("scan", "write", "broker"),
+    ("store", "scan", "write", "broker"),
     ("writer", "source"),
     ("delta_table", "sink"),
     ("testing",),

@@ -509,3 +509,84 @@ def test_parsed_options_survive_pickling() -> None:
     """They travel with the reader."""
     options = parse("batch", selector="app=a", startingOffsets='{"events/a":1}')
     assert pickle.loads(pickle.dumps(options)) == options
+
+
+STORE = {"fragmentStore": "file:///var/store", "framing": "lines", "path": "events/"}
+
+
+def refused_store(use: Use = "batch", **options: str) -> OptionError:
+    """Return the error of a query on a store."""
+    with pytest.raises(OptionError) as caught:
+        parse_options(STORE | options, use, environ={})
+    return caught.value
+
+
+def test_a_store_takes_the_place_of_brokers() -> None:
+    """Whatever the environment says; its URL is kept as it is, a directory's without what ends it."""
+    found = parse_options(STORE, "batch", environ={"BROKER_ADDRESS": "http://other.test:1"})
+    assert (found.fragment_store, found.broker_address) == ("file:///var/store", "")
+    assert found.origin == "file:///var/store"
+    assert (
+        parse_options(STORE | {"fragmentStore": "file:///a%20b/"}, environ={}).fragment_store
+        == "file:///a%20b"
+    )
+    bucket = parse_options(STORE | {"fragmentStore": "s3://b/p?region=eu"}, environ={})
+    assert (bucket.fragment_store, bucket.origin) == ("s3://b/p?region=eu", "s3://b/p")
+    assert "region" not in repr(bucket)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file://",
+        "file:///",
+        "file://host/store",
+        "file:store",
+        "file:///a/../b",
+        "file:///a/%2e%2e/b",
+        "file:///a?find=x",
+        "/var/store",
+        "http://host/store",
+        "s3://",
+        "s3://key:s3cret@bucket/path",
+        "s3://s3cret@bucket/path",
+        "gs://s3cret@bucket/path",
+        "abfs://c:s3cret@account/path",
+        "abfs://c@account/path?account_key=s3cret",
+        "s3://bucket/a?region",
+        "s3://bucket/a#b",
+        "",
+    ],
+)
+def test_a_bad_store_is_refused(url: str) -> None:
+    """Credentials in it, too, and they are not shown."""
+    error = refused_store(fragmentStore=url)
+    assert error.option == "fragmentStore"
+    assert "s3cret" not in str(error)
+    assert "from the environment" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        pytest.param({"brokerAddress": ADDRESS}, "'fragmentStore and brokerAddress': got both", id="broker"),
+        pytest.param({"fragmentRoot": "/data"}, "'fragmentStore and fragmentRoot': got both", id="root"),
+        pytest.param({"auth.token": "s3cret"}, "'fragmentStore and auth.token': got both", id="token"),
+        pytest.param(
+            {"path": "", "selector": "app=shop"}, "'selector': got fragmentStore: .* no labels", id="labels"
+        ),
+        pytest.param({"framing": ""}, "'framing'", id="framing"),
+        pytest.param({"fragmentPostfixLevels": "-1"}, "from 0 to 32", id="levels"),
+    ],
+)
+def test_what_a_store_cannot_do(options: dict[str, str], problem: str) -> None:
+    """Is said when the query is made."""
+    given = {name: text for name, text in (STORE | options).items() if text}
+    with pytest.raises(OptionError, match=problem):
+        parse_options(given, "batch", environ={})
+
+
+def test_a_store_is_for_batches() -> None:
+    """A stream needs a broker; and the depth of a store's directories is nothing without one."""
+    assert "batch query only" in str(refused_store("stream"))
+    assert refusal(fragmentPostfixLevels="1").expected == "to be used with fragmentStore only"

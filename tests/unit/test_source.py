@@ -36,10 +36,12 @@ from gazette_spark.client import Client
 from gazette_spark.errors import OffsetError, OptionError
 from gazette_spark.framing.fixed import frame
 from gazette_spark.offsets import MAX_OFFSET
+from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.source import GazetteDataSource, PiecePartition, StreamReader
 from tests.oracles.lines import FakeJournal
 from tests.oracles.messages import descriptor_set, order_class
+from tests.oracles.stores import MemoryFiles
 
 
 def struct(*columns: tuple[str, DataType] | tuple[str, DataType, bool]) -> StructType:
@@ -176,6 +178,25 @@ def test_metadata_columns_come_when_the_schema_names_them(
     assert found["_fragment_mod_time"].to_pylist() == [None, datetime(1970, 1, 1, 0, 1, tzinfo=UTC)]
     assert found["_labels"].to_pylist() == [[("app", ["clicks"]), ("region", ["eu", "us"])]] * 2
     assert stream_reader()._partitions(LABELLED, [WHOLE.piece])[0].piece == WHOLE.piece
+
+
+def test_a_store_is_read_without_a_broker(tmp_path: Path) -> None:
+    """In the piece there is all it takes; labels, which only brokers know, are refused."""
+    files = MemoryFiles()
+    files.put("log/a", 0, b'{"id":1}\n{"id"')
+    files.put("log/a", 14, b":2}\n", pb.GZIP)
+    files.write_to(tmp_path)
+    options = {"fragmentStore": f"file://{tmp_path}", "path": "log/", "framing": "lines"}
+    made = GazetteDataSource(CaseInsensitiveDict(options))
+    assert "brokerAddress" not in made.options
+    (partition,) = made.reader(RAW).partitions()
+    reader = pickle.loads(pickle.dumps(made.reader(RAW)))
+    (found,) = reader.read(pickle.loads(pickle.dumps(partition)))
+    assert found["value"].to_pylist() == [b'{"id":1}', b'{"id":2}']
+    assert f"file://{tmp_path}" in repr(reader)
+    labels = struct(("_labels", MapType(StringType(), ArrayType(StringType()))))
+    with pytest.raises(OptionError, match="_labels with fragmentStore"):
+        GazetteDataSource(CaseInsensitiveDict(options | {"format": "json"})).reader(labels)
 
 
 def test_rescued_data_is_a_column_of_json_alone(client: FakeClient) -> None:

@@ -1,0 +1,158 @@
+"""A fragment store in place of brokers: what a plan asks about journals, answered from one listing.
+
+The listing is made once per query. What a task reads is in its piece: the fragments its bytes may lie in, so
+tasks list nothing, and a file that appears in between changes no row.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from gazette_spark.client.list import ListedFragment
+from gazette_spark.errors import JournalNotFoundError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.labels import (
+    expand_prefix,
+    labels_with_name,
+    parse_selector,
+    selector_matches,
+)
+from gazette_spark.store.coverage import Coverage, check_fragments
+from gazette_spark.store.files import StoreFiles
+from gazette_spark.store.layout import Layout, StoredFragment, Wanted, layout_of
+from gazette_spark.store.reader import StoreReader
+
+log = logging.getLogger(__name__)
+
+MAX_ROOTS = 16
+"""Journals named up to which each one's directory is listed; of more, the one they have in common."""
+
+MAX_OFFSET = 2**63 - 1
+
+
+class StoreJournals:
+    """Journals of a store, with the methods of a client that a planner uses. Thread-safe."""
+
+    def __init__(self, files: StoreFiles, layout: Layout, *, known_to: int = MAX_OFFSET) -> None:
+        """Take over what was listed.
+
+        Args:
+            files: the store.
+            layout: its journals.
+            known_to: offset from which on the layout may lack fragments, of each journal.
+        """
+        self._files = files
+        self._coverage = {name: Coverage(fragments) for name, fragments in layout.journals.items()}
+        self._known_to = known_to
+
+    @classmethod
+    def listed(cls, files: StoreFiles, wanted: Wanted) -> Self:
+        """List a store; the journals named that have no fragment are not there.
+
+        Raises:
+            FragmentStoreError: it cannot be listed.
+            OptionError: the listing does not tell which directories are journals.
+        """
+        layout = layout_of(files.list(roots_of(wanted)), wanted)
+        if layout.skipped:
+            log.warning(
+                "files that are no fragments are left out store=%s count=%d first=%s",
+                files.url,
+                len(layout.skipped),
+                layout.skipped[0],
+            )
+        return cls(files, layout)
+
+    @classmethod
+    def of_piece(
+        cls, files: StoreFiles, journal: str, fragments: Sequence[StoredFragment], known_to: int
+    ) -> Self:
+        """Return the one journal of a task, with the fragments its piece came with."""
+        return cls(files, Layout({journal: tuple(fragments)}), known_to=known_to)
+
+    def __repr__(self) -> str:
+        return f"StoreJournals({self._files!r}, {len(self._coverage)} journals)"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Do nothing: only readers hold files."""
+
+    def list_journals(self, selector: str | pb.LabelSelector = "") -> list[pb.ListResponse.Journal]:
+        """Return the journals whose name a selector matches. Their specs have no labels."""
+        parsed = expand_prefix(parse_selector(selector) if isinstance(selector, str) else selector)
+        specs = [pb.JournalSpec(name=name) for name in sorted(self._coverage)]
+        return [
+            pb.ListResponse.Journal(spec=spec)
+            for spec in specs
+            if selector_matches(parsed, labels_with_name(spec))
+        ]
+
+    def get_journal(self, name: str) -> pb.ListResponse.Journal:
+        """Return one journal.
+
+        Raises:
+            JournalNotFoundError: none of its fragments was listed.
+        """
+        self._of(name)
+        return pb.ListResponse.Journal(spec=pb.JournalSpec(name=name))
+
+    def first_offset(self, journal: str) -> int:
+        """Return the first offset that is stored."""
+        return self._of(journal).begin
+
+    def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
+        """Return where what is stored of each journal ends: brokers may hold more."""
+        return {journal: self._of(journal).end for journal in journals}
+
+    def list_fragments(
+        self, journal: str, *, begin_mod_time: int = 0, page_token: int = 0
+    ) -> list[ListedFragment]:
+        """Return the fragments that serve, as brokers list them."""
+        return [
+            ListedFragment(each.fragment, "")
+            for each in self._of(journal).serving
+            if each.begin >= page_token
+            and (each.fragment.mod_time == 0 or each.fragment.mod_time >= begin_mod_time)
+        ]
+
+    def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> StoreReader:
+        """Return a reader of ``[offset, end_offset)``; raises as :meth:`fragments_of`."""
+        coverage = Coverage(self.fragments_of(journal, offset, end_offset))
+        return StoreReader(self._files, coverage, offset, end_offset, known_to=self._known_to)
+
+    def fragments_of(self, journal: str, begin: int, end: int) -> tuple[StoredFragment, ...]:
+        """Return the fragments with bytes in a range and, if its end has none, the one after it.
+
+        Raises:
+            FragmentConflictError: two of them cannot both be right.
+            CorruptFragmentError: a file has not the length that its name says.
+        """
+        found = self._of(journal).of_range(begin, end)
+        check_fragments(found, self._files.url)
+        return found
+
+    def _of(self, journal: str) -> Coverage:
+        if journal not in self._coverage:
+            raise JournalNotFoundError(journal, f"no fragment of it is in {self._files.url}")
+        return self._coverage[journal]
+
+
+def roots_of(wanted: Wanted) -> list[str]:
+    """Return the directories of a store whose listing holds all that is wanted; none lies in another."""
+    if not wanted.names:
+        return [wanted.prefix.rstrip("/")]
+    names = sorted(set(wanted.names))
+    if len(names) <= MAX_ROOTS:
+        return [name for name in names if not any(name.startswith(f"{other}/") for other in names)]
+    return [posixpath.commonpath(names)]

@@ -1,0 +1,167 @@
+"""Which journals a listing of a fragment store holds, and which of its files are their fragments. Pure.
+
+A fragment's path below the store is ``{journal}/{path postfix}/{name}``, and nothing in it tells where the
+journal ends and the postfix begins. So:
+
+====================  ==========================================================================
+journals are          a file's journal is
+====================  ==========================================================================
+named                 the longest name it lies under, at most ``levels`` directories deep
+selected by a prefix  its directory, less ``levels`` directories
+====================  ==========================================================================
+
+Where ``levels`` is not given it is taken for 0, as long as nothing speaks against it: a directory of the
+form ``name=value``, one within another, or one that begins just where its neighbour ends. Then it has to be
+said, because rows of a journal that does not exist would be worse than an error.
+
+Files whose name begins with a dot are not looked at: brokers write them, and rename them when they are whole.
+Other files that are no fragments are left out and counted.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from gazette_spark.errors import OptionError, ProtocolError
+from gazette_spark.protocol.fragments import Fragment, parse_content_path
+
+LEVELS = "fragmentPostfixLevels"
+"""The option that says ``levels``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFile:
+    """One file of a listing."""
+
+    path: str
+    """Below the store, separated by slashes."""
+    size: int
+    mod_time: int
+    """Unix seconds; 0 if the store does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFragment:
+    """A fragment and the file that should hold it."""
+
+    fragment: Fragment
+    path: str
+    size: int
+
+    @property
+    def begin(self) -> int:
+        """Offset of the first byte."""
+        return self.fragment.begin
+
+    @property
+    def end(self) -> int:
+        """Offset behind the last byte."""
+        return self.fragment.end
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which journals of a store are wanted: those named, or else those under a prefix."""
+
+    names: tuple[str, ...] = ()
+    prefix: str = ""
+    """Ends in a slash."""
+    levels: int | None = None
+    """Directories between a journal and its fragments; None: not said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a listing holds."""
+
+    journals: Mapping[str, tuple[StoredFragment, ...]] = field(default_factory=dict)
+    """Fragments by journal, ascending by begin, then by end; all of them, overlapping or not."""
+    skipped: tuple[str, ...] = ()
+    """Paths of files below the journals that are no fragments."""
+
+
+def layout_of(files: Iterable[StoreFile], wanted: Wanted) -> Layout:
+    """Find the journals wanted, and their fragments, in a listing.
+
+    Raises:
+        OptionError: ``levels`` is not given, and what is listed does not tell.
+    """
+    by_directory: dict[str, list[StoreFile]] = defaultdict(list)
+    for each in files:
+        directory, _, name = each.path.rpartition("/")
+        if not name.startswith("."):
+            by_directory[directory].append(each)
+    found: dict[str, list[StoredFragment]] = defaultdict(list)
+    skipped: list[str] = []
+    for directory in sorted(by_directory):
+        journal = _journal_of(directory, wanted)
+        if not journal:
+            continue
+        fragments = list(_fragments(journal, by_directory[directory], skipped))
+        if wanted.names and wanted.levels is None and fragments and directory != journal:
+            raise _undecided(fragments[0].path, f"below the journal {journal!r}", "another journal")
+        found[journal] += fragments
+    journals = {name: tuple(sorted(found[name], key=_order)) for name in found if found[name]}
+    if not wanted.names and wanted.levels is None:
+        _check_decided(journals)
+    return Layout(journals, tuple(skipped))
+
+
+def _order(each: StoredFragment) -> tuple[int, int, str]:
+    return each.begin, each.end, each.path
+
+
+def _journal_of(directory: str, wanted: Wanted) -> str | None:
+    """Return the journal that files in a directory are of, None if it is not wanted."""
+    parts = directory.split("/")
+    if not wanted.names:
+        journal = "/".join(parts[: len(parts) - (wanted.levels or 0)])
+        return journal if journal.startswith(wanted.prefix) else None
+    deepest = len(parts) if wanted.levels is None else wanted.levels
+    names = ("/".join(parts[: len(parts) - depth]) for depth in range(len(parts)))
+    for depth, name in enumerate(names):
+        if name in wanted.names:
+            return name if depth <= deepest else None
+    return None
+
+
+def _fragments(journal: str, files: Iterable[StoreFile], skipped: list[str]) -> Iterable[StoredFragment]:
+    for each in files:
+        try:
+            fragment = parse_content_path(journal, each.path.removeprefix(journal + "/"))
+        except ProtocolError:
+            skipped.append(each.path)
+            continue
+        if fragment.length:
+            yield StoredFragment(replace(fragment, mod_time=each.mod_time), each.path, each.size)
+
+
+def _check_decided(journals: Mapping[str, tuple[StoredFragment, ...]]) -> None:
+    """Raise if directories that were taken for journals look like parts of one."""
+    ends: dict[str, dict[int, str]] = defaultdict(dict)
+    for journal, fragments in journals.items():
+        parent, _, last = journal.rpartition("/")
+        if "=" in last:
+            raise _undecided(fragments[0].path, f"in a directory {last!r}", "a journal")
+        ends[parent][max(each.end for each in fragments)] = journal
+        above = parent
+        while above:
+            if above in journals:
+                raise _undecided(fragments[0].path, f"below the journal {above!r}", "another journal")
+            above = above.rpartition("/")[0]
+    for journal, fragments in journals.items():
+        before = ends[journal.rpartition("/")[0]].get(fragments[0].begin)
+        if before is not None:
+            where = f"just after the last one in {before!r}"
+            raise _undecided(fragments[0].path, where, "a journal")
+
+
+def _undecided(path: str, where: str, what: str) -> OptionError:
+    got = f"nothing, and the fragment {path!r} lies {where}"
+    expected = (
+        f"0 if its directory is {what}, else the number of directories that the journals' "
+        "path_postfix_template adds below each journal"
+    )
+    return OptionError(LEVELS, got, expected)
