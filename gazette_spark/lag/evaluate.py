@@ -7,6 +7,7 @@ holds as long as any other verdict.
 from __future__ import annotations
 
 from gazette_spark.errors import OptionError
+from gazette_spark.lag.columns import MAX_TIME_MS, evaluate_columns
 from gazette_spark.lag.history import History, windows_of
 from gazette_spark.lag.rules import GroupStatus, Thresholds, evaluate_group
 
@@ -45,9 +46,15 @@ class Evaluator:
         held = self._held.get((cluster, group))
         if held and 0 <= now_ms - held[0] < self._expire_ms:
             return held[1]
-        windows = windows_of(self._history.fetch_consumer(cluster, group, now_ms=now_ms))
-        found = evaluate_group(cluster, group, windows, now_ms, self._thresholds)
+        found = self._judge(cluster, group, now_ms)
         if len(self._held) >= MAX_HELD:
             self._held.clear()
         self._held[cluster, group] = (now_ms, found)
         return found
+
+    def _judge(self, cluster: str, group: str, now_ms: int) -> GroupStatus:
+        columns = self._history.fetch_columns(cluster, group, now_ms=now_ms)
+        if columns is not None and columns.fits and abs(now_ms) < MAX_TIME_MS:
+            return evaluate_columns(cluster, group, columns, now_ms, self._thresholds)
+        windows = windows_of(self._history.fetch_consumer(cluster, group, now_ms=now_ms))
+        return evaluate_group(cluster, group, windows, now_ms, self._thresholds)

@@ -17,7 +17,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from gazette_spark.errors import InputError, OptionError
+from gazette_spark.lag.columns import WindowColumns, joined_cells
 from gazette_spark.lag.rings import BrokerRing, CommitRing, Outcome
 from gazette_spark.lag.rules import OffsetCommit, PartitionWindow
 
@@ -280,6 +283,17 @@ class History:
             for topic, partitions in found.topics.items()
         }
 
+    def fetch_columns(self, cluster: str, group: str, *, now_ms: int) -> WindowColumns | None:
+        """Return what is known of a group as columns, as :meth:`fetch_consumer` would."""
+        known = self._clusters.get(cluster)
+        found = known.groups.get(group) if known else None
+        if known is None or found is None:
+            return None
+        if self._oldest_ms(now_ms) > found.last_commit_ms:
+            del known.groups[group]
+            return None
+        return _columns(known, found, self.options.intervals)
+
     def _oldest_ms(self, now_ms: int) -> int:
         return (now_ms // 1000 - self.options.expire_group_s) * 1000
 
@@ -315,6 +329,33 @@ def _window(cluster: _Cluster, topic: str, index: int, partition: _Partition) ->
         ring.slots() if ring is not None else (),
         partition.owner,
         partition.client_id,
+    )
+
+
+def _columns(cluster: _Cluster, group: _Group, intervals: int) -> WindowColumns:
+    topics: list[str] = []
+    indices: list[int] = []
+    partitions: list[_Partition] = []
+    heads: list[BrokerRing | None] = []
+    for topic, each in group.topics.items():
+        topics += [topic] * len(each)
+        indices += range(len(each))
+        partitions += each
+        heads += cluster.heads[topic][: len(each)] if topic in cluster.heads else [None] * len(each)
+    rings = [partition.commits for partition in partitions]
+    newest = [-1 if ring is None or ring.newest is None else ring.newest for ring in heads]
+    least = [-1 if ring is None or ring.least is None else ring.least for ring in heads]
+    return WindowColumns(
+        topics,
+        np.array(indices, np.int64),
+        [partition.owner for partition in partitions],
+        [partition.client_id for partition in partitions],
+        intervals,
+        np.array([ring is not None for ring in rings], np.bool_),
+        np.array([0 if ring is None else len(ring) for ring in rings], np.int64),
+        joined_cells([ring.cells() for ring in rings if ring is not None]),
+        np.array(newest, np.int64),
+        np.array(least, np.int64),
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from gazette_spark.lag.columns import PartitionStatuses
 from gazette_spark.lag.rules import (
     GroupStatus,
     OffsetCommit,
@@ -43,6 +44,8 @@ def group_json(status: GroupStatus, *, show_all: bool) -> dict[str, Any]:
 
 def bad_partitions(partitions: Iterable[PartitionStatus]) -> list[PartitionStatus]:
     """Return the partitions that are not OK."""
+    if isinstance(partitions, PartitionStatuses):
+        return partitions.above(Status.OK)
     return [partition for partition in partitions if partition.status > Status.OK]
 
 

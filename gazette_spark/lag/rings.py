@@ -58,6 +58,11 @@ class BrokerRing:
         return self._cells[::2].tolist()
 
     @property
+    def least(self) -> int | None:
+        """The least write head, if there is one."""
+        return min(self._cells[::2], default=None)
+
+    @property
     def newest(self) -> int | None:
         """The newest write head, if there is one."""
         return self._cells[-2] if self._cells else None
@@ -74,6 +79,10 @@ class CommitRing:
 
     def __len__(self) -> int:
         return len(self._cells) // FIELDS
+
+    def cells(self) -> bytes:
+        """Return the commits, oldest first, as 64-bit integers of this machine: ``FIELDS`` a commit."""
+        return self._cells.tobytes()
 
     def slots(self) -> tuple[OffsetCommit | None, ...]:
         """Return all slots: those not used yet, then the commits, oldest first."""

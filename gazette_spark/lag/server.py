@@ -180,7 +180,8 @@ def _bound(listen: str) -> socket.socket:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise OptionError("listen", repr(listen), "host:port such as 127.0.0.1:8000")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
+    # Named, or asyncio does not take it for TCP and leaves Nagle's algorithm on: 40 ms an answer.
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host.strip("[]"), int(port)))

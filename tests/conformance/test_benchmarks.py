@@ -29,3 +29,17 @@ def test_the_client_beside_gos() -> None:
         assert done.stdout.count(f"| {job}") == 1, done.stdout
     for codec in ("SNAPPY", "ZSTANDARD", "GZIP"):
         assert done.stdout.count(f"| {codec} |") == 1, done.stdout
+
+
+def test_the_lag_monitor() -> None:
+    """Verdicts by columns agree with the rules one by one."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "lag_bench.py"), "--partitions=500"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "verdicts agree\n"

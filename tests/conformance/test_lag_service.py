@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from html.parser import HTMLParser
 from pathlib import Path
 
 import httpx
@@ -18,25 +16,15 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from gazette_spark.client import Client
-from gazette_spark.lag.server import _is_local
+from gazette_spark.lag.server import _bound, _is_local
 from gazette_spark.ledger import LedgerEntry
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.testing.brokers import BrokerHandle
+from tests.browser import browse
 from tests.conformance.wire import spec
 from tests.waiting import wait_until
 
 COMMAND = (sys.executable, "-m", "gazette_spark.cli")
-BROWSER_FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-)
 
 
 class Orders:
@@ -194,6 +182,12 @@ def test_a_server_on_localhost_answers_to_no_other_name(embedded_orders: Orders)
         assert "option 'listen'" in clash.stderr
 
 
+def test_the_socket_is_known_to_be_tcp() -> None:
+    """Else asyncio leaves Nagle's algorithm on, and every answer takes 40 ms."""
+    with _bound("127.0.0.1:0") as bound:
+        assert bound.proto == socket.IPPROTO_TCP
+
+
 @pytest.mark.parametrize(
     ("host", "local"),
     [
@@ -211,51 +205,6 @@ def test_a_server_on_localhost_answers_to_no_other_name(embedded_orders: Orders)
 def test_local_names_are_told_apart(host: str, local: bool) -> None:
     """With and without a port, in both families."""
     assert _is_local(host) is local
-
-
-class Page(HTMLParser):
-    """What a page shows: its words, and the charts' journals and lines."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.words: list[str] = []
-        self.charts: list[str] = []
-        self.lines = 0
-        self._script = False
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Count charts and lines."""
-        self._script = tag in ("script", "style")
-        if tag == "svg":
-            self.charts.append(dict(attrs)["data-journal"] or "")
-        self.lines += tag == "polyline"
-
-    def handle_endtag(self, tag: str) -> None:
-        """Leave a script."""
-        self._script = False
-
-    def handle_data(self, data: str) -> None:
-        """Take words."""
-        if not self._script and data.strip():
-            self.words.append(data.strip())
-
-
-def browse(address: str, directory: Path) -> Page:
-    """Return what the page shows in a browser once its script has run."""
-    browser = subprocess.run(
-        ["sh", ".ci/browser.sh"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    profile = f"--user-data-dir={directory}"
-    dump = subprocess.run(
-        [browser, *BROWSER_FLAGS, profile, "--virtual-time-budget=3000", "--dump-dom", address],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-        env={**os.environ, "HOME": str(directory)},
-    )
-    return Page(dump.stdout)
 
 
 def test_the_page_shows_each_journal(embedded_orders: Orders, tmp_path: Path) -> None:

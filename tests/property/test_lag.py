@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gazette_spark.lag.history import History, HistoryOptions
+from gazette_spark.lag.columns import WindowColumns, evaluate_columns
+from gazette_spark.lag.history import History, HistoryOptions, windows_of
 from gazette_spark.lag.recorded import parse_recording
 from gazette_spark.lag.report import group_json, shortest
 from gazette_spark.lag.rules import (
@@ -138,11 +141,57 @@ def test_a_recording_has_the_verdict_of_what_was_recorded(
     )
 
 
+SLOTS = 10
+
+
+def padded(window: PartitionWindow) -> PartitionWindow:
+    """Return a window of a ring of ``SLOTS``, whose lag is what its commits and heads give."""
+    unused = (None,) * (SLOTS - len(window.offset_commits))
+    lag = window.current_lag if any(window.offset_commits) else 0
+    return replace(window, offset_commits=unused + tuple(window.offset_commits), current_lag=lag)
+
+
+def columns_of(parts: list[PartitionWindow]) -> WindowColumns:
+    """Return windows as columns."""
+    kept = [[slot for slot in part.offset_commits if slot is not None] for part in parts]
+    rows = [
+        (0, each.offset, each.timestamp_ms, each.observed_ms, -1 if each.lag is None else each.lag)
+        for ring in kept
+        for each in ring
+    ]
+    newest = [
+        ring[-1].offset + part.current_lag if ring else 0 for ring, part in zip(kept, parts, strict=True)
+    ]
+    return WindowColumns(
+        [part.topic for part in parts],
+        np.array([part.partition for part in parts], np.int64),
+        [part.owner for part in parts],
+        [part.client_id for part in parts],
+        SLOTS,
+        np.ones(len(parts), np.bool_),
+        np.array([len(ring) for ring in kept], np.int64),
+        np.array(rows, np.int64).reshape(-1, 5),
+        np.array(newest, np.int64),
+        np.array([min(part.broker_offsets, default=-1) for part in parts], np.int64),
+    )
+
+
+@settings(max_examples=500)
+@given(st.lists(windows.map(padded), max_size=6), times_ms, thresholds)
+def test_columns_are_judged_as_windows_are(
+    parts: list[PartitionWindow], now_ms: int, wanted: tuple[int, float]
+) -> None:
+    """Every field of every verdict, and of the group's, is that of the rules one by one."""
+    got = evaluate_columns("c", "g", columns_of(parts), now_ms, Thresholds(*wanted))
+    one_by_one = evaluate_group("c", "g", parts, now_ms, Thresholds(*wanted))
+    assert replace(got, partitions=tuple(got.partitions)) == one_by_one
+    for show_all in (False, True):
+        assert group_json(got, show_all=show_all) == group_json(one_by_one, show_all=show_all)
+
+
 @given(st.integers(1, 5_000), st.integers(1, 5_000))
 def test_shares_are_printed_short_and_lose_nothing(part: int, whole: int) -> None:
     """What is printed is the same 32-bit float, in no more digits than the library of numbers needs."""
-    import numpy as np
-
     share = np.float32(min(part, whole)) / np.float32(whole)
     assert float32(shortest(float(share))) == float(share)
     assert shortest(float(share)) == float(str(share))
@@ -195,6 +244,12 @@ def test_storage_keeps_what_the_words_say(
                 got = history.fetch_consumer("c", group, now_ms=now_ms)
                 wanted = storage.fetch(group, now_ms // 1000)
                 assert stored(got) == shown(wanted)
+                columns = history.fetch_columns("c", group, now_ms=now_ms)
+                assert (columns is None) == (got is None)
+                if columns is not None:
+                    judged = evaluate_columns("c", group, columns, now_ms, Thresholds())
+                    one_by_one = evaluate_group("c", group, windows_of(got), now_ms, Thresholds())
+                    assert replace(judged, partitions=tuple(judged.partitions)) == one_by_one
 
 
 def stored(topics: dict[str, list[PartitionWindow]] | None) -> list | None:

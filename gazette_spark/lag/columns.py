@@ -1,0 +1,231 @@
+"""The rules of :mod:`gazette_spark.lag.rules` over many partitions at once: columns in place of objects.
+
+A group of 100,000 partitions is judged in a fraction of a second. The verdicts are those of the rules one by
+one; a property test holds the two against each other. What a row says becomes an object when it is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from gazette_spark.lag.rings import FIELDS, NO_LAG
+from gazette_spark.lag.rules import (
+    GroupStatus,
+    OffsetCommit,
+    PartitionStatus,
+    Status,
+    Thresholds,
+    float32,
+)
+
+Integers = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+MAX_TIME_MS = 2**61
+"""Differences of times below it fit 64 bits. Larger ones are judged one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowColumns:
+    """The windows of *n* partitions of a group, ``slots`` commits each at most. All integers of 64 bits.
+
+    Raises:
+        ValueError: the columns differ in length.
+    """
+
+    topics: Sequence[str]
+    partitions: Integers
+    """Index in the topic, shape ``(n,)``."""
+    owners: Sequence[str]
+    client_ids: Sequence[str]
+    slots: int
+    """Length of a ring."""
+    ringed: Bools
+    """Whether a partition has a ring at all, shape ``(n,)``."""
+    counts: Integers
+    """Commits in each ring, shape ``(n,)``."""
+    cells: Integers
+    """All commits, partition after partition, oldest first, shape ``(sum of counts, FIELDS)``."""
+    newest_head: Integers
+    """Newest write head, -1 where none is known, shape ``(n,)``."""
+    least_head: Integers
+    """Least write head in the ring, -1 where none is known, shape ``(n,)``."""
+
+    def __post_init__(self) -> None:
+        columns = (self.partitions, self.owners, self.client_ids, self.ringed, self.counts)
+        heads = (self.newest_head, self.least_head)
+        if {len(each) for each in (*columns, *heads)} != {len(self.topics)}:
+            raise ValueError("columns of different length")
+        if len(self.cells) != self.counts.sum():
+            raise ValueError(f"{len(self.cells)} commits where the rings have {self.counts.sum()}")
+
+    def __len__(self) -> int:
+        return len(self.topics)
+
+    @property
+    def fits(self) -> bool:
+        """Whether differences of times stay within 64 bits."""
+        times = self.cells[:, 2]
+        return not len(times) or bool(np.abs(times, dtype=np.float64).max() < MAX_TIME_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    status: npt.NDArray[np.int8]
+    complete: npt.NDArray[np.float32]
+    current_lag: Integers
+    first: Integers
+    """Row of a partition's oldest commit in the cells."""
+
+
+class PartitionStatuses(Sequence[PartitionStatus]):
+    """Verdicts on partitions, made into objects one at a time."""
+
+    def __init__(self, windows: WindowColumns, judged: _Judged) -> None:
+        self._windows = windows
+        self._judged = judged
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    @overload
+    def __getitem__(self, at: int) -> PartitionStatus: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[PartitionStatus]: ...
+
+    def __getitem__(self, at: int | slice) -> PartitionStatus | Sequence[PartitionStatus]:
+        if isinstance(at, slice):
+            return [self._row(each) for each in range(*at.indices(len(self)))]
+        return self._row(range(len(self))[at])
+
+    def above(self, status: Status) -> list[PartitionStatus]:
+        """Return the verdicts that are worse than one, in order."""
+        return [self._row(int(at)) for at in np.flatnonzero(self._judged.status > int(status))]
+
+    def _row(self, at: int) -> PartitionStatus:
+        windows, judged = self._windows, self._judged
+        count = int(windows.counts[at])
+        first = int(judged.first[at])
+        return PartitionStatus(
+            windows.topics[at],
+            int(windows.partitions[at]),
+            windows.owners[at],
+            windows.client_ids[at],
+            Status(int(judged.status[at])),
+            _commit(windows.cells[first]) if count else None,
+            _commit(windows.cells[first + count - 1]) if count else None,
+            int(judged.current_lag[at]),
+            float(judged.complete[at]),
+        )
+
+
+def evaluate_columns(
+    cluster: str, group: str, windows: WindowColumns, now_ms: int, thresholds: Thresholds
+) -> GroupStatus:
+    """Judge a group by its partitions; see :func:`gazette_spark.lag.rules.evaluate_group`.
+
+    Raises:
+        ValueError: times are too large for 64 bits; see :attr:`WindowColumns.fits`.
+    """
+    if not windows.fits or abs(now_ms) >= MAX_TIME_MS:
+        raise ValueError("times too large for 64 bits")
+    judged = _judge(windows, now_ms // 1000 * 1000, thresholds)
+    partitions = PartitionStatuses(windows, judged)
+    if not len(windows):
+        return GroupStatus(cluster, group, Status.OK, 0.0, partitions, None, 0)
+    worst = Status(int(judged.status.max()))
+    complete = int((judged.complete == 1.0).sum())
+    return GroupStatus(
+        cluster,
+        group,
+        min(worst, Status.ERR),
+        float32(float32(complete) / float32(len(windows))),
+        partitions,
+        partitions[int(judged.current_lag.argmax())],
+        # Python's integers: the sum of many lags may be larger than any one.
+        sum(judged.current_lag.tolist()),
+    )
+
+
+def _judge(windows: WindowColumns, now_ms: int, thresholds: Thresholds) -> _Judged:
+    counts = windows.counts
+    first = np.cumsum(counts) - counts
+    offsets, lags, valid = _matrices(windows, first)
+    used = counts > 0
+    last = np.where(used, offsets[:, -1], 0)
+    current_lag = np.where(used & (windows.newest_head >= 0), np.maximum(windows.newest_head - last, 0), 0)
+    # A ring without any commit counts as one slot of its length, in Burrow and so here.
+    kept = np.where(windows.ringed, np.maximum(counts, 1), 0)
+    complete = kept.astype(np.float32) / np.float32(windows.slots)
+    judged_at_all = used & (complete >= np.float32(thresholds.minimum_complete))
+    level_before = (windows.least_head >= 0) & (windows.least_head <= last)
+    stalled = np.all((offsets == last[:, None]) | ~valid, axis=1)
+    status = np.select(
+        [
+            ~judged_at_all | (current_lag <= thresholds.allowed_lag),
+            _silent(windows, first, used, now_ms) & ~level_before,
+            _rewound(offsets, valid),
+            np.any((lags != NO_LAG) & (lags <= thresholds.allowed_lag), axis=1),
+            stalled,
+            _never_fell(lags),
+        ],
+        [Status.OK, Status.STOP, Status.REWIND, Status.OK, Status.STALL, Status.WARN],
+        Status.OK,
+    )
+    return _Judged(status.astype(np.int8), complete, current_lag, first)
+
+
+def _matrices(windows: WindowColumns, first: Integers) -> tuple[Integers, Integers, Bools]:
+    """Return offsets, lags and what of them is there, shape ``(n, slots)``, the newest at the right."""
+    counts, slots = windows.counts, windows.slots
+    shape = (len(windows), slots)
+    offsets, lags = np.zeros(shape, np.int64), np.full(shape, NO_LAG, np.int64)
+    valid = np.arange(slots) >= slots - counts[:, None]
+    rows = np.repeat(np.arange(len(windows)), counts)
+    places = np.arange(len(windows.cells)) - np.repeat(first - (slots - counts), counts)
+    offsets[rows, places] = windows.cells[:, 1]
+    lags[rows, places] = windows.cells[:, 4]
+    return offsets, lags, valid
+
+
+def _silent(windows: WindowColumns, first: Integers, used: Bools, now_ms: int) -> Bools:
+    silent = np.zeros(len(windows), np.bool_)
+    begin, end = first[used], (first + windows.counts - 1)[used]
+    times = windows.cells[:, 2]
+    silent[used] = now_ms - times[end] > times[end] - times[begin]
+    return silent
+
+
+def _rewound(offsets: Integers, valid: Bools) -> Bools:
+    """Return whether the first step back was never made up for."""
+    if offsets.shape[1] == 1:
+        return np.zeros(len(offsets), np.bool_)
+    back = (offsets[:, 1:] < offsets[:, :-1]) & valid[:, :-1]
+    at = back.argmax(axis=1)
+    highest_from = np.maximum.accumulate(offsets[:, ::-1], axis=1)[:, ::-1]
+    rows = np.arange(len(offsets))
+    lost: Bools = back.any(axis=1) & (highest_from[rows, at + 1] < offsets[rows, at])
+    return lost
+
+
+def _never_fell(lags: Integers) -> Bools:
+    """Return whether no known lag is below one before it."""
+    highest = np.maximum.accumulate(lags, axis=1)
+    rose: Bools = np.all((lags == NO_LAG) | (lags >= highest), axis=1)
+    return rose
+
+
+def _commit(cells: Integers) -> OffsetCommit:
+    _, offset, timestamp_ms, observed_ms, lag = cells.tolist()
+    return OffsetCommit(offset, timestamp_ms, observed_ms, None if lag == NO_LAG else lag)
+
+
+def joined_cells(rings: Sequence[bytes]) -> Integers:
+    """Return the cells of some rings, one after the other, shape ``(commits, FIELDS)``."""
+    return np.frombuffer(b"".join(rings), np.int64).reshape(-1, FIELDS)
