@@ -209,7 +209,7 @@ def _pinned(begin: SourcePosition, end: SourcePosition) -> SourcePosition:
 
 
 def _unmarked(position: SourcePosition) -> SourcePosition:
-    return position.at("") if isinstance(position, JournalOffsets) else position
+    return position.plain() if isinstance(position, JournalOffsets) else position
 
 
 @dataclass(frozen=True, slots=True)

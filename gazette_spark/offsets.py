@@ -16,6 +16,12 @@ comes in here is checked, and what is wrong is an :class:`~gazette_spark.errors.
 ``pinned``  the same offsets, as the end of the empty batch 0 that writes them down
 (none)      every later position
 =========== ==========================================================================
+
+A position also remembers what was seen when it was made, so that a query that is started again knows what
+it means that a journal is gone: ``revision``, at which all its journals were listed, tells journals that were
+deleted and created again since; ``heads`` tells which had more to read. Both are in the second form of the
+JSON only. The first form says neither, and is what positions are written in that know neither: those of
+older query checkpoints, and those of a table's ledger.
 """
 
 from __future__ import annotations
@@ -27,14 +33,20 @@ from typing import Any, Literal, NoReturn, cast
 
 from gazette_spark.errors import OffsetError
 
-FORMAT_VERSION = 1
-"""Number of the JSON form. A larger one was written by a later release."""
+FORMAT_VERSION = 2
+"""Largest number of the JSON form. A larger one was written by a later release."""
 
 MAX_OFFSET = 2**63 - 1
 """Largest offset: Gazette's offsets are signed 64-bit integers."""
 
 EXAMPLE = '{"format_version":1,"journals":{"a/journal":1024}}'
 """Shown where text could not be read as a position."""
+
+_FIELDS = {
+    1: {"format_version", "journals", "position"},
+    2: {"format_version", "journals", "position", "revision", "heads"},
+}
+"""What each form of the JSON may hold."""
 
 Position = Literal["", "initial", "pinned"]
 
@@ -43,19 +55,26 @@ Position = Literal["", "initial", "pinned"]
 class JournalOffsets:
     """Where a query stands in each journal it reads.
 
-    ``read_through[journal]`` is the next byte to read: all bytes before it are done. The mapping is
-    copied and sorted; treat it as immutable.
+    ``read_through[journal]`` is the next byte to read: all bytes before it are done. Mappings are
+    copied and sorted; treat them as immutable. Positions are equal that stand at the same offsets, whatever
+    was seen beyond.
     """
 
     read_through: Mapping[str, int] = field(default_factory=dict)
     position: Position = ""
+    revision: int = field(default=0, compare=False)
+    """Etcd's revision at which every journal of the position was listed or looked up; 0: not known."""
+    heads: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """Write heads of the journals that had more to read when the position was made; of no others."""
 
     def __post_init__(self) -> None:
         for journal, offset in self.read_through.items():
             _check_entry(journal, offset)
         if self.position not in ("", "initial", "pinned"):
             raise OffsetError(f"position is {self.position!r}; expected 'initial', 'pinned' or none")
+        _check_seen(self.read_through, self.revision, self.heads)
         object.__setattr__(self, "read_through", dict(sorted(self.read_through.items())))
+        object.__setattr__(self, "heads", dict(sorted(self.heads.items())))
 
     def __hash__(self) -> int:
         return hash((tuple(self.read_through.items()), self.position))
@@ -66,10 +85,23 @@ class JournalOffsets:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the stored form: nested dicts of strings and integers, as Spark asks for."""
-        value: dict[str, Any] = {"format_version": FORMAT_VERSION, "journals": dict(self.read_through)}
+        value: dict[str, Any] = {"format_version": 1, "journals": dict(self.read_through)}
         if self.position:
             value["position"] = self.position
+        if self.revision:
+            value |= {"format_version": 2, "revision": self.revision}
+            value |= {"heads": dict(self.heads)} if self.heads else {}
         return value
+
+    def plain(self) -> JournalOffsets:
+        """Return the offsets alone, as tables record them."""
+        return JournalOffsets(self.read_through)
+
+    def head_seen(self, journal: str) -> int | None:
+        """Return a journal's write head when the position was made; None where that is not known."""
+        if not self.revision or journal not in self.read_through:
+            return None
+        return self.heads.get(journal, self.read_through[journal])
 
     def to_json(self) -> str:
         """Return the canonical JSON text."""
@@ -87,12 +119,12 @@ class JournalOffsets:
         version = value.get("format_version")
         if type(version) is not int or version < 1:
             _refuse(f"format_version is {_shown(version)}")
-        if version != FORMAT_VERSION:
+        if version > FORMAT_VERSION:
             raise OffsetError(
                 f"the position has format_version {version} and this release reads {FORMAT_VERSION}: "
                 "it was written by a later release of gazette_spark; use that one"
             )
-        unknown = sorted(str(key) for key in value.keys() - {"format_version", "journals", "position"})
+        unknown = sorted(str(key) for key in value.keys() - _FIELDS[version])
         if unknown:
             _refuse(f"unknown field {unknown[0]!r}")
         journals = value.get("journals")
@@ -101,7 +133,12 @@ class JournalOffsets:
         position = value.get("position", "")
         if position not in ("initial", "pinned") and "position" in value:
             _refuse(f"position is {_shown(position)}")
-        return cls(journals, cast(Position, position))
+        revision, heads = value.get("revision", 0), value.get("heads", {})
+        if version > 1 and revision == 0:
+            _refuse(f"revision is {_shown(value.get('revision'))}")
+        if not isinstance(heads, Mapping):
+            _refuse(f"heads is {_shown(heads)}")
+        return cls(journals, cast(Position, position), revision, heads)
 
     @classmethod
     def from_json(cls, text: str) -> JournalOffsets:
@@ -173,6 +210,17 @@ def _check_entry(journal: object, offset: object) -> None:
         )
     if not 0 <= offset <= MAX_OFFSET:
         raise OffsetError("an offset lies between 0 and 2^63-1", journal, offset)
+
+
+def _check_seen(read_through: Mapping[str, int], revision: object, heads: Mapping[str, int]) -> None:
+    if type(revision) is not int or not 0 <= revision <= MAX_OFFSET:
+        _refuse(f"revision is {_shown(revision)}")
+    if heads and not revision:
+        _refuse("heads come with the revision at which they were seen")
+    for journal, head in heads.items():
+        _check_entry(journal, head)
+        if journal not in read_through or head <= read_through[journal]:
+            raise OffsetError("a head lies past the offset of a journal of the position", journal, head)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

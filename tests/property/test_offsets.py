@@ -11,11 +11,20 @@ from hypothesis import strategies as st
 from gazette_spark.errors import OffsetError
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, check_forward
 
-positions = st.builds(
-    JournalOffsets,
-    st.dictionaries(st.text(min_size=1, max_size=12), st.integers(0, MAX_OFFSET), max_size=6),
-    st.sampled_from(["", "initial", "pinned"]),
-)
+offsets = st.dictionaries(st.text(min_size=1, max_size=12), st.integers(0, MAX_OFFSET), max_size=6)
+marks = st.sampled_from(["", "initial", "pinned"])
+
+
+@st.composite
+def seen(draw: st.DrawFn) -> JournalOffsets:
+    """A position that remembers what was seen when it was made."""
+    read_through = draw(offsets)
+    behind = [name for name, offset in read_through.items() if offset < MAX_OFFSET and draw(st.booleans())]
+    heads = {name: draw(st.integers(read_through[name] + 1, MAX_OFFSET)) for name in behind}
+    return JournalOffsets(read_through, draw(marks), draw(st.integers(1, MAX_OFFSET)), heads)
+
+
+positions = st.builds(JournalOffsets, offsets, marks) | seen()
 small = st.builds(JournalOffsets, st.dictionaries(st.sampled_from("abc"), st.integers(0, 2), max_size=3))
 
 json_values = st.recursive(
@@ -37,14 +46,16 @@ def reaches(start: JournalOffsets, end: JournalOffsets) -> bool:
 @given(positions)
 def test_text_round_trips(position: JournalOffsets) -> None:
     """Every position equals what its text and its dict are read as."""
-    assert JournalOffsets.from_json(position.to_json()) == position
-    assert JournalOffsets.from_dict(json.loads(json.dumps(position.to_dict()))) == position
+    again = JournalOffsets.from_json(position.to_json())
+    assert again == JournalOffsets.from_dict(json.loads(json.dumps(position.to_dict()))) == position
+    assert (again.revision, again.heads) == (position.revision, position.heads)
 
 
 @given(positions, positions)
 def test_equal_text_means_equal_positions(one: JournalOffsets, other: JournalOffsets) -> None:
-    """Spark compares text; that must say the same as comparing values."""
-    assert (one.to_json() == other.to_json()) == (one == other)
+    """Spark compares text; that must say the same as comparing values, and what was seen with them."""
+    same_seen = (one.revision, one.heads) == (other.revision, other.heads)
+    assert (one.to_json() == other.to_json()) == (one == other and same_seen)
 
 
 @given(small, small, small)

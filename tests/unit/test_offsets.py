@@ -22,6 +22,11 @@ def stored(**fields: Any) -> dict[str, Any]:
     return GOOD | fields
 
 
+def seen(**fields: Any) -> dict[str, Any]:
+    """Return a good stored form of the second kind with some fields set."""
+    return GOOD | {"format_version": 2, "revision": 4, "heads": {"a/b": 11}} | fields
+
+
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
@@ -36,6 +41,15 @@ def stored(**fields: Any) -> dict[str, Any]:
         pytest.param(stored(journals=None), "journals is None", id="no_journals"),
         pytest.param(stored(journals=[["a/b", 1]]), "journals is", id="journals_as_list"),
         pytest.param(stored(extra=1), "unknown field 'extra'", id="unknown_field"),
+        pytest.param(stored(revision=4), "unknown field 'revision'", id="field_of_the_second_form"),
+        pytest.param(stored(format_version=2), "revision is None", id="no_revision"),
+        pytest.param(seen(revision="4"), "revision is '4'", id="revision_as_text"),
+        pytest.param(seen(revision=True), "revision is True", id="revision_as_boolean"),
+        pytest.param(seen(revision=-4), "revision is -4", id="negative_revision"),
+        pytest.param(seen(heads=[]), "heads is []", id="heads_as_list"),
+        pytest.param(seen(heads={"a/b": 11.0}), "integer, got 11.0", id="float_head"),
+        pytest.param(seen(heads={"a/b": 10}), "head lies past the offset", id="head_at_the_offset"),
+        pytest.param(seen(heads={"x/y": 11}), "head lies past the offset", id="head_of_another_journal"),
         pytest.param(stored(position=""), "position is ''", id="empty_position"),
         pytest.param(stored(position="last"), "position is 'last'", id="unknown_position"),
         pytest.param(stored(position=["initial"]), "position is", id="position_as_list"),
@@ -64,8 +78,8 @@ def test_a_wrong_offset_names_its_journal() -> None:
 
 def test_a_later_format_is_refused_with_the_way_out() -> None:
     """A checkpoint written by a later release is not guessed at."""
-    with pytest.raises(OffsetError, match=r"format_version 2 and this release reads 1.*use that one"):
-        JournalOffsets.from_dict(stored(format_version=2))
+    with pytest.raises(OffsetError, match=r"format_version 3 and this release reads 2.*use that one"):
+        JournalOffsets.from_dict(stored(format_version=3))
 
 
 @pytest.mark.parametrize(
@@ -171,7 +185,22 @@ def test_an_end_may_have_new_journals() -> None:
     assert end.read_through["c/d"] == 1
 
 
-@pytest.mark.parametrize("path", sorted(GOLDEN.glob("v1-*.json")), ids=lambda path: path.stem)
+def test_what_was_seen_is_remembered() -> None:
+    """A journal without a head of its own was read to its head; without a revision nothing is known."""
+    position = JournalOffsets({"a/b": 10, "c/d": 0}, revision=4, heads={"a/b": 11})
+    assert [position.head_seen(name) for name in ("a/b", "c/d", "x/y")] == [11, 0, None]
+    assert [position.plain().head_seen(name) for name in ("a/b", "c/d")] == [None, None]
+    assert position.at("pinned").head_seen("a/b") == 11
+
+
+def test_positions_at_the_same_offsets_are_equal() -> None:
+    """Whatever was seen beyond them: a table records offsets alone."""
+    position = JournalOffsets({"a/b": 10}, revision=4, heads={"a/b": 11})
+    assert position == position.plain() == JournalOffsets({"a/b": 10}, revision=9)
+    assert position.plain().to_json() == '{"format_version":1,"journals":{"a/b":10}}'
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("v*-*.json")), ids=lambda path: path.stem)
 def test_every_stored_form_reads_and_writes_as_it_was(path: Path) -> None:
     """A checkpoint of an earlier release is read, and its text is still the text we write."""
     text = path.read_text().strip()

@@ -1,0 +1,204 @@
+"""Measure how long the driver plans a batch over many journals; no pass or fail.
+
+    .venv/bin/python benchmarks/planning_bench.py --broker embedded --broker deployed --journals 1000 --timed
+
+A broker runs in a process of its own and holds so many journals with a record each. A reader, as Spark's
+driver has it, is asked for its latest offset and for the partitions of the batch that makes:
+
+- idle: nothing is new, as mostly;
+- with news: a record was appended to every journal.
+
+The first of each, which makes connections, is left out. Between two questions there is time for what a
+reader does by itself, as between two triggers. The answers are checked always: the offsets of every journal,
+and one piece each. Times are shown with ``--timed`` only, and go into docs/performance.md with ``--report``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import pstats
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from threading import Event
+from time import monotonic, process_time
+from typing import Any, TypeVar
+
+from harness import REPORT, machine, running_broker, write_section
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType
+
+from gazette_spark.client import Client
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.source import GazetteDataSource
+
+RECORD = b'{"id":1,"note":"0123456789012345678901234567890"}\n'
+"""What a journal's news are."""
+
+PAUSE_S = 0.3
+"""Time between two questions: longer than a reader waits when nothing is new."""
+
+APPENDERS = 8
+
+SCHEMA = StructType().add("journal", StringType()).add("offset", LongType()).add("value", BinaryType())
+
+GOALS_S = {1_000: 0.5, 10_000: 4.0}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One question, or two that belong together."""
+
+    seconds: float
+    cpu_s: float
+    """Of this process: the reader's share."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was measured on a broker."""
+
+    journals: int
+    idle: tuple[Sample, ...]
+    news: tuple[Sample, ...]
+    position_bytes: int
+
+
+class Rig:
+    """Journals on a broker, and a reader of them all."""
+
+    def __init__(self, client: Client, endpoint: str, count: int) -> None:
+        self._client = client
+        self.names = [f"plan/part-{number:05}" for number in range(count)]
+        options = {"brokerAddress": endpoint, "path": "plan/", "startingOffsets": "earliest"}
+        self.reader = GazetteDataSource(options).streamReader(SCHEMA)
+        self.ends = dict.fromkeys(self.names, 0)
+
+    def create(self) -> None:
+        """Create the journals and give each a record."""
+        specs = [journal_spec(name) for name in self.names]
+        self._client.apply_in_batches([pb.ApplyRequest.Change(upsert=spec) for spec in specs])
+        self.append()
+
+    def append(self) -> None:
+        """Append a record to each journal."""
+        with ThreadPoolExecutor(APPENDERS) as pool:
+            for name, done in zip(
+                self.names, pool.map(lambda name: self._client.append(name, RECORD), self.names), strict=True
+            ):
+                self.ends[name] = done.end
+
+    def start(self) -> dict[str, Any]:
+        """Return the position of a query that has begun."""
+        return self.reader.latestOffset(self.reader.initialOffset(), ReadAllAvailable())
+
+    def idle(self, start: dict[str, Any]) -> None:
+        """Look in vain."""
+        if self.reader.latestOffset(start, ReadAllAvailable()) != start:
+            raise AssertionError("nothing was appended, and the position moved")
+
+    def batch(self, start: dict[str, Any]) -> dict[str, Any]:
+        """Plan a batch of a record each."""
+        end = self.reader.latestOffset(start, ReadAllAvailable())
+        pieces = self.reader.partitions(start, end)
+        if end["journals"] != self.ends or len(pieces) != len(self.names):
+            raise AssertionError(f"{len(pieces)} pieces for {len(self.names)} journals, or wrong ends")
+        return end
+
+
+def sampled(question: Callable[[], T]) -> tuple[T, Sample]:
+    """Ask, and tell how long it took."""
+    Event().wait(PAUSE_S)
+    began, cpu_began = monotonic(), process_time()
+    answer = question()
+    return answer, Sample(monotonic() - began, process_time() - cpu_began)
+
+
+def measure(kind: str, count: int, rounds: int, profile: Path | None) -> Result:
+    """Run all questions on one broker."""
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        running_broker(kind, Path(directory)) as (endpoint, _),
+        Client(endpoint) as client,
+    ):
+        rig = Rig(client, endpoint, count)
+        rig.create()
+        try:
+            position = rig.batch(rig.start())
+            rig.idle(position)
+            idle = [sampled(lambda at=position: rig.idle(at))[1] for _ in range(rounds)]  # type: ignore[misc]
+            news = []
+            for turn in range(rounds + 1):
+                rig.append()
+                position, sample = sampled(lambda at=position: rig.batch(at))  # type: ignore[misc]
+                news.append(sample)
+            if profile is not None:
+                rig.append()
+                shown(profile, lambda at=position: rig.batch(at))  # type: ignore[misc]
+        finally:
+            rig.reader.stop()
+        return Result(count, tuple(idle), tuple(news[1:]), len(json.dumps(position)))
+
+
+def shown(path: Path, question: Callable[[], object]) -> None:
+    """Ask, and write down where the time of this thread went."""
+    profiler = cProfile.Profile()
+    profiler.runcall(question)
+    with path.open("w") as file:
+        pstats.Stats(profiler, stream=file).sort_stats("cumulative").print_stats(60)
+
+
+def table(results: list[Result]) -> str:
+    """Return the results as a table."""
+    rows = ["| journals | batch | best | median | CPU of the reader | goal |", "|---|---|---|---|---|---|"]
+    for result in results:
+        goal_s = GOALS_S.get(result.journals)
+        for batch, samples in (("idle", result.idle), ("one record each", result.news)):
+            times = sorted(sample.seconds for sample in samples)
+            middle = median(times)
+            goal = f"{goal_s} s: {'met' if middle <= goal_s else 'missed'}" if goal_s else ""
+            cpu = median(sample.cpu_s for sample in samples)
+            rows.append(
+                f"| {result.journals:,} | {batch} | {times[0]:.2f} s | {middle:.2f} s | {cpu:.2f} s | {goal} |"
+            )
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Measure on each broker."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--broker", action="append", choices=["embedded", "deployed"], required=True)
+    parser.add_argument("--journals", action="append", type=int, required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--timed", action="store_true", help="show times; without it, only check the answers")
+    parser.add_argument("--profile", type=Path, help="where to write a profile of one more batch with news")
+    parser.add_argument("--report", type=Path, nargs="?", const=REPORT, help="write the times into this file")
+    arguments = parser.parse_args()
+    for kind in arguments.broker:
+        described = machine()
+        results = [
+            measure(kind, count, arguments.rounds, arguments.profile) for count in arguments.journals
+        ]
+        for result in results:
+            print(f"{kind}: {result.journals} journals planned right, position {result.position_bytes} bytes")
+        if arguments.timed:
+            print(table(results))
+            if arguments.report:
+                text = (
+                    "`latestOffset` and `partitions` in the driver's reader, of "
+                    f"{arguments.rounds} each; {datetime.now(UTC):%Y-%m-%d}.\n{described}.\n\n{table(results)}"
+                )
+                write_section(arguments.report, f"Planning many journals, {kind} broker", text)
+
+
+if __name__ == "__main__":
+    main()
