@@ -137,7 +137,7 @@ def measure(kind: str, count: int, rounds: int, profile: Path | None) -> Result:
             rig.idle(position)
             idle = [sampled(lambda at=position: rig.idle(at))[1] for _ in range(rounds)]  # type: ignore[misc]
             news = []
-            for turn in range(rounds + 1):
+            for _ in range(rounds + 1):
                 rig.append()
                 position, sample = sampled(lambda at=position: rig.batch(at))  # type: ignore[misc]
                 news.append(sample)
@@ -167,9 +167,13 @@ def table(results: list[Result]) -> str:
             middle = median(times)
             goal = f"{goal_s} s: {'met' if middle <= goal_s else 'missed'}" if goal_s else ""
             cpu = median(sample.cpu_s for sample in samples)
-            rows.append(
-                f"| {result.journals:,} | {batch} | {times[0]:.2f} s | {middle:.2f} s | {cpu:.2f} s | {goal} |"
+            cells = (
+                f"{result.journals:,}",
+                batch,
+                *(f"{each:.2f} s" for each in (times[0], middle, cpu)),
+                goal,
             )
+            rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
@@ -185,18 +189,14 @@ def main() -> None:
     arguments = parser.parse_args()
     for kind in arguments.broker:
         described = machine()
-        results = [
-            measure(kind, count, arguments.rounds, arguments.profile) for count in arguments.journals
-        ]
+        results = [measure(kind, count, arguments.rounds, arguments.profile) for count in arguments.journals]
         for result in results:
             print(f"{kind}: {result.journals} journals planned right, position {result.position_bytes} bytes")
         if arguments.timed:
             print(table(results))
             if arguments.report:
-                text = (
-                    "`latestOffset` and `partitions` in the driver's reader, of "
-                    f"{arguments.rounds} each; {datetime.now(UTC):%Y-%m-%d}.\n{described}.\n\n{table(results)}"
-                )
+                what = f"`latestOffset` and `partitions` in the driver's reader, {arguments.rounds} of each"
+                text = f"{what}; {datetime.now(UTC):%Y-%m-%d}.\n{described}.\n\n{table(results)}"
                 write_section(arguments.report, f"Planning many journals, {kind} broker", text)
 
 

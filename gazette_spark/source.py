@@ -57,6 +57,7 @@ from gazette_spark.offsets import MAX_OFFSET, JournalOffsets
 from gazette_spark.options import FORMAT_FRAMINGS, SourceOptions, parse_options
 from gazette_spark.scan.formats import row_parser
 from gazette_spark.scan.framings import framing_named
+from gazette_spark.scan.listings import follow
 from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.reads import Journals
@@ -245,7 +246,9 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def stop(self) -> None:
         """Close the client. Spark may also just end the process."""
-        self._planner = None
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -261,7 +264,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _plan(self) -> Planner:
         if self._planner is None:
             self._client = open_client(self._options)
-            self._planner = Planner(self._client, self._options)
+            self._planner = Planner(self._client, self._options, follow(self._client, self._options))
         return self._planner
 
     def _wait_if_idle(self) -> None:

@@ -11,6 +11,7 @@ clean end, after a listing                 opened again after the first back-off
 clean end, no listing; broken transport    back-off, growing until a listing arrives
 within a listing, against the protocol,    the listing at hand is discarded; back-off
 with a revision that is not new
+clean end within the very first listing    three times in a row: the watch fails, the broker knows none
 UNKNOWN, INTERNAL                          back-off, six times in a row, then the watch fails
 its age                                    at once; every few minutes without the last header
 everything else: token, unsupported call   the watch fails, and whoever asks it gets the error
@@ -20,7 +21,8 @@ everything else: token, unsupported call   the watch fails, and whoever asks it 
 until another change. The whole listing that is asked for every ``renew_s`` brings routes, too, and is how a
 connection that hangs is found. Do not wait for an assignment here.
 
-A watch needs Gazette 0.100. Older brokers end the stream after one message: use :class:`PolledList`.
+A watch needs Gazette 0.100. Older brokers end the stream after one message: that fails with a
+WatchUnsupportedError, and :class:`PolledList` is what to use.
 """
 
 from __future__ import annotations
@@ -42,7 +44,14 @@ from gazette_spark.client.channel import Connection, cancel, is_no_answer
 from gazette_spark.client.client import Client
 from gazette_spark.client.list import list_metadata, make_selector, observe_routes
 from gazette_spark.client.snapshots import Listing, SnapshotJoiner
-from gazette_spark.errors import ClosedError, GazetteError, OptionError, ProtocolError, UnavailableError
+from gazette_spark.errors import (
+    ClosedError,
+    GazetteError,
+    OptionError,
+    ProtocolError,
+    UnavailableError,
+    WatchUnsupportedError,
+)
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 
@@ -56,6 +65,9 @@ LOGGED_ATTEMPT = 5
 
 START_MARGIN_S = 1.0
 """Time that a first listing which fails at its deadline has to say so."""
+
+WATCHLESS_STREAMS = 3
+"""First listings in a row that end where a watch goes on: a broker that has no watch."""
 
 CLOSE_TIMEOUT_S = 10.0
 """Longest wait for the thread of a closed list: it may be in a callback."""
@@ -307,6 +319,7 @@ class Follower:
         self._renew_s = renew_s
         self._latest: Listing | None = None
         self._asks_whole = True
+        self._watchless = 0
 
     def step(self) -> float:
         """Follow one stream to its end; return the seconds to wait before the next.
@@ -332,6 +345,7 @@ class Follower:
             return 0.0
         if progressed:
             self.attempt = 0
+        self._check_watch()
         wait_s = after_watch(self.cause, self.attempt)
         if wait_s is None and self.cause is not None:
             raise self.cause
@@ -350,7 +364,17 @@ class Follower:
             for message in stream.messages():
                 if (listing := joiner.feed(message)) is not None:
                     yield listing
-            joiner.finish()
+            try:
+                joiner.finish()
+            except ProtocolError as error:
+                raise WatchUnsupportedError(error.where, error.problem) from None
+
+    def _check_watch(self) -> None:
+        """Give up on a broker whose streams end within the first listing, and do so cleanly."""
+        watchless = isinstance(self.cause, WatchUnsupportedError) and self._latest is None
+        self._watchless = self._watchless + 1 if watchless else 0
+        if self._watchless == WATCHLESS_STREAMS and self.cause is not None:
+            raise self.cause
 
     def _take(self, listing: Listing) -> None:
         # A listing that was asked for again at the same revision says nothing new, not even of routes.

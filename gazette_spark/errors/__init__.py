@@ -12,6 +12,7 @@ from gazette_spark.errors.base import (
     InputError,
     OptionError,
     ProtocolError,
+    WatchUnsupportedError,
 )
 from gazette_spark.errors.brokers import (
     AppendWaitError,
@@ -36,6 +37,7 @@ from gazette_spark.errors.journals import (
     FragmentStoreError,
     FragmentTooLongError,
     FragmentTooShortError,
+    JournalRecreatedError,
     OffsetBeyondHeadError,
     OffsetError,
     OffsetJumpError,
@@ -104,6 +106,7 @@ __all__ = [
     "InputError",
     "InsufficientJournalBrokersError",
     "JournalNotFoundError",
+    "JournalRecreatedError",
     "LedgerFormatError",
     "LedgerLostError",
     "Mismatch",
@@ -133,6 +136,7 @@ __all__ = [
     "TlsError",
     "TokenError",
     "UnavailableError",
+    "WatchUnsupportedError",
     "WrongAppendOffsetError",
     "WrongRouteError",
     "status_errors",

@@ -50,6 +50,11 @@ class ProtocolError(GazetteError, ValueError):
 
 
 @dataclass(eq=False)
+class WatchUnsupportedError(ProtocolError):
+    """A broker ends its listings where a watch goes on: it is older than Gazette 0.100."""
+
+
+@dataclass(eq=False)
 class InputError(GazetteError, ValueError):
     """Input of a command is not of the form it was said to have."""
 

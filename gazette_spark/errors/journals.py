@@ -60,6 +60,30 @@ class OffsetBeyondHeadError(GazetteError):
 
 
 @dataclass(eq=False)
+class JournalRecreatedError(GazetteError):
+    """A journal was deleted and created again since the query last saw it.
+
+    What was not stored yet of the old one is gone, and its offsets may have been given to other bytes.
+    """
+
+    journal: str
+    wanted: int
+    """Offset up to which the query has read."""
+    create_revision: int
+    """Etcd's revision at which the journal was created."""
+    revision: int
+    """Etcd's revision at which the query saw it last."""
+
+    def __str__(self) -> str:
+        return (
+            f"journal {self.journal!r}: it was deleted and created again at revision {self.create_revision}; "
+            f"the query, which has read up to offset {self.wanted}, saw it last at revision {self.revision}. "
+            "Offsets may stand for other bytes now. If they do not, start the query with a new checkpoint "
+            "and this position as startingOffsets; else also with a new table"
+        )
+
+
+@dataclass(eq=False)
 class CorruptFragmentError(GazetteError):
     """A fragment's bytes do not match its name: length, codec or SHA-1."""
 

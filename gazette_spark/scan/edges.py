@@ -54,7 +54,11 @@ class Edges:
                 return self._start_at(journal, timestamp_ms, heads[journal])
             return self._start_of(journal, choice.of(journal), heads[journal])
 
-        return JournalOffsets(self._view.each(start_of, journals))
+        starts = self._view.each(start_of, journals)
+        if not (revision := self._selection.revision):
+            return JournalOffsets(starts)
+        behind = {journal: head for journal, head in heads.items() if head > starts[journal]}
+        return JournalOffsets(starts, revision=revision, heads=behind)
 
     def _start_at(self, journal: str, timestamp_ms: int, head: int) -> int:
         found = self._view.offset_at(journal, timestamp_ms)

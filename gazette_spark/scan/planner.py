@@ -14,6 +14,9 @@ A position moves like this:
    (:meth:`Planner.next`). A record that is half written stays for a later batch.
 3. A journal that appears later is pinned the same way: the batch it appears in records its first
    available offset and reads nothing of it.
+
+With each position goes what was seen when it was made: see ``offsets``. ``selection`` uses it when a journal
+is gone.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.scan.boundary import limited_end
 from gazette_spark.scan.edges import Edges
+from gazette_spark.scan.listings import AskedJournals, Journals, selector_of
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
 from gazette_spark.scan.reads import JournalSource
 from gazette_spark.scan.selection import Selection
@@ -48,10 +52,16 @@ class Planner:
     """
 
     def __init__(
-        self, client: JournalSource, options: SourceOptions, *, clock: Callable[[], float] = time.monotonic
+        self,
+        client: JournalSource,
+        options: SourceOptions,
+        journals: Journals | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._view = JournalView(client, options)
-        self._selection = Selection(self._view)
+        self._journals = journals or AskedJournals(client, selector_of(options))
+        self._selection = Selection(self._view, self._journals)
         self._edges = Edges(self._view, self._selection)
         self._clock = clock
         self._last_batch_s = -math.inf
@@ -60,6 +70,10 @@ class Planner:
         """By journal, begin and write head between which no whole record was found."""
         self._listed_from: dict[str, int] = {}
         """By journal, begin of a fragment before which none is left to read."""
+
+    def close(self) -> None:
+        """Let go of what follows the list of journals; the client stays open."""
+        self._journals.close()
 
     def __repr__(self) -> str:
         return f"Planner({self._view.options.selection}, frozen={self._frozen is not None})"
@@ -70,7 +84,7 @@ class Planner:
 
     def freeze(self) -> None:
         """Take the present write heads as the last ends this planner gives."""
-        self._frozen = self._view.settled_heads(self._selection.selected())
+        self._frozen = self._view.settled_heads(self._selection.selected(fresh=True))
 
     def next(self, start: JournalOffsets, limits: Limits = NO_LIMITS) -> JournalOffsets:
         """Return where the batch that begins at ``start`` ends; ``start`` itself if nothing is new.
@@ -80,6 +94,7 @@ class Planner:
         Raises:
             JournalNotFoundError: a journal of the query is gone with bytes that were not read, under
                 ``failOnDataLoss=true``.
+            JournalRecreatedError: a journal was deleted and created again.
             OffsetBeyondHeadError: a journal ends before its offset in ``start``.
             RecordError: a record is longer than ``maxRecordBytes``.
         """
@@ -89,12 +104,12 @@ class Planner:
             return self._next(start, limits)
         except JournalNotFoundError as error:
             # It may have been deleted since it was listed; listing again says what that means.
-            if error.journal in self._selection.selected(start.read_through):
+            if error.journal in self._selection.selected(start, fresh=True):
                 raise
             return self._next(start, limits)
 
     def _next(self, start: JournalOffsets, limits: Limits) -> JournalOffsets:
-        selected = self._selection.selected(start.read_through)
+        selected = self._selection.selected(start)
         added = sorted(name for name in selected - start.read_through.keys() if self._may_add(name))
         heads = self._write_heads(start, selected & start.read_through.keys())
         backlogs = {journal: self._backlog(journal, start, head) for journal, head in sorted(heads.items())}
@@ -102,7 +117,19 @@ class Planner:
         news = {journal: left for journal, left in backlogs.items() if self._has_news(journal, left)}
         ends = self._ends(news, limits)
         reached = {**start.read_through, **ends, **firsts}
-        return start if reached == start.read_through else JournalOffsets(reached)
+        if reached == start.read_through:
+            return start
+        return self._position(start, reached, heads | self._view.client.write_heads(added))
+
+    def _position(
+        self, start: JournalOffsets, reached: Mapping[str, int], heads: Mapping[str, int]
+    ) -> JournalOffsets:
+        """Return a position with what was seen when it was made."""
+        if not (revision := self._selection.revision):
+            return JournalOffsets(reached)
+        kept = {name: start.heads[name] for name in self._selection.paused if name in start.heads}
+        behind = {journal: head for journal, head in heads.items() if head > reached[journal]}
+        return JournalOffsets(reached, revision=revision, heads=kept | behind)
 
     def _ends(self, backlogs: Mapping[str, Backlog], limits: Limits) -> dict[str, int]:
         """Return where a batch ends in the journals it reads; nothing if it is to wait."""
@@ -170,7 +197,7 @@ class Planner:
         for journal in behind:
             if heads[journal] < (reached := start.read_through[journal]):
                 raise OffsetBeyondHeadError(journal, reached, heads[journal])
-        self._selection.heads = heads
+        self._selection.see(heads)
         return heads
 
     def _may_add(self, journal: str) -> bool:

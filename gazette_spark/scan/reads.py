@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
+    from gazette_spark.client import Listing
     from gazette_spark.client.list import ListedFragment
     from gazette_spark.protocol import protocol_pb2 as pb
 
@@ -67,8 +68,19 @@ class Journals(Protocol):
 class JournalSource(Journals, Protocol):
     """What a planner asks: brokers by a ``Client``, or a fragment store by ``StoreJournals``."""
 
+    @property
+    def endpoint(self) -> str:
+        """Where that is."""
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds a question may take."""
+
     def list_journals(self, selector: str | pb.LabelSelector = "") -> list[pb.ListResponse.Journal]:
         """Return the journals a selector matches, ascending by name."""
+
+    def list_all_journals(self, selector: str | pb.LabelSelector = "") -> Listing:
+        """Return them with the revision at which it did."""
 
     def get_journal(self, name: str) -> pb.ListResponse.Journal:
         """Return one journal, or raise JournalNotFoundError."""

@@ -1,79 +1,124 @@
-"""Which journals a query reads: those selected, and what it means that one is not any more."""
+"""Which journals a query reads: those selected, and what it means that one is not, or is another one.
+
+What became of a journal is decided by :func:`fate_of` from what the query's position says and what brokers
+answer when they are asked about that journal by name; never from its absence in a list:
+
+=============  ==========================================================  =============================
+fate           when                                                        what follows
+=============  ==========================================================  =============================
+``PAUSED``     it exists, and is not selected any more                     its offset is kept
+``READ``       it is gone, and was read to where its write head was seen   its offset is kept
+``LOST``       it is gone with bytes not read, or nobody knows             an error, if losses are
+``RECREATED``  it was created after the position was made                  an error, always
+``UNTOLD``     it is gone, says a broker that knows less than the query    asked again, then an error
+=============  ==========================================================  =============================
+
+Where the write head was is what this run saw last, else what the position remembers. What was appended to a
+journal later, before it was deleted, nobody can know.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
 
-from gazette_spark.errors import JournalNotFoundError, OptionError
-from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.labels import label_set
+from gazette_spark.errors import (
+    JournalNotFoundError,
+    JournalRecreatedError,
+    OptionError,
+)
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.scan.listings import Journals
 from gazette_spark.scan.view import JournalView
 
+if TYPE_CHECKING:
+    from gazette_spark.client import Listing
+
 log = logging.getLogger(__name__)
+
+NOWHERE = JournalOffsets()
+"""The position of a query that has read nothing."""
+
+
+class Fate(Enum):
+    """What became of a journal of a query; see the module."""
+
+    PAUSED = "journal not selected any more, its offset is kept"
+    READ = "journal is gone and was read to the end last seen, its offset is kept"
+    LOST = "journal is gone, its offset is kept"
+    RECREATED = "journal was created again"
+    UNTOLD = "journal is not known yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a query knows of a journal that is not selected any more."""
+
+    reached: int
+    """Offset up to which it was read."""
+    head: int | None
+    """Its write head when it was seen last; None if nobody remembers."""
+    revision: int
+    """Etcd's revision at which it was there; 0 if nobody remembers."""
+
+    @property
+    def left_bytes(self) -> int | None:
+        """How much was not read; None if that is not known."""
+        return None if self.head is None else max(0, self.head - self.reached)
+
+
+def fate_of(known: Known, create_revision: int | None, told_revision: int) -> Fate:
+    """Return what became of a journal.
+
+    Args:
+        known: What the query knows of it.
+        create_revision: When brokers say it was created, None if they say there is none.
+        told_revision: Etcd's revision at which they said so.
+    """
+    if create_revision is not None:
+        return Fate.RECREATED if is_recreated(create_revision, known.revision) else Fate.PAUSED
+    if told_revision < known.revision:
+        return Fate.UNTOLD
+    return Fate.READ if known.left_bytes == 0 else Fate.LOST
+
+
+def is_recreated(create_revision: int, seen_revision: int) -> bool:
+    """Tell whether a journal is another one than the query saw. Brokers before 0.100 do not say: 0."""
+    return 0 < seen_revision < create_revision
 
 
 class Selection:
     """The journals that a query's options select. To be used by one thread."""
 
-    def __init__(self, view: JournalView) -> None:
+    def __init__(self, view: JournalView, journals: Journals) -> None:
         self._view = view
+        self._journals = journals
         self.heads: Mapping[str, int] = {}
-        """Write heads as they were seen last, by journal."""
-        self._read_to_the_end: set[str] = set()
-        """Journals that are gone, and of which nothing was left to read."""
+        """Write heads that the last look saw, by journal."""
+        self._seen: dict[str, int] = {}
+        """Write heads as this run saw them last, also of journals that are gone."""
+        self.revision = 0
+        """Etcd's revision up to which all journals of the last look were seen; 0 if brokers do not say."""
+        self.paused: frozenset[str] = frozenset()
+        """Journals of the last look that exist and are not selected any more."""
+        self._listing: Listing | None = None
+        self._names: frozenset[str] = frozenset()
+        self._youngest = 0
+        """Largest create revision of the list."""
+        self._absent: frozenset[str] = frozenset()
+        """Journals that were looked up for that list, because it lacks them."""
         self._warned: set[str] = set()
 
     def __repr__(self) -> str:
-        return f"Selection({self._view.options.selection})"
-
-    def selected(self, known: Mapping[str, int] | None = None) -> set[str]:
-        """Return the journals that match; what is ``known`` but does not match any more is checked."""
-        selection = self._view.options.selection
-        selector: str | pb.LabelSelector = selection.selector
-        if selection.names:
-            selector = pb.LabelSelector(include=label_set({"name": list(selection.names)}))
-        listed = [entry.spec for entry in self._view.client.list_journals(selector)]
-        for spec in listed:
-            self._view.take(spec)
-        found, known = {spec.name for spec in listed}, known or {}
-        for name in selection.names:
-            if name not in found | known.keys():
-                raise JournalNotFoundError(name, f"option {selection.option!r} names it")
-        self._view.each(lambda name: self._check_absent(name, known[name]), sorted(known.keys() - found))
-        return found
-
-    def _check_absent(self, journal: str, reached: int) -> None:
-        """Say why a journal the query has read is not selected any more, or raise that it is gone.
-
-        Only bytes that were not read are a loss. What was appended after this planner last saw the head
-        cannot be known, nor, in a planner that never saw it, whether there was anything left.
-        """
-        try:
-            self._view.client.get_journal(journal)
-            self._warn(journal, "journal not selected any more, its offset is kept")
-        except JournalNotFoundError as error:
-            head = self.heads.get(journal)
-            if head == reached:
-                self._read_to_the_end.add(journal)
-            if self._view.options.fail_on_data_loss and journal not in self._read_to_the_end:
-                left = "maybe with bytes" if head is None else f"with {head - reached} bytes"
-                detail = (
-                    f"the query has read it up to offset {reached} and it is gone, {left} not read; "
-                    "set failOnDataLoss=false to leave it out"
-                )
-                raise JournalNotFoundError(journal, detail) from error
-            self._warn(journal, "journal is gone, its offset is kept")
-
-    def _warn(self, journal: str, event: str) -> None:
-        if journal not in self._warned:
-            self._warned.add(journal)
-            log.warning("%s journal=%s", event, journal)
+        return f"Selection({self._view.options.selection}, {self._listing})"
 
     def chosen(self) -> list[str]:
         """Return the journals of a new query, by name."""
         options = self._view.options
-        journals = sorted(self.selected())
+        journals = sorted(self.selected(fresh=True))
         if not journals:
             got = f"{options.selection.selector!r}, which matches no journal"
             raise OptionError(options.selection.option, got, "at least one journal when a query starts")
@@ -85,8 +130,95 @@ class Selection:
                 raise OptionError(option, got, "journals of the query only")
         return journals
 
+    def selected(self, start: JournalOffsets = NOWHERE, *, fresh: bool = False) -> frozenset[str]:
+        """Return the journals that match; those of ``start`` that do not, or are new ones, are checked.
+
+        Args:
+            start: Where the query stands.
+            fresh: Ask brokers for the list, whatever is at hand.
+
+        Raises:
+            JournalNotFoundError: a journal that an option names is not there; or one of the query is gone
+                with bytes that were not read, under ``failOnDataLoss=true``.
+            JournalRecreatedError: a journal is another one than the query read.
+            UnavailableError: brokers know less than the query, and that did not pass.
+        """
+        self._take(self._journals.fresh() if fresh else self._journals.latest())
+        selection = self._view.options.selection
+        for name in selection.names:
+            if name not in self._names and name not in start.read_through:
+                raise JournalNotFoundError(name, f"option {selection.option!r} names it")
+        self._check_recreated(start)
+        absent = frozenset(start.read_through.keys() - self._names)
+        if absent - self._absent:
+            self._look_up(start, absent)
+        return self._names
+
+    def see(self, heads: Mapping[str, int]) -> None:
+        """Remember the write heads of a look."""
+        self.heads = heads
+        self._seen |= heads
+
+    def _take(self, listing: Listing) -> None:
+        if listing is self._listing:
+            return
+        for entry in listing.journals:
+            self._view.take(entry.spec)
+        self._listing, self._names = listing, frozenset(listing.names)
+        self._youngest = max((entry.create_revision for entry in listing.journals), default=0)
+        self.revision = listing.revision
+        self._absent = self.paused = frozenset()
+
+    def _check_recreated(self, start: JournalOffsets) -> None:
+        assert self._listing is not None
+        if not is_recreated(self._youngest, start.revision):
+            return
+        for entry in self._listing.journals:
+            if is_recreated(entry.create_revision, start.revision) and entry.spec.name in start.read_through:
+                raise _recreated(entry.spec.name, start, entry.create_revision)
+
+    def _look_up(self, start: JournalOffsets, absent: Collection[str]) -> None:
+        """Ask about journals that the list lacks, and warn or raise as that means; once for each list."""
+        told = self._view.told(sorted(absent), start.revision)
+        paused = set()
+        for journal in sorted(absent):
+            entry = told.get(journal)
+            known = self._known(journal, start)
+            fate = fate_of(known, entry.create_revision if entry else None, told.revision)
+            if fate is Fate.RECREATED and entry:
+                raise _recreated(journal, start, entry.create_revision)
+            if fate is Fate.LOST and self._view.options.fail_on_data_loss:
+                raise _lost(journal, known)
+            if fate is Fate.PAUSED:
+                paused.add(journal)
+            self._warn(journal, fate.value)
+        self._absent, self.paused = frozenset(absent), frozenset(paused)
+        self.revision = min(self.revision, told.revision)
+
+    def _known(self, journal: str, start: JournalOffsets) -> Known:
+        head = self._seen.get(journal, start.head_seen(journal))
+        return Known(start.read_through[journal], head, start.revision)
+
+    def _warn(self, journal: str, event: str) -> None:
+        if journal not in self._warned:
+            self._warned.add(journal)
+            log.warning("%s journal=%s", event, journal)
+
     def _check_named(self, option: str, journal: str) -> None:
         try:
             self._view.client.get_journal(journal)
         except JournalNotFoundError as error:
             raise JournalNotFoundError(journal, f"option {option!r} names it") from error
+
+
+def _recreated(journal: str, start: JournalOffsets, create_revision: int) -> JournalRecreatedError:
+    return JournalRecreatedError(journal, start.read_through[journal], create_revision, start.revision)
+
+
+def _lost(journal: str, known: Known) -> JournalNotFoundError:
+    left = "maybe with bytes" if known.left_bytes is None else f"with {known.left_bytes} bytes"
+    detail = (
+        f"the query has read it up to offset {known.reached} and it is gone, {left} not read; "
+        "set failOnDataLoss=false to leave it out"
+    )
+    return JournalNotFoundError(journal, detail)

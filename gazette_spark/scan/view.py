@@ -6,11 +6,12 @@ Everything here is a question; what follows from the answers is decided in ``pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from gazette_spark.errors import SuspendedError
+from gazette_spark.client import retry
+from gazette_spark.errors import SuspendedError, UnavailableError
 from gazette_spark.framing.base import Framing
 from gazette_spark.framing.metadata import Labels
 from gazette_spark.options import SourceOptions
@@ -21,6 +22,9 @@ from gazette_spark.scan.boundary import ReadWindow, record_end, window_reader
 from gazette_spark.scan.framings import framing_of
 from gazette_spark.scan.reads import JournalSource
 from gazette_spark.scan.timestamps import offset_at
+
+if TYPE_CHECKING:
+    from gazette_spark.client import Listing
 
 THREADS = 8
 """Requests to the brokers at the same time."""
@@ -47,6 +51,28 @@ class JournalView:
         """
         framing_of(spec, self.options)
         self._specs[spec.name] = spec
+
+    def told(self, names: Sequence[str], revision: int) -> Listing:
+        """Ask about journals by name; if one is missing, again until brokers know a revision.
+
+        Raises:
+            UnavailableError: a journal is missing, and for as long as a request may take brokers know less.
+        """
+        selector = pb.LabelSelector(include=label_set({"name": list(names)}))
+
+        def ask(_left_s: float) -> Listing:
+            listing = self.client.list_all_journals(selector)
+            missing = sorted(set(names) - set(listing.names))
+            if missing and listing.revision < revision:
+                problem = (
+                    f"it knows no journal {missing[0]!r} at Etcd's revision {listing.revision}, and the "
+                    f"query saw it at {revision}: the broker is behind, or its Etcd was made anew"
+                )
+                raise UnavailableError(self.client.endpoint, problem)
+            return listing
+
+        timeout_s = self.client.timeout_s
+        return retry.retrying(ask, retry.after_call, timeout_s=timeout_s, patience_s=lambda: timeout_s)
 
     def labels(self, journal: str) -> Labels:
         """Return a journal's labels, with the values of each name in order."""

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from gazette_spark.client.list import ListedFragment
+from gazette_spark.client.snapshots import Listing
 from gazette_spark.errors import JournalNotFoundError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import (
@@ -87,6 +88,20 @@ class StoreJournals:
 
     def close(self) -> None:
         """Do nothing: only readers hold files."""
+
+    @property
+    def endpoint(self) -> str:
+        """The store's URL."""
+        return self._files.url
+
+    @property
+    def timeout_s(self) -> float:
+        """No time: nothing is waited for."""
+        return 0.0
+
+    def list_all_journals(self, selector: str | pb.LabelSelector = "") -> Listing:
+        """Return the journals whose name a selector matches, at no revision: a store has none."""
+        return Listing(pb.Header(), tuple(self.list_journals(selector)))
 
     def list_journals(self, selector: str | pb.LabelSelector = "") -> list[pb.ListResponse.Journal]:
         """Return the journals whose name a selector matches. Their specs have no labels."""

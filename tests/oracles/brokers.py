@@ -8,6 +8,7 @@ from itertools import zip_longest
 from types import TracebackType
 from typing import Self
 
+from gazette_spark.client import Listing
 from gazette_spark.errors import JournalNotFoundError, SuspendedError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options import Use, parse_options
@@ -68,6 +69,7 @@ class FakeJournal:
     """When they were stored; those left out are not."""
     suspended: bool = False
     """Wholly, so that fragments cannot be listed."""
+    create_revision: int = 1
     stale_head: int | None = None
     """Head that is answered until the fragments have been listed."""
 
@@ -83,14 +85,24 @@ class FakeClient:
     journals: dict[str, FakeJournal]
     reads: list[tuple[str, int, int]] = field(default_factory=list)
     lists: list[str] = field(default_factory=list)
+    listed: list[str | pb.LabelSelector] = field(default_factory=list)
     deleted_once_listed: str = ""
+    revision: int = 1
+    """Etcd's."""
+    endpoint: str = "http://broker.test:80"
+    timeout_s: float = 0.1
+
+    def list_all_journals(self, selector: str | pb.LabelSelector = "") -> Listing:
+        self.listed.append(selector)
+        header = pb.Header(etcd=pb.Header.Etcd(revision=self.revision))
+        return Listing(header, tuple(self.list_journals(selector)))
 
     def list_journals(self, selector: str | pb.LabelSelector = "") -> list[pb.ListResponse.Journal]:
         parsed = parse_selector(selector) if isinstance(selector, str) else selector
-        specs = [self.spec(name) for name in sorted(self.journals)]
+        listed = [self._entry(name) for name in sorted(self.journals)]
         self.journals.pop(self.deleted_once_listed, None)
-        matching = [s for s in specs if selector_matches(expand_prefix(parsed), labels_with_name(s))]
-        return [pb.ListResponse.Journal(spec=spec) for spec in matching]
+        expanded = expand_prefix(parsed)
+        return [each for each in listed if selector_matches(expanded, labels_with_name(each.spec))]
 
     def spec(self, name: str) -> pb.JournalSpec:
         labels = [pb.Label(name="content-type", value=self.journals[name].content_type)]
@@ -99,7 +111,11 @@ class FakeClient:
     def get_journal(self, name: str) -> pb.ListResponse.Journal:
         if name not in self.journals:
             raise JournalNotFoundError(name)
-        return pb.ListResponse.Journal(spec=self.spec(name))
+        return self._entry(name)
+
+    def _entry(self, name: str) -> pb.ListResponse.Journal:
+        created = self.journals[name].create_revision
+        return pb.ListResponse.Journal(spec=self.spec(name), mod_revision=created, create_revision=created)
 
     def first_offset(self, journal: str) -> int:
         found = self._found(journal)

@@ -464,7 +464,7 @@ def test_a_deleted_journal_that_was_read_is_no_loss(caplog: pytest.LogCaptureFix
     for _ in range(2):
         assert planner.next(position) == at(a=20, b=20)
     assert [record.getMessage() for record in caplog.records] == [
-        "journal is gone, its offset is kept journal=log/b"
+        "journal is gone and was read to the end last seen, its offset is kept journal=log/b"
     ]
 
 

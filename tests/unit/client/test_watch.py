@@ -16,7 +16,14 @@ import pytest
 from gazette_spark.client import Client
 from gazette_spark.client.retry import backoff_s
 from gazette_spark.client.snapshots import Listing
-from gazette_spark.client.watch import LOGGED_ATTEMPT, Follower, PolledList, WatchedList, after_watch
+from gazette_spark.client.watch import (
+    LOGGED_ATTEMPT,
+    WATCHLESS_STREAMS,
+    Follower,
+    PolledList,
+    WatchedList,
+    after_watch,
+)
 from gazette_spark.errors import (
     AuthError,
     BrokerError,
@@ -25,6 +32,7 @@ from gazette_spark.errors import (
     OptionError,
     ProtocolError,
     UnavailableError,
+    WatchUnsupportedError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker
@@ -107,7 +115,6 @@ def test_what_is_cut_is_resumed(stub: StubBroker, client: Client, cut: list[Act]
     [
         pytest.param([Hang()], "no answer within the deadline|no complete listing", id="silence"),
         pytest.param([], "no complete listing", id="clean ends"),
-        pytest.param([message("a/one", revision=5)], "before a listing was complete", id="as from 0.99"),
         pytest.param([Fail(text="Socket closed")], "Socket closed", id="broken"),
         pytest.param([message(revision=5), Hang()], "no answer|no complete listing", id="half a listing"),
     ],
@@ -122,6 +129,14 @@ def test_the_first_listing_has_a_deadline(
         watched.start()
     assert len(stub.requests("List")) < 20
     assert watched.wait_for_update(timeout_s=0) is None
+
+
+def test_a_broker_without_a_watch_is_found_out(stub: StubBroker, client: Client) -> None:
+    """One that ends the first listing again and again where a watch goes on is older than Gazette 0.100."""
+    stub.script("List", [message("a/one", revision=5)])
+    with pytest.raises(WatchUnsupportedError, match="before a listing was complete"):
+        WatchedList(client).start()
+    assert len(stub.requests("List")) == WATCHLESS_STREAMS
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,161 @@
+"""What a journal's absence means follows from the position and from brokers that know as much as it does."""
+
+from __future__ import annotations
+
+import pytest
+
+from gazette_spark.errors import JournalNotFoundError, JournalRecreatedError, UnavailableError
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.scan.planner import Planner
+from gazette_spark.scan.selection import Fate, Known, fate_of
+from tests.oracles.brokers import FakeClient, FakeJournal, lines, planner_of
+
+A, B = "log/a", "log/b"
+
+
+@pytest.mark.parametrize(
+    ("known", "create_revision", "told_revision", "fate"),
+    [
+        pytest.param(Known(10, 10, 7), 3, 9, Fate.PAUSED, id="exists"),
+        pytest.param(Known(10, 10, 7), 7, 9, Fate.PAUSED, id="created_just_before"),
+        pytest.param(Known(10, 10, 7), 8, 9, Fate.RECREATED, id="created_since"),
+        pytest.param(Known(10, None, 0), 8, 9, Fate.PAUSED, id="nobody_remembers_when"),
+        pytest.param(Known(10, 10, 7), 0, 9, Fate.PAUSED, id="brokers_that_do_not_say"),
+        pytest.param(Known(10, 10, 7), None, 7, Fate.READ, id="gone_and_read"),
+        pytest.param(Known(10, 4, 7), None, 7, Fate.READ, id="gone_and_read_past_the_head"),
+        pytest.param(Known(10, 11, 7), None, 7, Fate.LOST, id="gone_with_a_byte"),
+        pytest.param(Known(10, None, 0), None, 7, Fate.LOST, id="gone_and_nobody_remembers"),
+        pytest.param(Known(10, 10, 7), None, 6, Fate.UNTOLD, id="broker_is_behind"),
+        pytest.param(Known(10, 11, 7), None, 6, Fate.UNTOLD, id="broker_is_behind_and_bytes_are_left"),
+        pytest.param(Known(10, 10, 7), 3, 6, Fate.PAUSED, id="broker_is_behind_and_knows_it"),
+    ],
+)
+def test_fates(known: Known, create_revision: int | None, told_revision: int, fate: Fate) -> None:
+    """Each case of the module's table."""
+    assert fate_of(known, create_revision, told_revision) is fate
+
+
+def stored(position: JournalOffsets) -> JournalOffsets:
+    """Return a position as a query finds it that is started again."""
+    return JournalOffsets.from_json(position.to_json())
+
+
+def read_some(journals: dict[str, FakeJournal], **options: str) -> tuple[FakeClient, JournalOffsets]:
+    """Read a batch of a stream, as the options limit it, and end it; return what is left."""
+    planner, client = planner_of(journals, **options)
+    client.revision = 5
+    start = JournalOffsets(dict.fromkeys(journals, 0))
+    return client, stored(planner.next(start))
+
+
+def revived_planner(client: FakeClient, revision: int, **options: str) -> Planner:
+    """Return a new planner over the same journals, at a revision."""
+    planner, other = planner_of(client.journals, **options)
+    other.revision = revision
+    return planner
+
+
+def test_a_journal_that_was_read_may_go_while_the_query_is_down() -> None:
+    """The position remembers that there was no more, in forms with and without other journals behind."""
+    client, position = read_some({A: FakeJournal(lines(2) + b"half"), B: FakeJournal(lines(2))})
+    assert (position.revision, position.heads) == (5, {A: 24})
+    del client.journals[B]
+    assert revived_planner(client, 5).next(position) is position
+
+
+@pytest.mark.parametrize("allowed", [False, True], ids=["refused", "allowed"])
+def test_a_journal_that_was_not_read_may_not(allowed: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """The error says how much was left; where losses are allowed, a warning follows and the offset stays."""
+    client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2) + b"half")})
+    del client.journals[B]
+    client.journals[A].content += lines(1)
+    again = revived_planner(client, 6, failOnDataLoss=str(not allowed).lower())
+    if not allowed:
+        with pytest.raises(JournalNotFoundError, match="it is gone, with 4 bytes not read; set failOnData"):
+            again.next(position)
+        return
+    after = again.next(position)
+    assert after.read_through == {A: 30, B: 20}
+    assert [record.getMessage() for record in caplog.records] == [
+        f"journal is gone, its offset is kept journal={B}"
+    ]
+    # The loss was allowed once; that is enough.
+    assert revived_planner(client, 6).next(stored(after)) == after
+
+
+def test_a_new_journal_that_goes_before_it_is_read_is_a_loss() -> None:
+    """It was pinned at its first byte, and the position says that there was more."""
+    client, position = read_some({A: FakeJournal(lines(2))})
+    client.journals[B] = FakeJournal(lines(3), create_revision=6)
+    pinned = stored(revived_planner(client, 6).next(position))
+    assert (pinned.read_through, pinned.heads) == ({A: 20, B: 0}, {B: 30})
+    del client.journals[B]
+    with pytest.raises(JournalNotFoundError, match="with 30 bytes not read"):
+        revived_planner(client, 7).next(pinned)
+
+
+def test_a_position_of_an_older_release_does_not_know() -> None:
+    """So a journal that is gone may have had bytes left."""
+    client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
+    del client.journals[B]
+    with pytest.raises(JournalNotFoundError, match="it is gone, maybe with bytes not read"):
+        planner_of(client.journals)[0].next(position.plain())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="selected"),
+        pytest.param({"journals": A}, id="not selected"),
+        pytest.param({"failOnDataLoss": "false"}, id="losses allowed"),
+    ],
+)
+def test_a_journal_made_again_is_another_one(options: dict[str, str]) -> None:
+    """Its offsets may stand for other bytes, though it has as many; always an error."""
+    client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
+    client.journals[B] = FakeJournal(b"y" * 20, create_revision=7)
+    with pytest.raises(
+        JournalRecreatedError, match=r"log/b.* at revision 7; .* offset 20, .* revision 5"
+    ):
+        revived_planner(client, 8, **options).next(position)
+
+
+def test_a_journal_made_again_is_seen_by_the_running_query() -> None:
+    """Whatever was read since it was made: the position says at which revision its journals were listed."""
+    planner, client = planner_of({A: FakeJournal(lines(2))})
+    client.revision = 5
+    position = planner.next(JournalOffsets({A: 0}))
+    client.revision = 8
+    client.journals[A] = FakeJournal(lines(4), create_revision=7)
+    with pytest.raises(JournalRecreatedError):
+        planner.next(position)
+
+
+def test_brokers_that_know_less_are_not_believed() -> None:
+    """A journal that they do not know is no loss, read or not: the query ends, if they stay so."""
+    client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
+    del client.journals[B]
+    for allowed in ("true", "false"):
+        planner = revived_planner(client, 4, failOnDataLoss=allowed)
+        with pytest.raises(UnavailableError, match=r"'log/b' at Etcd's revision 4, .* saw it at 5"):
+            planner.next(position)
+
+
+def test_brokers_that_know_less_may_list_what_they_know() -> None:
+    """Then there is nothing to conclude."""
+    client, position = read_some({A: FakeJournal(lines(2))})
+    assert revived_planner(client, 4).next(position) is position
+
+
+def test_a_journal_that_pauses_is_asked_for_once_a_list() -> None:
+    """It would cost a request at each look."""
+    client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2) + b"half")})
+    planner, other = planner_of(client.journals, journals=A)
+    other.revision = 5
+    listing = other.list_all_journals("name=log/a")
+    planner._journals.latest = lambda: listing  # type: ignore[method-assign]
+    for _ in range(3):
+        assert planner.next(position) == position
+    assert len(other.listed) == 2
+    client.journals[A].content += lines(1)
+    assert planner.next(position).heads == {B: 24}
