@@ -179,6 +179,8 @@ class Connection:
         self._lock = threading.Lock()
         self._idle: list[grpc.Channel] = []
         self._shared: grpc.Channel | None = None
+        self._stub: pb_grpc.JournalStub | None = None
+        """Of the shared channel. To make one costs as much as a call."""
         self._http: httpx.Client | None = None
         self._closed = False
         self._pid = os.getpid()
@@ -269,9 +271,10 @@ class Connection:
         with self._lock:
             self._check_usable()
             self.touch()
-            if self._shared is None:
+            if self._shared is None or self._stub is None:
                 self._shared = self._new_channel()
-            return pb_grpc.JournalStub(self._shared)
+                self._stub = pb_grpc.JournalStub(self._shared)
+            return self._stub
 
     def lease(self) -> grpc.Channel:
         """Return a channel nobody else uses; hand it to :meth:`give_back`."""
@@ -299,7 +302,7 @@ class Connection:
         with self._lock:
             idle, self._idle = self._idle, []
             # It closes itself when its last call has ended.
-            self._shared = None
+            self._shared = self._stub = None
         for channel in idle:
             channel.close()
 
@@ -326,7 +329,7 @@ class Connection:
 
     def _take_channels(self) -> list[grpc.Channel]:
         channels = [*self._idle, *([self._shared] if self._shared else [])]
-        self._idle, self._shared = [], None
+        self._idle, self._shared, self._stub = [], None, None
         return channels
 
     @contextmanager

@@ -256,6 +256,22 @@ class Client:
         dial = self._dialer.for_read
         return heads.write_heads(dial, journals, self.write_head, timeout_s=self._timeout_s)
 
+    def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, heads.Tail]:
+        """Return the write head of each journal, and what lies between an offset and that.
+
+        Args:
+            offsets: by journal, how far it is known.
+            max_bytes: bring no more than that of a journal.
+        """
+        for journal in offsets:
+            validate_journal_name(journal, allow_meta=True)
+        dial, timeout_s = self._dialer.for_read, self._timeout_s
+
+        def again(journal: str) -> heads.Tail:
+            return heads.Tail(self.write_head(journal))
+
+        return heads.tails(dial, offsets, again, max_bytes=max_bytes, timeout_s=timeout_s)
+
     def first_offset(self, journal: str) -> int:
         """Return the smallest offset that can be read; the write head of an empty journal."""
         options = FragmentsOptions(journal)

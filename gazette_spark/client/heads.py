@@ -1,9 +1,16 @@
-"""Write heads, by the cheapest call there is: a read at the head that asks for metadata only."""
+"""Write heads of many journals at once, and with them what was appended since somebody last looked.
+
+A head alone is the cheapest call there is: a read at the head that asks for metadata only. Who has read a
+journal up to an offset asks for a :class:`Tail` in place of it: one call tells the head, and brings the bytes
+up to there if they are few.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from gazette_spark.client.channel import Connection
 from gazette_spark.client.status import read_status_error
@@ -14,6 +21,30 @@ from gazette_spark.protocol.tokens import Capability, journal_claims
 CALLS_IN_FLIGHT = 64
 """Head calls open at a time: the broker's latency is hidden, its stream limit not reached."""
 
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """A journal's write head, and maybe what lies before it."""
+
+    write_head: int
+    content: bytes | None = None
+    """All bytes from the offset asked about to the head. None: they are too many, some of them are gone, or
+    the stream broke; read them to learn which."""
+
+
+class Call(Protocol[T_co]):
+    """A question about a journal that is under way."""
+
+    @property
+    def journal(self) -> str:
+        """The journal's name."""
+
+    def take(self) -> T_co:
+        """Wait for the answer."""
+
 
 class HeadCall:
     """One question for a write head, under way from the start; :meth:`take` ends it."""
@@ -22,8 +53,7 @@ class HeadCall:
         self.journal = journal
         self._connection = connection
         request = pb.ReadRequest(journal=journal, offset=-1, metadata_only=True)
-        metadata = connection.metadata(journal_claims(Capability.READ, journal))
-        self._answers = connection.stub().Read(request, timeout=timeout_s, metadata=metadata)
+        self._answers = _read(connection, request, timeout_s)
 
     def take(self) -> int:
         """Return the write head.
@@ -38,12 +68,57 @@ class HeadCall:
         if message is not None and message.HasField("header"):
             self._connection.observe(self.journal, message.header)
         if message is None:
-            problem = f"journal {self.journal!r}: the stream ended with no answer"
-            raise UnavailableError(self._connection.endpoint.text, problem)
+            raise _no_answer(self._connection, self.journal)
         # An offset of -1 is the head itself, where nothing can be read yet.
         if message.status not in (pb.OK, pb.OFFSET_NOT_YET_AVAILABLE):
             raise read_status_error(message, self.journal)
         return message.write_head
+
+
+class TailCall:
+    """One question for a tail, under way from the start; :meth:`take` ends it."""
+
+    def __init__(
+        self, connection: Connection, journal: str, offset: int, *, max_bytes: int, timeout_s: float
+    ) -> None:
+        self.journal = journal
+        self._connection = connection
+        self._offset = offset
+        request = pb.ReadRequest(journal=journal, offset=offset, end_offset=offset + max_bytes)
+        self._answers = _read(connection, request, timeout_s)
+
+    def take(self) -> Tail:
+        """Return the tail.
+
+        Raises:
+            StatusError: the broker does not even give a head, e.g. SUSPENDED.
+        """
+        with self._connection.errors():
+            messages = list(self._answers)
+        if not messages:
+            raise _no_answer(self._connection, self.journal)
+        if messages[0].HasField("header"):
+            self._connection.observe(self.journal, messages[0].header)
+        for message in messages:
+            if message.status not in (pb.OK, pb.OFFSET_NOT_YET_AVAILABLE):
+                raise read_status_error(message, self.journal)
+        return tail_of(messages, self._offset)
+
+
+def tail_of(messages: Iterable[pb.ReadResponse], offset: int) -> Tail:
+    """Return the tail that the messages of a read from an offset on bring.
+
+    Nothing is made of bytes that do not follow each other, or that do not end at the last head told.
+    """
+    head, at, parts, whole = 0, offset, [], True
+    for message in messages:
+        whole = whole and (message.offset == at or message.status == pb.OFFSET_NOT_YET_AVAILABLE)
+        if message.content:
+            parts.append(message.content)
+            at += len(message.content)
+        else:
+            head = max(head, message.write_head)
+    return Tail(head, b"".join(parts) if whole and at == head else None)
 
 
 def write_heads(
@@ -58,20 +133,52 @@ def write_heads(
     ``dial`` gives each journal's connection. Each journal whose call fails is given to ``again``, which
     tries for as long as it takes.
     """
-    heads: dict[str, int] = {}
-    under_way: deque[HeadCall] = deque()
+    return _asked(journals, lambda name: HeadCall(dial(name), name, timeout_s=timeout_s), again)
+
+
+def tails(
+    dial: Callable[[str], Connection],
+    offsets: Mapping[str, int],
+    again: Callable[[str], Tail],
+    *,
+    max_bytes: int,
+    timeout_s: float,
+) -> dict[str, Tail]:
+    """Return what follows an offset in each of many journals; see :func:`write_heads`."""
+
+    def begin(name: str) -> TailCall:
+        return TailCall(dial(name), name, offsets[name], max_bytes=max_bytes, timeout_s=timeout_s)
+
+    return _asked(offsets, begin, again)
+
+
+def _asked(
+    journals: Iterable[str], begin: Callable[[str], Call[T]], again: Callable[[str], T]
+) -> dict[str, T]:
+    answers: dict[str, T] = {}
+    under_way: deque[Call[T]] = deque()
 
     def take() -> None:
         call = under_way.popleft()
         try:
-            heads[call.journal] = call.take()
+            answers[call.journal] = call.take()
         except GazetteError:
-            heads[call.journal] = again(call.journal)
+            answers[call.journal] = again(call.journal)
 
     for journal in dict.fromkeys(journals):
         if len(under_way) == CALLS_IN_FLIGHT:
             take()
-        under_way.append(HeadCall(dial(journal), journal, timeout_s=timeout_s))
+        under_way.append(begin(journal))
     while under_way:
         take()
-    return heads
+    return answers
+
+
+def _read(connection: Connection, request: pb.ReadRequest, timeout_s: float) -> Iterable[pb.ReadResponse]:
+    metadata = connection.metadata(journal_claims(Capability.READ, request.journal))
+    return connection.stub().Read(request, timeout=timeout_s, metadata=metadata)
+
+
+def _no_answer(connection: Connection, journal: str) -> UnavailableError:
+    problem = f"journal {journal!r}: the stream ended with no answer"
+    return UnavailableError(connection.endpoint.text, problem)

@@ -169,6 +169,20 @@ class _Anchored:
             size = min(size * 2, MAX_WINDOW_BYTES)
 
 
+def window_of(content: bytes, begin: int, beyond: ReadWindow) -> ReadWindow:
+    """Return a ``read_window`` of bytes at hand, all of ``[begin, begin + len(content))``.
+
+    What is not among them is read by ``beyond``.
+    """
+
+    def read_window(low: int, high: int) -> bytes:
+        if begin <= low <= high <= begin + len(content):
+            return content[low - begin : high - begin]
+        return beyond(low, high)
+
+    return read_window
+
+
 def window_reader(client: Journals, journal: str, *, fail_on_data_loss: bool = True) -> ReadWindow:
     """Return a ``read_window`` that asks a client.
 

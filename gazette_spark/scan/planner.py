@@ -23,16 +23,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from gazette_spark.admission import Backlog, Limits, admit, admit_fragments, fragment_ends, is_due
+from gazette_spark.client.heads import Tail
 from gazette_spark.errors import JournalNotFoundError, OffsetBeyondHeadError
 from gazette_spark.framing.metadata import Labels
 from gazette_spark.offsets import JournalOffsets, changed, check_forward
 from gazette_spark.options import SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.scan.boundary import limited_end
+from gazette_spark.scan.boundary import limited_end, window_of
 from gazette_spark.scan.edges import Edges
 from gazette_spark.scan.listings import AskedJournals, Journals, selector_of
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
@@ -41,6 +42,12 @@ from gazette_spark.scan.selection import Selection
 from gazette_spark.scan.view import JournalView
 
 NO_LIMITS = Limits()
+
+TAIL_BYTES = 64 << 10
+"""Bytes that a look brings of a journal that had been read to its head, beside the new head ..."""
+
+LOOK_BYTES = 64 << 20
+"""... and of all journals together, at most."""
 
 
 class Planner:
@@ -111,11 +118,12 @@ class Planner:
     def _next(self, start: JournalOffsets, limits: Limits) -> JournalOffsets:
         selected = self._selection.selected(start)
         added = sorted(name for name in selected - start.read_through.keys() if self._may_add(name))
-        heads = self._write_heads(start, selected & start.read_through.keys())
+        tails = self._tails(start, sorted(selected & start.read_through.keys()))
+        heads = self._write_heads(start, {journal: tail.write_head for journal, tail in tails.items()})
         backlogs = {journal: self._backlog(journal, start, head) for journal, head in sorted(heads.items())}
         firsts = self._view.each(self._view.client.first_offset, added)
         news = {journal: left for journal, left in backlogs.items() if self._has_news(journal, left)}
-        ends = self._ends(news, limits)
+        ends = self._ends(news, limits, tails)
         reached = {**start.read_through, **ends, **firsts}
         if reached == start.read_through:
             return start
@@ -131,14 +139,24 @@ class Planner:
         behind = {journal: head for journal, head in heads.items() if head > reached[journal]}
         return JournalOffsets(reached, revision=revision, heads=kept | behind)
 
-    def _ends(self, backlogs: Mapping[str, Backlog], limits: Limits) -> dict[str, int]:
+    def _ends(
+        self, backlogs: Mapping[str, Backlog], limits: Limits, tails: Mapping[str, Tail]
+    ) -> dict[str, int]:
         """Return where a batch ends in the journals it reads; nothing if it is to wait."""
         now = self._clock()
         left = sum(backlog.size_bytes for backlog in backlogs.values())
         if self._frozen is None and not is_due(left, now - self._last_batch_s, limits):
             return {}
         admitted = admit(self._whole_fragments(backlogs, limits.max_fragments), limits.max_bytes)
-        ends = self._view.each(lambda name: self._end_of(name, backlogs[name], admitted[name]), backlogs)
+
+        def end_of(name: str) -> int:
+            return self._end_of(name, backlogs[name], admitted[name], tails[name].content)
+
+        # Where the bytes are at hand there is nothing to wait for, and a thread costs more than the search.
+        at_hand = [name for name in backlogs if tails[name].content is not None]
+        ends = self._view.each(end_of, backlogs.keys() - set(at_hand)) | {
+            name: end_of(name) for name in at_hand
+        }
         if any(end > backlogs[journal].begin for journal, end in ends.items()):
             self._last_batch_s = now
         return ends
@@ -181,7 +199,7 @@ class Planner:
         fragments = self._view.each(self._view.fragments, large)
         solid = {journal: [each for each in found if _is_solid(each)] for journal, found in fragments.items()}
         self._view.learn(each.journal for each in ranges)
-        framings = self._view.each(self._view.framing, [each.journal for each in ranges])
+        framings = {each.journal: self._view.framing(each.journal) for each in ranges}
         return split(
             ranges, fragments, solid=solid, framings=framings, min_partitions=at_least, max_bytes=at_most
         )
@@ -190,8 +208,22 @@ class Planner:
         """Return a journal's labels, with the values of each name in order."""
         return self._view.labels(journal)
 
-    def _write_heads(self, start: JournalOffsets, journals: Iterable[str]) -> dict[str, int]:
-        heads = self._view.client.write_heads(sorted(journals))
+    def _tails(self, start: JournalOffsets, journals: Sequence[str]) -> dict[str, Tail]:
+        """Return the journals' write heads, and what is new where that is likely to be little."""
+        behind = {name for name in journals if self._is_behind(name, start)}
+        heads = self._view.client.write_heads([name for name in journals if name in behind])
+        near = {name: start.read_through[name] for name in journals if name not in behind}
+        max_bytes = max(1, min(TAIL_BYTES, LOOK_BYTES // max(1, len(near))))
+        tails = self._view.client.tails(near, max_bytes)
+        return tails | {name: Tail(head) for name, head in heads.items()}
+
+    def _is_behind(self, journal: str, start: JournalOffsets) -> bool:
+        """Tell whether a journal had more to read when it was seen last than a look brings."""
+        head = self._selection.heads.get(journal, start.head_seen(journal))
+        return head is not None and head - start.read_through[journal] > TAIL_BYTES
+
+    def _write_heads(self, start: JournalOffsets, seen: Mapping[str, int]) -> dict[str, int]:
+        heads = dict(seen)
         behind = [journal for journal, head in heads.items() if head < start.read_through[journal]]
         heads |= self._view.settled_heads(behind) if behind else {}
         for journal in behind:
@@ -212,9 +244,10 @@ class Planner:
     def _has_news(self, journal: str, backlog: Backlog) -> bool:
         return backlog.size_bytes > 0 and self._unfinished.get(journal) != (backlog.begin, backlog.head)
 
-    def _end_of(self, journal: str, backlog: Backlog, admitted: int) -> int:
+    def _end_of(self, journal: str, backlog: Backlog, admitted: int, content: bytes | None) -> int:
+        window = self._view.window(journal)
         end = limited_end(
-            self._view.window(journal),
+            window if content is None else window_of(content, backlog.begin, window),
             backlog.begin,
             admitted,
             backlog.head,

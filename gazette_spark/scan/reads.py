@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
     from gazette_spark.client import Listing
+    from gazette_spark.client.heads import Tail
     from gazette_spark.client.list import ListedFragment
     from gazette_spark.protocol import protocol_pb2 as pb
 
@@ -90,6 +91,9 @@ class JournalSource(Journals, Protocol):
 
     def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
         """Return where each journal ends."""
+
+    def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, Tail]:
+        """Return where each journal ends, and maybe up to so many bytes that lie before that, from an offset."""
 
     def list_fragments(
         self, journal: str, *, begin_mod_time: int = 0, page_token: int = 0

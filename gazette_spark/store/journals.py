@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from gazette_spark.client.heads import Tail
 from gazette_spark.client.list import ListedFragment
 from gazette_spark.client.snapshots import Listing
 from gazette_spark.errors import JournalNotFoundError
@@ -129,6 +130,10 @@ class StoreJournals:
     def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
         """Return where what is stored of each journal ends: brokers may hold more."""
         return {journal: self._of(journal).end for journal in journals}
+
+    def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, Tail]:  # noqa: ARG002
+        """Return where what is stored ends, and no bytes."""
+        return {journal: Tail(head) for journal, head in self.write_heads(list(offsets)).items()}
 
     def list_fragments(
         self, journal: str, *, begin_mod_time: int = 0, page_token: int = 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from types import TracebackType
 from typing import Self
 
 from gazette_spark.client import Listing
+from gazette_spark.client.heads import Tail
 from gazette_spark.errors import JournalNotFoundError, SuspendedError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options import Use, parse_options
@@ -89,6 +90,8 @@ class FakeClient:
     deleted_once_listed: str = ""
     revision: int = 1
     """Etcd's."""
+    has_tails: bool = True
+    """Whether a tail brings bytes."""
     endpoint: str = "http://broker.test:80"
     timeout_s: float = 0.1
 
@@ -133,6 +136,15 @@ class FakeClient:
 
     def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
         return {journal: self.write_head(journal) for journal in journals}
+
+    def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, Tail]:
+        return {name: self._tail(name, offset, max_bytes) for name, offset in offsets.items()}
+
+    def _tail(self, journal: str, offset: int, max_bytes: int) -> Tail:
+        head, found = self.write_head(journal), self.journals[journal]
+        if not self.has_tails or not found.begin <= offset <= head <= offset + max_bytes:
+            return Tail(head)
+        return Tail(head, found.content[offset - found.begin : head - found.begin])
 
     def list_fragments(
         self, journal: str, *, page_token: int = 0, begin_mod_time: int = 0

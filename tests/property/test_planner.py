@@ -75,7 +75,10 @@ def runs(draw: st.DrawFn) -> Run:
         content, begin = draw(records) + b"y" * draw(st.integers(0, HALF)), draw(st.sampled_from([0, 1000]))
         edges = draw(st.lists(st.integers(0, len(content)), max_size=6))
         journals[name] = FakeJournal(content, begin, fragments=sorted({begin, *(begin + at for at in edges)}))
-    return Run(sorted(journals), planner_of(journals)[1], draw(limits))
+    client = planner_of(journals)[1]
+    # Bytes come with the head, or are looked for where they are: the same batches follow.
+    client.has_tails = draw(st.booleans())
+    return Run(sorted(journals), client, draw(limits))
 
 
 def start_of(run: Run) -> JournalOffsets:
@@ -87,7 +90,8 @@ def start_of(run: Run) -> JournalOffsets:
 @given(runs(), st.lists(records, max_size=5))
 def test_an_available_now_run_reads_what_is_there_and_ends(run: Run, later: list[bytes]) -> None:
     """Whatever is appended while it runs waits for the next one, and no batch is empty but the last."""
-    planner, _ = planner_of(run.client.journals)
+    planner, client = planner_of(run.client.journals)
+    client.has_tails = run.client.has_tails
     position = start_of(run)
     planner.freeze()
     goal = {name: run.boundaries(name)[-1] for name in run.names}
@@ -110,7 +114,8 @@ def test_a_stream_reads_every_record_in_the_end(
 ) -> None:
     """Batches follow each other to the last whole record, through new planners, and none reads back."""
     now = [0.0]
-    planner, _ = planner_of(run.client.journals, "stream", lambda: now[0])
+    planner, client = planner_of(run.client.journals, "stream", lambda: now[0])
+    client.has_tails = run.client.has_tails
     position = start_of(run)
     left = list(appends)
     for _ in range(400):

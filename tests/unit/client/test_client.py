@@ -10,7 +10,7 @@ import pytest
 
 from gazette_spark.client import Client
 from gazette_spark.client.apply import CHANGES_PER_APPLY
-from gazette_spark.client.heads import CALLS_IN_FLIGHT
+from gazette_spark.client.heads import CALLS_IN_FLIGHT, Tail
 from gazette_spark.client.list import ListedFragment
 from gazette_spark.errors import (
     AuthError,
@@ -210,6 +210,26 @@ def test_write_heads_of_many_journals(stub: StubBroker, client: Client) -> None:
     assert client.write_heads(names + names[:5]) == expected
     assert len(failed) == 4
     assert client.write_heads([]) == {}
+
+
+def test_tails_of_many_journals(stub: StubBroker, client: Client) -> None:
+    """Each is one call for at most so many bytes; one that breaks gives the head alone, asked for again."""
+
+    def play(request: pb.ReadRequest) -> list[Act]:
+        if request.metadata_only:
+            return [not_yet(9)]
+        if request.journal == "a/broken":
+            return [Fail(text="Socket closed")]
+        return [
+            pb.ReadResponse(offset=request.offset, write_head=7),
+            pb.ReadResponse(offset=request.offset, content=b"xy"),
+        ]
+
+    stub.script("Read", play)
+    tails = client.tails({"a/one": 5, "a/two": 3, "a/broken": 5}, 100)
+    assert tails == {"a/one": Tail(7, b"xy"), "a/two": Tail(7), "a/broken": Tail(9)}
+    asked = {request.journal: request for request in stub.requests("Read") if not request.metadata_only}
+    assert (asked["a/two"].offset, asked["a/two"].end_offset) == (3, 103)
 
 
 def test_write_heads_names_the_missing_journal(stub: StubBroker, client: Client) -> None:

@@ -114,9 +114,7 @@ def test_a_journal_made_again_is_another_one(options: dict[str, str]) -> None:
     """Its offsets may stand for other bytes, though it has as many; always an error."""
     client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
     client.journals[B] = FakeJournal(b"y" * 20, create_revision=7)
-    with pytest.raises(
-        JournalRecreatedError, match=r"log/b.* at revision 7; .* offset 20, .* revision 5"
-    ):
+    with pytest.raises(JournalRecreatedError, match=r"log/b.* at revision 7; .* offset 20, .* revision 5"):
         revived_planner(client, 8, **options).next(position)
 
 
