@@ -19,11 +19,11 @@ RANKS = (
     ("errors", "version", "failpoints"),
     ("offsets", "protocol"),
     ("option_values", "query_range", "store_options", "options", "write_options", "option_page", "admission"),
-    ("ledger", "delta_history", "query_checkpoint", "framing"),
+    ("ledger", "delta_history", "query_checkpoint", "query_progress", "framing"),
     ("client", "lag"),
     ("store", "scan", "write", "broker"),
     ("writer", "source"),
-    ("delta_table", "sink"),
+    ("listener", "delta_table", "sink"),
     ("testing",),
     ("demo",),
     ("cli",),
@@ -33,7 +33,7 @@ RANKS = (
 ORDER = {part: index for index, part in enumerate(part for row in RANKS for part in row)}
 
 HEAVY = {
-    "pyspark": {"writer", "source", "delta_table", "sink", "testing", "demo", "cli"},
+    "pyspark": {"writer", "source", "listener", "delta_table", "sink", "testing", "demo", "cli"},
     "delta": {"delta_table", "sink", "testing", "demo", "cli"},
     "grpc": {"client", "broker", "protocol", "testing"},
 }

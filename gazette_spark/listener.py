@@ -1,0 +1,109 @@
+"""A listener that tells how far queries are behind: per journal, in bytes, with each batch.
+
+::
+
+    listener = LagListener()
+    spark.streams.addListener(listener)
+
+It runs in the program that adds it, on Spark Connect, too, and on a thread of PySpark's. Spark tells it of
+each micro-batch when that is done, and of nothing while a query idles. What the numbers mean stands in
+:mod:`gazette_spark.query_progress`. Each batch makes one INFO line in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from gazette_spark.query_progress import QueryLag, query_lag
+
+log = logging.getLogger(__name__)
+
+ENDED_QUERIES = 100
+"""Queries that have ended and whose last lag is kept."""
+
+OnLag = Callable[[QueryLag], object]
+
+
+class LagListener(StreamingQueryListener):
+    """Keeps the latest lag of each query. Any thread may ask it.
+
+    Args:
+        on_lag: called with each new lag, on the listener's thread, which it holds up. What it raises is
+            logged.
+    """
+
+    def __init__(self, on_lag: OnLag | None = None) -> None:
+        self._on_lag = on_lag
+        self._lock = threading.Lock()
+        self._lags: dict[str, QueryLag] = {}
+        self._ended: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"LagListener({len(self._lags)} queries)"
+
+    def lags(self) -> dict[str, QueryLag]:
+        """Return the latest lag of each query by its id, the last one of those that have ended included.
+
+        A query that has had no batch since the listener was added is not there.
+        """
+        with self._lock:
+            return dict(self._lags)
+
+    def lag(self, query_id: str) -> QueryLag | None:
+        """Return the latest lag of the query ``StreamingQuery.id`` names; None if there was no batch yet."""
+        with self._lock:
+            return self._lags.get(query_id)
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name, as are those below.
+        """Take a query that starts again for one that runs."""
+        with self._lock:
+            if str(event.id) in self._ended:
+                self._ended.remove(str(event.id))
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Keep, log and pass on the lag after a batch."""
+        lag = query_lag(event.progress.json)
+        if not lag.journals:
+            return
+        with self._lock:
+            self._lags[lag.query_id] = lag
+        log.info("%s", lag_line(lag))
+        if self._on_lag is not None:
+            try:
+                self._on_lag(lag)
+            except Exception:  # The caller's code; Spark would only print it.
+                log.exception("on_lag failed query_id=%s batch_id=%d", lag.query_id, lag.batch_id)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Do nothing: there is nothing new."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Forget queries that ended long ago."""
+        with self._lock:
+            self._ended.append(str(event.id))
+            for query_id in self._ended[:-ENDED_QUERIES]:
+                self._lags.pop(query_id, None)
+            del self._ended[:-ENDED_QUERIES]
+
+
+def lag_line(lag: QueryLag) -> str:
+    """Return a lag as one line of a log."""
+    parts = [
+        f"query lag query_id={lag.query_id}",
+        *([f"name={lag.name}"] if lag.name else []),
+        f"batch_id={lag.batch_id} journals={len(lag.journals)} lag_bytes={lag.total_bytes}",
+        *([f"unseen={lag.unseen}"] if lag.unseen else []),
+    ]
+    if (worst := lag.worst) is not None:
+        parts.append(f"worst={worst.journal} worst_bytes={worst.lag_bytes}")
+    return " ".join(parts)

@@ -1,0 +1,131 @@
+"""What Spark's progress of a query says about its journals: how far each was read, and how far it reached.
+
+Spark describes each micro-batch in a JSON document, as ``StreamingQueryProgress.json`` has it. Of a Gazette
+source it holds where the batch ended and, as ``latestOffset``, the write heads the source saw when it planned
+the batch. The difference is the query's lag, in bytes, at that moment: what was appended since is not in it,
+and what the batch's limits left is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gazette_spark.errors import InputError
+from gazette_spark.offsets import JournalOffsets
+
+
+@dataclass(frozen=True, slots=True)
+class JournalLag:
+    """How far a query is behind in one journal."""
+
+    journal: str
+    reached: int
+    """Offset of the next byte to read."""
+    head: int | None
+    """The write head; None if it was not seen: the journal is new, not selected any more, or gone."""
+    source: int = 0
+    """Which of the query's sources it is, from 0, foreign ones counted."""
+
+    @property
+    def lag_bytes(self) -> int | None:
+        """Bytes left to read; None if the head was not seen."""
+        return None if self.head is None else max(0, self.head - self.reached)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLag:
+    """How far a query was behind when a batch was planned."""
+
+    query_id: str
+    """Stays the same as long as the query's checkpoint does."""
+    run_id: str
+    name: str
+    """Empty if the query has none."""
+    batch_id: int
+    timestamp: str
+    """When the batch began, ISO 8601 in UTC, as Spark has it."""
+    journals: tuple[JournalLag, ...]
+    """By source, then by name."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes left to read in all journals whose heads were seen."""
+        return sum(each.lag_bytes or 0 for each in self.journals)
+
+    @property
+    def unseen(self) -> int:
+        """Number of journals whose heads were not seen."""
+        return sum(each.head is None for each in self.journals)
+
+    @property
+    def worst(self) -> JournalLag | None:
+        """The journal with most left to read; None if nothing is."""
+        behind = [each for each in self.journals if each.lag_bytes]
+        return max(behind, key=lambda each: each.lag_bytes or 0, default=None)
+
+    def by_journal(self) -> dict[str, int | None]:
+        """Return the bytes left by journal; of one that several sources read, the most."""
+        found: dict[str, int | None] = {}
+        for each in self.journals:
+            lag, before = each.lag_bytes, found.get(each.journal)
+            found[each.journal] = lag if before is None else max(before, lag or 0)
+        return found
+
+
+def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
+    """Return what a progress says.
+
+    Args:
+        progress: the JSON document, or what it was parsed to. Sources that are none of ours are left out.
+
+    Raises:
+        InputError: it is no progress of Spark's.
+        OffsetError: a position in it is ours and was written by a later release.
+    """
+    value = _parsed(progress)
+    sources = value.get("sources")
+    if not isinstance(value.get("batchId"), int) or not isinstance(sources, list):
+        raise InputError(
+            "a progress is a JSON object with batchId and sources, as StreamingQueryProgress.json"
+        )
+    lags = tuple(each for number, source in enumerate(sources) for each in _lags(number, source))
+    texts = {key: str(value.get(key) or "") for key in ("id", "runId", "name", "timestamp")}
+    return QueryLag(texts["id"], texts["runId"], texts["name"], value["batchId"], texts["timestamp"], lags)
+
+
+def _lags(number: int, source: Mapping[str, Any]) -> Iterator[JournalLag]:
+    end = _position(source.get("endOffset"))
+    if end is None:
+        return
+    latest = _position(source.get("latestOffset"))
+    heads = latest.read_through if latest else {}
+    for journal, reached in end.read_through.items():
+        yield JournalLag(journal, reached, heads.get(journal), number)
+
+
+def _position(value: object) -> JournalOffsets | None:
+    """Return a position of ours; None for another source's, or none."""
+    if isinstance(value, str):
+        # Spark embeds what is JSON, and gives the rest as text; what was printed from Java says "null".
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    if not isinstance(value, Mapping) or not value.keys() >= {"format_version", "journals"}:
+        return None
+    return JournalOffsets.from_dict(value)
+
+
+def _parsed(progress: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    if isinstance(progress, Mapping):
+        return progress
+    try:
+        value = json.loads(progress)
+    except ValueError as error:
+        raise InputError(f"a progress is a JSON object, and this is no JSON ({error})") from None
+    if not isinstance(value, Mapping):
+        raise InputError("a progress is a JSON object")
+    return value

@@ -1,0 +1,111 @@
+"""A progress says how far each journal was read and how far it reached, whatever else is in it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gazette_spark.errors import InputError, OffsetError
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.query_progress import JournalLag, query_lag
+
+A, B = "shop/orders", "shop/returns"
+
+
+def source(end: object, latest: object = None) -> dict[str, Any]:
+    """Return a source as Spark describes it."""
+    return {
+        "description": "PythonMicroBatchStreamWithAdmissionControl@1b2c",
+        "startOffset": None,
+        "endOffset": end,
+        "latestOffset": latest,
+        "numInputRows": 3,
+        "metrics": {},
+    }
+
+
+def progress(*sources: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """Return a progress as Spark makes it."""
+    made = {"id": "4fa", "runId": "9c1", "name": None, "timestamp": "2026-11-21T10:00:00.000Z", "batchId": 7}
+    return made | {"sources": list(sources)} | fields
+
+
+def at(**kept: Any) -> dict[str, Any]:
+    """Return a position of both journals."""
+    return JournalOffsets({A: 100, B: 20}, **kept).to_dict()
+
+
+HEADS = JournalOffsets({A: 160, B: 20}).to_dict()
+
+
+@pytest.mark.parametrize("as_text", [False, True], ids=["parsed", "text"])
+def test_lag_is_what_lies_between_end_and_head(as_text: bool) -> None:
+    """By journal, with sums that alarms and people ask for first."""
+    value = progress(source(at(), HEADS), name="orders")
+    lag = query_lag(json.dumps(value) if as_text else value)
+    assert (lag.query_id, lag.run_id, lag.name, lag.batch_id) == ("4fa", "9c1", "orders", 7)
+    assert lag.timestamp == "2026-11-21T10:00:00.000Z"
+    assert lag.journals == (JournalLag(A, 100, 160), JournalLag(B, 20, 20))
+    assert lag.by_journal() == {A: 60, B: 0}
+    assert (lag.total_bytes, lag.unseen) == (60, 0)
+    assert lag.worst == JournalLag(A, 100, 160)
+
+
+@pytest.mark.parametrize(
+    ("latest", "lags"),
+    [
+        pytest.param(None, {A: None, B: None}, id="no_heads"),
+        pytest.param("null", {A: None, B: None}, id="null_as_text"),
+        pytest.param(JournalOffsets({A: 100}).to_dict(), {A: 0, B: None}, id="one_head"),
+        pytest.param(JournalOffsets({A: 90, B: 21}).to_dict(), {A: 0, B: 1}, id="head_below_the_end"),
+        pytest.param(JournalOffsets({A: 101, "x/y": 9}).to_dict(), {A: 1, B: None}, id="another_journal"),
+    ],
+)
+def test_a_head_that_was_not_seen_is_no_zero(latest: object, lags: dict[str, int | None]) -> None:
+    """What is not known is None, and counts for nothing."""
+    lag = query_lag(progress(source(at(), latest)))
+    assert lag.by_journal() == lags
+    assert lag.total_bytes == sum(each or 0 for each in lags.values())
+    assert lag.unseen == list(lags.values()).count(None)
+
+
+def test_all_forms_of_positions_count() -> None:
+    """Those of older releases, those that remember heads, and those Spark gives as text."""
+    seen = at(revision=9, heads={A: 160})
+    for end in (at(), seen, json.dumps(seen), at(position="pinned")):
+        assert query_lag(progress(source(end, HEADS))).by_journal() == {A: 60, B: 0}
+
+
+def test_other_sources_are_left_out() -> None:
+    """Kafka's, a rate's, a file's; sources keep their numbers, and a journal may be read twice."""
+    kafka, rate, file = {"topic": {"0": 5}}, 17, "not json {"
+    nearer = JournalOffsets({A: 150}).to_dict()
+    lag = query_lag(
+        progress(source(kafka), source(at(), HEADS), source(rate), source(file), source(nearer, HEADS))
+    )
+    assert [(each.source, each.journal, each.lag_bytes) for each in lag.journals] == [
+        (1, A, 60),
+        (1, B, 0),
+        (4, A, 10),
+    ]
+    assert lag.by_journal() == {A: 60, B: 0}
+    assert query_lag(progress(source(kafka), source(None))).journals == ()
+    assert query_lag(progress()).worst is None
+
+
+@pytest.mark.parametrize(
+    "value", ["", "[]", "7", "{}", '{"batchId":1}', '{"batchId":"1","sources":[]}', '{"batchId":1,"sources":2}']
+    ["", "[]", "7", "{}", '{"batchId":1}', '{"batchId":"1","sources":[]}', '{"batchId":1,"sources":{}}'],
+)
+def test_what_is_no_progress_is_refused(value: str) -> None:
+    """Nothing is guessed."""
+    with pytest.raises(InputError, match="a progress is a JSON object"):
+        query_lag(value)
+
+
+def test_a_position_of_the_future_is_refused() -> None:
+    """A lag that is silently missing would look like none."""
+    with pytest.raises(OffsetError, match="later release"):
+        query_lag(progress(source({"format_version": 9, "journals": {}})))
