@@ -96,7 +96,7 @@ def test_other_sources_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["", "[]", "7", "{}", '{"batchId":1}', '{"batchId":"1","sources":[]}', '{"batchId":1,"sources":2}']
+    "value",
     ["", "[]", "7", "{}", '{"batchId":1}', '{"batchId":"1","sources":[]}', '{"batchId":1,"sources":{}}'],
 )
 def test_what_is_no_progress_is_refused(value: str) -> None:
