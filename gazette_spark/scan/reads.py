@@ -93,7 +93,7 @@ class JournalSource(Journals, Protocol):
         """Return where each journal ends."""
 
     def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, Tail]:
-        """Return where each journal ends, and maybe up to so many bytes that lie before that, from an offset."""
+        """Return where each journal ends, and maybe what lies between an offset and that, if it is little."""
 
     def list_fragments(
         self, journal: str, *, begin_mod_time: int = 0, page_token: int = 0
