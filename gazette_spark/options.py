@@ -115,6 +115,7 @@ class SourceOptions:
     idle_timeout_ms: int
     connect_timeout_ms: int
     auth_token: str | None = field(repr=False)
+    log_level: str | None
 
     @property
     def origin(self) -> str:
@@ -488,5 +489,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("idleTimeoutMs", count(DAY_MS), "30000", "Time after which a silent connection is given up."),
     Option("connectTimeoutMs", count(DAY_MS), "10000", "Time to connect to a broker."),
     Option("auth.token", parse_token, None, "Token sent with each request."),
+    Option(
+        "logLevel",
+        word("debug", "info", "warning", "error"),
+        None,
+        "From which level on the source's log is shown in the log of the driver and the executors; info has "
+        "one line for each batch. If not given, as Python there is set up, which shows warnings.",
+    ),
 )
 """All options, in the order in which they are checked and shown."""

@@ -58,6 +58,7 @@ from gazette_spark.options import FORMAT_FRAMINGS, SourceOptions, parse_options
 from gazette_spark.scan.formats import row_parser
 from gazette_spark.scan.framings import framing_named
 from gazette_spark.scan.listings import follow
+from gazette_spark.scan.logs import show_logs
 from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.reads import Journals
@@ -263,6 +264,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _plan(self) -> Planner:
         if self._planner is None:
+            show_logs(self._options.log_level)
             self._client = open_client(self._options)
             self._planner = Planner(self._client, self._options, follow(self._client, self._options))
         return self._planner
@@ -289,6 +291,7 @@ def limits_of(options: SourceOptions) -> Limits:
 
 def open_journals(options: SourceOptions, piece: Piece | None = None) -> Client | StoreJournals:
     """Return what a batch, or one piece of it, is read from. The caller closes it."""
+    show_logs(options.log_level)
     if options.fragment_store is None:
         return open_client(options)
     return listed_store(options) if piece is None else store_of_piece(options, piece)

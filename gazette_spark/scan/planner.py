@@ -21,6 +21,7 @@ is gone.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,10 +37,13 @@ from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.scan.boundary import limited_end, window_of
 from gazette_spark.scan.edges import Edges
 from gazette_spark.scan.listings import AskedJournals, Journals, selector_of
+from gazette_spark.scan.logs import batch_line, start_line
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
 from gazette_spark.scan.reads import JournalSource
 from gazette_spark.scan.selection import Selection
 from gazette_spark.scan.view import JournalView
+
+log = logging.getLogger(__name__)
 
 NO_LIMITS = Limits()
 
@@ -106,6 +110,7 @@ class Planner:
             RecordError: a record is longer than ``maxRecordBytes``.
         """
         if start.position == "initial":
+            log.info("%s", start_line(start.read_through, start.heads))
             return start.at("pinned")
         try:
             return self._next(start, limits)
@@ -200,9 +205,11 @@ class Planner:
         solid = {journal: [each for each in found if _is_solid(each)] for journal, found in fragments.items()}
         self._view.learn(each.journal for each in ranges)
         framings = {each.journal: self._view.framing(each.journal) for each in ranges}
-        return split(
+        pieces = split(
             ranges, fragments, solid=solid, framings=framings, min_partitions=at_least, max_bytes=at_most
         )
+        log.info("%s", batch_line(ranges, len(pieces), end.read_through, self._selection.heads))
+        return pieces
 
     def labels(self, journal: str) -> Labels:
         """Return a journal's labels, with the values of each name in order."""
