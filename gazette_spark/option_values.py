@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from gazette_spark.errors import OptionError, ProtocolError
 from gazette_spark.offsets import MAX_OFFSET
-from gazette_spark.protocol.journals import validate_journal_name
+from gazette_spark.protocol.journal_specs import validate_journal_name
 
 _UNITS = {"": 1, "b": 1} | {
     unit + b: 1024**power for power, unit in enumerate("kmg", start=1) for b in ("", "b")

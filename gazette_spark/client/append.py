@@ -24,7 +24,7 @@ from gazette_spark.client.status import check_status
 from gazette_spark.errors import ClosedError, ProtocolError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.protocol.journals import validate_journal_name
+from gazette_spark.protocol.journal_specs import validate_journal_name
 from gazette_spark.protocol.labels import format_selector, validate_label_set, validate_selector
 from gazette_spark.protocol.tokens import Capability, journal_claims
 

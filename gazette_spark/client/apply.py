@@ -12,7 +12,7 @@ from gazette_spark.client.channel import Connection
 from gazette_spark.client.status import check_status
 from gazette_spark.errors import BrokerError, GazetteError, PartialApplyError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import validate_journal_name, validate_journal_spec
+from gazette_spark.protocol.journal_specs import validate_journal_name, validate_journal_spec
 from gazette_spark.protocol.tokens import APPLY_LIFETIME_S, Capability, Claims
 
 Change = pb.ApplyRequest.Change

@@ -33,7 +33,7 @@ from gazette_spark.client.routes import Dialer, RouteCache, check_ttl
 from gazette_spark.client.snapshots import Listing
 from gazette_spark.errors import GazetteError, OptionError, SuspendedError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import validate_journal_name
+from gazette_spark.protocol.journal_specs import validate_journal_name
 from gazette_spark.protocol.tokens import KeySet
 
 T = TypeVar("T")

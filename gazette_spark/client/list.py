@@ -12,7 +12,7 @@ from gazette_spark.client.status import check_status
 from gazette_spark.errors import JournalNotFoundError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.protocol.journals import validate_journal_name
+from gazette_spark.protocol.journal_specs import validate_journal_name
 from gazette_spark.protocol.labels import NAME, label_set, parse_selector
 from gazette_spark.protocol.requests import validate_list_request, validate_store_health_request
 from gazette_spark.protocol.tokens import Capability, Claims, journal_claims

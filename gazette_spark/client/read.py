@@ -22,7 +22,7 @@ from gazette_spark.errors import BrokerError, CorruptFragmentError, GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.protocol.journals import validate_journal_name
+from gazette_spark.protocol.journal_specs import validate_journal_name
 from gazette_spark.protocol.tokens import Capability, journal_claims
 
 _CORRUPT_TEXTS = (

@@ -20,7 +20,7 @@ from operator import attrgetter
 from gazette_spark.client.status import check_status
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.journals import validate_journal_name
+from gazette_spark.protocol.journal_specs import validate_journal_name
 
 _WHERE = "ListResponse"
 

@@ -14,19 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 MICROSECONDS = 1_000_000
 """In a second: Spark's timestamps count them."""
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 MAX_ROWS = 64 << 10
 """Most rows of one record batch."""
 
-Positions = npt.NDArray[np.int64]
+Positions: TypeAlias = "npt.NDArray[np.int64]"
 """Byte positions, one per record."""
 
 

@@ -17,16 +17,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from gazette_spark.framing.base import Block, Positions
 from gazette_spark.framing.json_values import converter
 from gazette_spark.framing.rows import Columns, Refusal
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 MAX_TRIM = 8
 """White space around a record that is still looked behind."""
@@ -132,6 +134,9 @@ def _within(magnitudes: dict[str, float], block: Block) -> bool:
     """Tell whether the columns, read as doubles, keep to these magnitudes."""
     if not magnitudes:
         return True
+    # Loaded for decimals only: it takes a worker longer than all of this package.
+    import pyarrow.compute as pc
+
     table = _read(block, pa.schema([(name, pa.float64()) for name in magnitudes]))
     return all(
         pc.all(pc.less(pc.abs(table.column(name)), most)).as_py() is not False

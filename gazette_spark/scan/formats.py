@@ -6,7 +6,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from gazette_spark.framing.csv_rows import CsvFormat, CsvParser
 from gazette_spark.framing.json import JsonFormat, JsonParser
 from gazette_spark.framing.metadata import Labels
 from gazette_spark.framing.rows import RowParser
@@ -36,9 +35,11 @@ def row_parser(
     }
     if form == "json":
         return JsonParser(JsonFormat(schema, **wanted))
+    # The other formats load much that JSON does without, and Spark starts many processes.
     if form == "csv":
+        from gazette_spark.framing.csv_rows import CsvFormat, CsvParser
+
         return CsvParser(CsvFormat(schema, **wanted), header=options.header)
-    # Loads a dozen modules that the other formats do without.
     from gazette_spark.framing.protobuf_rows import ProtobufFormat, ProtobufParser
 
     message = options.message_name or ""
