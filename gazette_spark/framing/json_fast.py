@@ -1,4 +1,6 @@
-"""Whole blocks of JSON records through ``pyarrow.json``: the fast half of ``framing.json``.
+"""Whole blocks of JSON records at once: the fast half of ``framing.json``.
+
+Blocks of records of one shape go through ``framing.json_shape``, all others through ``pyarrow.json``.
 
 That parser reads a stream of JSON values and does not care for lines, so a block is only given to it
 when every record begins with ``{`` and ends with ``}``, and its answer only taken when there are as many
@@ -24,6 +26,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from gazette_spark.framing.base import Block, Positions
+from gazette_spark.framing.json_shape import ShapeReader
 from gazette_spark.framing.json_values import converter
 from gazette_spark.framing.rows import Columns, Refusal
 
@@ -59,6 +62,8 @@ class FastReader:
         self._fields = tuple(fields)
         self._strangers = strangers
         self._plans = _plans(self._fields)
+        shape = ShapeReader(self._plans[0].storage, strangers=strangers) if self._plans else None
+        self._shape = shape if shape is not None and shape.usable else None
 
     @property
     def usable(self) -> bool:
@@ -70,6 +75,13 @@ class FastReader:
         suspect = _suspect(block)
         if suspect is not None or not self._plans:
             return Refusal(suspect)
+        if self._shape is not None and (shaped := self._shape.columns(block)) is not None:
+            try:
+                return Columns(
+                    {each.name: _converted_to(shaped[each.name], each.type) for each in self._fields}
+                )
+            except (pa.ArrowException, ValueError):
+                pass  # The parser below tells which record it is.
         reached = []
         for plan in self._plans:
             answer = self._try(plan, block)
@@ -146,7 +158,10 @@ def _within(magnitudes: dict[str, float], block: Block) -> bool:
 
 def _target(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
     """Return a column as the type that is wanted."""
-    whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return _converted_to(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks(), kind)
+
+
+def _converted_to(whole: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_string(whole.type) and (pa.types.is_binary(kind) or pa.types.is_decimal(kind)):
         return _converted(whole.to_pylist(), kind)
     if pa.types.is_decimal(kind):
