@@ -1,243 +1,283 @@
-"""Measure MB/s from journals to nothing and to Delta, raw and as JSON; no pass or fail.
+"""Measure this source beside Spark's Kafka source and its file readers, and write docs/performance.md.
 
-    .venv/bin/python benchmarks/end_to_end.py --broker embedded --broker deployed --size 1g
+    .venv/bin/python benchmarks/end_to_end.py                       # everything, as ``make bench``
+    .venv/bin/python benchmarks/end_to_end.py --only stream --journals 1 --work json-delta --who Kafka
 
-Each broker runs in a process of its own, as it would in production. Journals are filled with JSON
-lines of 182 bytes, four at a time, before the clock runs. Then four jobs read all of it:
+Everybody reads the same JSON lines of 182 bytes on 127.0.0.1, in one Spark session, side by side:
 
-- raw → noop and JSON → noop: a batch query into Spark's ``noop`` sink;
-- raw → Delta and JSON → Delta: a streaming query with ``availableNow`` through ``DeltaSink``.
+- ``stream``: raw and JSON, into Spark's ``noop`` sink by a batch query, into a Delta table by a streaming
+  one with ``availableNow``: Kafka; a real Gazette broker and the embedded one, each with fragment files
+  read by the tasks themselves (``direct``, as recommended) and with all bytes through the broker;
+- ``backfill``: compressed fragments by batch queries beside ``spark.read`` on the same files;
+- ``memory``: a Python worker's peak on journals of 1 GB and 20 GB;
+- ``latency``: from an append to the row, at a trickle.
 
-The time is that of the whole query: planning, starting tasks and, for Delta, all commits. Row counts
-are checked always: a number for a wrong answer is worth nothing. Results go into docs/performance.md.
+The time is that of the whole query: planning, starting tasks and, for Delta, all commits. Each job is first
+run on a small data set, then ``--repeat`` times: the best counts. Rows and sums are checked always: a number
+for a wrong answer is worth nothing. Data and results are kept in ``--data``, so parts can be measured one by
+one; the page shows the newest of each.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import tempfile
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
+from typing import Self
 
+import bench_data
+import bench_latency
+import bench_report
 import pyspark
-from harness import MEGABYTE, REPORT, machine, parse_size, running_broker, write_section
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+from bench_data import DataSet
+from bench_jobs import BACKFILLS, WORKS, Files, Gazette, KafkaPeer, Peer, Result, Work, run
+from bench_kafka import Kafka, running_kafka
+from harness import MEGABYTE, REPORT, machine, parse_size, running_broker
+from kafka_jars import kafka_jars
 
 import gazette_spark
 from gazette_spark.client import Client
+from gazette_spark.client.upkeep import reset_head
+from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.sink import DeltaSink
 from gazette_spark.testing.local_spark import local_spark
 
-LINE_BYTES = 182
-"""Length of a record with its newline."""
+DATA = Path(__file__).parents[1] / ".cache" / "bench"
 
-JOURNALS = 4
+PARTS = ("stream", "backfill", "memory", "latency")
 
-APPEND_BYTES = 4 << 20
-"""About how much one append holds."""
+WARM_UP_BYTES = 40_000_000
+"""What each job reads once before it is measured, so that the JVM has compiled and workers run."""
 
-WARM_UP_BYTES = 20 << 20
-"""What is read once before measuring, so that the JVM has compiled and workers run."""
+MEMORY_SIZES = (1_000_000_000, 20_000_000_000)
 
-FRAGMENT_BYTES = 64 << 20
-
-QUERY_TIMEOUT_S = 1800.0
-STORE_TIMEOUT_S = 120.0
-
-SCHEMA = "id BIGINT, ts STRING, user STRING, action STRING, amount DOUBLE, ok BOOLEAN, note STRING"
+STORE_TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True)
-class Result:
-    """One measured job."""
+class Bench:
+    """A Spark session, and the brokers that were asked for."""
 
-    job: str
-    seconds: float
-    size_bytes: int
+    def __init__(self, data: Path, brokers: Sequence[str], *, kafka: bool, sets: list[DataSet]) -> None:
+        self._stack = ExitStack()
+        self._data = data
+        scratch = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="run-", dir=data))
+        self.scratch = Path(scratch)
+        self.peers: list[Peer] = []
+        self.endpoints: dict[str, str] = {}
+        self.kafka: Kafka | None = None
+        try:
+            self._start(brokers, sets, kafka=kafka)
+        except BaseException:
+            self._stack.close()
+            raise
 
-    @property
-    def rate(self) -> float:
-        """MB/s of journal bytes."""
-        return self.size_bytes / MEGABYTE / self.seconds
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _start(self, brokers: Sequence[str], sets: list[DataSet], *, kafka: bool) -> None:
+        jars = kafka_jars(self._data / "jars") if kafka else None
+        conf = {"spark.jars": ",".join(jars.connector)} if jars else {}
+        self.spark = local_spark(self.scratch / "spark", java_options="", conf=conf)
+        self._stack.callback(self.spark.stop)
+        gazette_spark.register(self.spark)
+        if jars:
+            folder = self._data / "kafka"
+            address = self._stack.enter_context(running_kafka(jars, folder))
+            self.kafka = Kafka(self.spark, address)
+            for each in sets:
+                if each.codec == pb.NONE and not each.distinct:
+                    self.kafka.fill(each, folder)
+            self.peers.append(KafkaPeer(self.kafka))
+        for kind in brokers:
+            root = self.scratch / kind / "fragments"
+            root.mkdir(parents=True)
+            bench_data.link_store(list(dict.fromkeys(sets)), root)
+            endpoint, _ = self._stack.enter_context(running_broker(kind, self.scratch / kind, root))
+            self.endpoints[kind] = endpoint
+            announce(endpoint, sets)
+            self.peers.append(Gazette(self.spark, f"{kind}, direct", endpoint, root))
+            self.peers.append(Gazette(self.spark, f"{kind}, through the broker", endpoint, None))
+        self.peers.append(Files(self.spark))
+
+    def measure(
+        self, peers: Sequence[Peer], works: Sequence[Work], data: DataSet, warm: DataSet, repeat: int
+    ) -> Iterator[Result]:
+        """Yield results, peers taking turns."""
+        for work in works:
+            for peer in peers:
+                run(self.spark, peer, work, warm, self.scratch / "out")
+            for _ in range(repeat):
+                for peer in peers:
+                    result = run(self.spark, peer, work, data, self.scratch / "out")
+                    print_result(result)
+                    yield result
 
 
-@dataclass(frozen=True)
-class Source:
-    """Filled journals, and where their fragments are if workers read those themselves."""
-
-    endpoint: str
-    prefix: str
-    rows: int
-    fragment_root: str | None = None
-
-    def options(self, *, typed: bool) -> dict[str, str]:
-        """Return the options of a reader."""
-        found = {"brokerAddress": self.endpoint, "startingOffsets": "earliest"}
-        if typed:
-            found["format"] = "json"
-        if self.fragment_root:
-            found["fragmentRoot"] = self.fragment_root
-        return found
+def announce(endpoint: str, sets: list[DataSet]) -> None:
+    """Make the journals of data sets known to a broker, and wait until it has found their fragments."""
+    with Client(endpoint) as client:
+        for data in dict.fromkeys(sets):
+            codec = pb.CompressionCodec.Name(data.codec)
+            specs = [journal_spec(name, length=64 << 20, codec=codec) for name in data.names]
+            # Not create_journals(): that waits until they take appends, which these do only after a reset.
+            client.apply([pb.ApplyRequest.Change(upsert=spec) for spec in specs])
+            deadline = monotonic() + STORE_TIMEOUT_S
+            while sum(client.write_heads(data.names).values()) < data.size_bytes:
+                if monotonic() > deadline:
+                    raise SystemExit(f"{data.prefix}: the broker did not find the fragments")
+                sleep(0.1)
+            for name in data.names:
+                reset_head(client, name)
 
 
-def make_line(number: int) -> bytes:
-    """Return a record of exactly ``LINE_BYTES`` bytes."""
-    fields = {
-        "id": number,
-        "ts": f"2026-11-21T{number // 3600 % 24:02}:{number // 60 % 60:02}:{number % 60:02}.000Z",
-        "user": f"user-{number * 7919 % 100_003}",
-        "action": ("view", "click", "buy", "return")[number % 4],
-        "amount": number % 10_000 / 100,
-        "ok": number % 3 > 0,
-        "note": "",
-    }
-    room = LINE_BYTES - 1 - len(json.dumps(fields))
-    fields["note"] = (f"{number * 2_654_435_761 % (1 << 64):016x}" * 6)[:room]
-    return json.dumps(fields).encode() + b"\n"
-
-
-def fill(client: Client, prefix: str, size_bytes: int) -> int:
-    """Create journals under ``prefix`` and append ``size_bytes`` of records in all; return the records."""
-    names = [f"{prefix}part-{part}" for part in range(JOURNALS)]
-    client.create_journals(
-        *(journal_spec(name, length=FRAGMENT_BYTES, refresh_interval_s=1) for name in names)
+def print_result(each: Result) -> None:
+    """Show a result as soon as it is there."""
+    cpu = " ".join(f"{role} {cpu_s:.1f}" for role, cpu_s in each.cpu_s.items())
+    rate = each.size_bytes / MEGABYTE / each.seconds
+    print(
+        f"{each.peer:30} {each.work:22} {each.journals} {rate:6.0f} MB/s {each.seconds:6.1f} s   CPU s: {cpu}"
+        f"   worker {each.worker_bytes / MEGABYTE:.0f} MB",
+        flush=True,
     )
-    rows = size_bytes // LINE_BYTES
-    per_append = APPEND_BYTES // LINE_BYTES
-    for turn, first in enumerate(range(0, rows, per_append)):
-        content = b"".join(map(make_line, range(first, min(first + per_append, rows))))
-        client.append(names[turn % JOURNALS], content)
-    return rows
-
-
-def wait_stored(client: Client, prefix: str) -> None:
-    """Wait until each journal's fragments are in the store, but for the last, which is still open."""
-    pause = threading.Event()
-    deadline = monotonic() + STORE_TIMEOUT_S
-    for each in client.list_journals(f"prefix={prefix}"):
-        while any(not f.fragment.mod_time for f in client.list_fragments(each.spec.name)[:-1]):
-            if monotonic() > deadline:
-                raise SystemExit(f"{each.spec.name}: fragments were not stored in time")
-            pause.wait(0.2)
-
-
-def to_noop(spark: SparkSession, source: Source, *, typed: bool) -> int:
-    """Read everything by a batch query; return the rows seen."""
-    reader = spark.read.format("gazette").options(**source.options(typed=typed))
-    frame: DataFrame = (reader.schema(SCHEMA) if typed else reader).load(source.prefix)
-    # Counts what is in the rows as well: a column that was not parsed would be null.
-    seen = Observation()
-    counted = F.count("id") if typed else F.count("value")
-    frame.observe(seen, counted.alias("rows")).write.format("noop").mode("overwrite").save()
-    return int(seen.get["rows"])
-
-
-def to_delta(spark: SparkSession, source: Source, directory: Path, *, typed: bool) -> float:
-    """Stream everything into a Delta table in ``directory``; return the seconds of the query."""
-    reader = spark.readStream.format("gazette").options(**source.options(typed=typed))
-    frame: DataFrame = (reader.schema(SCHEMA) if typed else reader).load(source.prefix)
-    sink = DeltaSink("benchmark", path=str(directory / "table"), checkpoint=str(directory / "checkpoint"))
-    began = monotonic()
-    query = (
-        frame.writeStream.foreachBatch(sink)
-        .option("checkpointLocation", str(directory / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    if not query.awaitTermination(QUERY_TIMEOUT_S):
-        query.stop()
-        raise SystemExit("the query did not end in time")
-    return monotonic() - began
-
-
-def measure(spark: SparkSession, source: Source, directory: Path) -> Iterator[Result]:
-    """Run the four jobs, check each one's rows, and yield what they took."""
-    size_bytes = source.rows * LINE_BYTES
-    for typed in (False, True):
-        name = "JSON" if typed else "raw"
-        began = monotonic()
-        seen = to_noop(spark, source, typed=typed)
-        seconds = monotonic() - began
-        check(f"{name} → noop", seen, source.rows)
-        yield Result(f"{name} → noop", seconds, size_bytes)
-
-        folder = directory / f"{source.prefix.strip('/')}-{name}"
-        seconds = to_delta(spark, source, folder, typed=typed)
-        table = spark.read.format("delta").load(str(folder / "table"))
-        check(
-            f"{name} → Delta",
-            table.where("id is not null" if typed else "value is not null").count(),
-            source.rows,
-        )
-        yield Result(f"{name} → Delta", seconds, size_bytes)
-
-
-def check(job: str, seen: int, expected: int) -> None:
-    """End the benchmark if rows are missing or too many."""
-    if seen != expected:
-        raise SystemExit(f"{job}: {seen} rows, but {expected} were appended")
-
-
-def table(results: list[Result]) -> str:
-    """Return results as a markdown table."""
-    rows = [f"| {each.job} | {each.rate:.0f} | {each.seconds:.1f} |" for each in results]
-    return "\n".join(["| job | MB/s | seconds |", "|---|---|---|", *rows])
-
-
-def run(kind: str, size_bytes: int, *, fragments: bool) -> list[Result]:
-    """Measure one broker."""
-    with tempfile.TemporaryDirectory(prefix="gazette-benchmark-") as folder:
-        directory = Path(folder)
-        with running_broker(kind, directory) as (endpoint, root), Client(endpoint) as client:
-            shared = str(root) if fragments else None
-            warm = Source(endpoint, "warm-up/", fill(client, "warm-up/", WARM_UP_BYTES), shared)
-            full = Source(endpoint, "full-size/", fill(client, "full-size/", size_bytes), shared)
-            wait_stored(client, full.prefix)
-            spark = local_spark(directory / "spark", java_options="")
-            gazette_spark.register(spark)
-            try:
-                list(measure(spark, warm, directory))
-                results = []
-                for result in measure(spark, full, directory):
-                    print(
-                        f"{kind:9} {result.job:13} {result.rate:6.0f} MB/s {result.seconds:7.1f} s",
-                        flush=True,
-                    )
-                    results.append(result)
-            finally:
-                spark.stop()
-    return results
 
 
 def main() -> None:
     """Run the benchmark as the command line says."""
-    assert len({len(make_line(number)) for number in (0, 9, 10, 12_345, 9_999_999)}) == 1
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--broker", action="append", choices=["embedded", "deployed"], default=None)
-    parser.add_argument("--size", type=parse_size, default=parse_size("1g"), help="bytes to read: 200m, 1g")
-    parser.add_argument("--fragments", action="store_true", help="let workers read fragment files themselves")
-    parser.add_argument("--report", type=Path, default=REPORT, help="markdown file to write a section into")
+    parser.add_argument("--only", action="append", choices=PARTS, help="measure these parts, default all")
+    parser.add_argument("--work", action="append", choices=list(WORKS), help="these jobs, default all")
+    parser.add_argument("--who", action="append", help="who reads, as the page has it; default all")
+    parser.add_argument("--broker", action="append", choices=["deployed", "embedded"], help="default both")
+    parser.add_argument("--journals", action="append", type=int, help="default 2 and 1")
+    parser.add_argument("--size", type=parse_size, default=parse_size("1500m"), help="bytes: 200m, 1g")
+    parser.add_argument("--repeat", type=int, default=2, help="runs of each job; the best counts")
+    parser.add_argument("--records", type=int, default=150, help="records of the trickle")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder for what is kept between runs")
+    parser.add_argument("--report", type=Path, default=REPORT, help="markdown page to write sections into")
+    parser.add_argument("--fill", action="store_true", help="only make the data, and fill Kafka")
     given = parser.parse_args()
-    for kind in given.broker or ["embedded"]:
-        where = f"{machine()}; PySpark {pyspark.__version__}, `local[2]`"
-        results = run(kind, given.size, fragments=given.fragments)
-        how = "fragment files read by the workers" if given.fragments else "all bytes through the broker"
-        text = (
-            f"{given.size / MEGABYTE:.0f} MB of {LINE_BYTES}-byte JSON lines in {JOURNALS} journals, {how}; "
-            f"{datetime.now(UTC):%Y-%m-%d}.\n{where}.\n\n{table(results)}"
-        )
-        write_section(
-            given.report, f"End to end, {kind} broker" + (", fragments" if given.fragments else ""), text
-        )
+    # Installed packages are compiled once; where this is set, each of Spark's workers compiles them again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    given.data.mkdir(parents=True, exist_ok=True)
+    kept = bench_report.Kept.at(given.data / "results.json")
+    for part in given.only or PARTS:
+        for journals in (given.journals or [2, 1]) if part == "stream" else [1]:
+            PART_RUNNERS[part](given, kept, journals)
+        bench_report.write_page(kept, given.report)
+
+
+def where() -> str:
+    """Say when and on what."""
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC. {machine()}, PySpark {pyspark.__version__}, `local[2]`"
+
+
+def _chosen(bench: Bench, given: argparse.Namespace, *leave_out: str) -> list[Peer]:
+    peers = [each for each in bench.peers if not given.who or each.name in given.who]
+    return [each for each in peers if not any(each.name.startswith(name) for name in leave_out)]
+
+
+def run_stream(given: argparse.Namespace, kept: bench_report.Kept, journals: int) -> None:
+    """Measure Kafka and this source."""
+    warm = bench_data.make(given.data, WARM_UP_BYTES, journals)
+    full = bench_data.make(given.data, given.size, journals)
+    brokers = given.broker or ["deployed", "embedded"]
+    kafka = not given.who or "Kafka" in given.who
+    about = where()
+    with Bench(given.data, brokers, kafka=kafka, sets=[warm, full]) as bench:
+        if given.fill:
+            return
+        works = [WORKS[name] for name in given.work or WORKS]
+        peers = _chosen(bench, given, "spark.read")
+        for result in bench.measure(peers, works, full, warm, given.repeat):
+            kept.add(f"stream-{journals}", full.label, about, result)
+
+
+def run_backfill(given: argparse.Namespace, kept: bench_report.Kept, _journals: int) -> None:
+    """Measure batch queries over compressed fragments beside Spark's file readers."""
+    warm = bench_data.make(given.data, WARM_UP_BYTES, 2, pb.GZIP)
+    full = bench_data.make(given.data, given.size, 2, pb.GZIP)
+    if given.fill:
+        return
+    about = where()
+    with Bench(given.data, given.broker or ["deployed"], kafka=False, sets=[warm, full]) as bench:
+        works = [BACKFILLS[name] for name in given.work or BACKFILLS if name in BACKFILLS]
+        peers = _chosen(bench, given)
+        for result in bench.measure(peers, works, full, warm, given.repeat):
+            kept.add("backfill", full.label, about, result)
+
+
+def run_memory(given: argparse.Namespace, kept: bench_report.Kept, _journals: int) -> None:
+    """Measure a worker's peak, in a session for each size: workers live on between queries."""
+    sets = [bench_data.make_repeated(given.data, size) for size in MEMORY_SIZES]
+    if given.fill:
+        return
+    for data in sets:
+        for name in ("raw-noop", "json-noop"):
+            about = where()
+            with Bench(given.data, ["deployed"], kafka=False, sets=[data]) as bench:
+                for peer in _chosen(bench, given, "spark.read"):
+                    result = run(bench.spark, peer, WORKS[name], data, bench.scratch / "out")
+                    print_result(result)
+                    kept.add("memory", "", about, result)
+
+
+def run_latency(given: argparse.Namespace, kept: bench_report.Kept, _journals: int) -> None:
+    """Measure a trickle."""
+    if given.fill:
+        return
+    about = where()
+    journal = "bench/trickle"
+    with Bench(given.data, given.broker or ["deployed"], kafka=True, sets=[]) as bench:
+        kafka = bench.kafka
+        assert kafka is not None
+        topic = f"trickle-{os.getpid()}"
+        kafka.create(topic, 1)
+        producer = kafka.producer()
+        found = [
+            bench_latency.trickle(
+                bench.spark,
+                "Kafka",
+                kafka.raw(topic, stream=True),
+                lambda text: kafka.send(producer, topic, text),
+                records=given.records,
+            )
+        ]
+        producer.close()
+        for kind, endpoint in bench.endpoints.items():
+            with Client(endpoint) as client:
+                client.create_journals(journal_spec(journal))
+                reader = bench.spark.readStream.format("gazette").option("brokerAddress", endpoint)
+                frame = reader.option("startingOffsets", "earliest").load(journal)
+                found.append(
+                    bench_latency.trickle(
+                        bench.spark,
+                        kind,
+                        frame,
+                        lambda text, client=client: client.append(journal, text.encode() + b"\n"),
+                        records=given.records,
+                    )
+                )
+    print(bench_latency.table(found))
+    kept.keep("latency", {"about": about, "found": [asdict(each) for each in found]})
+
+
+PART_RUNNERS = {
+    "stream": run_stream,
+    "backfill": run_backfill,
+    "memory": run_memory,
+    "latency": run_latency,
+}
 
 
 if __name__ == "__main__":

@@ -22,20 +22,20 @@ REPORT = Path(__file__).parents[1] / "docs" / "performance.md"
 
 
 @contextmanager
-def running_broker(kind: str, directory: Path) -> Iterator[tuple[str, Path]]:
-    """Run a broker in a process of its own; yield its endpoint and file root."""
+def running_broker(kind: str, directory: Path, root: Path | None = None) -> Iterator[tuple[str, Path]]:
+    """Run a broker in a process of its own; yield its endpoint and file root, a new one unless given."""
     if kind == "deployed":
-        with DeployedBroker(directory / "deployed") as broker:
+        with DeployedBroker(directory / "deployed", file_root=root) as broker:
             yield broker.endpoint, broker.file_root
         return
-    root = directory / "embedded"
+    root = root or directory / "embedded"
     code = (
         "import sys; from gazette_spark.broker.embedded import EmbeddedBroker\n"
         "with EmbeddedBroker(sys.argv[1]) as broker:\n"
         "    print(broker.endpoint, flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(root)]
-    root.mkdir(parents=True)
+    root.mkdir(parents=True, exist_ok=True)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

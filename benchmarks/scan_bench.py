@@ -41,6 +41,7 @@ class Chunk:
 
     offset: int
     content: bytes
+    mod_time: int = 0
 
 
 class Memory:

@@ -1,0 +1,194 @@
+"""The jobs of the end-to-end benchmark: who reads, what comes out, where it goes; each answer is checked."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any, Protocol
+
+from bench_data import LINE_BYTES, SCHEMA, DataSet
+from bench_kafka import Kafka
+from bench_processes import measured
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+
+from gazette_spark.sink import DeltaSink
+
+QUERY_TIMEOUT_S = 400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be done with a data set."""
+
+    typed: bool
+    """JSON columns, else the records' bytes."""
+    sink: str
+    """``noop`` or ``Delta``."""
+    backfill: bool = False
+    """By a batch query into the table, else by a stream that ends where the journal does."""
+
+    @property
+    def name(self) -> str:
+        """For people and for the command line."""
+        return f"{'backfill ' if self.backfill else ''}{'JSON' if self.typed else 'raw'} → {self.sink}"
+
+
+WORKS = {
+    "raw-noop": Work(typed=False, sink="noop"),
+    "json-noop": Work(typed=True, sink="noop"),
+    "raw-delta": Work(typed=False, sink="Delta"),
+    "json-delta": Work(typed=True, sink="Delta"),
+}
+
+BACKFILLS = {
+    "raw-noop": Work(typed=False, sink="noop", backfill=True),
+    "json-noop": Work(typed=True, sink="noop", backfill=True),
+    "json-delta": Work(typed=True, sink="Delta", backfill=True),
+}
+
+
+class Peer(Protocol):
+    """One way to get at a data set."""
+
+    name: str
+
+    def frame(self, data: DataSet, *, typed: bool, stream: bool) -> DataFrame:
+        """Return the records, as bytes in ``value`` or in columns."""
+
+    def write_stream(self, frame: DataFrame, folder: Path) -> None:
+        """Stream all there is into the Delta table ``folder/table``."""
+
+
+def _await(query: Any) -> None:  # noqa: ANN401 - StreamingQuery
+    if not query.awaitTermination(QUERY_TIMEOUT_S):
+        query.stop()
+        raise SystemExit("the query did not end in time")
+
+
+class Gazette:
+    """This project's source, from one broker, with or without fragments read by the tasks themselves."""
+
+    def __init__(self, spark: SparkSession, name: str, endpoint: str, root: Path | None) -> None:
+        self._spark = spark
+        self.name = name
+        self._options = {"brokerAddress": endpoint, "startingOffsets": "earliest"}
+        if root is not None:
+            self._options["fragmentRoot"] = str(root)
+
+    def frame(self, data: DataSet, *, typed: bool, stream: bool) -> DataFrame:
+        """Return the records."""
+        reader: Any = self._spark.readStream if stream else self._spark.read
+        reader = reader.format("gazette").options(**self._options)
+        if typed:
+            reader = reader.option("format", "json").schema(SCHEMA)
+        frame: DataFrame = reader.load(data.prefix)
+        return frame
+
+    def write_stream(self, frame: DataFrame, folder: Path) -> None:
+        """Stream into a table by :class:`DeltaSink`."""
+        checkpoint = str(folder / "checkpoint")
+        sink = DeltaSink("benchmark", path=str(folder / "table"), checkpoint=checkpoint)
+        _await(sink.start(frame, availableNow=True))
+
+
+class KafkaPeer:
+    """Spark's Kafka source, and Delta's own streaming sink."""
+
+    name = "Kafka"
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+
+    def frame(self, data: DataSet, *, typed: bool, stream: bool) -> DataFrame:
+        """Return the records."""
+        if typed:
+            return self._kafka.typed(data, SCHEMA, stream=stream)
+        return self._kafka.raw(data, stream=stream)
+
+    def write_stream(self, frame: DataFrame, folder: Path) -> None:
+        """Stream into a table."""
+        writer = frame.writeStream.format("delta").option("checkpointLocation", str(folder / "checkpoint"))
+        _await(writer.trigger(availableNow=True).start(str(folder / "table")))
+
+
+class Files:
+    """Spark's own readers of files; they have no streams here."""
+
+    name = "spark.read"
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def frame(self, data: DataSet, *, typed: bool, stream: bool) -> DataFrame:
+        """Return the records: ``spark.read.json``, or ``spark.read.text``."""
+        assert not stream
+        reader = self._spark.read.option("recursiveFileLookup", "true").option("pathGlobFilter", "*-*")
+        path = str(data.path)
+        return reader.schema(SCHEMA).json(path) if typed else reader.text(path)
+
+    def write_stream(self, frame: DataFrame, folder: Path) -> None:
+        """Not measured."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run of a job."""
+
+    peer: str
+    work: str
+    journals: int
+    size_bytes: int
+    seconds: float
+    cpu_s: Mapping[str, float]
+    worker_bytes: int
+
+
+def run(spark: SparkSession, peer: Peer, work: Work, data: DataSet, folder: Path) -> Result:
+    """Run a job once, check its rows, and leave nothing behind."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        with measured() as usage:
+            began = monotonic()
+            seen = _run(peer, work, data, folder)
+            seconds = monotonic() - began
+        if seen is None:
+            seen = tuple(spark.read.format("delta").load(str(folder / "table")).agg(*_totals(work)).first())
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if seen != (expected := _expected(work, data)):
+        raise SystemExit(f"{peer.name}, {work.name}: rows and sum are {seen}, not {expected}")
+    return Result(
+        peer.name, work.name, data.journals, data.size_bytes, seconds, usage.cpu_s, usage.worker_bytes
+    )
+
+
+def _run(peer: Peer, work: Work, data: DataSet, folder: Path) -> tuple[int, ...] | None:
+    """Do the work; return rows and sum where they are known without looking."""
+    stream = work.sink == "Delta" and not work.backfill
+    frame = peer.frame(data, typed=work.typed, stream=stream)
+    if stream:
+        peer.write_stream(frame, folder)
+        return None
+    if work.sink == "Delta":
+        frame.write.format("delta").save(str(folder / "table"))
+        return None
+    # Looks into the rows: a column that was not parsed would be null.
+    totals = Observation()
+    frame.observe(totals, *_totals(work)).write.format("noop").mode("overwrite").save()
+    return totals.get["rows"], totals.get["sum"]
+
+
+def _totals(work: Work) -> list[Column]:
+    column = F.col("id") if work.typed else F.col("value")
+    what = column if work.typed else F.length(column)
+    return [F.count(column).alias("rows"), F.sum(what).alias("sum")]
+
+
+def _expected(work: Work, data: DataSet) -> tuple[int, int]:
+    return data.rows, data.id_sum if work.typed else data.rows * (LINE_BYTES - 1)

@@ -1,0 +1,119 @@
+"""CPU time and memory of the processes of a benchmark, by what they do; from Linux' ``/proc``."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness import peak_bytes
+
+ROLES = ("JVM", "Python", "broker")
+"""Spark's JVM; all Pythons: this one and Spark's; brokers and what they need, whoever's."""
+
+SAMPLE_S = 0.25
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_BROKERS = (b"kafka.Kafka", b"EmbeddedBroker", b"gazette\0serve", b"/etcd\0")
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    parent: int
+    own_s: float
+    """CPU time of its own threads."""
+    waited_s: float
+    """CPU time of children that ended."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """What processes used while something ran."""
+
+    cpu_s: dict[str, float] = field(default_factory=dict)
+    """By role."""
+    worker_bytes: int = 0
+    """Most memory one of Spark's Python workers had, from its start on."""
+
+
+@contextmanager
+def measured() -> Iterator[Usage]:
+    """Measure what runs inside; the result is complete at the end."""
+    usage = Usage()
+    before = _cpu_s()
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(SAMPLE_S):
+            usage.worker_bytes = max(usage.worker_bytes, _worker_bytes())
+
+    watcher = threading.Thread(target=watch, name="memory", daemon=True)
+    watcher.start()
+    try:
+        yield usage
+    finally:
+        done.set()
+        watcher.join()
+        after = _cpu_s()
+        usage.cpu_s = {role: after[role] - before[role] for role in ROLES}
+        usage.worker_bytes = max(usage.worker_bytes, _worker_bytes())
+
+
+def _cpu_s() -> dict[str, float]:
+    """Return the CPU seconds so far by role; a child that ended stays counted, by who waited for it."""
+    processes = _processes()
+    found = dict.fromkeys(ROLES, 0.0)
+    found["Python"] = processes[os.getpid()].own_s
+    for pid, role in _roles(processes).items():
+        found[role] += processes[pid].own_s
+        found["Python" if role == "JVM" else role] += processes[pid].waited_s
+    return found
+
+
+def _worker_bytes() -> int:
+    processes = _processes()
+    roles = _roles(processes)
+    return max((peak_bytes(pid) for pid, role in roles.items() if role == "Python"), default=0)
+
+
+def _roles(processes: dict[int, _Process]) -> dict[int, str]:
+    """Return the role of each process below this one."""
+    children: dict[int, list[int]] = {}
+    for pid, process in processes.items():
+        children.setdefault(process.parent, []).append(pid)
+    roles: dict[int, str] = {}
+    left = [(pid, "") for pid in children.get(os.getpid(), ())]
+    while left:
+        pid, inherited = left.pop()
+        role = inherited or _role_of(pid)
+        if role:
+            roles[pid] = role
+        below = "Python" if role == "JVM" else role
+        left += [(child, below) for child in children.get(pid, ())]
+    return roles
+
+
+def _role_of(pid: int) -> str:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return ""
+    if b"SparkSubmit" in command:
+        return "JVM"
+    return "broker" if any(name in command for name in _BROKERS) else ""
+
+
+def _processes() -> dict[int, _Process]:
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # It has just ended.
+            user, system, waited_user, waited_system = (int(text) / _TICKS for text in fields[11:15])
+            found[int(entry.name)] = _Process(int(fields[1]), user + system, waited_user + waited_system)
+    return found

@@ -1,0 +1,157 @@
+"""Results of the end-to-end benchmark: kept between runs, and the page's tables made of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench_data import LINE_BYTES
+from bench_jobs import BACKFILLS, WORKS, Result
+from bench_latency import TRICKLE_EVERY_S, Latency
+from bench_latency import table as latencies
+from bench_processes import ROLES
+from harness import MEGABYTE, write_section
+
+TITLES = {
+    "stream-2": "Beside Spark's Kafka source: two journals",
+    "stream-1": "Beside Spark's Kafka source: one journal",
+    "backfill": "Backfill beside Spark's file readers",
+    "memory": "Memory of a Python worker",
+    "latency": "Latency at a trickle",
+}
+
+GOALS: Mapping[str, tuple[str, float]] = {
+    "raw → noop": ("Kafka", 1.3),
+    "JSON → noop": ("Kafka", 2.0),
+    "raw → Delta": ("Kafka", 1.1),
+    "JSON → Delta": ("Kafka", 1.5),
+    "backfill JSON → noop": ("spark.read", 1.0),
+    "backfill JSON → Delta": ("spark.read", 1.2),
+}
+"""By work, whom to beat and how many times as fast to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Results by what they measure. Those of a later run take the place of an earlier run's."""
+
+    path: Path
+    sections: dict[str, Any]
+
+    @classmethod
+    def at(cls, path: Path) -> Kept:
+        """Read what earlier runs left."""
+        return cls(path, json.loads(path.read_text()) if path.exists() else {})
+
+    def keep(self, section: str, value: object) -> None:
+        """Write a section's content down."""
+        self.sections[section] = value
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps(self.sections, indent=1))
+
+    def add(self, section: str, label: str, about: str, result: Result) -> None:
+        """Write a result down; ``about`` tells its run from earlier ones."""
+        now = asdict(result) | {"about": about}
+        same = ("peer", "work", "journals", "size_bytes")
+        before = self.sections.get(section, {}).get("results", [])
+        left = [
+            each
+            for each in before
+            if each["about"] == about or any(each[field] != now[field] for field in same)
+        ]
+        self.keep(section, {"label": label, "results": [*left, now]})
+
+
+def write_page(kept: Kept, page: Path) -> None:
+    """Write the sections of what has been measured."""
+    for section, title in TITLES.items():
+        if section not in kept.sections:
+            continue
+        content = kept.sections[section]
+        if section == "latency":
+            found = [Latency(**each) for each in content["found"]]
+            heading = f"{found[0].records} records, one each {TRICKLE_EVERY_S} s. {content['about']}."
+            text = f"{heading}\n\n{latencies(found)}"
+        else:
+            results = [
+                Result(**{key: value for key, value in each.items() if key != "about"})
+                for each in content["results"]
+            ]
+            runs = "\n".join(sorted({f"- {each['about']}" for each in content["results"]}))
+            tables = [memory(results)] if section == "memory" else [speeds(results), costs(results)]
+            heading = (
+                f"{content['label']}; JSON lines of {LINE_BYTES} bytes. Runs:"
+                if content["label"]
+                else "Runs:"
+            )
+            text = "\n\n".join([f"{heading}\n\n{runs}", *tables])
+        write_section(page, title, text)
+
+
+def best(results: Iterable[Result]) -> dict[tuple[str, str], Result]:
+    """Return the fastest run of each peer and work."""
+    found: dict[tuple[str, str], Result] = {}
+    for each in results:
+        key = each.work, each.peer
+        if key not in found or each.seconds < found[key].seconds:
+            found[key] = each
+    return found
+
+
+def speeds(results: Iterable[Result]) -> str:
+    """Return the table of MB/s, with ratios and goals."""
+    fastest = best(results)
+    works = [work.name for work in (*WORKS.values(), *BACKFILLS.values())]
+    rows = ["| job | who | MB/s | seconds | ratio | goal |", "|---|---|---|---|---|---|"]
+    for work in works:
+        peer, goal = GOALS.get(work, ("spark.read" if work.startswith("backfill") else "Kafka", 0.0))
+        against = fastest.get((work, peer))
+        for (of, who), each in fastest.items():
+            if of == work:
+                rate = each.size_bytes / MEGABYTE / each.seconds
+                ratio, verdict = "", ""
+                if against is not None and who != peer:
+                    times = against.seconds / each.seconds
+                    ratio = f"{times:.2f}"
+                    verdict = _verdict(times, goal) if goal else ""
+                rows.append(f"| {work} | {who} | {rate:.0f} | {each.seconds:.1f} | {ratio} | {verdict} |")
+    return "\n".join(rows)
+
+
+def _verdict(times: float, goal: float) -> str:
+    if times >= goal:
+        return f"{goal:g} x: met"
+    return f"{goal:g} x: missed by {(1 - times / goal) * 100:.0f} %"
+
+
+def costs(results: Iterable[Result]) -> str:
+    """Return the table of CPU seconds per GB, and of the workers' memory."""
+    names = " | ".join(ROLES)
+    rows = [
+        f"| job | who | CPU s/GB: {names} | all | a worker's peak |",
+        f"|---|---|{'---|' * len(ROLES)}---|---|",
+    ]
+    for (work, who), each in best(results).items():
+        per_gb = {role: cpu_s / (each.size_bytes / 1e9) for role, cpu_s in each.cpu_s.items()}
+        cells = " | ".join(f"{per_gb[role]:.1f}" for role in ROLES)
+        memory = f"{each.worker_bytes / MEGABYTE:.0f} MB" if each.worker_bytes else ""
+        rows.append(f"| {work} | {who} | {cells} | {sum(per_gb.values()):.1f} | {memory} |")
+    return "\n".join(rows)
+
+
+def memory(results: Iterable[Result]) -> str:
+    """Return the table of the workers' memory by the journal's size."""
+    sizes = sorted({each.size_bytes for each in results})
+    peaks = {(each.peer, each.work, each.size_bytes): each.worker_bytes for each in results}
+    kinds = list(dict.fromkeys((each.peer, each.work) for each in results))
+    rows = [
+        f"| job | who |{''.join(f' {size / 1e9:.0f} GB |' for size in sizes)}",
+        f"|---|---|{'---|' * len(sizes)}",
+    ]
+    for who, work in kinds:
+        cells = "".join(f" {peaks.get((who, work, size), 0) / MEGABYTE:.0f} MB |" for size in sizes)
+        rows.append(f"| {work} | {who} |{cells}")
+    return "\n".join(rows)
