@@ -83,7 +83,7 @@ test: ## Install what is needed and run the whole suite
 	@$(MAKE) --no-print-directory test-spark
 
 .PHONY: bench
-bench: install jvm broker-binaries ## Print MB/s of raw and JSON reads, to nowhere and to Delta
+bench: install jvm broker-binaries ## Measure beside Spark's Kafka source and file readers; write docs/performance.md
 	@$(WITH_JAVA) $(PYTHON) benchmarks/end_to_end.py $(BENCH_FLAGS)
 
 .PHONY: bench-client
