@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 import grpc
+from grpc._channel import _SingleThreadedRendezvous
 from grpc.experimental import ChannelOptions
 
 from gazette_spark.client.credentials import ANONYMOUS, Credentials, Metadata, TlsOptions
@@ -397,3 +398,15 @@ def cancel(call: grpc.Call | None) -> None:
     if call is not None:
         with suppress(ValueError, grpc.RpcError):
             call.cancel()  # type: ignore[no-untyped-call]  # grpc's stubs leave it out
+
+
+def settle(call: grpc.Call | None) -> None:
+    """End a call whose messages are not wanted any more. For the thread that takes them.
+
+    gRPC keeps the connection of a stream that was cancelled until all it has to say of it was taken, even
+    when the channel is closed; it leaves that to who iterates, and does not let him after a cancel.
+    """
+    cancel(call)
+    if isinstance(call, _SingleThreadedRendezvous):
+        while call._state.due:
+            call._consume_next_event()

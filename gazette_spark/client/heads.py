@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from gazette_spark.client.channel import Connection
+import grpc
+
+from gazette_spark.client.channel import Connection, settle
 from gazette_spark.client.status import read_status_error
 from gazette_spark.errors import GazetteError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -45,6 +47,9 @@ class Call(Protocol[T_co]):
     def take(self) -> T_co:
         """Wait for the answer."""
 
+    def close(self) -> None:
+        """End it with no answer."""
+
 
 class HeadCall:
     """One question for a write head, under way from the start; :meth:`take` ends it."""
@@ -73,6 +78,10 @@ class HeadCall:
         if message.status not in (pb.OK, pb.OFFSET_NOT_YET_AVAILABLE):
             raise read_status_error(message, self.journal)
         return message.write_head
+
+    def close(self) -> None:
+        """End the call with no answer."""
+        settle(self._answers)
 
 
 class TailCall:
@@ -103,6 +112,10 @@ class TailCall:
             if message.status not in (pb.OK, pb.OFFSET_NOT_YET_AVAILABLE):
                 raise read_status_error(message, self.journal)
         return tail_of(messages, self._offset)
+
+    def close(self) -> None:
+        """End the call with no answer."""
+        settle(self._answers)
 
 
 def tail_of(messages: Iterable[pb.ReadResponse], offset: int) -> Tail:
@@ -165,18 +178,27 @@ def _asked(
         except GazetteError:
             answers[call.journal] = again(call.journal)
 
-    for journal in dict.fromkeys(journals):
-        if len(under_way) == CALLS_IN_FLIGHT:
+    try:
+        for journal in dict.fromkeys(journals):
+            if len(under_way) == CALLS_IN_FLIGHT:
+                take()
+            under_way.append(begin(journal))
+        while under_way:
             take()
-        under_way.append(begin(journal))
-    while under_way:
-        take()
+    finally:
+        for call in under_way:
+            call.close()
     return answers
 
 
-def _read(connection: Connection, request: pb.ReadRequest, timeout_s: float) -> Iterable[pb.ReadResponse]:
+def _read(
+    connection: Connection, request: pb.ReadRequest, timeout_s: float
+) -> grpc.CallIterator[pb.ReadResponse]:
     metadata = connection.metadata(journal_claims(Capability.READ, request.journal))
-    return connection.stub().Read(request, timeout=timeout_s, metadata=metadata)
+    call: grpc.CallIterator[pb.ReadResponse] = connection.stub().Read(
+        request, timeout=timeout_s, metadata=metadata
+    )
+    return call
 
 
 def _no_answer(connection: Connection, journal: str) -> UnavailableError:

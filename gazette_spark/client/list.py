@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from google.protobuf.duration_pb2 import Duration
 
-from gazette_spark.client.channel import Connection
+from gazette_spark.client.channel import Connection, settle
 from gazette_spark.client.snapshots import Listing, SnapshotJoiner
 from gazette_spark.client.status import check_status
 from gazette_spark.errors import JournalNotFoundError, ProtocolError
@@ -52,11 +52,15 @@ def list_journals(connection: Connection, selector: str | pb.LabelSelector, *, t
     """Return the journals a selector matches, pages joined, ascending by name."""
     wanted = make_selector(selector)
     joiner = SnapshotJoiner(watch=False)
-    with connection.errors():
-        for message in connection.stub().List(
-            pb.ListRequest(selector=wanted), timeout=timeout_s, metadata=list_metadata(connection, wanted)
-        ):
-            joiner.feed(message)
+    call = connection.stub().List(
+        pb.ListRequest(selector=wanted), timeout=timeout_s, metadata=list_metadata(connection, wanted)
+    )
+    try:
+        with connection.errors():
+            for message in call:
+                joiner.feed(message)
+    finally:
+        settle(call)
     listing = joiner.finish()
     assert listing is not None
     connection.observe("", listing.header)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from gazette_spark.client.channel import Connection, cancel, is_no_answer
+from gazette_spark.client.channel import Connection, cancel, is_no_answer, settle
 from gazette_spark.client.chunks import Chunk
 from gazette_spark.client.fragment_urls import without_query
 from gazette_spark.client.status import read_status_error
@@ -242,7 +242,7 @@ class ReadStream:
 
     def close(self) -> None:
         """End the call and give its channel back."""
-        self.cancel()
+        settle(self._call)
         if self._channel is not None:
             self._connection.give_back(self._channel, silent=self._silent)
             self._channel = None

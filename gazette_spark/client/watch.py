@@ -40,7 +40,7 @@ from typing import NoReturn, Protocol, Self
 import grpc
 
 from gazette_spark.client import retry
-from gazette_spark.client.channel import Connection, cancel, is_no_answer
+from gazette_spark.client.channel import Connection, cancel, is_no_answer, settle
 from gazette_spark.client.client import Client
 from gazette_spark.client.list import list_metadata, make_selector, observe_routes
 from gazette_spark.client.snapshots import Listing, SnapshotJoiner
@@ -466,7 +466,7 @@ class _ListStream:
 
     def close(self) -> None:
         """End the call and its connection: a fresh one shows whether the broker can still be reached."""
-        self.cancel()
+        settle(self._call)
         self._channel.close()
 
 

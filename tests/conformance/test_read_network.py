@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gazette_spark.broker.embedded import EmbeddedBroker
-from gazette_spark.client import Client, Reader, RetryReader
+from gazette_spark.client import Client, Reader, RetryReader, WatchedList
 from gazette_spark.client.channel import Connection
 from gazette_spark.client.read import ReadOptions
 from gazette_spark.errors import GazetteError, OffsetNotYetAvailableError, UnavailableError
@@ -20,6 +20,7 @@ from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.testing.brokers import BrokerHandle, DeployedBroker
 from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
 from tests.conformance.test_embedded_broker import serve
+from tests.conformance.wire import wait_for
 
 APPENDS = 40
 CONTENT = random.Random(13).randbytes(120_000)
@@ -214,6 +215,20 @@ def test_a_network_that_is_down_for_a_while(proxy: TcpProxy, behind: Client, jou
             timer.join()
         got += reader.read()
     assert got == CONTENT
+
+
+@pytest.mark.parametrize("size", [0, 1, 50_000, len(CONTENT)], ids=["none", "a_byte", "half", "all"])
+def test_a_closed_client_leaves_no_connection(proxy: TcpProxy, journal: str, size: int) -> None:
+    """However much of a read was taken: a worker of Spark's makes a client for each task of a query."""
+    with Client(proxy.endpoint, timeout_s=60) as client:
+        with client.read(journal, end_offset=len(CONTENT)) as reader:
+            assert reader.read(size) == CONTENT[:size]
+            next(reader, None)
+        with WatchedList(client, f"name={journal}") as watched:
+            assert len(watched.list().journals) == 1
+        assert client.write_heads([journal]) == {journal: len(CONTENT)}
+        assert proxy.connections > 1
+    wait_for(lambda: proxy.open_connections == 0, "the end of every connection")
 
 
 def test_a_tail_behind_a_network_that_breaks(
