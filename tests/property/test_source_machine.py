@@ -177,7 +177,13 @@ class SourceMachine(RuleBasedStateMachine):
         self.whole = whole
         self.where = where
         self.broker = EmbeddedBroker(
-            self.root, chunk_bytes=chunk_bytes, fragment_urls=urls, fsync=False, faults=self.faults
+            self.root,
+            chunk_bytes=chunk_bytes,
+            fragment_urls=urls,
+            fsync=False,
+            faults=self.faults,
+            # A machine that is busy may stall an append for a second.
+            min_append_rate=0,
         )
         self.broker.__enter__()
         self.client = Client(self.broker.endpoint, timeout_s=TIMEOUT_S)
