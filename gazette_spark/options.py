@@ -88,6 +88,14 @@ class SourceOptions:
     framing: str | None
     format: str | None
     header: bool
+    infer_schema: bool
+    sampling_bytes: int
+    time_zone: str
+    date_format: str | None
+    timestamp_format: str | None
+    timestamp_ntz_format: str | None
+    allow_single_quotes: bool
+    allow_non_numeric_numbers: bool
     descriptor_file: str | None
     message_name: str | None
     mode: str
@@ -139,7 +147,7 @@ class Option:
     @property
     def key(self) -> str:
         """The name in snake case."""
-        return re.sub(r"(?<=[a-z])(?=[A-Z])|\.", "_", self.name).lower()
+        return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|\.", "_", self.name).lower()
 
 
 def parse_options(
@@ -345,6 +353,45 @@ OPTIONS: tuple[Option, ...] = (
         "false",
         "Whether journals of format=csv begin with a record of the columns' names. Such records are left "
         "out wherever they stand, as each writer may begin with one.",
+    ),
+    Option(
+        "inferSchema",
+        parse_bool,
+        "false",
+        "Whether a query without a schema takes its columns from a sample of its records, when it is loaded; "
+        "for format=json.",
+    ),
+    Option(
+        "samplingBytes",
+        size(),
+        "1m",
+        "How much of each journal inferSchema looks at, in up to 16 journals.",
+    ),
+    Option(
+        "timeZone",
+        parse_column,
+        "UTC",
+        "Zone of timestamps whose text names none, such as Europe/Paris or +01:00; for format=json.",
+    ),
+    Option(
+        "dateFormat",
+        parse_column,
+        None,
+        "Pattern of dates in format=json, in Spark's letters, such as dd.MM.yyyy; all ISO forms if not given.",
+    ),
+    Option("timestampFormat", parse_column, None, "Likewise, of timestamps: yyyy-MM-dd HH:mm:ss.SSSXXX."),
+    Option("timestampNTZFormat", parse_column, None, "Likewise, of timestamps without a zone."),
+    Option(
+        "allowSingleQuotes",
+        parse_bool,
+        "true",
+        "Whether JSON strings may stand in single quotes, as in Spark's reader.",
+    ),
+    Option(
+        "allowNonNumericNumbers",
+        parse_bool,
+        "true",
+        "Whether JSON numbers may be NaN or infinite, as in Spark's reader.",
     ),
     Option(
         "descriptorFile",

@@ -27,7 +27,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -103,11 +103,18 @@ class GazetteDataSource(DataSource):
         """Return the format's name."""
         return "gazette"
 
-    def schema(self) -> str:
-        """Return the columns of a query without a schema of its own."""
-        form = parse_options(self.options).format
-        if form not in (None, "raw"):
-            raise OptionError("format", f"{form} without a schema", "the columns, given with .schema(...)")
+    def schema(self) -> str | StructType:
+        """Return the columns of a query without a schema of its own: raw ones, or those a sample has."""
+        options = parse_options(self.options)
+        if options.infer_schema:
+            # Loaded when asked for: Spark starts many processes.
+            from gazette_spark.scan.inference import infer_schema
+
+            with open_journals(options) as journals:
+                return from_arrow_schema(infer_schema(journals, options))
+        if options.format not in (None, "raw"):
+            expected = "the columns, given with .schema(...), or inferSchema=true"
+            raise OptionError("format", f"{options.format} without a schema", expected)
         return RAW_DDL
 
     def reader(self, schema: StructType) -> BatchReader:

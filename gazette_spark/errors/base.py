@@ -55,6 +55,19 @@ class WatchUnsupportedError(ProtocolError):
 
 
 @dataclass(eq=False)
+class MissingZonesError(GazetteError):
+    """A named time zone cannot be looked up: rows would differ from one machine to the next."""
+
+    zone: str
+
+    def __str__(self) -> str:
+        return (
+            f"time zone {self.zone!r} cannot be looked up: this machine has no time zone database; "
+            "install the system's, or the package tzdata"
+        )
+
+
+@dataclass(eq=False)
 class InputError(GazetteError, ValueError):
     """Input of a command is not of the form it was said to have."""
 

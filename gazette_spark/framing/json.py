@@ -9,32 +9,25 @@ malformed no longer: the fields' own text comes as one JSON object in that colum
 journal and offset, and a record that is no JSON object as text under ``_record``. A record that is no JSON
 object is malformed all the same.
 
-Where this differs from Spark's own JSON reader, on purpose:
-
-- An empty record is malformed (Spark skips empty lines of a file), so rows and records count the same.
-- A record is one object. An array at the top is malformed (Spark: several rows), so is anything after
-  the object's end (Spark ignores it).
-- Timestamps without a zone are UTC (Spark: the session's zone). Zone names are not read. Years have
-  four digits. A zone in a value for TIMESTAMP_NTZ is applied, not refused.
-- Invalid UTF-8 is malformed; ``columnNameOfCorruptRecord`` then shows it with U+FFFD.
-- A value that does not fit becomes null where it stands, in arrays, maps and structs too, and the rest
-  of the row is kept (Spark: mostly so).
-- Of a repeated name in an object the last counts, in maps too.
-- Nesting below a field is limited to 500 levels, unless no column reads it; Spark's parser limits the
-  length of numbers and strings too.
-- ``_journal``, ``_offset`` and other such columns never come from the record's own fields.
+Rows are those of Spark's ``from_json``; ``docs/formats.md`` has where they differ on purpose, and why.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gazette_spark.errors import OptionError
 from gazette_spark.framing.json_exact import ExactReader, readable
 from gazette_spark.framing.json_fast import MAX_TRIM, FastReader
+from gazette_spark.framing.json_values import SPARKS, JsonDialect
 from gazette_spark.framing.rows import Row, RowFormat, RowParser
 
 
+@dataclass(frozen=True, slots=True)
 class JsonFormat(RowFormat):
     """What is wanted from JSON records. Can be pickled."""
+
+    dialect: JsonDialect = SPARKS
 
     def __post_init__(self) -> None:
         RowFormat.__post_init__(self)
@@ -51,8 +44,9 @@ class JsonParser(RowParser):
 
     def __init__(self, wanted: JsonFormat, *, fast: bool = True) -> None:
         fields, rescue = wanted.data_fields, wanted.rescues
-        reader = FastReader(fields, strangers=not rescue) if fast else None
-        super().__init__(wanted, ExactReader(fields, rescue=rescue), reader)
+        dialect = wanted.dialect
+        reader = FastReader(fields, strangers=not rescue, dialect=dialect) if fast else None
+        super().__init__(wanted, ExactReader(fields, rescue=rescue, dialect=dialect), reader)
 
     def may_be_fast(self, row: Row, record: bytes) -> bool:
         """Tell whether it looks like an object, which the exact half did not take for one."""

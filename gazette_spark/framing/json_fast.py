@@ -11,13 +11,15 @@ NUL or invalid UTF-8 are not given to it, nor is anything else than objects: a l
 
 It gets decimals wrong without a word (all seen with pyarrow 26): digits beyond the column's precision
 when there is an exponent, and bits beyond 128. So their magnitude is read as doubles first, and the
-result validated. Decimals written as strings are converted one by one.
+result validated. Decimals written as strings are converted one by one. Dates, timestamps and bytes are
+asked for as strings, and converted by ``framing.text_columns``: the parser's own timestamps are not Spark's.
+Nor is the number ``Inf``, so records with one are not given to it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,8 +29,10 @@ import pyarrow.json as pj
 
 from gazette_spark.framing.base import Block, Positions
 from gazette_spark.framing.json_shape import ShapeReader
-from gazette_spark.framing.json_values import converter
+from gazette_spark.framing.json_values import SPARKS, JsonDialect, converter
+from gazette_spark.framing.moments import MICROS_PER_S
 from gazette_spark.framing.rows import Columns, Refusal
+from gazette_spark.framing.text_columns import Converted, from_texts
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -38,6 +42,10 @@ MAX_TRIM = 8
 
 _ROW = re.compile(r" in row ([0-9]{1,9})")
 """Where the parser says that a block is wrong, if it says so."""
+
+_INF = re.compile(rb"Inf[ \t\r\n,\]}]")
+_CONSTANT = re.compile(rb"(?:Inf|Infinity|NaN)[ \t\r\n,\]}]")
+"""What may be a number of these names; in a string it does no harm but to the speed."""
 
 _SPACES = np.zeros(256, np.bool_)
 _SPACES[[0x09, 0x0D, 0x20]] = True
@@ -52,15 +60,28 @@ class _Plan:
     """Largest absolute value of the columns that have to be looked at as doubles first."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What came of a plan."""
+
+    found: Columns | Refusal
+    other: bool = False
+    """Some value was of another JSON type, so that another plan may do."""
+
+
 class FastReader:
     """Reads blocks by a schema. Immutable.
 
-    Without ``strangers`` a block in which a record has a field that the schema has not is refused.
+    Without ``strangers`` a block in which a record has a field that the schema has not is refused, and so
+    is one in which a text does not fit its column.
     """
 
-    def __init__(self, fields: Sequence[pa.Field], *, strangers: bool = True) -> None:
+    def __init__(
+        self, fields: Sequence[pa.Field], *, strangers: bool = True, dialect: JsonDialect = SPARKS
+    ) -> None:
         self._fields = tuple(fields)
         self._strangers = strangers
+        self._dialect = dialect
         self._plans = _plans(self._fields)
         shape = ShapeReader(self._plans[0].storage, strangers=strangers) if self._plans else None
         self._shape = shape if shape is not None and shape.usable else None
@@ -72,54 +93,83 @@ class FastReader:
 
     def columns(self, block: Block) -> Columns | Refusal:
         """Return the columns by name, or a refusal when they might not be each record's own."""
-        suspect = _suspect(block)
+        suspect = _suspect(block, self._dialect)
         if suspect is not None or not self._plans:
             return Refusal(suspect)
         if self._shape is not None and (shaped := self._shape.columns(block)) is not None:
             try:
-                return Columns(
-                    {each.name: _converted_to(shaped[each.name], each.type) for each in self._fields}
-                )
+                return self._targets(shaped)
             except (pa.ArrowException, ValueError):
                 pass  # The parser below tells which record it is.
         reached = []
         for plan in self._plans:
             answer = self._try(plan, block)
-            if not isinstance(answer, Refusal):
-                return answer
-            reached.append(answer.suspect)
+            if not isinstance(answer.found, Refusal):
+                return answer.found
+            reached.append(answer.found.suspect)
+            if not answer.other:
+                break
         return Refusal(max((at for at in reached if at is not None), default=None))
 
-    def _try(self, plan: _Plan, block: Block) -> Columns | Refusal:
+    def _try(self, plan: _Plan, block: Block) -> _Answer:
         try:
             if not _within(plan.magnitudes, block):
-                return Refusal(None)
+                return _Answer(Refusal(None))
             table = _read(block, plan.storage, strangers=self._strangers)
             if table.num_rows != len(block):
-                return Refusal(None)
-            return Columns({f.name: _target(table.column(f.name), f.type) for f in self._fields})
+                return _Answer(Refusal(None))
+            columns = {name: table.column(name) for name in plan.storage.names}
+            whole = {
+                name: column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+                for name, column in columns.items()
+            }
+            return _Answer(self._targets(whole))
         except (pa.ArrowException, ValueError) as error:
-            found = _ROW.search(str(error))
+            text = str(error)
+            found = _ROW.search(text)
             row = int(found[1]) if found else len(block)
-            return Refusal(row if row < len(block) else None)
+            return _Answer(Refusal(row if row < len(block) else None), " changed from " in text)
+
+    def _targets(self, found: Mapping[str, pa.Array]) -> Columns | Refusal:
+        """Return the columns as the types that are wanted."""
+        columns: dict[str, pa.Array] = {}
+        problems: dict[int, str] = {}
+        for field in self._fields:
+            converted = _target(found[field.name], field.type, self._dialect)
+            columns[field.name] = converted.column
+            for index, problem in converted.problems.items():
+                problems.setdefault(index, f"field {field.name} {problem}")
+        if problems and not self._strangers:
+            return Refusal(min(problems))
+        return Columns(columns, problems)
 
 
 def _plans(fields: Sequence[pa.Field]) -> list[_Plan]:
     storage = [(field, _storage(field.type, nested=False)) for field in fields]
     if any(kind is None for _, kind in storage):
         return []
-    numbers = pa.schema([field.with_type(kind) for field, kind in storage])
-    decimals = {field.name: field.type for field in fields if pa.types.is_decimal(field.type)}
-    if not decimals:
-        return [_Plan(numbers, {})]
-    texts = [field.with_type(pa.string()) if field.name in decimals else field for field in numbers]
+    usual = pa.schema([field.with_type(kind) for field, kind in storage])
     # A hair more than the type holds: past that no 128 bits overflow, and validation sees the rest.
-    magnitudes = {name: 10.0 ** (kind.precision - kind.scale) * 1.001 for name, kind in decimals.items()}
-    return [_Plan(numbers, magnitudes), _Plan(pa.schema(texts), {})]
+    magnitudes = {
+        field.name: 10.0 ** (field.type.precision - field.type.scale) * 1.001
+        for field in fields
+        if pa.types.is_decimal(field.type)
+    }
+    plans = [_Plan(usual, magnitudes)]
+    if magnitudes:
+        plans.append(_Plan(_with(usual, magnitudes, pa.string()), {}))
+    seconds = [field.name for field in fields if pa.types.is_timestamp(field.type) and field.type.tz]
+    if seconds:
+        plans.append(_Plan(_with(usual, seconds, pa.int64()), magnitudes))
+    return plans
+
+
+def _with(schema: pa.Schema, names: Collection[str], kind: pa.DataType) -> pa.Schema:
+    return pa.schema([field.with_type(kind) if field.name in names else field for field in schema])
 
 
 def _storage(kind: pa.DataType, *, nested: bool) -> pa.DataType | None:
-    """Return the type a column is asked for as, None: not at all. Dates and binary are strings in JSON."""
+    """Return the type a column is asked for as, None: not at all."""
     if pa.types.is_struct(kind):
         children = [(field, _storage(field.type, nested=True)) for field in kind]
         known = [field.with_type(child) for field, child in children if child is not None]
@@ -127,9 +177,14 @@ def _storage(kind: pa.DataType, *, nested: bool) -> pa.DataType | None:
     if pa.types.is_list(kind):
         child = _storage(kind.value_type, nested=True)
         return None if child is None else pa.list_(kind.value_field.with_type(child))
-    if pa.types.is_map(kind) or (nested and (pa.types.is_binary(kind) or pa.types.is_decimal(kind))):
+    if pa.types.is_map(kind) or (nested and pa.types.is_decimal(kind)):
         return None
-    return pa.string() if pa.types.is_date32(kind) or pa.types.is_binary(kind) else kind
+    return pa.string() if _is_text(kind) else kind
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """Tell whether values of a type are strings in JSON, without being strings."""
+    return bool(pa.types.is_temporal(kind) or pa.types.is_binary(kind))
 
 
 def _read(block: Block, storage: pa.Schema, *, strangers: bool = True) -> pa.Table:
@@ -156,33 +211,55 @@ def _within(magnitudes: dict[str, float], block: Block) -> bool:
     )
 
 
-def _target(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
-    """Return a column as the type that is wanted."""
-    return _converted_to(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks(), kind)
+def _target(column: pa.Array, kind: pa.DataType, dialect: JsonDialect) -> Converted:
+    """Return a column as the type that is wanted.
+
+    Raises:
+        ValueError: something below it does not fit.
+    """
+    if column.type == kind:
+        if pa.types.is_decimal(kind):
+            column.validate(full=True)
+        return Converted(column)
+    if pa.types.is_string(column.type):
+        convert = converter(kind, dialect)
+        assert convert is not None
+        return from_texts(column, kind, lambda text: convert(text, '"'), dialect.usual_zone(kind))
+    if pa.types.is_integer(column.type):
+        import pyarrow.compute as pc
+
+        return Converted(pc.multiply_checked(column, MICROS_PER_S).cast(kind))
+    return Converted(_nested(column, kind, dialect))
 
 
-def _converted_to(whole: pa.Array, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_string(whole.type) and (pa.types.is_binary(kind) or pa.types.is_decimal(kind)):
-        return _converted(whole.to_pylist(), kind)
-    if pa.types.is_decimal(kind):
-        whole.validate(full=True)
-    return whole if whole.type == kind else whole.cast(kind)
+def _nested(column: pa.Array, kind: pa.DataType, dialect: JsonDialect) -> pa.Array:
+    """Return a column of lists or structs with what is in it as the types that are wanted."""
+    mask = column.is_null() if column.null_count else None
+    if pa.types.is_struct(kind):
+        children = [_fitting(column.field(at), field.type, dialect) for at, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+    return pa.ListArray.from_arrays(
+        column.offsets, _fitting(column.values, kind.value_type, dialect), kind, mask=mask
+    )
 
 
-def _converted(texts: Iterable[str | None], kind: pa.DataType) -> pa.Array:
-    convert = converter(kind)
-    assert convert is not None
-    return pa.array([None if text is None else convert(text, '"') for text in texts], kind)
+def _fitting(column: pa.Array, kind: pa.DataType, dialect: JsonDialect) -> pa.Array:
+    converted = _target(column, kind, dialect)
+    if converted.problems:
+        raise ValueError(next(iter(converted.problems.values())))
+    return converted.column
 
 
-def _suspect(block: Block) -> int | None:
-    """Return the first record that does not look like one JSON object of UTF-8 without NUL."""
+def _suspect(block: Block, dialect: JsonDialect) -> int | None:
+    """Return the first record that does not look like one JSON object of UTF-8 without NUL or ``Inf``."""
     octets = np.frombuffer(block.data, np.uint8)
     first, last = _trimmed(octets, block.starts, block.ends - 1)
     odd = (octets[first] != ord("{")) | (octets[last] != ord("}"))
     if odd.any():
         return int(odd.argmax())
     at = block.data.find(b"\0")
+    if at < 0 and (found := (_INF if dialect.allow_non_numeric_numbers else _CONSTANT).search(block.data)):
+        at = found.start()
     if at < 0 and not block.data.isascii():
         try:
             block.data.decode()

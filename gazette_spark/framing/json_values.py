@@ -11,9 +11,22 @@ import base64
 import decimal
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
+
+from gazette_spark.errors import OptionError
+from gazette_spark.framing.date_patterns import DatePattern
+from gazette_spark.framing.moments import (
+    MICROS_PER_S,
+    UTC,
+    gregorian,
+    in_range,
+    offset_s,
+    parse_date,
+    parse_local_timestamp,
+    parse_timestamp,
+)
 
 Convert = Callable[[object, str], object]
 
@@ -21,13 +34,9 @@ _WHOLE = re.compile(r"-?[0-9]+")
 _NUMBER_START = "-0123456789NI"
 """First characters of a JSON number, NaN and Infinity included, as both parsers read them."""
 
-_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_DATE = re.compile(r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})(?:[ T].*)?", re.DOTALL)
-_TIMESTAMP = re.compile(
-    r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})"
-    r"(?:[ T]([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]{1,9}))?)?)?"
-    r"(Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
-)
+_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_DAYS = re.compile(r"[+-]?\d{1,12}")
+_BASE64 = re.compile(r"([\0- ]*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==))*+[\0- ]*")
 _NON_FINITE = {
     "NaN": "nan",
     "+INF": "inf",
@@ -41,10 +50,53 @@ _NON_FINITE = {
 _DECIMALS = decimal.Context(
     prec=76, rounding=decimal.ROUND_HALF_UP, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX
 )
-_MICROS = 1_000_000
 
 
-def converter(kind: pa.DataType) -> Convert | None:
+@dataclass(frozen=True, slots=True)
+class JsonDialect:
+    """What values may look like; each as the option of Spark's JSON reader of that name. Can be pickled."""
+
+    time_zone: str = UTC
+    """The zone of timestamps that name none."""
+    allow_single_quotes: bool = True
+    allow_non_numeric_numbers: bool = True
+    date_format: str | None = None
+    """Pattern of dates; None: any of the shapes in ``framing.moments``, as for the other two."""
+    timestamp_format: str | None = None
+    timestamp_ntz_format: str | None = None
+
+    def __post_init__(self) -> None:
+        formats = {
+            "dateFormat": self.date_format,
+            "timestampFormat": self.timestamp_format,
+            "timestampNTZFormat": self.timestamp_ntz_format,
+        }
+        for option, text in formats.items():
+            try:
+                DatePattern(text or "yyyy")
+            except ValueError as error:
+                expected = "a pattern such as yyyy-MM-dd HH:mm:ss.SSSXXX"
+                raise OptionError(option, f"{text!r} ({error})", expected) from None
+        try:
+            offset_s(self.time_zone, 0)
+        except ValueError:
+            expected = "a time zone such as Europe/Paris, UTC or +01:00"
+            raise OptionError("timeZone", repr(self.time_zone), expected) from None
+
+
+    def usual_zone(self, kind: pa.DataType) -> str | None:
+        """Return the zone of a type's texts that name none; None where they follow a pattern."""
+        given = self.timestamp_ntz_format if pa.types.is_timestamp(kind) and kind.tz is None else None
+        given = self.timestamp_format if pa.types.is_timestamp(kind) and kind.tz else given
+        given = self.date_format if pa.types.is_date(kind) else given
+        return None if given else self.time_zone
+
+
+SPARKS = JsonDialect()
+"""What Spark's reader takes by default, in a session whose zone is UTC."""
+
+
+def converter(kind: pa.DataType, dialect: JsonDialect = SPARKS) -> Convert | None:
     """Return the converter of a type without children, None when JSON cannot give it."""
     if pa.types.is_decimal128(kind):
         return lambda value, raw: _decimal(value, raw, kind.precision, kind.scale)
@@ -52,7 +104,12 @@ def converter(kind: pa.DataType) -> Convert | None:
         most = 1 << (kind.bit_width - 1)
         return lambda _value, raw: _whole(raw, -most, most - 1)
     if pa.types.is_timestamp(kind):
-        return _timestamp if kind.unit == "us" else None
+        return _timestamps(dialect, local=kind.tz is None) if kind.unit == "us" else None
+    if pa.types.is_date32(kind) and dialect.date_format:
+        pattern = DatePattern(dialect.date_format)
+        return lambda value, raw: pattern.date(_text(value, raw))
+    if pa.types.is_floating(kind) and not dialect.allow_non_numeric_numbers:
+        return _finite(_PLAIN[kind])
     return _PLAIN.get(kind)
 
 
@@ -63,7 +120,14 @@ def utf8(value: str) -> str:
 
 def decode_base64(value: str) -> bytes:
     """Decode base64 text, as Spark does for binary columns; ValueError when it is not."""
-    return base64.b64decode(value, validate=True)
+    try:
+        return base64.b64decode(value, validate=True)
+    except ValueError:
+        if not _BASE64.fullmatch(value):
+            raise
+    # White space before each four letters, and letters after a padding: Spark's parser allows both.
+    letters = re.sub(r"[\0- ]", "", value)
+    return b"".join(base64.b64decode(letters[at : at + 4]) for at in range(0, len(letters), 4))
 
 
 def _boolean(value: object, _raw: str) -> object:
@@ -100,8 +164,8 @@ def _floating(value: object, raw: str) -> str:
 
 
 def _decimal(value: object, raw: str, precision: int, scale: int) -> decimal.Decimal:
-    text = raw if raw[0] in _NUMBER_START else value
-    if not isinstance(text, str) or not _DECIMAL.fullmatch(text):
+    text = raw if raw[0] in _NUMBER_START else value.replace(",", "") if isinstance(value, str) else ""
+    if not _DECIMAL.fullmatch(text):
         raise ValueError("is not a decimal number")
     try:
         number = _DECIMALS.create_decimal(text).quantize(decimal.Decimal(1).scaleb(-scale), context=_DECIMALS)
@@ -117,46 +181,62 @@ def _string(value: object, raw: str) -> str:
 
 
 def _binary(value: object, raw: str) -> bytes:
-    if raw[0] != '"' or not isinstance(value, str):
-        raise ValueError("is not a string")
-    return decode_base64(value)
+    return decode_base64(_text(value, raw))
+
+
+def _finite(convert: Convert) -> Convert:
+    def finite(value: object, raw: str) -> object:
+        if raw[0] == '"':
+            raise ValueError("is not a number")
+        return convert(value, raw)
+
+    return finite
 
 
 def _date(value: object, raw: str) -> int:
-    found = _DATE.fullmatch(value) if raw[0] == '"' and isinstance(value, str) else None
-    if not found:
-        raise ValueError("is not a date")
-    return _days(*found.groups())
+    text = _text(value, raw)
+    try:
+        return _forgiving(parse_date, text)
+    except ValueError:
+        # As Spark 1.5 wrote dates; Spark reads them to this day.
+        if not _DAYS.fullmatch(text) or not -(2**31) <= int(text) < 2**31:
+            raise
+        return gregorian(int(text))
 
 
-def _timestamp(value: object, raw: str) -> int:
-    if _WHOLE.fullmatch(raw):
-        return _whole(raw, -(2**63) // _MICROS + 1, 2**63 // _MICROS - 1) * _MICROS
-    found = _TIMESTAMP.fullmatch(value) if raw[0] == '"' and isinstance(value, str) else None
-    if not found:
-        raise ValueError("is not a timestamp")
-    year, month, day, hour, minute, second, fraction, zone = found.groups()
-    hours, minutes, seconds = (int(part or 0) for part in (hour, minute, second))
-    if hours > 23 or minutes > 59 or seconds > 59:
-        raise ValueError("is not a time of day")
-    of_day = (hours * 60 + minutes) * 60 + seconds - _zone_seconds(zone)
-    micros = int((fraction or "0")[:6].ljust(6, "0"))
-    return (_days(year, month, day) * 86_400 + of_day) * _MICROS + micros
+def _timestamps(dialect: JsonDialect, *, local: bool) -> Convert:
+    """Return the converter of timestamps, whose texts have no zone if they are ``local``."""
+
+    zone, given = dialect.time_zone, dialect.timestamp_ntz_format if local else dialect.timestamp_format
+    pattern = DatePattern(given) if given else None
+
+    def parse(text: str) -> int:
+        if local:
+            return pattern.local_timestamp(text) if pattern else parse_local_timestamp(text)
+        return pattern.timestamp(text, zone) if pattern else _forgiving(lambda t: parse_timestamp(t, zone), text)
+
+    def timestamp(value: object, raw: str) -> int:
+        if _WHOLE.fullmatch(raw):
+            return in_range(_whole(raw, -(2**63), 2**63 - 1) * MICROS_PER_S)
+        return parse(_text(value, raw))
+
+    return timestamp if not local else lambda value, raw: parse(_text(value, raw))
 
 
-def _zone_seconds(zone: str | None) -> int:
-    if zone in {None, "Z"}:
-        return 0
-    assert zone is not None
-    hours, minutes = int(zone[1:3]), int(zone[-2:] if len(zone) > 3 else 0)
-    if hours > 23 or minutes > 59:
-        raise ValueError("is not a zone offset")
-    return (hours * 60 + minutes) * (-60 if zone[0] == "-" else 60)
+def _text(value: object, raw: str) -> str:
+    if raw[0] != '"' or not isinstance(value, str):
+        raise ValueError("is not a string")
+    return value
 
 
-def _days(year: str, month: str, day: str) -> int:
-    # numpy knows the year 0, which Arrow and Spark have and datetime has not.
-    return int(np.datetime64(f"{year}-{month:0>2}-{day:0>2}", "D").astype(np.int64))
+def _forgiving(parse: Callable[[str], int], text: str) -> int:
+    """Parse a text, or if that fails, without "GMT" in it, as Spark does for its first versions' sake."""
+    try:
+        return parse(text)
+    except ValueError:
+        if "GMT" not in text:
+            raise
+        return parse(text.replace("GMT", ""))
 
 
 _PLAIN: dict[pa.DataType, Convert] = {

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from gazette_spark.framing.json import JsonFormat, JsonParser
+from gazette_spark.framing.json_values import JsonDialect
 from gazette_spark.framing.metadata import Labels
 from gazette_spark.framing.rows import RowParser
 from gazette_spark.options import SourceOptions
@@ -34,7 +35,7 @@ def row_parser(
         "labels": labels,
     }
     if form == "json":
-        return JsonParser(JsonFormat(schema, **wanted))
+        return JsonParser(JsonFormat(schema, **wanted, dialect=json_dialect(options)))
     # The other formats load much that JSON does without, and Spark starts many processes.
     if form == "csv":
         from gazette_spark.framing.csv_rows import CsvFormat, CsvParser
@@ -44,3 +45,15 @@ def row_parser(
 
     message = options.message_name or ""
     return ProtobufParser(ProtobufFormat(schema, **wanted, descriptor_set=descriptors, message=message))
+
+
+def json_dialect(options: SourceOptions) -> JsonDialect:
+    """Return what values of JSON may look like."""
+    return JsonDialect(
+        time_zone=options.time_zone,
+        allow_single_quotes=options.allow_single_quotes,
+        allow_non_numeric_numbers=options.allow_non_numeric_numbers,
+        date_format=options.date_format,
+        timestamp_format=options.timestamp_format,
+        timestamp_ntz_format=options.timestamp_ntz_format,
+    )

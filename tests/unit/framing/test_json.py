@@ -138,7 +138,6 @@ MALFORMED = {
     "two-values": b'{"a":1} {"a":2}',
     "two-values-touching": b'{"a":1}{"a":2}',
     "trailing-comma": b'{"a":1,}',
-    "single-quotes": b"{'a':1}",
     "byte-order-mark": b'\xef\xbb\xbf{"a":1}',
     "invalid-utf8": b'{"a":1,"b":"\xff"}',
     "encoded-surrogate": b'{"b":"\xed\xa0\x80"}',
