@@ -377,7 +377,7 @@ OPTIONS: tuple[Option, ...] = (
         "dateFormat",
         parse_column,
         None,
-        "Pattern of dates in format=json, in Spark's letters, such as dd.MM.yyyy; all ISO forms if not given.",
+        "Pattern of dates in format=json, in Spark's letters, such as dd.MM.yyyy; ISO forms if not given.",
     ),
     Option("timestampFormat", parse_column, None, "Likewise, of timestamps: yyyy-MM-dd HH:mm:ss.SSSXXX."),
     Option("timestampNTZFormat", parse_column, None, "Likewise, of timestamps without a zone."),

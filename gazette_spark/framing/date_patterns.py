@@ -10,8 +10,8 @@ m, s     minute, second                          S          fraction: SSS is one
 X, x, Z  offset: X is Z or +01, XXX Z or +01:00  [ ], ' '   what may be missing, plain text
 ======== ======================================= ========== =====================================
 
-A letter twice stands for exactly two digits, once for any number of them; from yyyy on a longer year needs a sign. Text
-is compared in any case, names are English. What a text does not say is 1970-01-01 00:00:00.
+A letter twice stands for exactly two digits, once for any number of them; from yyyy on a longer year needs a
+sign. Text is compared in any case, names are English. What a text does not say is 1970-01-01 00:00:00.
 
 A pattern becomes a regular expression whose parts never give back what they took, since Java's do not.
 """
@@ -25,7 +25,10 @@ from dataclasses import dataclass
 
 from gazette_spark.framing.moments import MICROS_PER_S, days_of, in_range, offset_s, seconds_of
 
-_MONTHS = "January February March April May June July August September October November December".split()
+_MONTHS = [
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+]
 _TOKEN = re.compile(r"([A-Za-z])\1*|'((?:[^']|'')*)'|([^A-Za-z'])")
 _DAY_S = 86_400
 _MAX_FRACTION = 9
@@ -104,22 +107,22 @@ def _expression(pattern: str) -> re.Pattern[str]:
 
 
 def _parts(tokens: list[str]) -> Iterator[str]:
-    letters = {token[0] for token in tokens if token[0].isalpha()}
+    letters = {part[0] for part in tokens if part[0].isalpha()}
     if len(letters & _HOURS.keys()) > 1 or ("a" in letters and not letters & {"h", "K"}):
         raise ValueError("an hour in two ways, or AM without an hour")
-    for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
-        if token[0].isalpha():
-            yield _field(token, _is_number(following))
-            if _is_number(token) and following[:1] == "S":
+    for part, following in zip(tokens, [*tokens[1:], ""], strict=True):
+        if part[0].isalpha():
+            yield _field(part, _is_number(following))
+            if _is_number(part) and following[:1] == "S":
                 raise ValueError("S right after another number")
-        elif token == "[":
+        elif part == "[":
             yield "(?:"
-        elif token == "]":
+        elif part == "]":
             yield ")?+"
-        elif token in "{}#":
-            raise ValueError(f"the reserved character {token}")
+        elif part in "{}#":
+            raise ValueError(f"the reserved character {part}")
         else:
-            text = token[1:-1].replace("''", "'") or "'" if token[0] == "'" else token
+            text = part[1:-1].replace("''", "'") or "'" if part[0] == "'" else part
             yield re.escape(text)
 
 
@@ -127,7 +130,7 @@ def _is_number(token: str) -> bool:
     return token[:1] in set("ydHkhKmsS") or token in ("M", "MM")
 
 
-def _field(letters: str, number_follows: bool) -> str:  # noqa: FBT001 - private.
+def _field(letters: str, number_follows: bool) -> str:  # noqa: FBT001, PLR0911 - private; a kind each.
     """Return the expression of a run of one letter."""
     letter, count = letters[0], len(letters)
     if letters in _OFFSETS:

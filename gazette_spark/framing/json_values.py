@@ -83,7 +83,6 @@ class JsonDialect:
             expected = "a time zone such as Europe/Paris, UTC or +01:00"
             raise OptionError("timeZone", repr(self.time_zone), expected) from None
 
-
     def usual_zone(self, kind: pa.DataType) -> str | None:
         """Return the zone of a type's texts that name none; None where they follow a pattern."""
         given = self.timestamp_ntz_format if pa.types.is_timestamp(kind) and kind.tz is None else None
@@ -206,14 +205,15 @@ def _date(value: object, raw: str) -> int:
 
 def _timestamps(dialect: JsonDialect, *, local: bool) -> Convert:
     """Return the converter of timestamps, whose texts have no zone if they are ``local``."""
-
     zone, given = dialect.time_zone, dialect.timestamp_ntz_format if local else dialect.timestamp_format
     pattern = DatePattern(given) if given else None
 
     def parse(text: str) -> int:
         if local:
             return pattern.local_timestamp(text) if pattern else parse_local_timestamp(text)
-        return pattern.timestamp(text, zone) if pattern else _forgiving(lambda t: parse_timestamp(t, zone), text)
+        return (
+            pattern.timestamp(text, zone) if pattern else _forgiving(lambda t: parse_timestamp(t, zone), text)
+        )
 
     def timestamp(value: object, raw: str) -> int:
         if _WHOLE.fullmatch(raw):

@@ -75,7 +75,11 @@ def plan_sample(journals: JournalSource, options: SourceOptions) -> Sample:
 
 
 def sampled(
-    journals: JournalSource, options: SourceOptions, sample: Sample, *, clock: Callable[[], float] = time.monotonic
+    journals: JournalSource,
+    options: SourceOptions,
+    sample: Sample,
+    *,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Block]:
     """Yield the records of a sample.
 

@@ -158,8 +158,21 @@ def schemas(seed: int, count: int) -> list[str]:
 
 def record_groups(seed: int, count: int) -> list[list[str]]:
     """Groups of a few records of JSON in which no object repeats a name, in any case."""
-    rng = random.Random(seed)  # noqa: S311 - for tests.
-    leaves = ["1", "-5", "1.5", "1e3", '"s"', '""', "null", "true", "[]", "{}", "12345678901234567890", "9" * 38]
+    rng = random.Random(seed)
+    leaves = [
+        "1",
+        "-5",
+        "1.5",
+        "1e3",
+        '"s"',
+        '""',
+        "null",
+        "true",
+        "[]",
+        "{}",
+        "12345678901234567890",
+        "9" * 38,
+    ]
     leaves += ["9" * 39, "-9223372036854775808", "9223372036854775808", "NaN", '"2024-01-02"', "0.1", '"1"']
 
     def value(depth: int) -> str:
@@ -167,7 +180,9 @@ def record_groups(seed: int, count: int) -> list[list[str]]:
             case 0 | 1:
                 return "[" + ",".join(value(depth - 1) for _ in range(rng.randint(0, 3))) + "]"
             case 2 | 3:
-                return _object(rng, [(name, value(depth - 1)) for name in rng.sample("xyé", rng.randint(0, 3))])
+                return _object(
+                    rng, [(name, value(depth - 1)) for name in rng.sample("xyé", rng.randint(0, 3))]
+                )
         return rng.choice(leaves)
 
     def record() -> str:

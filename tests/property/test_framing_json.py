@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from gazette_spark.framing.base import Block
 from gazette_spark.framing.json import JsonFormat, JsonParser
+from gazette_spark.framing.json_values import SPARKS, JsonDialect
 from gazette_spark.framing.lines import cut
+from tests.oracles.json_lines import DAYS, TIMES, ZONES
 
 SCHEMA = pa.schema(
     [
@@ -150,6 +152,64 @@ def test_a_row_depends_on_its_record_alone(found: list[bytes], at: int) -> None:
     whole = parsed(block)
     assert repr(whole) == repr(parsed(block.rows(0, at)) + parsed(block.rows(at, len(found))))
     assert [row["_offset"] for row in whole] == block.offsets.tolist()
+
+
+FLAT = pa.schema([SCHEMA.field(name) for name in ("whole", "day", "at", "local", "raw", "price")])
+DIALECTS = [
+    SPARKS,
+    JsonDialect(time_zone="Europe/Paris", allow_non_numeric_numbers=False),
+    JsonDialect(date_format="d.M.yyyy", timestamp_format="yyyy-MM-dd HH:mm:ss[XXX]"),
+    JsonDialect(timestamp_ntz_format="yyyy-MM-dd'T'HH:mm:ss.SSS", allow_single_quotes=False),
+]
+moments_or_not = st.one_of(
+    moments,
+    st.tuples(st.sampled_from(DAYS), st.sampled_from(["", *TIMES]), st.sampled_from(["", *ZONES])).map(
+        "".join
+    ),
+    st.datetimes().map(lambda at: at.isoformat(" ", "seconds") + "Z"),
+    st.datetimes().map(lambda at: at.isoformat("T", "microseconds")),
+    st.dates().map(lambda day: f"{day.day}.{day.month}.{day.year:04}"),
+).map(json.dumps)
+
+
+@st.composite
+def rows_of_one_shape(draw: st.DrawFn) -> list[bytes]:
+    """Records with the same fields in the same order, most of them of the columns' types."""
+    kinds: dict[str, st.SearchStrategy[str]] = {
+        "whole": st.integers(-100, 100).map(str),
+        "day": moments_or_not,
+        "at": moments_or_not,
+        "local": moments_or_not,
+        "raw": st.sampled_from(['"aGk="', '"aGk"', '""', '"aGk= "']),
+        "price": st.sampled_from(['"1,5"', '"1.5"', '"x"']),
+    }
+    names = draw(st.lists(st.sampled_from(list(kinds)), min_size=1, max_size=4, unique=True))
+    odd = draw(st.booleans())
+    return [
+        joined(
+            [f'"{name}":{draw(st.one_of(kinds[name], scalars) if odd else kinds[name])}' for name in names],
+            "{}",
+        )
+        .replace("\n", " ")
+        .encode()
+        for _ in range(draw(st.integers(1, 12)))
+    ]
+
+
+@given(rows_of_one_shape(), st.sampled_from(DIALECTS))
+@settings(max_examples=150, deadline=None)
+def test_texts_are_converted_alike(found: list[bytes], dialect: JsonDialect) -> None:
+    """Whether a block of dates and timestamps is converted at once or text by text, whatever the options."""
+
+    def rows(*, fast: bool) -> list[dict[str, Any]]:
+        wanted = JsonFormat(FLAT.append(SCHEMA.field("_corrupt_record")), dialect=dialect)
+        (batch,) = JsonParser(wanted, fast=fast).record_batches([block_of(found)])
+        numbers = {"day": pa.int32(), "at": pa.int64(), "local": pa.int64()}
+        columns = {name: batch.column(name).cast(kind) for name, kind in numbers.items()}
+        plain = {name: columns.get(name, batch.column(name)) for name in batch.schema.names}
+        return pa.table(plain).to_pylist()
+
+    assert repr(rows(fast=True)) == repr(rows(fast=False))
 
 
 @given(st.lists(records, min_size=1, max_size=40))

@@ -7,17 +7,21 @@ fails, too.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import ArrayType, StringType, StructType
 
+from gazette_spark.errors import RecordError
 from gazette_spark.framing.base import Block
 from gazette_spark.framing.json import JsonFormat, JsonParser
 from gazette_spark.framing.json_exact import ExactReader
@@ -129,6 +133,7 @@ DIFFERENCES: dict[str, Callable[[str, str, Row, Row], bool]] = {
 }
 """By name, which rows show it: line, type, Spark's row, ours."""
 
+
 def _is_json(line: str) -> bool:
     return ExactReader([]).row(line.encode()).problem is None
 
@@ -188,7 +193,14 @@ def test_options_mean_what_they_mean_to_from_json(
 ) -> None:
     """Whether a record is malformed, and what becomes of values that are not."""
     found = [line for line in lines(seed=2, count=0) if "'" not in line or "time_zone" in repr(options)]
-    found += ["{'v':1}", '{"v":\'2024-01-02\'}', '{"v":NaN}', '{"v":"NaN"}', '{"x":[Infinity]}', '{"v":"a\'b"}']
+    found += [
+        "{'v':1}",
+        "{\"v\":'2024-01-02'}",
+        '{"v":NaN}',
+        '{"v":"NaN"}',
+        '{"x":[Infinity]}',
+        '{"v":"a\'b"}',
+    ]
     kinds = ["double", "timestamp", "array<timestamp>", "timestamp_ntz"]
     theirs = from_json(spark, found, kinds, options)
     for fast in (True, False):
@@ -262,15 +274,16 @@ PATTERNS = {
 
 
 def test_patterns_are_those_of_from_json(spark: SparkSession) -> None:
-    """Dates and timestamps by the user's own patterns are Spark's, and so are texts that do not follow them."""
-    frame = spark.createDataFrame(
-        [(f'{{"t":{text},"d":{text},"n":{text},"l":[{text}]}}',) for text in map(json.dumps, _pattern_texts())],
-        "line string",
-    )
+    """Dates and timestamps by the user's own patterns, and texts that follow them nearly."""
+    texts = map(json.dumps, _pattern_texts())
+    found = [f'{{"t":{text},"d":{text},"n":{text},"l":[{text}]}}' for text in texts]
+    frame = spark.createDataFrame([(line,) for line in found], "line string")
     ddl = f"t timestamp, d date, n timestamp_ntz, l array<timestamp>, {CORRUPT} string"
     schema = to_arrow_schema(StructType.fromDDL(ddl), timezone="UTC")
-    options = [{"timestampFormat": p, "dateFormat": p, "timestampNTZFormat": p, "timeZone": "-01:30"} for p in PATTERNS]
-    found = [row.line for row in frame.collect()]
+    options = [
+        {"timestampFormat": p, "dateFormat": p, "timestampNTZFormat": p, "timeZone": "-01:30"}
+        for p in PATTERNS
+    ]
     data = b"".join(line.encode() + b"\n" for line in found)
     columns = [
         f.from_json("line", ddl, {"columnNameOfCorruptRecord": CORRUPT, **given}).alias(str(at))
@@ -278,15 +291,18 @@ def test_patterns_are_those_of_from_json(spark: SparkSession) -> None:
     ]
     table = frame.coalesce(1).select(*columns).toArrow()
     for pattern, column in zip(PATTERNS, table.columns, strict=True):
-        dialect = JsonDialect("-01:30", date_format=pattern, timestamp_format=pattern, timestamp_ntz_format=pattern)
+        dialect = JsonDialect(
+            "-01:30", date_format=pattern, timestamp_format=pattern, timestamp_ntz_format=pattern
+        )
         for fast in (True, False):
             parser = JsonParser(JsonFormat(schema, "PERMISSIVE", CORRUPT, dialect=dialect), fast=fast)
             (batch,) = parser.record_batches([Block("j", 0, data, *cut(data))])
-            theirs = column.combine_chunks()
-            for line, spark_row, our_row in zip(
-                found, _numbered(theirs), _numbered(pa.StructArray.from_arrays(batch.columns, schema.names)), strict=True
-            ):
-                assert spark_row == our_row, f"{pattern}, {line}, fast={fast}: Spark {spark_row}, ours {our_row}"
+            theirs = _numbered(column.combine_chunks())
+            mine = _numbered(pa.StructArray.from_arrays(batch.columns, schema.names))
+            for line, spark_row, our_row in zip(found, theirs, mine, strict=True):
+                assert spark_row == our_row, (
+                    f"{pattern}, {line}, fast={fast}: Spark {spark_row}, ours {our_row}"
+                )
 
 
 def _pattern_texts() -> list[str]:
