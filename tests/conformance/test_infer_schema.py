@@ -1,0 +1,135 @@
+"""Columns that a query takes from a sample of its journals: which records count, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
+
+from gazette_spark.client import Client
+from gazette_spark.errors import OptionError, RecordError
+from gazette_spark.framing.fixed import frame
+from gazette_spark.options import parse_options
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.scan.inference import infer_schema
+from gazette_spark.scan.sampling import MAX_JOURNALS, SAMPLING_TIMEOUT_S, plan_sample, sampled
+from gazette_spark.source import GazetteDataSource
+from gazette_spark.testing.brokers import BrokerHandle
+
+
+class Journals:
+    """Journals under a prefix, and the columns of a query over them."""
+
+    def __init__(self, broker: BrokerHandle, client: Client, prefix: str) -> None:
+        self.client = client
+        self.given = {
+            "brokerAddress": broker.endpoint,
+            "path": prefix,
+            "format": "json",
+            "inferSchema": "true",
+        }
+        self.prefix = prefix
+
+    def append(self, short: str, content: bytes, **labels: str) -> str:
+        """Create a journal, append to it, and return its name."""
+        name = self.prefix + short
+        named = {key.replace("_", "-"): value for key, value in labels.items()}
+        self.client.create_journals(journal_spec(name, labels=named))
+        if content:
+            self.client.append(name, content)
+        return name
+
+    def columns(self, **options: str) -> str:
+        """Return the columns as Spark writes them."""
+        found = GazetteDataSource(CaseInsensitiveDict(self.given | options)).schema()
+        assert isinstance(found, StructType)
+        return found.simpleString()
+
+
+@pytest.fixture
+def journals(broker: BrokerHandle, client: Client, fresh_prefix: str) -> Journals:
+    """An empty prefix on the broker under test."""
+    return Journals(broker, client, fresh_prefix)
+
+
+def test_all_journals_count(journals: Journals) -> None:
+    """A stream that starts at the latest is sampled from the earliest on; an empty journal says nothing."""
+    journals.append("a", b'{"id":1,"at":"2026-01-01"}\n{"id":2}\n')
+    journals.append("b", b'{"id":1.5,"tags":["x"],"_offset":1}\nhalf')
+    journals.append("c", b"")
+    expected = "struct<at:string,id:double,tags:array<string>>"
+    assert journals.columns() == expected
+    assert journals.columns(startingOffsets="latest") == expected
+
+
+def test_the_sample_is_bounded(journals: Journals) -> None:
+    """By the records that begin in the first bytes of each of the first journals."""
+    first, rest = b'{"a":1}\n{"b":2}\n', b'{"c":3}\n' * 100_000
+    journals.append("00", first + rest)
+    for at in range(1, MAX_JOURNALS):
+        journals.append(f"{at:02}", b'{"a":2}\n')
+    journals.append("zz", b'{"z":1}\n')
+    assert journals.columns(samplingBytes="9") == "struct<a:bigint,b:bigint>"
+    assert journals.columns(samplingBytes="8") == "struct<a:bigint>"
+    assert journals.columns() == "struct<a:bigint,b:bigint,c:bigint>"
+
+
+def test_the_sample_begins_where_the_query_does(journals: Journals) -> None:
+    """And ends where a batch ends."""
+    name = journals.append("a", b'{"a":1}\n{"b":2}\n{"c":3}\n')
+    start, end = f'{{"{name}":8}}', f'{{"{name}":16}}'
+    assert journals.columns(startingOffsets=start, endingOffsets=end) == "struct<b:bigint>"
+
+
+def test_malformed_records_by_mode(journals: Journals) -> None:
+    """They add the column they need, are left out, or end the load; a rescued column takes them, too."""
+    name = journals.append("a", b'{"a":1}\noops\n')
+    assert journals.columns(columnNameOfCorruptRecord="bad") == "struct<a:bigint,bad:string>"
+    assert journals.columns(mode="DROPMALFORMED") == "struct<a:bigint>"
+    assert journals.columns(rescuedDataColumn="rest") == "struct<a:bigint,rest:string>"
+    with pytest.raises(RecordError, match=f"journal '{name}', record at offset 8: malformed"):
+        journals.columns(mode="FAILFAST")
+
+
+def test_the_label_tells_the_format(journals: Journals) -> None:
+    """Lines hold JSON; no other framing is sampled."""
+    del journals.given["format"]
+    journals.append("a", b'{"a":1}\n', content_type="application/x-ndjson")
+    assert journals.columns() == "struct<a:bigint>"
+    journals.append("b", frame(b"x"), content_type="application/x-protobuf-fixed")
+    with pytest.raises(OptionError, match=r"inferSchema.*framings are fixed and lines"):
+        journals.columns()
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        pytest.param(b"", "where there is no record yet", id="empty"),
+        pytest.param(b'{"a":1}', "where there is no record yet", id="half_a_record"),
+        pytest.param(b'{}\n{"_offset":1}\nnull\n', "no field is seen", id="no_field"),
+    ],
+)
+def test_a_sample_without_a_column_is_refused(journals: Journals, content: bytes, problem: str) -> None:
+    """With the way out: a schema."""
+    journals.append("a", content)
+    with pytest.raises(OptionError, match=f"inferSchema.*{problem}.*schema"):
+        journals.columns()
+
+
+@pytest.mark.parametrize("form", ["raw", "protobuf"])
+def test_formats_without_names_are_refused(journals: Journals, form: str) -> None:
+    """Before anything is read."""
+    more = {"descriptorFile": "/none", "messageName": "none"} if form == "protobuf" else {}
+    with pytest.raises(OptionError, match=rf"inferSchema.*format={form}"):
+        journals.columns(format=form, **more)
+
+
+def test_a_sample_that_takes_too_long_is_an_error(journals: Journals) -> None:
+    """Part of one would be another sample, and so maybe another schema."""
+    journals.append("a", b'{"a":1}\n')
+    options = parse_options(journals.given)
+    sample = plan_sample(journals.client, options)
+    times = iter([0.0, SAMPLING_TIMEOUT_S + 1])
+    with pytest.raises(OptionError, match="samplingBytes"):
+        list(sampled(journals.client, options, sample, clock=lambda: next(times)))
+    assert infer_schema(journals.client, options).names == ["a"]
