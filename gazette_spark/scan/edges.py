@@ -9,10 +9,17 @@ from gazette_spark.errors import DataLossError, OffsetError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.query_range import EARLIEST, LATEST
 from gazette_spark.scan.boundary import window_reader
+from gazette_spark.scan.ranges import OffsetRange
 from gazette_spark.scan.selection import Selection
 from gazette_spark.scan.view import JournalView
 
 log = logging.getLogger(__name__)
+
+RESTORE = (
+    ". The checkpoint was edited, or is that of other journals: restore it, or start with a new one and "
+    "startingOffsets"
+)
+"""What to do about a position that cannot be right."""
 
 
 class Edges:
@@ -88,24 +95,39 @@ class Edges:
                 raise DataLossError(journal, chosen, first)
             log.warning("bytes are gone, skipped journal=%s begin=%d end=%d", journal, chosen, first)
         if chosen > first:
-            self._check_boundary(journal, chosen, head)
+            self._check_begin(journal, chosen, head, "startingOffsets")
         return max(chosen, first)
 
-    def _check_boundary(self, journal: str, offset: int, head: int) -> None:
-        """Check that a record begins where the user says; half of one would be a row of its own."""
+    def check_resumed(self, ranges: Sequence[OffsetRange]) -> None:
+        """Check that records begin where a query checkpoint says, as far as the bytes show it.
+
+        It may have been edited, or be that of another cluster, and half a record would be a row of its own.
+
+        Raises:
+            OffsetError: naming the first journal where none does.
+        """
+
+        def check(journal: str) -> None:
+            each = begins[journal]
+            if each.begin > self._view.client.first_offset(journal):
+                self._check_begin(journal, each.begin, each.end, "the query checkpoint's position", RESTORE)
+
+        begins = {each.journal: each for each in ranges if each.begin}
+        self._view.each(check, begins)
+
+    def _check_begin(self, journal: str, offset: int, end: int, what: str, way_out: str = "") -> None:
+        """Check that a record begins at an offset; half of one would be a row of its own."""
         window = window_reader(self._view.client, journal, fail_on_data_loss=False)
         framing = self._view.framing(journal)
         before, after = b"", b""
         if framing.header_bytes:
-            after = window(offset, min(offset + framing.header_bytes, head))
+            after = window(offset, min(offset + framing.header_bytes, end))
         elif framing.trailer_bytes:
             before = window(offset - 1, offset)
         if not framing.may_begin(before, after):
             where = "at it begins" if framing.header_bytes else "before it ends"
-            problem = (
-                f"startingOffsets lies inside a record: what stands {where} none of framing {framing.name}"
-            )
-            raise OffsetError(problem, journal, offset)
+            problem = f"{what} lies inside a record: what stands {where} none of framing {framing.name}"
+            raise OffsetError(problem + way_out, journal, offset)
 
     def _wanted_end(self, journal: str, head: int) -> int:
         timestamp_ms = self._view.options.ending_timestamp

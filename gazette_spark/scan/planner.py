@@ -74,6 +74,8 @@ class Planner:
         self._journals = journals or AskedJournals(client, selector_of(options))
         self._selection = Selection(self._view, self._journals)
         self._edges = Edges(self._view, self._selection)
+        self._resumes = True
+        """The next batch begins at a position that comes from outside."""
         self._clock = clock
         self._last_batch_s = -math.inf
         self._frozen: Mapping[str, int] | None = None
@@ -91,6 +93,7 @@ class Planner:
 
     def initial(self) -> JournalOffsets:
         """Return where a new query starts, marked ``initial``."""
+        self._resumes = False
         return self._edges.initial().at("initial")
 
     def freeze(self) -> None:
@@ -188,16 +191,20 @@ class Planner:
 
     def batch(self) -> tuple[JournalOffsets, JournalOffsets]:
         """Return where a batch query starts and ends."""
+        self._resumes = False
         return self._edges.batch()
 
     def pieces(self, start: JournalOffsets, end: JournalOffsets) -> list[Piece]:
         """Cut a batch into pieces.
 
         Raises:
-            OffsetError: ``end`` cannot be reached from ``start``.
+            OffsetError: ``end`` cannot be reached from ``start``, or ``start`` is where no record begins.
         """
         check_forward(start, end)
         ranges = [OffsetRange(journal, begin, stop) for journal, begin, stop in changed(start, end)]
+        if self._resumes and self._view.options.fail_on_data_loss:
+            self._edges.check_resumed(ranges)
+        self._resumes = False
         at_least, at_most = self._view.options.min_partitions or 1, self._view.options.max_bytes_per_partition
         # Only a range that will be cut needs its fragments: listing them costs a request per journal.
         large = [r.journal for r in ranges if at_least > len(ranges) or r.size_bytes > at_most]

@@ -524,6 +524,37 @@ def test_an_impossible_batch_is_refused(start: JournalOffsets, end: JournalOffse
         planner_of({})[0].pieces(start, end)
 
 
+@pytest.mark.parametrize(
+    ("content", "content_type", "offset"),
+    [
+        pytest.param(b"one\ntwo\nthree\n", "application/x-ndjson", 6, id="lines"),
+        pytest.param(b"one\ntwo\nthree\n", "text/csv", 6, id="csv"),
+        pytest.param(frame(b"one") * 3, FIXED, 12, id="fixed"),
+    ],
+)
+def test_a_position_inside_a_record_is_refused(content: bytes, content_type: str, offset: int) -> None:
+    """A query checkpoint that was edited would give half a record as a row; where loss is allowed it may."""
+    journals = {"log/a": FakeJournal(content, content_type=content_type)}
+    start, end = at(a=offset), at(a=len(content))
+    with pytest.raises(OffsetError, match=rf"'log/a': the query checkpoint's .* \(offset {offset}\)"):
+        planner_of(journals)[0].pieces(start, end)
+    assert planner_of(journals, failOnDataLoss="false")[0].pieces(start, end)
+
+
+def test_a_position_is_looked_at_when_a_query_goes_on() -> None:
+    """Once: what a planner decides itself it need not look at again."""
+    planner, client = planner_of({"log/a": FakeJournal(lines(9)), "log/b": FakeJournal(lines(9), begin=50)})
+    planner.pieces(at(a=10, b=50), at(a=20, b=60))
+    assert client.reads == [("log/a", 9, 10)]
+    planner.pieces(at(a=20, b=60), at(a=30, b=70))
+    assert len(client.reads) == 1
+    planner, client = planner_of({"log/a": FakeJournal(lines(9))}, startingOffsets='{"log/a":10}')
+    start = planner.initial()
+    looked = len(client.reads)
+    planner.pieces(start.at(""), at(a=20))
+    assert len(client.reads) == looked
+
+
 def test_small_batches_are_one_piece_a_journal_and_list_nothing() -> None:
     """The usual batch of a stream costs no listing of fragments."""
     planner, client = planner_of({"log/a": FakeJournal(), "log/b": FakeJournal()})
