@@ -189,15 +189,16 @@ def main() -> None:
     arguments = parser.parse_args()
     for kind in arguments.broker:
         described = machine()
-        results = [measure(kind, count, arguments.rounds, arguments.profile) for count in arguments.journals]
-        for result in results:
-            print(f"{kind}: {result.journals} journals planned right, position {result.position_bytes} bytes")
-        if arguments.timed:
-            print(table(results))
-            if arguments.report:
-                what = f"`latestOffset` and `partitions` in the driver's reader, {arguments.rounds} of each"
-                text = f"{what}; {datetime.now(UTC):%Y-%m-%d}.\n{described}.\n\n{table(results)}"
-                write_section(arguments.report, f"Planning many journals, {kind} broker", text)
+        results = []
+        for count in arguments.journals:
+            results.append(result := measure(kind, count, arguments.rounds, arguments.profile))
+            print(f"{kind}: {count} journals planned right, a position has {result.position_bytes} bytes")
+            if arguments.timed:
+                print(table([result]), flush=True)
+        if arguments.timed and arguments.report:
+            what = f"`latestOffset` and `partitions` in the driver's reader, {arguments.rounds} of each"
+            text = f"{what}; {datetime.now(UTC):%Y-%m-%d}.\n{described}.\n\n{table(results)}"
+            write_section(arguments.report, f"Planning many journals, {kind} broker", text)
 
 
 if __name__ == "__main__":

@@ -222,6 +222,10 @@ class Connection:
         """Return what to send with one call, which claims ``claims``; never kept for the next one."""
         return self._credentials.metadata(claims, lifetime_s)
 
+    def journal_metadata(self, capability: int, journal: str) -> Metadata:
+        """Return what to send with one call about one journal, of which there may be thousands a second."""
+        return self._credentials.journal_metadata(capability, journal)
+
     def rpc_error(self, error: grpc.RpcError) -> GazetteError:
         """Return the package's error for a failed call; tokens in its text are masked."""
         translated = rpc_error(self.endpoint.text, error, self._credentials.masked)

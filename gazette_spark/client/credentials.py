@@ -21,7 +21,8 @@ from typing import NoReturn, TypeAlias
 import grpc
 
 from gazette_spark.errors import OptionError
-from gazette_spark.protocol.tokens import LIFETIME_S, Claims, KeySet
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.tokens import LIFETIME_S, Claims, KeySet, journal_claims
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 """What gRPC sends beside a request."""
@@ -30,6 +31,10 @@ _TOKEN_FORM = "printable ASCII without blanks"  # noqa: S105 - a form, no secret
 _TOKEN = re.compile(r"[!-~]+")
 _TOKENS_IN_TEXT = re.compile(r"(?<=Bearer )[\w.~+/=-]{12,}|\beyJ[\w-]*\.[\w-]*\.?[\w-]*")
 """A token in somebody's text, by what stands before it or by how every JWT begins."""
+
+
+UNCLAIMED = Claims(0, pb.LabelSelector())
+"""What a token that is ready-made has no use for: it claims what it claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,10 @@ class Credentials:
             lifetime_s = min(lifetime_s, self.lifetime_s)
             token = self.auth_keys.sign(claims, now=self.clock(), lifetime_s=lifetime_s)
         return (("authorization", f"Bearer {token}"),) if token else ()
+
+    def journal_metadata(self, capability: int, journal: str) -> Metadata:
+        """Return what a call about one journal sends; the claims are made only if they are signed."""
+        return self.metadata(UNCLAIMED if self.auth_keys is None else journal_claims(capability, journal))
 
     def masked(self, text: str) -> str:
         """Return a text with all tokens in it replaced by ``***``."""

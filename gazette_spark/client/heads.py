@@ -18,7 +18,7 @@ from gazette_spark.client.channel import Connection, settle
 from gazette_spark.client.status import read_status_error
 from gazette_spark.errors import GazetteError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.tokens import Capability, journal_claims
+from gazette_spark.protocol.tokens import Capability
 
 CALLS_IN_FLIGHT = 64
 """Head calls open at a time: the broker's latency is hidden, its stream limit not reached."""
@@ -194,7 +194,7 @@ def _asked(
 def _read(
     connection: Connection, request: pb.ReadRequest, timeout_s: float
 ) -> grpc.CallIterator[pb.ReadResponse]:
-    metadata = connection.metadata(journal_claims(Capability.READ, request.journal))
+    metadata = connection.journal_metadata(Capability.READ, request.journal)
     call: grpc.CallIterator[pb.ReadResponse] = connection.stub().Read(
         request, timeout=timeout_s, metadata=metadata
     )
