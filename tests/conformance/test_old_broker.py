@@ -10,6 +10,7 @@ from gazette_spark.client import Client, PolledList, WatchedList
 from gazette_spark.errors import EtcdTransactionFailedError, JournalNotFoundError, WatchUnsupportedError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.testing.brokers import DeployedBroker
+from tests.conformance.driver_query import Query
 from tests.conformance.goclient import end_of, run_go
 from tests.conformance.wire import Wire, labels, selector, spec
 
@@ -99,3 +100,22 @@ def test_a_watch_is_not_to_be_had(old_broker: DeployedBroker, fresh_prefix: str)
         watched = WatchedList(client, f"prefix={fresh_prefix}")
         with pytest.raises(WatchUnsupportedError, match="before a listing was complete"):
             watched.start()
+
+
+def test_a_query_finds_new_journals_without_a_watch(
+    old_broker: DeployedBroker, old_client: Client, fresh_prefix: str
+) -> None:
+    """It asks for the list, no more than once a second, and reads as on any broker."""
+    query = Query(old_broker.endpoint, fresh_prefix, old_client)
+    query.create("a")
+    query.append("a", b"one\n")
+    query.start().settle()
+    try:
+        query.create("b")
+        query.append("b", b"first\n")
+        query.until("b is read", lambda: query.offsets == {"a": 4, "b": 6})
+        query.delete("b")
+        query.append("a", b"two\n")
+        query.until("a is read", lambda: query.offsets == {"a": 8, "b": 6})
+    finally:
+        query.stop()

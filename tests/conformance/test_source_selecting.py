@@ -2,110 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from threading import Event
-from time import monotonic
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
+from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.client import Client
 from gazette_spark.errors import (
     GazetteError,
     JournalNotFoundError,
     JournalRecreatedError,
     OffsetBeyondHeadError,
+    ProtocolError,
     SuspendedError,
+    UnavailableError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.scan import listings
-from gazette_spark.source import GazetteDataSource, StreamReader
-from gazette_spark.testing.brokers import BrokerHandle
-from tests.conformance.wire import delete, spec, upsert
-
-RAW = StructType().add("journal", StringType()).add("offset", LongType()).add("value", BinaryType())
-
-WAIT_S = 30.0
-"""Longest that brokers may take to tell of a change."""
-
-PAUSE_S = 0.05
-
-
-@dataclass
-class Query:
-    """A query over a prefix, of which there is the reader and the position that Spark would write down."""
-
-    endpoint: str
-    prefix: str
-    client: Client
-    position: dict[str, Any] = field(default_factory=dict)
-    reader: StreamReader | None = None
-
-    def start(self, **options: str) -> Query:
-        """Start, or start again where it stands; the reader is a new one, with nothing in its memory."""
-        self.stop()
-        given = {"brokerAddress": self.endpoint, "startingOffsets": "earliest"}
-        if not options.keys() & {"journals", "selector"}:
-            given["path"] = self.prefix
-        self.reader = GazetteDataSource(given | options).streamReader(RAW)
-        self.position = self.position or self.reader.latestOffset(
-            self.reader.initialOffset(), ReadAllAvailable()
-        )
-        return self
-
-    def stop(self) -> None:
-        """End the reader."""
-        if self.reader is not None:
-            self.reader.stop()
-            self.reader = None
-
-    def batch(self) -> dict[str, int]:
-        """Plan a batch if there is news, go on at its end, and return the bytes it reads by journal."""
-        assert self.reader is not None
-        end = self.reader.latestOffset(self.position, ReadAllAvailable())
-        pieces = [each.piece for each in self.reader.partitions(self.position, end)]  # type: ignore[attr-defined]
-        self.position = end
-        return {self.short(piece.journal): piece.end - piece.begin for piece in pieces}
-
-    def until(self, what: str, reached: Callable[[], bool]) -> None:
-        """Plan batches until they have brought something about."""
-        deadline = monotonic() + WAIT_S
-        while not reached():
-            assert monotonic() < deadline, f"waited in vain: {what}; {self.position}"
-            self.batch()
-            Event().wait(PAUSE_S)
-
-    def fails(self, expected: type[GazetteError]) -> str:
-        """Plan batches until one fails, and return why."""
-        with pytest.raises(expected) as caught:
-            self.until(expected.__name__, lambda: False)
-        return str(caught.value)
-
-    @property
-    def offsets(self) -> dict[str, int]:
-        """Where it stands, by short name."""
-        return {self.short(name): offset for name, offset in self.position["journals"].items()}
-
-    def short(self, journal: str) -> str:
-        return journal.removeprefix(self.prefix)
-
-    def create(self, *shorts: str) -> None:
-        self.client.create_journals(*(spec(self.prefix + short) for short in shorts))
-
-    def append(self, short: str, content: bytes) -> None:
-        self.client.append(self.prefix + short, content)
-
-    def delete(self, short: str) -> None:
-        self.client.apply([delete(self.prefix + short, -1)])
-
-    def settle(self) -> None:
-        """Read what there is, and let the reader go over to its watch."""
-        self.until("all is read", lambda: not self.batch())
-        Event().wait(listings.FRESH_S + PAUSE_S)
-        assert self.batch() == {}
+from gazette_spark.testing.brokers import BrokerHandle, free_ports
+from gazette_spark.testing.tcp_proxy import TcpProxy
+from tests.conformance.driver_query import Query
+from tests.conformance.wire import spec, upsert
 
 
 @pytest.fixture
@@ -244,3 +161,55 @@ def test_a_position_of_an_older_release_goes_on(query: Query) -> None:
     query.append("a", b"three\n")
     assert query.batch() == {"a": 6}
     assert query.position["format_version"] == 2
+
+
+def test_a_watch_that_breaks_is_no_loss(broker: BrokerHandle, client: Client, fresh_prefix: str) -> None:
+    """Its connections are cut while journals come and go: what is new is found, what was read is no loss."""
+    with TcpProxy(broker.endpoint) as proxy:
+        query = Query(proxy.endpoint, fresh_prefix, client)
+        query.create("a", "b")
+        query.append("b", b"all of it\n")
+        query.start().settle()
+        try:
+            proxy.cut()
+            query.create("c")
+            query.append("c", b"first\n")
+            query.delete("b")
+            query.until("c is read", lambda: query.offsets.get("c") == 6)
+            proxy.cut()
+            query.append("a", b"one\n")
+            query.until("a is read", lambda: query.offsets["a"] == 4)
+            assert query.offsets == {"a": 4, "b": 10, "c": 6}
+        finally:
+            query.stop()
+
+
+@pytest.mark.parametrize(
+    ("restarted", "error", "text"),
+    [
+        pytest.param(False, ProtocolError, "of another Etcd", id="running"),
+        pytest.param(True, UnavailableError, "it knows no journal 'shop/a' at Etcd's rev", id="restarted"),
+    ],
+)
+def test_a_cluster_made_anew_is_no_loss(
+    tmp_path: Path, restarted: bool, error: type[GazetteError], text: str
+) -> None:
+    """Its brokers know less than the query: that is an error, whatever losses are allowed, and can pass."""
+    (port,) = free_ports(1)
+    old = EmbeddedBroker(tmp_path / "old", port=port)
+    with old, Client(old.endpoint) as client:
+        query = Query(old.endpoint, "shop/", client)
+        query.create("a", "b")
+        query.append("a", b"one\n")
+        query.start(failOnDataLoss="false", requestTimeoutMs="2000").settle()
+    if restarted:
+        query.start(failOnDataLoss="false", requestTimeoutMs="2000")
+    try:
+        with EmbeddedBroker(tmp_path / "new", port=port):
+            assert text in query.fails(error)
+        with EmbeddedBroker(tmp_path / "old", port=port) as back, Client(back.endpoint) as client:
+            client.append("shop/a", b"two\n")
+            query.start()
+            query.until("a is read", lambda: query.offsets == {"a": 8, "b": 0})
+    finally:
+        query.stop()

@@ -1,0 +1,100 @@
+"""A query without Spark: the driver's reader, asked as Spark asks it, and the position Spark would keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Event
+from time import monotonic
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType
+
+from gazette_spark.client import Client
+from gazette_spark.errors import GazetteError
+from gazette_spark.scan import listings
+from gazette_spark.source import GazetteDataSource, StreamReader
+from tests.conformance.wire import delete, spec
+
+RAW = StructType().add("journal", StringType()).add("offset", LongType()).add("value", BinaryType())
+
+WAIT_S = 30.0
+"""Longest that brokers may take to tell of a change."""
+
+PAUSE_S = 0.05
+
+
+@dataclass
+class Query:
+    """A query over a prefix, of which there is the reader and the position that Spark would write down."""
+
+    endpoint: str
+    prefix: str
+    client: Client
+    position: dict[str, Any] = field(default_factory=dict)
+    reader: StreamReader | None = None
+
+    def start(self, **options: str) -> Query:
+        """Start, or start again where it stands; the reader is a new one, with nothing in its memory."""
+        self.stop()
+        given = {"brokerAddress": self.endpoint, "startingOffsets": "earliest"}
+        if not options.keys() & {"journals", "selector"}:
+            given["path"] = self.prefix
+        self.reader = GazetteDataSource(given | options).streamReader(RAW)
+        self.position = self.position or self.reader.latestOffset(
+            self.reader.initialOffset(), ReadAllAvailable()
+        )
+        return self
+
+    def stop(self) -> None:
+        """End the reader."""
+        if self.reader is not None:
+            self.reader.stop()
+            self.reader = None
+
+    def batch(self) -> dict[str, int]:
+        """Plan a batch if there is news, go on at its end, and return the bytes it reads by journal."""
+        assert self.reader is not None
+        end = self.reader.latestOffset(self.position, ReadAllAvailable())
+        pieces = [each.piece for each in self.reader.partitions(self.position, end)]  # type: ignore[attr-defined]
+        self.position = end
+        return {self.short(piece.journal): piece.end - piece.begin for piece in pieces}
+
+    def until(self, what: str, reached: Callable[[], bool]) -> None:
+        """Plan batches until they have brought something about."""
+        deadline = monotonic() + WAIT_S
+        while not reached():
+            assert monotonic() < deadline, f"waited in vain: {what}; {self.position}"
+            self.batch()
+            Event().wait(PAUSE_S)
+
+    def fails(self, expected: type[GazetteError]) -> str:
+        """Plan batches until one fails, and return why."""
+        with pytest.raises(expected) as caught:
+            self.until(expected.__name__, lambda: False)
+        return str(caught.value)
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """Where it stands, by short name."""
+        return {self.short(name): offset for name, offset in self.position["journals"].items()}
+
+    def short(self, journal: str) -> str:
+        return journal.removeprefix(self.prefix)
+
+    def create(self, *shorts: str) -> None:
+        self.client.create_journals(*(spec(self.prefix + short) for short in shorts))
+
+    def append(self, short: str, content: bytes) -> None:
+        self.client.append(self.prefix + short, content)
+
+    def delete(self, short: str) -> None:
+        self.client.apply([delete(self.prefix + short, -1)])
+
+    def settle(self) -> None:
+        """Read what there is, and let the reader go over to its watch."""
+        self.until("all is read", lambda: not self.batch())
+        Event().wait(listings.FRESH_S + PAUSE_S)
+        assert self.batch() == {}
