@@ -43,7 +43,7 @@ RECORD = b'{"id":1,"note":"0123456789012345678901234567890"}\n'
 """What a journal's news are."""
 
 PAUSE_S = 0.3
-"""Time between two questions: longer than a reader waits when nothing is new."""
+"""Time between two questions, beside that of the one before: longer than a reader waits after a vain look."""
 
 APPENDERS = 8
 
@@ -115,9 +115,9 @@ class Rig:
         return end
 
 
-def sampled(question: Callable[[], T]) -> tuple[T, Sample]:
+def sampled(question: Callable[[], T], after: Sample) -> tuple[T, Sample]:
     """Ask, and tell how long it took."""
-    Event().wait(PAUSE_S)
+    Event().wait(PAUSE_S + after.seconds)
     began, cpu_began = monotonic(), process_time()
     answer = question()
     return answer, Sample(monotonic() - began, process_time() - cpu_began)
@@ -134,19 +134,20 @@ def measure(kind: str, count: int, rounds: int, profile: Path | None) -> Result:
         rig.create()
         try:
             position = rig.batch(rig.start())
-            rig.idle(position)
-            idle = [sampled(lambda at=position: rig.idle(at))[1] for _ in range(rounds)]  # type: ignore[misc]
-            news = []
+            samples = [sampled(lambda: rig.idle(position), Sample(1.0, 0.0))[1]]
+            for _ in range(rounds):
+                samples.append(sampled(lambda at=position: rig.idle(at), samples[-1])[1])  # type: ignore[misc]
+            news = [samples[-1]]
             for _ in range(rounds + 1):
                 rig.append()
-                position, sample = sampled(lambda at=position: rig.batch(at))  # type: ignore[misc]
+                position, sample = sampled(lambda at=position: rig.batch(at), news[-1])  # type: ignore[misc]
                 news.append(sample)
             if profile is not None:
                 rig.append()
                 shown(profile, lambda at=position: rig.batch(at))  # type: ignore[misc]
         finally:
             rig.reader.stop()
-        return Result(count, tuple(idle), tuple(news[1:]), len(json.dumps(position)))
+        return Result(count, tuple(samples[1:]), tuple(news[2:]), len(json.dumps(position)))
 
 
 def shown(path: Path, question: Callable[[], object]) -> None:

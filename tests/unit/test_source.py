@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import pyarrow as pa
@@ -388,6 +389,24 @@ def test_an_idle_stream_is_looked_at_ten_times_a_second(
     reader.prepareForTriggerAvailableNow()
     reader.latestOffset(START, ReadAllAvailable())
     assert len(waits) == 2
+
+
+def test_a_look_that_takes_long_is_not_taken_at_once_again(
+    reader: StreamReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of journals would keep their brokers busy with nothing: half of the time is enough."""
+    now, waits = [0.0], []
+    monkeypatch.setattr(source, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(source, "_wait", waits.append)
+
+    def look(start: object, _limits: Limits) -> object:
+        now[0] += 3
+        return start
+
+    monkeypatch.setattr(reader.fake, "next", look)  # type: ignore[attr-defined]
+    for _ in range(2):
+        reader.latestOffset(START, ReadAllAvailable())
+    assert waits == [3]
 
 
 @pytest.mark.parametrize("start", [None, "5", {"journals": {}}], ids=["null", "text", "no_version"])
