@@ -9,6 +9,7 @@ import click
 
 from gazette_spark.cli.main import one_line
 from gazette_spark.errors import OptionError
+from gazette_spark.lag.alarms import Alarms
 from gazette_spark.lag.history import HistoryOptions
 from gazette_spark.lag.rules import Thresholds
 
@@ -90,10 +91,52 @@ def feed_options(command: Decorated) -> Decorated:
             metavar="NAME=DIRECTORY",
             help="Query checkpoint of a query with another sink, as group NAME. May come often.",
         ),
+        click.option(
+            "--topic",
+            "topics",
+            multiple=True,
+            metavar="NAME=SELECTOR",
+            help="Journals that make up topic NAME, in place of --selector and of their prefixes.",
+        ),
+        click.option(
+            "--count-records",
+            "count_bytes",
+            type=click.IntRange(min=0),
+            default=0,
+            metavar="BYTES",
+            help="Read up to so many unread bytes at each look, to count their lines.",
+        ),
+        click.option(
+            "--max-lag", "max_lag_bytes", type=click.IntRange(min=0), metavar="BYTES", help="Alarm above it."
+        ),
+        click.option(
+            "--max-age",
+            "max_age_s",
+            type=click.FloatRange(min=0),
+            metavar="SECONDS",
+            help="Alarm if a table lacks a byte older than that.",
+        ),
+        click.option(
+            "--min-loss-in",
+            "min_loss_s",
+            type=click.FloatRange(min=0),
+            metavar="SECONDS",
+            help="Alarm if unread bytes may be pruned sooner.",
+        ),
         click.option("--cluster", default="gazette", show_default=True, help="What the cluster is called."),
         click.option(
             "--timeout", "timeout_s", default=30.0, show_default=True, help="Seconds a request may take."
         ),
+    )
+
+
+def alarms(options: Mapping[str, Any]) -> Alarms:
+    """Return the thresholds a command was given."""
+    age_s, loss_s = options["max_age_s"], options["min_loss_s"]
+    return Alarms(
+        options["max_lag_bytes"],
+        None if age_s is None else round(age_s * 1000),
+        None if loss_s is None else round(loss_s * 1000),
     )
 
 

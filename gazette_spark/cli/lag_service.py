@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gazette_spark.cli.journal_options import interrupted_by_signals, make_connect
-from gazette_spark.cli.lag_options import feed_options, named, rule_options, rules
+from gazette_spark.cli.lag_options import alarms, feed_options, named, rule_options, rules
 from gazette_spark.cli.main import one_line
 from gazette_spark.cli.output import format_option
 from gazette_spark.errors import GazetteError
@@ -106,7 +106,10 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
     logging.getLogger("gazette_spark.lag").setLevel(options["log_level"].upper())
     with interrupted_by_signals(), _client(options) as client:
         monitor = _monitor(options, options["expire_cache_s"])
-        api = Api(monitor, clock, socket.gethostname(), _config(options), options["allow_delete"])
+        config = _config(options)
+        api = Api(
+            monitor, clock, socket.gethostname(), config, options["allow_delete"], alarms=alarms(options)
+        )
         with LagService(
             api,
             _feeds(options, client),
@@ -132,8 +135,8 @@ def show(wanted: str | None, output_format: str, **options: Any) -> None:  # noq
     The windows are filled from the tables' history and the query checkpoints. The lags at earlier commits are
     not known then, so the verdict is that of a monitor that has just been started.
 
-    The exit code is that of the worst group: 0 OK, 1 WARN, 2 ERR; 3 if there is no group, no write head, or
-    something could not be read, which stderr names.
+    The exit code is that of the worst group: 0 OK, 1 WARN or an alarm, 2 ERR; 3 if there is no group, or
+    something could not be read. Alarms and what could not be read are on stderr.
     """
     from gazette_spark.lag.detail import group_detail
     from gazette_spark.lag.feeds import poll_all
@@ -147,19 +150,20 @@ def show(wanted: str | None, output_format: str, **options: Any) -> None:  # noq
         except GazetteError as error:
             failures = [one_line(error)]
     names = [name for name in monitor.groups() if wanted in (None, name)]
-    details = [group_detail(name, monitor.lag(name, now_ms), {}, now_ms) for name in names]
+    bounds = alarms(options)
+    details = [group_detail(name, monitor.lag(name, now_ms), {}, now_ms, bounds) for name in names]
     if output_format == "json":
         click.echo(json.dumps(details, indent=2, ensure_ascii=False))
     else:
         _print_table(details)
-    for failure in failures:
-        click.echo(failure, err=True)
+    for line in [*(f"{each['group']}: {alarm}" for each in details for alarm in each["alarms"]), *failures]:
+        click.echo(line, err=True)
     if not details:
         click.echo(
             f"there is no group {wanted!r}" if wanted else "there is no group: no ledger entry was found",
             err=True,
         )
-    codes = [EXIT_CODES.get(Status[detail["status"]], UNKNOWN) for detail in details]
+    codes = [max(EXIT_CODES.get(Status[each["status"]], UNKNOWN), bool(each["alarms"])) for each in details]
     sys.exit(UNKNOWN if failures else max(codes, default=UNKNOWN))
 
 
@@ -171,7 +175,7 @@ def _print_table(details: Sequence[dict[str, Any]]) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("GROUP", "JOURNAL", "VERDICT"):
         table.add_column(heading, overflow="fold")
-    for heading in ("LAG", "AGE", "LEVEL IN", "LOSS IN"):
+    for heading in ("LAG", "RECORDS", "AGE", "LEVEL IN", "LOSS IN"):
         table.add_column(heading, justify="right", no_wrap=True)
     for detail in details:
         for journal in detail["journals"]:
@@ -181,6 +185,7 @@ def _print_table(details: Sequence[dict[str, Any]]) -> None:
                 Text(journal["journal"]),
                 Text(word, style=STYLES.get(word, "red")),
                 f"{journal['lag_bytes']:,}",
+                "-" if journal["lag_records"] is None else f"{journal['lag_records']:,}",
                 age_text(**journal["lag_age"]),
                 duration_text(journal["catch_up_ms"]),
                 duration_text(journal["loss_in_ms"]),
@@ -241,8 +246,14 @@ def _monitor(options: dict[str, Any], expire_cache_s: int) -> Monitor:
 
 def _feeds(options: dict[str, Any], client: Any) -> list[Feed]:  # noqa: ANN401 - a client, which loads gRPC
     from gazette_spark.lag.feeds import CheckpointFeed, HeadFeed, TableFeed
+    from gazette_spark.lag.records import RecordFeed
 
-    feeds: list[Feed] = [HeadFeed(client, options["selector"])]
+    if options["topics"] and options["selector"]:
+        raise click.UsageError("give --selector or --topic")
+    topics = [named(given) for given in options["topics"]]
+    feeds: list[Feed] = [HeadFeed(client, selector, name) for name, selector in topics]
+    feeds = feeds or [HeadFeed(client, options["selector"])]
+    heads = len(feeds)
     for given in options["tables"]:
         name, location = named(given)
         feeds.append(TableFeed(location, name))
@@ -251,8 +262,10 @@ def _feeds(options: dict[str, Any], client: Any) -> list[Feed]:  # noqa: ANN401 
         if name is None:
             raise click.UsageError(f"--checkpoint {given!r}: expected NAME=DIRECTORY")
         feeds.append(CheckpointFeed(location, name, options["intervals"]))
-    if len(feeds) == 1:
+    if len(feeds) == heads:
         raise click.UsageError("nothing to watch: give --table or --checkpoint")
+    if options["count_bytes"]:
+        feeds.append(RecordFeed(client, options["count_bytes"]))
     return feeds
 
 

@@ -27,6 +27,7 @@ from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
 from gazette_spark.lag import metrics
+from gazette_spark.lag.alarms import NO_ALARMS, Alarms
 from gazette_spark.lag.detail import group_detail, group_summary
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.report import group_json, topics_json
@@ -84,6 +85,7 @@ class Api:
         host: this machine's name, which Burrow puts in every answer.
         config: what the monitor was started with, by section; nothing secret.
         allow_delete: let groups and topics be deleted.
+        alarms: thresholds of our own API.
         logger: whose level is shown and set.
     """
 
@@ -92,6 +94,7 @@ class Api:
     host: str
     config: Mapping[str, Mapping[str, Any]]
     allow_delete: bool = False
+    alarms: Alarms = NO_ALARMS
     logger: logging.Logger = LOGGER
 
     def answer(self, request: HttpRequest) -> HttpAnswer:
@@ -285,7 +288,10 @@ def _config_section(api: Api, names: tuple[str, ...], request: HttpRequest) -> H
 
 def _groups(api: Api, _: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
     now_ms = api.clock()
-    found = [group_summary(name, api.monitor.lag(name, now_ms), now_ms) for name in api.monitor.groups()]
+    found = [
+        group_summary(name, api.monitor.lag(name, now_ms), now_ms, api.alarms)
+        for name in api.monitor.groups()
+    ]
     failure = api.monitor.heads_failure
     return api.ok(
         request, "groups returned", cluster=api.monitor.cluster, now_ms=now_ms, failure=failure, groups=found
@@ -297,7 +303,7 @@ def _group(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer
         raise _NotFoundError("group not found")
     now_ms = api.clock()
     lag = api.monitor.lag(names[0], now_ms)
-    detail = group_detail(names[0], lag, api.monitor.course(names[0]), now_ms)
+    detail = group_detail(names[0], lag, api.monitor.course(names[0]), now_ms, api.alarms)
     return api.ok(request, "group returned", group=detail)
 
 

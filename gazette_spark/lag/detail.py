@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gazette_spark.lag.alarms import Alarms
 from gazette_spark.lag.estimates import Age
 from gazette_spark.lag.monitor import GroupLag, JournalLag
 from gazette_spark.lag.report import commit_json, shortest
 
 
-def group_summary(name: str, lag: GroupLag, now_ms: int) -> dict[str, Any]:
+def group_summary(name: str, lag: GroupLag, now_ms: int, alarms: Alarms) -> dict[str, Any]:
     """Return a group in one line: the verdict, the sum of the lag, how fresh its table is."""
     return {
         "group": name,
@@ -24,16 +25,17 @@ def group_summary(name: str, lag: GroupLag, now_ms: int) -> dict[str, Any]:
         "loss_in_ms": min(
             (each.loss_in_ms for each in lag.journals if each.loss_in_ms is not None), default=None
         ),
+        "alarms": alarms.raised(lag),
         "stale": lag.failure,
     }
 
 
 def group_detail(
-    name: str, lag: GroupLag, course: Mapping[str, Sequence[tuple[int, int]]], now_ms: int
+    name: str, lag: GroupLag, course: Mapping[str, Sequence[tuple[int, int]]], now_ms: int, alarms: Alarms
 ) -> dict[str, Any]:
     """Return a group with its journals and the course of their lag."""
     journals = [journal_json(each) | {"course": course.get(each.journal, [])} for each in lag.journals]
-    return group_summary(name, lag, now_ms) | {"journals": journals}
+    return group_summary(name, lag, now_ms, alarms) | {"journals": journals}
 
 
 def journal_json(lag: JournalLag) -> dict[str, Any]:
@@ -47,6 +49,7 @@ def journal_json(lag: JournalLag) -> dict[str, Any]:
         "head": lag.head,
         "committed": commit_json(lag.status.end),
         "lag_bytes": lag.status.current_lag,
+        "lag_records": lag.records,
         "lag_age": age_json(lag.age),
         "read_bytes_per_s": _rounded(lag.read_bytes_per_s),
         "append_bytes_per_s": _rounded(lag.append_bytes_per_s),

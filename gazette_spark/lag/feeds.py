@@ -51,13 +51,17 @@ class Feed(Protocol):
 
 
 class HeadFeed:
-    """Write heads, and what is stored, of the journals a selector matches. The client is the caller's."""
+    """Write heads, and what is stored, of the journals a selector matches. The client is the caller's.
+
+    The journals make up a topic if one is named; else each belongs to the prefix it lies under.
+    """
 
     groups: tuple[str, ...] = ()
 
-    def __init__(self, client: Client, selector: str = "") -> None:
+    def __init__(self, client: Client, selector: str = "", topic: str | None = None) -> None:
         self._client = client
         self._selector = selector
+        self._topic = topic
         self._known: set[str] = set()
         self._stores_at_ms = 0
 
@@ -68,11 +72,11 @@ class HeadFeed:
         """Ask for all write heads; for stored fragments where a group is behind."""
         listed = {each.spec.name: each for each in self._client.list_journals(self._selector)}
         heads = self._client.write_heads(sorted(listed))
-        monitor.observe_heads(heads, now_ms)
+        monitor.observe_heads(heads, now_ms, self._topic)
         monitor.forget_journals(self._known - listed.keys())
         self._known = set(listed)
         if not 0 <= now_ms - self._stores_at_ms < STORES_EVERY_MS:
-            behind = sorted(monitor.journals_behind() & listed.keys())
+            behind = sorted({each.journal for each in monitor.unread(now_ms)} & listed.keys())
             monitor.observe_stores({name: self._store(listed[name]) for name in behind})
             self._stores_at_ms = now_ms
 

@@ -33,6 +33,7 @@ GAUGES = {
     ),
     "burrow_kafka_topic_partition_offset": (TOPIC, "Write head of a journal"),
     "gazette_lag_bytes": (JOURNAL, "Lag of a group in one journal"),
+    "gazette_lag_records": (JOURNAL, "Unread records of a group in one journal, where they were counted"),
     "gazette_lag_age_seconds": ((*JOURNAL, "bound"), "Age of the oldest byte not read: at least, at most"),
     "gazette_lag_catch_up_seconds": (JOURNAL, "Until a group is level, at the present speeds"),
     "gazette_lag_loss_in_seconds": (JOURNAL, "Until unread bytes may be pruned, at the present speed"),
@@ -102,6 +103,7 @@ def _add_group(gauges: _Gauges, cluster: str, group: str, lag: GroupLag, now_ms:
         name = (*whose, journal.journal)
         gauges.set("burrow_kafka_consumer_partition_lag", status.current_lag, *place)
         gauges.set("gazette_lag_bytes", status.current_lag, *name)
+        gauges.set("gazette_lag_records", journal.records, *name)
         _add_age(gauges, "gazette_lag_age_seconds", journal.age, name)
         gauges.set("gazette_lag_catch_up_seconds", _seconds(journal.catch_up_ms), *name)
         gauges.set("gazette_lag_loss_in_seconds", _seconds(journal.loss_in_ms), *name)

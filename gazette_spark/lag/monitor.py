@@ -27,7 +27,7 @@ from gazette_spark.lag.estimates import (
 from gazette_spark.lag.evaluate import Evaluator
 from gazette_spark.lag.history import History
 from gazette_spark.lag.positions import GroupCommit
-from gazette_spark.lag.rules import GroupStatus, PartitionStatus
+from gazette_spark.lag.rules import GroupStatus, PartitionStatus, PartitionWindow
 from gazette_spark.lag.topics import Topics
 
 COURSE_POINTS = 360
@@ -44,6 +44,15 @@ class JournalStore:
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """Bytes of a journal that a group has not committed: ``[begin, end)``."""
+
+    journal: str
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class JournalLag:
     """How far a group is behind in one journal."""
 
@@ -56,6 +65,8 @@ class JournalLag:
     append_bytes_per_s: float | None
     catch_up_ms: int | None
     loss_in_ms: int | None
+    records: int | None
+    """Unread records, if they were counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +134,7 @@ class Monitor:
         self._timelines: dict[str, HeadTimeline] = {}
         self._heads: dict[str, int] = {}
         self._stores: dict[str, JournalStore] = {}
+        self._records: Mapping[Unread, int] = {}
         self._groups: dict[str, _Group] = {}
         self._failures: dict[str, str] = {}
         self._failure: str | None = "no write head was asked for yet"
@@ -136,16 +148,22 @@ class Monitor:
         """Why write heads cannot be had at the moment; None if they can."""
         return self._failure
 
-    def observe_heads(self, heads: Mapping[str, int], now_ms: int) -> None:
-        """Take write heads as those of now, and follow each group's lag."""
+    def observe_heads(self, heads: Mapping[str, int], now_ms: int, topic: str | None = None) -> None:
+        """Take write heads as those of now, and follow each group's lag.
+
+        Args:
+            heads: by journal.
+            now_ms: the time.
+            topic: where journals belong that are new; if none, to the prefix each lies under.
+        """
         with self.lock:
             self._failure = None
-            self.topics.add(heads)
+            self.topics.add(heads, topic)
             for journal, head in heads.items():
-                topic, partition = self.topics.place(journal)
-                count = self.topics.count(topic)
+                place, partition = self.topics.place(journal)
+                count = self.topics.count(place)
                 self.history.add_broker_offset(
-                    self.cluster, topic, partition, head, partition_count=count, timestamp_ms=now_ms
+                    self.cluster, place, partition, head, partition_count=count, timestamp_ms=now_ms
                 )
                 self._timelines.setdefault(journal, HeadTimeline()).add(head, now_ms)
             self._heads.update(heads)
@@ -156,6 +174,11 @@ class Monitor:
         """Take what is stored of some journals."""
         with self.lock:
             self._stores.update(stores)
+
+    def observe_records(self, counted: Mapping[Unread, int]) -> None:
+        """Take what was counted as all that is known of unread records."""
+        with self.lock:
+            self._records = counted
 
     def forget_journals(self, gone: Iterable[str]) -> None:
         """Note that journals do not exist any more. A topic without any is deleted, as in Burrow."""
@@ -228,14 +251,16 @@ class Monitor:
         with self.lock:
             return self._groups[group].order if group in self._groups else -1
 
-    def journals_behind(self) -> set[str]:
-        """Return the journals some group has not read to the end."""
+    def unread(self, now_ms: int) -> set[Unread]:
+        """Return what some group has not committed of some journal."""
         with self.lock:
             return {
-                journal
+                Unread(window.client_id, last.offset, head)
                 for name in self._groups
-                for journal, course in self._groups[name].courses.items()
-                if course.points()[-1][1] > 0
+                for windows in self._windows(name, now_ms).values()
+                for window in windows
+                if (last := window.offset_commits[-1] if window.offset_commits else None) is not None
+                and (head := self._heads.get(window.client_id, 0)) > last.offset
             }
 
     def groups(self) -> list[str]:
@@ -253,10 +278,9 @@ class Monitor:
         """Return a group's verdict with what we add to it."""
         with self.lock:
             verdict = self.evaluator.status(self.cluster, group, now_ms=now_ms)
-            windows = self.history.fetch_consumer(self.cluster, group, now_ms=now_ms) or {}
             speeds = {
                 (window.topic, window.partition): read_bytes_per_s(window.offset_commits)
-                for each in windows.values()
+                for each in self._windows(group, now_ms).values()
                 for window in each
             }
             journals = [
@@ -270,7 +294,7 @@ class Monitor:
         journal = self.topics.journal(status.topic, status.partition)
         head = self._heads.get(journal)
         if status.end is None or status.start is None or head is None:
-            return JournalLag(journal, status, head, Age(), speed, None, None, None)
+            return JournalLag(journal, status, head, Age(), speed, None, None, None, None)
         offset = status.end.offset
         timeline = self._timelines.get(journal, HeadTimeline())
         store = self._stores.get(journal, JournalStore())
@@ -287,13 +311,16 @@ class Monitor:
             growth,
             catch_up_ms(status.current_lag, speed, growth),
             lost,
+            0 if offset >= head else self._records.get(Unread(journal, offset, head)),
         )
 
     def _follow(self, name: str, now_ms: int) -> None:
-        topics = self.history.fetch_consumer(self.cluster, name, now_ms=now_ms) or {}
         courses = self._groups[name].courses
-        for windows in topics.values():
+        for windows in self._windows(name, now_ms).values():
             for window in windows:
                 if any(window.offset_commits):
                     journal = self.topics.journal(window.topic, window.partition)
                     courses.setdefault(journal, Course()).add(now_ms, window.current_lag)
+
+    def _windows(self, group: str, now_ms: int) -> dict[str, list[PartitionWindow]]:
+        return self.history.fetch_consumer(self.cluster, group, now_ms=now_ms) or {}

@@ -57,6 +57,8 @@ class Notice:
     now_ms: int
     closed: bool
     verdict: GroupStatus
+    alarms: Sequence[str] = ()
+    """Thresholds that are exceeded."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that a command gets on stdin and a webhook as its body."""
@@ -65,6 +67,7 @@ class Notice:
             "event": "close" if self.closed else "open",
             "started_ms": self.started_ms,
             "now_ms": self.now_ms,
+            "alarms": list(self.alarms),
             "status": group_json(self.verdict, show_all=False),
         }
 
@@ -83,12 +86,17 @@ def next_incident(
     verdict: GroupStatus,
     now_ms: int,
     options: NotifyOptions,
+    *,
     new_id: Callable[[], str],
+    alarms: Sequence[str] = (),
 ) -> tuple[Incident | None, Notice | None]:
-    """Return a group's incident after a verdict, and the notice that is due."""
+    """Return a group's incident after a verdict, and the notice that is due.
+
+    An alarm makes an incident as a verdict at the threshold does.
+    """
     if verdict.status == Status.NOTFOUND:
         return None, None
-    if verdict.status < options.threshold:
+    if verdict.status < options.threshold and not alarms:
         if incident is None or not options.send_close:
             return None, None
         return None, Notice(incident.id, incident.started_ms, now_ms, closed=True, verdict=verdict)
@@ -98,7 +106,9 @@ def next_incident(
         return incident, None
     else:
         incident = Incident(incident.id, incident.started_ms, now_ms)
-    return incident, Notice(incident.id, incident.started_ms, now_ms, closed=False, verdict=verdict)
+    return incident, Notice(
+        incident.id, incident.started_ms, now_ms, closed=False, verdict=verdict, alarms=alarms
+    )
 
 
 Sender = Callable[[Notice], None]
@@ -128,10 +138,12 @@ class Notifier:
     def __repr__(self) -> str:
         return f"Notifier({self._options}, incidents={sorted(self._incidents)})"
 
-    def observe(self, verdict: GroupStatus, now_ms: int) -> None:
-        """Take a verdict, and send what is due."""
+    def observe(self, verdict: GroupStatus, now_ms: int, alarms: Sequence[str] = ()) -> None:
+        """Take a verdict and the alarms that are raised, and send what is due."""
         before = self._incidents.pop(verdict.group, None)
-        incident, notice = next_incident(before, verdict, now_ms, self._options, self._new_id)
+        incident, notice = next_incident(
+            before, verdict, now_ms, self._options, new_id=self._new_id, alarms=alarms
+        )
         if incident is not None:
             self._incidents[verdict.group] = incident
         if notice is not None:

@@ -111,7 +111,8 @@ class LagService:
         self._failures = failures
         if self._notifier is not None:
             for group in monitor.groups():
-                self._notifier.observe(monitor.lag(group, now_ms).verdict, now_ms)
+                lag = monitor.lag(group, now_ms)
+                self._notifier.observe(lag.verdict, now_ms, self._api.alarms.raised(lag))
 
     def _serve(self) -> None:
         self._server.run(sockets=[self._socket])

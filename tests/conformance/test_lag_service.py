@@ -110,8 +110,13 @@ def test_show_exits_by_the_verdict(orders: Orders) -> None:
     assert (journal["lag_bytes"], journal["lag_age"]) == (0, {"least_ms": 0, "most_ms": 0})
     with Client(orders.broker.endpoint) as client:
         client.append(orders.journal, b"y" * 50)
-    behind = show(orders)
+        client.append(orders.journal, b"y\ny\n")
+    behind = show(orders, "--max-lag", "53", "--count-records", "54")
     assert behind.returncode == 2, behind.stderr
+    assert behind.stderr == "orders: lag_bytes=54 above 53\n"
+    assert behind.stdout.split("STOP")[1].split()[:2] == ["54", "2"]
+    uncounted = show(orders, "--count-records", "53")
+    assert uncounted.stdout.split("STOP")[1].split()[:2] == ["54", "-"]
     assert orders.journal in behind.stdout
     assert "STOP" in behind.stdout
 
@@ -126,6 +131,21 @@ def test_two_tables_of_one_app_id_need_names(embedded_orders: Orders, tmp_path: 
     assert "give one of them another name, as in NAME=LOCATION" in clash.stderr
     both = show(embedded_orders, "--table", f"second={other.table}", "--format", "json")
     assert [each["group"] for each in json.loads(both.stdout)] == ["orders", "second"]
+
+
+def test_a_topic_may_be_a_selector(embedded_orders: Orders) -> None:
+    """With the name it is given."""
+    embedded_orders.commit(100)
+    flags = list(embedded_orders.flags)
+    flags[2:4] = ["--topic", f"mine=name={embedded_orders.journal}"]
+    shown = subprocess.run(
+        [*COMMAND, "lag", "show", *flags, "--format", "json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert json.loads(shown.stdout)[0]["journals"][0]["topic"] == "mine"
 
 
 def test_the_api_follows_broker_and_table(orders: Orders) -> None:

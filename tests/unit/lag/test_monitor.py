@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import pytest
 
 from gazette_spark.delta_history import HistoryRow
-from gazette_spark.errors import InputError
+from gazette_spark.errors import InputError, OptionError
+from gazette_spark.lag.alarms import Alarms
 from gazette_spark.lag.estimates import Age, StoredFragment
 from gazette_spark.lag.evaluate import Evaluator
 from gazette_spark.lag.feeds import Feed, TableFeed, poll_all
 from gazette_spark.lag.history import History, HistoryOptions
-from gazette_spark.lag.monitor import JournalStore, Monitor
+from gazette_spark.lag.monitor import JournalStore, Monitor, Unread
 from gazette_spark.lag.positions import GroupCommit
 from gazette_spark.lag.rules import Thresholds
 from tests.unit.lag.test_positions import entry, history
@@ -58,7 +59,12 @@ def test_lag_is_that_of_each_journal(monitor: Monitor) -> None:
     assert journal.catch_up_ms == 35_000
     assert journal.age == Age(10_000, None)
     assert lag.freshness == Age(10_000, None)
-    assert monitor.journals_behind() == {"shop/a"}
+    assert monitor.unread(NOW_MS) == {Unread("shop/a", 400, 1100)}
+    assert journal.records is None
+    monitor.observe_records({Unread("shop/a", 400, 1100): 7})
+    assert monitor.lag("orders", NOW_MS).journals[0].records == 7
+    monitor.observe_heads({"shop/a": 1200}, NOW_MS + 20_000)
+    assert monitor.lag("orders", NOW_MS).journals[0].records is None
 
 
 def test_the_course_has_a_point_a_look(monitor: Monitor) -> None:
@@ -162,3 +168,20 @@ def test_a_feed_that_fails_leaves_what_was_known(monitor: Monitor) -> None:
     log.broken = False
     assert poll_all(feeds, monitor, 10_000) == []
     assert monitor.lag("orders", 10_000).failure is None
+
+
+def test_alarms_are_raised_by_what_is_known(monitor: Monitor) -> None:
+    """Each names its value and its bound; an age counts by what it is at least."""
+    monitor.observe_commits("orders", [commit(1, 400)], NOW_MS)
+    stored = [StoredFragment(0, 1000, NOW_MS - 5000)]
+    monitor.observe_stores({"shop/a": JournalStore(stored, 8000)})
+    lag = monitor.lag("orders", NOW_MS)
+    assert Alarms().raised(lag) == []
+    assert Alarms(600, 5000, 3000).raised(lag) == []
+    assert Alarms(599, 4999, 3001).raised(lag) == [
+        "lag_bytes=600 above 599",
+        "age_ms=5000 above 4999",
+        "loss_in_ms=3000 below 3001 journal=shop/a",
+    ]
+    with pytest.raises(OptionError, match="max_age_ms"):
+        Alarms(max_age_ms=-1)

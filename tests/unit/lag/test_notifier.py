@@ -75,6 +75,16 @@ def test_below_the_threshold_nothing_is_said() -> None:
     ]
 
 
+def test_an_alarm_makes_an_incident() -> None:
+    """Though the verdict is OK; the notice has it, and its end is the incident's."""
+    sent: list[Notice] = []
+    notifier = Notifier(NotifyOptions(send_close=True), [sent.append])
+    notifier.observe(verdict(OK), 1000, ["lag_bytes=7 above 6"])
+    notifier.observe(verdict(OK), 2000)
+    assert [each.to_json()["alarms"] for each in sent] == [["lag_bytes=7 above 6"], []]
+    assert [each.closed for each in sent] == [False, True]
+
+
 def test_a_group_that_is_not_known_says_nothing() -> None:
     """It ends an incident in silence: there is nothing to say of it."""
     assert notices(NotifyOptions(send_close=True), (10, WARN), (20, NOTFOUND), (30, OK)) == [
