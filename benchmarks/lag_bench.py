@@ -22,6 +22,7 @@ from pathlib import Path
 
 import httpx
 
+from gazette_spark.lag import metrics
 from gazette_spark.lag.api import Api
 from gazette_spark.lag.evaluate import Evaluator
 from gazette_spark.lag.history import History, HistoryOptions, windows_of
@@ -109,6 +110,18 @@ def requests_a_second() -> tuple[float, float]:
         return REQUESTS / (time.perf_counter() - begin), REQUESTS / (server_cpu_s() - cpu)
 
 
+def seconds_a_scrape(partitions: int) -> float:
+    """Return how long the metrics of so many partitions take."""
+    kept = History(HistoryOptions())
+    monitor = Monitor("c", kept, Evaluator(kept, Thresholds()))
+    journals = {f"shop/part-{at:05}": 1000 for at in range(partitions)}
+    monitor.observe_heads(journals, NOW_MS)
+    monitor.observe_commits("g", [GroupCommit(1, NOW_MS, dict.fromkeys(journals, 900))], NOW_MS)
+    text = metrics.exposition(monitor, NOW_MS).decode()
+    assert text.count("\nburrow_kafka_consumer_partition_lag{") == partitions
+    return best_of(3, lambda: metrics.exposition(monitor, NOW_MS))
+
+
 def server_cpu_s() -> float:
     """Return the CPU seconds of the thread that serves."""
     (thread,) = (each for each in threading.enumerate() if each.name == "lag-http")
@@ -125,6 +138,7 @@ def main() -> None:
     partitions = options.partitions if options.timed else min(options.partitions, 2000)
     history = filled(partitions)
     check(history)
+    assert seconds_a_scrape(100) > 0
     if not options.timed:
         print("verdicts agree")
         return
@@ -132,6 +146,7 @@ def main() -> None:
     seconds = best_of(5, lambda: evaluator.status("c", "g", now_ms=NOW_MS))
     print(f"evaluate {partitions:,} partitions of {COMMITS} commits: {seconds:.2f} s")
     print(f"memory: {bytes_a_commit(min(partitions, 20_000)):.0f} bytes a stored commit")
+    print(f"metrics of 10,000 partitions: {seconds_a_scrape(10_000):.2f} s")
     wall, cpu = requests_a_second()
     print(f"status requests: {wall:.0f}/s for one client, {cpu:.0f} a CPU second of the server")
     print(f"peak memory of all this: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB")
