@@ -63,9 +63,12 @@ STORE_TIMEOUT_S = 60.0
 class Bench:
     """A Spark session, and the brokers that were asked for."""
 
-    def __init__(self, data: Path, brokers: Sequence[str], *, kafka: bool, sets: list[DataSet]) -> None:
+    def __init__(
+        self, given: argparse.Namespace, brokers: Sequence[str], *, kafka: bool, sets: list[DataSet]
+    ) -> None:
         self._stack = ExitStack()
-        self._data = data
+        self._data = data = given.data
+        self._conf = dict(setting.split("=", 1) for setting in given.conf)
         scratch = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="run-", dir=data))
         self.scratch = Path(scratch)
         self.peers: list[Peer] = []
@@ -85,7 +88,7 @@ class Bench:
 
     def _start(self, brokers: Sequence[str], sets: list[DataSet], *, kafka: bool) -> None:
         jars = kafka_jars(self._data / "jars") if kafka else None
-        conf = {"spark.jars": ",".join(jars.connector)} if jars else {}
+        conf = self._conf | ({"spark.jars": ",".join(jars.connector)} if jars else {})
         self.spark = local_spark(self.scratch / "spark", java_options="", conf=conf)
         self._stack.callback(self.spark.stop)
         gazette_spark.register(self.spark)
@@ -165,6 +168,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=150, help="records of the trickle")
     parser.add_argument("--data", type=Path, default=DATA, help="folder for what is kept between runs")
     parser.add_argument("--report", type=Path, default=REPORT, help="markdown page to write sections into")
+    parser.add_argument("--conf", action="append", default=[], help="a Spark setting, key=value")
     parser.add_argument("--fill", action="store_true", help="only make the data, and fill Kafka")
     given = parser.parse_args()
     # Installed packages are compiled once; where this is set, each of Spark's workers compiles them again.
@@ -194,7 +198,7 @@ def run_stream(given: argparse.Namespace, kept: bench_report.Kept, journals: int
     brokers = given.broker or ["deployed", "embedded"]
     kafka = not given.who or "Kafka" in given.who
     about = where()
-    with Bench(given.data, brokers, kafka=kafka, sets=[warm, full]) as bench:
+    with Bench(given, brokers, kafka=kafka, sets=[warm, full]) as bench:
         if given.fill:
             return
         works = [WORKS[name] for name in given.work or WORKS]
@@ -210,7 +214,7 @@ def run_backfill(given: argparse.Namespace, kept: bench_report.Kept, _journals: 
     if given.fill:
         return
     about = where()
-    with Bench(given.data, given.broker or ["deployed"], kafka=False, sets=[warm, full]) as bench:
+    with Bench(given, given.broker or ["deployed"], kafka=False, sets=[warm, full]) as bench:
         works = [BACKFILLS[name] for name in given.work or BACKFILLS if name in BACKFILLS]
         peers = _chosen(bench, given)
         for result in bench.measure(peers, works, full, warm, given.repeat):
@@ -225,7 +229,7 @@ def run_memory(given: argparse.Namespace, kept: bench_report.Kept, _journals: in
     for data in sets:
         for name in ("raw-noop", "json-noop"):
             about = where()
-            with Bench(given.data, ["deployed"], kafka=False, sets=[data]) as bench:
+            with Bench(given, ["deployed"], kafka=False, sets=[data]) as bench:
                 for peer in _chosen(bench, given, "spark.read"):
                     result = run(bench.spark, peer, WORKS[name], data, bench.scratch / "out")
                     print_result(result)
@@ -238,7 +242,7 @@ def run_latency(given: argparse.Namespace, kept: bench_report.Kept, _journals: i
         return
     about = where()
     journal = "bench/trickle"
-    with Bench(given.data, given.broker or ["deployed"], kafka=True, sets=[]) as bench:
+    with Bench(given, given.broker or ["deployed"], kafka=True, sets=[]) as bench:
         kafka = bench.kafka
         assert kafka is not None
         topic = f"trickle-{os.getpid()}"

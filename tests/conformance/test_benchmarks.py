@@ -43,3 +43,58 @@ def test_the_lag_monitor() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "verdicts agree\n"
+
+
+@pytest.mark.parametrize("name", ["scan_bench.py", "framing_bench.py"])
+def test_framings_and_formats(name: str) -> None:
+    """The rows of each framing and format are counted right."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / name), "--megabytes=1", "--repeat=1"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "M rows/s" in done.stdout
+
+
+_ANNOUNCE = """
+import sys, tempfile
+from pathlib import Path
+from bench_data import LINE_BYTES, link_store, make
+from end_to_end import announce
+from harness import running_broker
+from gazette_spark.client import Client
+from gazette_spark.protocol import protocol_pb2 as pb
+with tempfile.TemporaryDirectory() as folder:
+    kept = Path(folder) / "kept"
+    sets = [make(kept, 200_000, 2), make(kept, 200_000, 1, pb.GZIP), make(kept, 200_000, 2)]
+    root = Path(folder) / "root"
+    link_store(list(dict.fromkeys(sets)), root)
+    with running_broker("embedded", Path(folder), root) as (endpoint, _), Client(endpoint) as client:
+        announce(endpoint, sets)
+        for data in sets:
+            ids = []
+            for name, head in client.write_heads(data.names).items():
+                with client.read(name, end_offset=head) as reader:
+                    lines = b"".join(chunk.content for chunk in reader).splitlines(keepends=True)
+                assert all(len(line) == LINE_BYTES for line in lines)
+                ids += [int(line.partition(b",")[0].removeprefix(b'{"id": ')) for line in lines]
+            assert sorted(ids) == list(range(data.rows)) and sum(ids) == data.id_sum
+print("read")
+"""
+
+
+def test_what_the_end_to_end_benchmark_reads() -> None:
+    """A broker that is given the fragment files has all records of both codecs, each once."""
+    done = subprocess.run(
+        [sys.executable, "-c", _ANNOUNCE],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'benchmarks'}"},
+    )
+    assert done.stdout.strip() == "read", done.stderr
