@@ -48,10 +48,10 @@ log = logging.getLogger(__name__)
 NO_LIMITS = Limits()
 
 TAIL_BYTES = 64 << 10
-"""Bytes that a look brings of a journal that had been read to its head, beside the new head ..."""
+"""Bytes of a journal that come with its write head, at most ..."""
 
 LOOK_BYTES = 64 << 20
-"""... and of all journals together, at most."""
+"""... and of all journals together."""
 
 
 class Planner:
@@ -157,14 +157,14 @@ class Planner:
             return {}
         admitted = admit(self._whole_fragments(backlogs, limits.max_fragments), limits.max_bytes)
 
+        contents = self._contents(backlogs, tails)
+
         def end_of(name: str) -> int:
-            return self._end_of(name, backlogs[name], admitted[name], tails[name].content)
+            return self._end_of(name, backlogs[name], admitted[name], contents.get(name))
 
         # Where the bytes are at hand there is nothing to wait for, and a thread costs more than the search.
-        at_hand = [name for name in backlogs if tails[name].content is not None]
-        ends = self._view.each(end_of, backlogs.keys() - set(at_hand)) | {
-            name: end_of(name) for name in at_hand
-        }
+        ends = self._view.each(end_of, backlogs.keys() - contents.keys())
+        ends |= {name: end_of(name) for name in contents}
         if any(end > backlogs[journal].begin for journal, end in ends.items()):
             self._last_batch_s = now
         return ends
@@ -223,18 +223,32 @@ class Planner:
         return self._view.labels(journal)
 
     def _tails(self, start: JournalOffsets, journals: Sequence[str]) -> dict[str, Tail]:
-        """Return the journals' write heads, and what is new where that is likely to be little."""
-        behind = {name for name in journals if self._is_behind(name, start)}
-        heads = self._view.client.write_heads([name for name in journals if name in behind])
-        near = {name: start.read_through[name] for name in journals if name not in behind}
-        max_bytes = max(1, min(TAIL_BYTES, LOOK_BYTES // max(1, len(near))))
-        tails = self._view.client.tails(near, max_bytes)
-        return tails | {name: Tail(head) for name, head in heads.items()}
+        """Return the journals' write heads; where all had been read when last seen, what is new with them."""
+        behind = [name for name in journals if self._is_behind(name, start)]
+        heads = self._view.client.write_heads(behind)
+        near = {name: start.read_through[name] for name in journals if name not in heads}
+        return self._asked_tails(near) | {name: Tail(head) for name, head in heads.items()}
 
     def _is_behind(self, journal: str, start: JournalOffsets) -> bool:
-        """Tell whether a journal had more to read when it was seen last than a look brings."""
+        """Tell whether a journal had more to read when it was seen last: no look brings it twice."""
         head = self._selection.heads.get(journal, start.head_seen(journal))
-        return head is not None and head - start.read_through[journal] > TAIL_BYTES
+        return head is not None and head > start.read_through[journal]
+
+    def _contents(self, backlogs: Mapping[str, Backlog], tails: Mapping[str, Tail]) -> dict[str, bytes]:
+        """Return what is left of the journals where that is little."""
+        small = {
+            name: left.begin
+            for name, left in backlogs.items()
+            if tails[name].content is None and left.size_bytes <= TAIL_BYTES
+        }
+        found = dict(tails) | self._asked_tails(small)
+        contents = {name: found[name].content for name in backlogs}
+        return {name: content for name, content in contents.items() if content is not None}
+
+    def _asked_tails(self, offsets: Mapping[str, int]) -> dict[str, Tail]:
+        if not offsets:
+            return {}
+        return self._view.client.tails(offsets, max(1, min(TAIL_BYTES, LOOK_BYTES // len(offsets))))
 
     def _write_heads(self, start: JournalOffsets, seen: Mapping[str, int]) -> dict[str, int]:
         heads = dict(seen)

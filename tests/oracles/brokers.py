@@ -90,6 +90,8 @@ class FakeClient:
     deleted_once_listed: str = ""
     revision: int = 1
     """Etcd's."""
+    tailed: list[list[str]] = field(default_factory=list)
+    """Whose tails were asked for, by request."""
     has_tails: bool = True
     """Whether a tail brings bytes."""
     endpoint: str = "http://broker.test:80"
@@ -138,6 +140,7 @@ class FakeClient:
         return {journal: self.write_head(journal) for journal in journals}
 
     def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, Tail]:
+        self.tailed.append(sorted(offsets))
         return {name: self._tail(name, offset, max_bytes) for name, offset in offsets.items()}
 
     def _tail(self, journal: str, offset: int, max_bytes: int) -> Tail:

@@ -268,6 +268,32 @@ def test_a_half_written_record_is_looked_at_once() -> None:
     assert client.reads == []
 
 
+def test_news_come_with_the_head_and_only_once() -> None:
+    """What waits for a batch, or for the rest of its record, is not brought again by each look."""
+    now = [0.0]
+    planner, client = planner_of({"log/a": FakeJournal(), "log/b": FakeJournal()}, "stream", lambda: now[0])
+    limits = Limits(min_bytes=100, max_delay_s=60)
+    position = at(a=0, b=0)
+    both = ["log/a", "log/b"]
+    assert planner.next(position, limits) == position
+    client.journals["log/a"].content += lines(2) + b"half"
+    position = planner.next(position, limits)
+    assert position == at(a=20, b=0)
+    assert client.tailed == [both, both]
+    client.journals["log/b"].content += lines(3)
+    for _ in range(3):
+        assert planner.next(position, limits) == position
+    assert client.tailed[2:] == [["log/b"]]
+    now[0] += 61
+    position = planner.next(position, limits)
+    assert position == at(a=20, b=30)
+    assert client.tailed[3:] == [both]
+    for _ in range(3):
+        assert planner.next(position, limits) == position
+    assert client.tailed[4:] == [["log/b"]] * 3
+    assert client.reads == []
+
+
 def test_the_start_comes_back_unchanged_if_nothing_is_new() -> None:
     """Its mark included: Spark compares text, and a batch without rows would be run for the mark."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3))})
