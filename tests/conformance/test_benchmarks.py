@@ -98,3 +98,26 @@ def test_what_the_end_to_end_benchmark_reads() -> None:
         env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'benchmarks'}"},
     )
     assert done.stdout.strip() == "read", done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.deployed_broker
+def test_planning() -> None:
+    """The journals of both brokers are planned right, which the benchmark itself checks."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "benchmarks" / "planning_bench.py"),
+            "--broker=embedded",
+            "--broker=deployed",
+            "--journals=30",
+            "--rounds=1",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["embedded", "deployed"]
