@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -66,7 +66,9 @@ from gazette_spark.scan.records import PieceScan, raw_record_batches
 from gazette_spark.scan.stores import listed_store, store_of_piece, with_fragments
 from gazette_spark.store.journals import StoreJournals
 from gazette_spark.write_options import checked_address, parse_write_options
-from gazette_spark.writer import BatchWriter, StreamWriter, spark_purpose
+
+if TYPE_CHECKING:
+    from gazette_spark.writer import BatchWriter, StreamWriter
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +97,8 @@ class GazetteDataSource(DataSource):
         # Spark asks not to override this, but it is the only call at load() whether or not the query
         # has a schema: without it a wrong option would show when the query runs.
         super().__init__(options)
+        from gazette_spark.writer import spark_purpose  # Loaded where a query is made, not in its tasks.
+
         if address := checked_address(options, spark_purpose()):
             options["brokerAddress"] = address
 
@@ -127,10 +131,14 @@ class GazetteDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's call.
         """Return the writer of ``df.write``."""
+        from gazette_spark.writer import BatchWriter
+
         return BatchWriter(parse_write_options(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
         """Return the writer of ``df.writeStream``."""
+        from gazette_spark.writer import StreamWriter
+
         return StreamWriter(parse_write_options(self.options), schema, overwrite=overwrite)
 
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from gazette_spark.framing.moments import UTC
 
-Mask = npt.NDArray[np.bool_]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Mask: TypeAlias = "npt.NDArray[np.bool_]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,9 @@ def test_the_table_shows_the_ranks() -> None:
     assert described == [part for row in RANKS for part in row]
 
 
-@pytest.mark.parametrize("heavy", ["httpx", "jwt", "rich", "click", "pandas"])
+@pytest.mark.parametrize(
+    "heavy", ["httpx", "jwt", "rich", "click", "pandas", "yaml", "numpy.typing", "pyarrow.compute"]
+)
 def test_what_workers_load_is_light(heavy: str) -> None:
     """Spark starts many Python processes that load the source: what few of them need is loaded later."""
     code = f"import sys, gazette_spark.source; sys.exit({heavy!r} in sys.modules)"
