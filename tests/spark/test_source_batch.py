@@ -113,6 +113,18 @@ def test_json_gives_typed_columns(journals: Journals) -> None:
     assert [empty[name] for name in ("id", "at", "tags", "who", "more")] == [None] * 5
 
 
+def test_a_schema_is_inferred(journals: Journals) -> None:
+    """From what the journals hold, for batches and streams alike; a schema then reads more of it."""
+    journals.create("a", labels={"content-type": "application/x-ndjson"})
+    journals.append("a", b'{"id":1,"day":"02.01.2026"}\n{"id":2.5,"day":"03.01.2026","who":{"name":"x"}}\n')
+    frame = journals.batch("a", format="json", inferSchema="true")
+    assert frame.schema.simpleString() == "struct<day:string,id:double,who:struct<name:string>>"
+    assert sorted(row.id for row in frame.collect()) == [1.0, 2.5]
+    assert journals.stream("a", inferSchema="true").schema == frame.schema
+    typed = journals.batch("a", schema="day DATE", format="json", dateFormat="dd.MM.yyyy").collect()
+    assert {row.day for row in typed} == {datetime.date(2026, 1, 2), datetime.date(2026, 1, 3)}
+
+
 MALFORMED = b'{"id":1}\n{"id":\n\xff\xfe\n[2]\n{"id":3}\n'
 
 
