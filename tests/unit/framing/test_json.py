@@ -14,6 +14,7 @@ import pytest
 from gazette_spark.errors import OptionError, RecordError
 from gazette_spark.framing.base import Block
 from gazette_spark.framing.json import JsonFormat, JsonParser
+from gazette_spark.framing.json_values import JsonDialect
 from gazette_spark.framing.lines import cut
 
 UTC = datetime.UTC
@@ -298,3 +299,62 @@ def test_a_column_cannot_be_corrupt_and_rescued() -> None:
     """One would overwrite the other."""
     with pytest.raises(OptionError, match="rescuedDataColumn"):
         JsonFormat(RESCUE, corrupt_column="rest", rescued_column="rest")
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        pytest.param(pa.list_(pa.int32()), '[1,"x"]', None, id="array"),
+        pytest.param(pa.list_(pa.list_(pa.int32())), '[[1],["x"]]', None, id="array_of_arrays"),
+        pytest.param(pa.map_(pa.string(), pa.int64()), '{"k":1,"l":"x"}', None, id="map"),
+        pytest.param(pa.map_(pa.string(), pa.int64()), '{"k":"x","k":1}', None, id="map_with_a_key_twice"),
+        pytest.param(
+            pa.list_(pa.struct([("x", pa.int64()), ("y", pa.int64())])),
+            '[{"x":1,"y":"x"},{"x":2}]',
+            [{"x": 1, "y": None}, {"x": 2, "y": None}],
+            id="array_of_structs",
+        ),
+        pytest.param(pa.struct([("x", pa.list_(pa.date32()))]), '{"x":["x"]}', {"x": None}, id="struct"),
+    ],
+)
+def test_a_misfit_costs_the_field_it_is_in(
+    kind: pa.DataType, text: str, expected: object, *, fast: bool
+) -> None:
+    """Be that a column or a field of a struct: arrays and maps are whole, or null."""
+    columns = {"a": kind, "b": pa.int64(), "_corrupt_record": pa.string()}
+    record = f'{{"a":{text},"b":1}}'
+    assert rows(columns, record.encode(), fast=fast) == [{"a": expected, "b": 1, "_corrupt_record": record}]
+
+
+@BOTH
+def test_a_repeated_name_that_does_not_fit_leaves_what_was_there(*, fast: bool) -> None:
+    """As in Spark; null is a value, and counts."""
+    columns = {"a": pa.int64(), "_corrupt_record": pa.string()}
+    records = (b'{"a":1,"a":"x"}', b'{"a":1,"a":null}', b'{"a":"x","a":1}')
+    got = rows(columns, *records, fast=fast)
+    assert [row["a"] for row in got] == [1, None, 1]
+    assert [row["_corrupt_record"] is None for row in got] == [False, True, False]
+
+
+@BOTH
+def test_what_spark_takes_for_json(*, fast: bool) -> None:
+    """Single quotes, and numbers that are none, unless the options forbid them."""
+    columns = {"a": pa.float64(), "b": pa.string()}
+    records = (
+        b"{'a':1.5,'b':'it\\'s \"x\"'}",
+        b'{"a":-INF}',
+        b'{"a":+Infinity}',
+        b'{"a":Inf}',
+        b'{"a":"Inf"}',
+    )
+    got = rows(columns, *records, fast=fast)
+    assert got[0] == {"a": 1.5, "b": 'it\'s "x"'}
+    assert [row["a"] for row in got[1:]] == [float("-inf"), float("inf"), None, None]
+    strict = JsonDialect(allow_single_quotes=False, allow_non_numeric_numbers=False)
+    wanted = JsonFormat(pa.schema(list(columns.items())), dialect=strict)
+    records += (b'{"a":NaN}', b'{"a":"NaN"}', b'{"x":[Infinity],"a":1}', b'{"b":"NaN, Inf, Infinity"}')
+    parser = JsonParser(wanted, fast=fast)
+    (batch,) = parser.record_batches([block_of(*records)])
+    assert batch.column("a").null_count == len(records)
+    assert parser.malformed == len(records) - 1
