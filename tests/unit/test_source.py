@@ -195,6 +195,8 @@ def test_a_store_is_read_without_a_broker(tmp_path: Path) -> None:
     (found,) = reader.read(pickle.loads(pickle.dumps(partition)))
     assert found["value"].to_pylist() == [b'{"id":1}', b'{"id":2}']
     assert f"file://{tmp_path}" in repr(reader)
+    inferring = GazetteDataSource(CaseInsensitiveDict(options | {"inferSchema": "true"}))
+    assert inferring.schema() == struct(("id", LongType()))
     labels = struct(("_labels", MapType(StringType(), ArrayType(StringType()))))
     with pytest.raises(OptionError, match="_labels with fragmentStore"):
         GazetteDataSource(CaseInsensitiveDict(options | {"format": "json"})).reader(labels)
