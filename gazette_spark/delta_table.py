@@ -61,8 +61,8 @@ class DeltaTable:
             for row in rows or []
         ]
 
-    def check(self, spark: SparkSession, checkpoint: str) -> None:
-        """Refuse a table on which exactly-once cannot be kept.
+    def check(self, spark: SparkSession, checkpoint: str | None) -> None:
+        """Refuse a table on which exactly-once cannot be kept, by a query with this checkpoint if it has one.
 
         Raises:
             TableRefusedError: saying why.
@@ -82,7 +82,7 @@ class DeltaTable:
             raise TableRefusedError(
                 self.name, "the directory holds files but no Delta table; use an empty one"
             )
-        if location is not None and is_inside(checkpoint, location):
+        if checkpoint is not None and location is not None and is_inside(checkpoint, location):
             problem = (
                 f"the query checkpoint {checkpoint} lies inside the table at {location}; put it elsewhere"
             )

@@ -40,6 +40,7 @@ from gazette_spark.errors import (
     OverlapError,
     RestoredError,
     SinkError,
+    TableRefusedError,
 )
 from gazette_spark.offsets import JournalOffsets
 
@@ -210,6 +211,26 @@ def _pinned(begin: SourcePosition, end: SourcePosition) -> SourcePosition:
 
 def _unmarked(position: SourcePosition) -> SourcePosition:
     return position.plain() if isinstance(position, JournalOffsets) else position
+
+
+def unknown_journals(entry: LedgerEntry | None, begin: JournalOffsets, table: str) -> JournalOffsets | None:
+    """Return the offsets of the journals that a table has never heard of, None if there is none.
+
+    Raises:
+        TableRefusedError: the table is filled by a query of other sources, too. Then what a batch of
+            journals alone means for it is not known.
+    """
+    if entry is None:
+        return begin
+    (first, *others) = entry.end or (None,)
+    if others or not isinstance(first, JournalOffsets):
+        problem = (
+            f"the last batch of app id {entry.app_id!r} was written by a query with other sources than "
+            "one of Gazette journals; use another app id for journals that query does not read"
+        )
+        raise TableRefusedError(table, problem)
+    new = {journal: at for journal, at in begin.read_through.items() if journal not in first.read_through}
+    return JournalOffsets(new) if new else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from gazette_spark.delta_history import read_state
 from gazette_spark.delta_table import DeltaTable, read_text
-from gazette_spark.errors import OptionError, QueryCheckpointError, TableRefusedError
+from gazette_spark.errors import OffsetError, OptionError, QueryCheckpointError, TableRefusedError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.ledger import (
     Batch,
@@ -64,9 +64,10 @@ from gazette_spark.ledger import (
     Skip,
     Write,
     decide,
+    unknown_journals,
     verify,
 )
-from gazette_spark.offsets import JournalOffsets
+from gazette_spark.offsets import JournalOffsets, check_forward
 from gazette_spark.query_checkpoint import (
     check_pinned,
     metadata_path,
@@ -198,6 +199,45 @@ class DeltaSink:
             self._target.check(spark, root)  # Again, now that the first batch has made the table.
             self._checked = True
         failpoint("sink.return")
+
+    def write_batch(self, df: DataFrame, begin: JournalOffsets, end: JournalOffsets) -> bool:
+        """Bring the rows of an offset range into the table, or find them there.
+
+        As with a batch of a stream, rows and ledger entry are one Delta commit, and only what continues the
+        table is written. Journals the table does not know yet are pinned by a commit of their own before it,
+        without rows, as a stream's first batch does. A call that failed may be made again as it was.
+
+        Args:
+            df: The rows of ``[begin, end)``, and no others, each time it is run.
+                :mod:`gazette_spark.backfill` makes one.
+            begin: First byte of each journal.
+            end: Byte behind the last one, of the same journals.
+
+        Returns:
+            Whether rows were written; if not, the table had all of the range.
+
+        Raises:
+            OffsetError: the two are not of the same journals, or one goes back.
+            SinkError: the range does not continue the table; nothing was written.
+        """
+        if begin.read_through.keys() != end.read_through.keys():
+            raise OffsetError("begin and end of a batch are not of the same journals")
+        check_forward(begin, end)
+        failpoint("sink.entry")
+        seen, self._seen = None, None
+        self._target.check(df.sparkSession, None)
+        entry = self.ledger(df.sparkSession)
+        name = f"batch-{uuid.uuid4().hex}"
+        if new := unknown_journals(entry, begin, self._target.name):
+            pinned = Batch(self._target.name, self.app_id, name, 0, (), (new.at("pinned"),))
+            seen = self._commit_batch(df.limit(0), pinned, None)
+            self._target.check(df.sparkSession, None)
+        before = seen or (entry.attempt if entry else None)
+        self._seen = self._commit_batch(
+            df, Batch(self._target.name, self.app_id, name, 1, (begin,), (end,)), seen
+        )
+        failpoint("sink.return")
+        return self._seen != before
 
     def _commit_batch(self, df: DataFrame, batch: Batch, seen: str | None) -> str | None:
         """Return the attempt of the newest entry, which holds the batch."""

@@ -23,7 +23,7 @@ RANKS = (
     ("client", "lag"),
     ("store", "scan", "write", "broker"),
     ("writer", "source"),
-    ("listener", "delta_table", "sink"),
+    ("listener", "delta_table", "sink", "backfill"),
     ("testing",),
     ("demo",),
     ("cli",),
@@ -33,7 +33,7 @@ RANKS = (
 ORDER = {part: index for index, part in enumerate(part for row in RANKS for part in row)}
 
 HEAVY = {
-    "pyspark": {"writer", "source", "listener", "delta_table", "sink", "testing", "demo", "cli"},
+    "pyspark": {"backfill", "writer", "source", "listener", "delta_table", "sink", "testing", "demo", "cli"},
     "delta": {"delta_table", "sink", "testing", "demo", "cli"},
     "grpc": {"client", "broker", "protocol", "testing"},
 }

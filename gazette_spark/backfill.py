@@ -1,0 +1,153 @@
+"""Fill a Delta table from journals in one batch, so that a stream can go on where it ended.
+
+A batch of the source reads up to where the journals end when it is planned, which nobody is told. Here the
+plan is made first: it gives offsets, and those are what is read *and* what goes into the table's ledger, in
+the same Delta commit as the rows. So whatever is appended meanwhile is left for later, and
+``DeltaSink.resume_offsets`` is where later begins.
+
+==============================  ==========================================================
+a journal that the table ...    is read from
+==============================  ==========================================================
+has never heard of              where the options say, by default its first byte
+has rows of, or has pinned      where the table ends, whatever the options say
+==============================  ==========================================================
+
+So a second run writes what was added since the first; with the same ``endingOffsets`` it finds all of it
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from gazette_spark.errors import OffsetBeyondHeadError, OptionError
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.options import SourceOptions, parse_options
+from gazette_spark.query_range import LATEST
+from gazette_spark.scan.planner import Planner
+from gazette_spark.sink import DeltaSink
+from gazette_spark.source import open_journals
+
+RANGE_OPTIONS = frozenset(
+    {
+        "brokeraddress",
+        "endingoffsets",
+        "endingtimestamp",
+        "journals",
+        "path",
+        "selector",
+        "startingoffsets",
+        "startingoffsetsbytimestampstrategy",
+        "startingtimestamp",
+    }
+)
+"""Options, in lower case, that a plan answers: the batch that is read has its answers in their place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """What a backfill did."""
+
+    begin: JournalOffsets
+    end: JournalOffsets
+    """Where the table's rows end now in these journals; others that it has are not named."""
+    written: bool
+    """Whether there were bytes that the table did not have."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes between the two, over all journals."""
+        ends = self.end.read_through
+        return sum(ends[journal] - begin for journal, begin in self.begin.read_through.items())
+
+
+def backfill(
+    sink: DeltaSink,
+    options: Mapping[str, str],
+    *,
+    schema: str | StructType | None = None,
+    transform: Callable[[DataFrame], DataFrame] | None = None,
+    spark: SparkSession | None = None,
+) -> Backfilled:
+    """Write what journals hold, and the table does not, into the sink's table: all of it, once.
+
+    Plans in this process, which has to reach the brokers or the store; the reading is Spark's.
+
+    Args:
+        sink: Of the table. The stream that goes on afterwards uses one with the same app id.
+        options: Of ``spark.read.format("gazette")``; the option ``path`` stands for what ``load()`` is given.
+        schema: As for ``DataFrameReader.schema``.
+        transform: Makes the table's rows of the source's. It may drop or change rows; each result has to
+            follow from one row, or it would change with the range.
+        spark: The session, if not the active one.
+
+    Returns:
+        The range, and whether it was written. Calling again after any failure is safe.
+
+    Raises:
+        OptionError: the options are not those of a batch query.
+        OffsetBeyondHeadError: brokers say that a journal ends before the table does.
+        SinkError: the table cannot be continued; nothing was written.
+    """
+    session = spark or SparkSession.getActiveSession()
+    if session is None:
+        raise OptionError("spark", "none, and no session is active in this thread", "a SparkSession")
+    parsed = parse_options(options, "batch")
+    entry = sink.ledger(session)
+    with open_journals(parsed) as journals:
+        begin, end = Planner(journals, parsed).batch()
+    begin, end = continued(begin, end, entry.read_through if entry else {}, open_end=is_open(parsed))
+    if begin == end:
+        return Backfilled(begin, end, written=False)
+    reader = session.read.format("gazette").options(**pinned_options(options, parsed, begin, end))
+    df = (reader.schema(schema) if schema is not None else reader).load()
+    written = sink.write_batch(df if transform is None else transform(df), begin, end)
+    return Backfilled(begin, end, written)
+
+
+def continued(
+    begin: JournalOffsets, end: JournalOffsets, recorded: Mapping[str, int], *, open_end: bool
+) -> tuple[JournalOffsets, JournalOffsets]:
+    """Return the part of a range that a table lacks.
+
+    Args:
+        begin: Where the options say that journals start.
+        end: And end.
+        recorded: Where the table's rows end, by journal.
+        open_end: Nothing but the journals themselves said where they end: they have no more bytes.
+
+    Raises:
+        OffsetBeyondHeadError: with an open end, a journal ends before the table does.
+    """
+    begins, ends = {}, {}
+    for journal, until in end.read_through.items():
+        since = recorded.get(journal, begin.read_through[journal])
+        if until < since and open_end:
+            raise OffsetBeyondHeadError(journal, since, until)
+        begins[journal], ends[journal] = since, max(since, until)
+    return JournalOffsets(begins), JournalOffsets(ends)
+
+
+def is_open(options: SourceOptions) -> bool:
+    """Tell whether a range ends where its journals do: a store may be behind what brokers have."""
+    choice = options.ending_offsets
+    ends = (choice.default, *choice.named.values())
+    return options.fragment_store is None and options.ending_timestamp is None and set(ends) == {LATEST}
+
+
+def pinned_options(
+    options: Mapping[str, str], parsed: SourceOptions, begin: JournalOffsets, end: JournalOffsets
+) -> dict[str, str]:
+    """Return the options of a query that reads a range, and nothing that appears after it was planned."""
+    kept = {name: text for name, text in options.items() if name.lower() not in RANGE_OPTIONS}
+    read = [name for name, until in end.read_through.items() if until > begin.read_through[name]]
+    kept["journals"] = ",".join(read)
+    kept["startingOffsets"] = JournalOffsets({name: begin.read_through[name] for name in read}).to_json()
+    kept["endingOffsets"] = JournalOffsets({name: end.read_through[name] for name in read}).to_json()
+    if parsed.broker_address:
+        kept["brokerAddress"] = parsed.broker_address
+    return kept

@@ -1,0 +1,190 @@
+"""The page docs/backfill.md does what it says, while a writer appends and whatever dies in between."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from gazette_spark.backfill import backfill
+from gazette_spark.client import Client
+from gazette_spark.errors import GapError, OverlapError
+from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.sink import DeltaSink
+from gazette_spark.testing.brokers import BrokerHandle
+from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals, wait_until
+
+PAGE = Path(__file__).parents[2] / "docs" / "backfill.md"
+SHORTS = ("a", "b")
+SCHEMA = "id BIGINT, user STRING, amount DOUBLE, _journal STRING, _offset BIGINT"
+
+
+def examples(journals: Journals, directory: Path) -> list[str]:
+    """Return the page's code blocks, with this test's broker, journals and directories instead."""
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    changes = {
+        "http://localhost:8080": journals.broker.endpoint,
+        "file:///data/fragments": f"file://{journals.broker.file_root}",
+        '"/data/': f'"{directory}/',
+        '"shop/"': f'"{journals.prefix}"',
+    }
+    for old, new in changes.items():
+        blocks = [block.replace(old, new) for block in blocks]
+    return blocks
+
+
+class Writer:
+    """Appends orders to two journals, and knows them all."""
+
+    def __init__(self, journals: Journals) -> None:
+        self.journals = journals
+        self.orders: dict[tuple[str, int], int] = {}
+        """Ids by journal and offset."""
+        self._lock = threading.Lock()
+
+    def append(self, count: int = 30) -> None:
+        """Append a few orders to each journal."""
+        with self._lock:
+            for short in SHORTS:
+                ids = range(len(self.orders), len(self.orders) + count)
+                lines = [
+                    json.dumps({"id": n, "user": f"user-{n % 3}", "amount": n / 4}).encode() + b"\n"
+                    for n in ids
+                ]
+                at = self.journals.append(short, b"".join(lines))
+                for n, line in zip(ids, lines, strict=True):
+                    self.orders[self.journals.name(short), at] = n
+                    at += len(line)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Append all the time."""
+        stop = threading.Event()
+
+        def work() -> None:
+            while not stop.wait(0.02):
+                self.append(5)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(60)
+
+
+@pytest.fixture
+def writer(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str) -> Writer:
+    """Two journals with stored fragments."""
+    journals = Journals(spark, broker, client, fresh_prefix)
+    journals.create(*SHORTS, length=1024, codec="GZIP", refresh_interval_s=1)
+    made = Writer(journals)
+    for _ in range(3):
+        made.append()
+    stored = [path for short in SHORTS for path in [broker.file_root / journals.name(short)]]
+    wait_until("fragments to be stored", lambda: all(len(list(each.glob("0*.gz"))) > 1 for each in stored))
+    return made
+
+
+def rows_of(spark: SparkSession, table: Path) -> dict[tuple[str, int], int]:
+    """Return the table's ids by journal and offset; none may be there twice."""
+    rows = spark.read.format("delta").load(str(table)).select("_journal", "_offset", "id").collect()
+    found = {(row._journal, row._offset): row.id for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def crash(monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    """Have the next run die at a point."""
+    monkeypatch.setenv(FAILPOINT_VARIABLE, f"{point}:1:raise")
+
+
+def test_the_page(
+    spark: SparkSession,
+    writer: Writer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Backfill and stream die and start again under a writer: each order is in the table once."""
+    fill, stream, check = examples(writer.journals, tmp_path)
+    table = tmp_path / "orders"
+    with writer.running():
+        for point in ("sink.after_write", "sink.return"):  # The commit that pins, then the one with the rows.
+            crash(monkeypatch, point)
+            with pytest.raises(FailpointError):
+                exec(fill, {"spark": spark})
+        monkeypatch.delenv(FAILPOINT_VARIABLE)
+        landed = rows_of(spark, table)
+        assert len(landed) > 100
+        names: dict[str, Any] = {"spark": spark}
+        exec(fill, names)
+        filled = rows_of(spark, table)
+        assert landed.items() <= filled.items()
+        # What comes after is another program: it has the code and the table, nothing else.
+        names = {"spark": spark, "schema": SCHEMA, "sink": DeltaSink("orders", path=str(table))}
+        crash(monkeypatch, "sink.before_write")
+        exec(stream, names)
+        with pytest.raises(StreamingQueryException, match="failpoint"):
+            names["query"].awaitTermination(QUERY_TIMEOUT_S)
+        monkeypatch.delenv(FAILPOINT_VARIABLE)
+        exec(stream, names)
+        wait_until("the stream to write", lambda: len(rows_of(spark, table)) > len(filled), QUERY_TIMEOUT_S)
+    names["query"].processAllAvailable()
+    names["query"].stop()
+    assert rows_of(spark, table) == writer.orders
+    exec(check, names)
+    assert f"{len(writer.orders)} records, 0 of them twice" in capsys.readouterr().out
+    heads = writer.journals.client.write_heads([writer.journals.name(short) for short in SHORTS])
+    entry = DeltaSink("orders", path=str(table)).ledger(spark)
+    assert entry is not None
+    assert entry.read_through == heads
+
+
+def test_a_second_backfill_finds_the_first(spark: SparkSession, writer: Writer, tmp_path: Path) -> None:
+    """Through a broker, too: it writes what is new, and a journal that is new from its first byte."""
+    sink = DeltaSink("orders", path=str(tmp_path / "orders"))
+    options = {
+        "brokerAddress": writer.journals.broker.endpoint,
+        "path": writer.journals.prefix,
+        "format": "json",
+    }
+    first = backfill(sink, options, schema=SCHEMA, spark=spark)
+    assert first.written
+    assert rows_of(spark, tmp_path / "orders") == writer.orders
+    again = backfill(sink, options, schema=SCHEMA, spark=spark)
+    assert (again.begin, again.end, again.written) == (first.end, first.end, False)
+    writer.append()
+    writer.journals.create("c")
+    writer.journals.append("c", b'{"id":-1}\n')
+    writer.orders[writer.journals.name("c"), 0] = -1
+    assert backfill(sink, options, schema=SCHEMA, spark=spark).written
+    assert rows_of(spark, tmp_path / "orders") == writer.orders
+
+
+def test_only_what_continues_a_table_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    """A batch twice is there once; one that leaves bytes out, or has some already, is refused."""
+    sink = DeltaSink("orders", path=str(tmp_path / "orders"))
+    frame = spark.createDataFrame([(7,)], "id BIGINT")
+
+    def at(offset: int) -> JournalOffsets:
+        return JournalOffsets({"log/a": offset})
+
+    assert sink.write_batch(frame, at(10), at(20))
+    assert not sink.write_batch(frame, at(10), at(20))
+    with pytest.raises(GapError, match="the table ends at 20"):
+        sink.write_batch(frame, at(21), at(30))
+    for begin in (5, 15):
+        with pytest.raises(OverlapError):
+            sink.write_batch(frame, at(begin), at(30))
+    assert spark.read.format("delta").load(str(tmp_path / "orders")).count() == 1

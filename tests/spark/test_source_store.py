@@ -1,0 +1,135 @@
+"""Stored fragments are read with no broker, and with one; overlaps come once, and records know their time."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from gazette_spark.client import Client
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.testing.brokers import BrokerHandle
+from tests.oracles.stores import encoded
+from tests.spark.source_queries import Journals, raw, records, wait_until
+
+PARTS = 3
+TIMES = "offset bigint, _fragment_mod_time timestamp"
+
+
+@dataclass
+class Store:
+    """A journal whose fragments are stored, but for the last one."""
+
+    journals: Journals
+    content: bytes
+
+    @property
+    def name(self) -> str:
+        return self.journals.name("a")
+
+    @property
+    def root(self) -> Path:
+        return self.journals.broker.file_root
+
+    def persisted(self) -> list[Fragment]:
+        """Return the stored fragments, as the broker lists them."""
+        listed = self.journals.client.list_fragments(self.name)
+        return [each.fragment for each in listed if each.fragment.mod_time]
+
+    def batch(self, path: str, schema: str | None = None, **options: str) -> DataFrame:
+        """Return a batch DataFrame over the store."""
+        given = {"fragmentStore": f"file://{self.root}", "framing": "lines"} | options
+        reader = self.journals.spark.read.format("gazette").options(**given)
+        return (reader.schema(schema) if schema else reader).load(path)
+
+    def put(self, begin: int, end: int, content: bytes) -> Path:
+        """Store one more fragment."""
+        digest = hashlib.sha1(content, usedforsecurity=False).digest()
+        path = self.root / Fragment(self.name, begin, end, digest, pb.GZIP).content_path
+        path.write_bytes(encoded(content, pb.GZIP))
+        return path
+
+
+@pytest.fixture
+def store(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str) -> Store:
+    """A journal in fragments of little more than 1 KB, compressed."""
+    journals = Journals(spark, broker, client, fresh_prefix)
+    journals.create("a", length=1024, codec="SNAPPY", refresh_interval_s=1)
+    content = b""
+    for n in range(PARTS + 1):
+        part = b"".join(b"record %d of part %d, of some length\n" % (i, n) for i in range(32))
+        journals.append("a", part)
+        content += part
+    made = Store(journals, content)
+    wait_until("fragments to be stored", lambda: len(made.persisted()) >= PARTS)
+    return made
+
+
+def test_a_store_is_read_with_no_broker(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is stored is the same as through the broker, with its times; BROKER_ADDRESS is not looked at."""
+    monkeypatch.setenv("BROKER_ADDRESS", "http://127.0.0.1:1")
+    end = store.persisted()[-1].end
+    assert raw(store.batch(store.journals.prefix).collect()) == records(store.content[:end])
+    cut = store.batch(store.name, maxBytesPerPartition="500")
+    assert raw(cut.collect()) == records(store.content[:end])
+    times = {(each.begin, each.end): each.mod_time for each in store.persisted()}
+    for row in store.batch(store.name, schema=TIMES).collect():
+        (time,) = [time for (low, high), time in times.items() if low <= row.offset < high]
+        assert row._fragment_mod_time == datetime.fromtimestamp(time, UTC).replace(tzinfo=None)
+
+
+def test_a_record_knows_when_it_was_stored(store: Store) -> None:
+    """Through the broker, too, and directly; what only the broker holds has no time."""
+    stored = store.persisted()
+    end = stored[-1].end
+    first = datetime.fromtimestamp(stored[0].mod_time, UTC).replace(tzinfo=None)
+    for options in ({}, {"fragmentRoot": str(store.root)}):
+        rows = store.journals.batch("a", schema=TIMES, **options).collect()
+        assert [row.offset for row in rows] == [offset for offset, _ in records(store.content)]
+        assert {row.offset < end for row in rows if row._fragment_mod_time is not None} == {True}
+        assert {row.offset >= end for row in rows if row._fragment_mod_time is None} == {True}
+        assert rows[0]._fragment_mod_time == first
+
+
+def test_overlapping_fragments_come_once(store: Store) -> None:
+    """Through the broker and without it: one that reaches over two others, and one within another."""
+    one, two, three, *_ = store.persisted()
+    middle = (one.begin + 30, two.end - 10)
+    store.put(*middle, store.content[slice(*middle)])
+    store.put(three.begin + 1, three.end - 1, store.content[three.begin + 1 : three.end - 1])
+    wait_until(
+        "the broker to list the store again",
+        lambda: any((each.begin, each.end) == middle for each in store.persisted()),
+    )
+    end = store.persisted()[-1].end
+    for options in ({}, {"maxBytesPerPartition": "700"}):
+        assert raw(store.journals.batch("a", **options).collect()) == records(store.content)
+        direct = store.journals.batch("a", fragmentRoot=str(store.root), **options)
+        assert raw(direct.collect()) == records(store.content)
+        assert raw(store.batch(store.name, **options).collect()) == records(store.content[:end])
+
+
+def test_what_is_wrong_with_a_store_is_said(store: Store) -> None:
+    """A gap by its offsets, two fragments that disagree by their files."""
+    one, two, three, *_ = store.persisted()
+    path = store.root / two.content_path
+    kept = path.read_bytes()
+    path.unlink()
+    gone = f"cannot read offset {two.begin}, the next byte left is at {three.begin}"
+    with pytest.raises(PySparkException, match=gone):
+        store.batch(store.name).collect()
+    left = raw(store.batch(store.name, failOnDataLoss="false").collect())
+    assert left == [row for row in records(store.content[: three.end]) if not two.begin <= row[0] < two.end]
+    path.write_bytes(kept)
+    lie = store.put(one.begin, one.end, store.content[one.begin : one.end].swapcase())
+    with pytest.raises(PySparkException, match="SHA-1 sums differ") as caught:
+        store.batch(store.name).collect()
+    assert {lie.name, one.content_name} <= {
+        part.strip(",.").rpartition("/")[2] for part in str(caught.value).split()
+    }

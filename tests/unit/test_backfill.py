@@ -1,0 +1,83 @@
+"""A backfill reads what the table lacks, and nothing that appears after it was planned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gazette_spark.backfill import Backfilled, continued, is_open, pinned_options
+from gazette_spark.errors import OffsetBeyondHeadError, TableRefusedError
+from gazette_spark.ledger import LedgerEntry, Positions, unknown_journals
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.options import parse_options
+from tests.oracles.brokers import at
+
+BROKER = {"brokerAddress": "http://broker.test:80", "path": "log/"}
+STORE = {"fragmentStore": "file:///a/store", "framing": "lines", "path": "log/"}
+
+
+def test_the_table_says_where_to_go_on() -> None:
+    """The options count for journals that it has never heard of; what it has in full is left as it is."""
+    begin, end = at(a=0, b=5, c=0), at(a=30, b=20, c=10)
+    assert continued(begin, end, {}, open_end=True) == (begin, end)
+    assert continued(begin, end, {"log/a": 12, "log/c": 10}, open_end=True) == (at(a=12, b=5, c=10), end)
+    behind = continued(begin, end, {"log/a": 40}, open_end=False)
+    assert behind == (at(a=40, b=5, c=0), at(a=40, b=20, c=10))
+
+
+def test_a_journal_that_ends_before_the_table_is_another() -> None:
+    """Unless somebody asked for an early end, or a store is behind its broker."""
+    with pytest.raises(OffsetBeyondHeadError, match=r"offset 40 was already read, .* ends at 30"):
+        continued(at(a=0), at(a=30), {"log/a": 40}, open_end=True)
+    assert is_open(parse_options(BROKER, "batch", environ={}))
+    for options in (
+        STORE,
+        BROKER | {"endingTimestamp": "1700000000000"},
+        BROKER | {"endingOffsets": '{"log/a":3}'},
+    ):
+        assert not is_open(parse_options(options, "batch", environ={}))
+
+
+def test_a_range_is_read_by_itself() -> None:
+    """Journals that are not in it are not named, however the plan chose those that are."""
+    options = BROKER | {"STARTINGOFFSETS": "earliest", "format": "json", "endingTimestamp": "1700000000000"}
+    parsed = parse_options(options, "batch", environ={})
+    pinned = pinned_options(options, parsed, at(a=1, b=5), at(a=9, b=5))
+    assert pinned == {
+        "format": "json",
+        "brokerAddress": "http://broker.test:80",
+        "journals": "log/a",
+        "startingOffsets": at(a=1).to_json(),
+        "endingOffsets": at(a=9).to_json(),
+    }
+    again = parse_options(pinned, "batch", environ={})
+    assert (again.selection.names, again.starting_offsets.named) == (("log/a",), {"log/a": 1})
+    stored = pinned_options(STORE, parse_options(STORE, "batch", environ={}), at(a=1), at(a=9))
+    assert parse_options(stored, "batch", environ={}).fragment_store == "file:///a/store"
+
+
+def test_a_result_counts_bytes() -> None:
+    """Over all journals."""
+    assert Backfilled(at(a=1, b=5), at(a=9, b=5), written=True).size_bytes == 8
+
+
+ENTRY = LedgerEntry("orders", 3, "q", 2, (at(a=0),), (at(a=0),), (at(a=9),), "x", None)
+
+
+def test_journals_new_to_a_table_are_found() -> None:
+    """All of them, if it has no entry."""
+    assert unknown_journals(None, at(a=1), "t") == at(a=1)
+    assert unknown_journals(ENTRY, at(a=9), "t") is None
+    assert unknown_journals(ENTRY, at(a=9, b=4), "t") == at(b=4)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [("text",), (at(a=9), at(b=9)), (at(a=9), "text"), ()],
+    ids=["another_source", "two_of_ours", "ours_and_another", "none"],
+)
+def test_a_table_of_several_sources_is_refused(end: Positions) -> None:
+    """A journal may be in it through any of them."""
+    with pytest.raises(TableRefusedError, match="other sources than one of Gazette journals"):
+        unknown_journals(replace(ENTRY, end=end), JournalOffsets({"log/a": 1}), "t")
