@@ -97,7 +97,11 @@ def layout_of(files: Iterable[StoreFile], wanted: Wanted) -> Layout:
     skipped: list[str] = []
     for directory in sorted(by_directory):
         journal = _journal_of(directory, wanted)
-        if not journal:
+        if journal is None:
+            continue
+        if not journal.startswith(wanted.prefix):
+            if wanted.levels:
+                _check_shallow(by_directory[directory], wanted)
             continue
         fragments = list(_fragments(journal, by_directory[directory], skipped))
         if wanted.names and wanted.levels is None and fragments and directory != journal:
@@ -114,11 +118,14 @@ def _order(each: StoredFragment) -> tuple[int, int, str]:
 
 
 def _journal_of(directory: str, wanted: Wanted) -> str | None:
-    """Return the journal that files in a directory are of, None if it is not wanted."""
+    """Return the journal that files in a directory are of, None if it is not wanted.
+
+    Under a prefix that may be a name which does not have the prefix any more.
+    """
     parts = directory.split("/")
     if not wanted.names:
-        journal = "/".join(parts[: len(parts) - (wanted.levels or 0)])
-        return journal if journal.startswith(wanted.prefix) else None
+        selected = f"{directory}/".startswith(wanted.prefix) and directory
+        return "/".join(parts[: len(parts) - (wanted.levels or 0)]) if selected else None
     deepest = len(parts) if wanted.levels is None else wanted.levels
     names = ("/".join(parts[: len(parts) - depth]) for depth in range(len(parts)))
     for depth, name in enumerate(names):
@@ -136,6 +143,18 @@ def _fragments(journal: str, files: Iterable[StoreFile], skipped: list[str]) -> 
             continue
         if fragment.length:
             yield StoredFragment(replace(fragment, mod_time=each.mod_time), each.path, each.size)
+
+
+def _check_shallow(files: Iterable[StoreFile], wanted: Wanted) -> None:
+    """Raise if there are fragments less deep under the prefix than journals with a postfix have them."""
+    for each in files:
+        name = each.path.rpartition("/")[2]
+        try:
+            parse_content_path("any-journal", name)
+        except ProtocolError:
+            continue
+        got = f"{wanted.levels}, and the fragment {each.path!r} is not so deep under {wanted.prefix!r}"
+        raise OptionError(LEVELS, got, "what holds for all journals of a prefix; or name the journals")
 
 
 def _check_decided(journals: Mapping[str, tuple[StoredFragment, ...]]) -> None:

@@ -87,6 +87,17 @@ def test_a_postfix_is_left_off() -> None:
     assert spans(layout(*paths, levels=2)) == {"log/a": [(0, 9), (9, 12)], "log/b": [(0, 4)]}
 
 
+def test_a_fragment_that_is_not_deep_enough_is_no_silent_loss() -> None:
+    """A template may have come later than a journal's first fragments: then journals have to be named."""
+    paths = [f"log/a/{name(0, 9)}", f"log/a/2026/{name(9, 12)}"]
+    with pytest.raises(OptionError, match=r"got 2, and the fragment 'log/a/0.* is not so deep under 'log/'"):
+        layout(*paths, levels=2)
+    assert spans(layout(*paths, names=("log/a",), levels=2)) == {"log/a": [(0, 9), (9, 12)]}
+    with pytest.raises(OptionError, match="not so deep"):
+        layout(f"log/{name(0, 9)}", levels=1)
+    assert spans(layout(f"log/{name(0, 9)}")) == {}
+
+
 def test_a_named_journal_has_what_lies_below_it() -> None:
     """Up to the depth that is said; what lies below another name is that one's."""
     paths = [f"log/a/{name(0, 9)}", f"log/a/1/{name(9, 12)}", f"log/a/b/{name(0, 4)}"]
