@@ -18,12 +18,13 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from gazette_spark.admission import Limits
 from gazette_spark.errors import OffsetBeyondHeadError, OptionError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options import SourceOptions, parse_options
@@ -71,6 +72,7 @@ def backfill(
     *,
     schema: str | StructType | None = None,
     transform: Callable[[DataFrame], DataFrame] | None = None,
+    bytes_per_commit: int | None = None,
     spark: SparkSession | None = None,
 ) -> Backfilled:
     """Write what journals hold, and the table does not, into the sink's table: all of it, once.
@@ -83,6 +85,8 @@ def backfill(
         schema: As for ``DataFrameReader.schema``.
         transform: Makes the table's rows of the source's. It may drop or change rows; each result has to
             follow from one row, or it would change with the range.
+        bytes_per_commit: Write the range in steps of about that many bytes, over all journals, each with a
+            commit of its own: what is done is not done again after a failure. By default one commit for all.
         spark: The session, if not the active one.
 
     Returns:
@@ -98,15 +102,40 @@ def backfill(
         raise OptionError("spark", "none, and no session is active in this thread", "a SparkSession")
     parsed = parse_options(options, "batch")
     entry = sink.ledger(session)
+    written = False
     with open_journals(parsed) as journals:
-        begin, end = Planner(journals, parsed).batch()
-    begin, end = continued(begin, end, entry.read_through if entry else {}, open_end=is_open(parsed))
-    if begin == end:
-        return Backfilled(begin, end, written=False)
-    reader = session.read.format("gazette").options(**pinned_options(options, parsed, begin, end))
-    df = (reader.schema(schema) if schema is not None else reader).load()
-    written = sink.write_batch(df if transform is None else transform(df), begin, end)
+        planner = Planner(journals, parsed)
+        begin, end = planner.batch()
+        begin, end = continued(begin, end, entry.read_through if entry else {}, open_end=is_open(parsed))
+        for low, high in steps(planner, begin, end, bytes_per_commit):
+            reader = session.read.format("gazette").options(**pinned_options(options, parsed, low, high))
+            df = (reader.schema(schema) if schema is not None else reader).load()
+            written |= sink.write_batch(df if transform is None else transform(df), low, high)
     return Backfilled(begin, end, written)
+
+
+def steps(
+    planner: Planner, begin: JournalOffsets, end: JournalOffsets, limit: int | None
+) -> Iterator[tuple[JournalOffsets, JournalOffsets]]:
+    """Yield ranges that follow each other from ``begin`` to ``end``, on record boundaries.
+
+    Args:
+        planner: Of the journals.
+        begin: First byte of each journal.
+        end: Byte behind the last one.
+        limit: Bytes of a range over all journals, exceeded by one record of each at most; None: one range.
+    """
+    if begin == end or limit is None:
+        yield from [] if begin == end else [(begin, end)]
+        return
+    ends = {name: until for name, until in end.read_through.items() if until > begin.read_through[name]}
+    planner.freeze(JournalOffsets(ends))
+    at = JournalOffsets({name: begin.read_through[name] for name in ends})
+    done = begin
+    while (reached := planner.next(at, Limits(max_bytes=limit))) != at:
+        following = JournalOffsets({**done.read_through, **reached.read_through})
+        yield done, following
+        at, done = reached, following
 
 
 def continued(

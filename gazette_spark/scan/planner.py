@@ -96,8 +96,11 @@ class Planner:
         self._resumes = False
         return self._edges.initial().at("initial")
 
-    def freeze(self) -> None:
-        """Take the present write heads as the last ends this planner gives."""
+    def freeze(self, ends: JournalOffsets | None = None) -> None:
+        """Take the present write heads, or these, as the last ends this planner gives."""
+        if ends is not None:
+            self._frozen = ends.read_through
+            return
         self._frozen = self._view.settled_heads(self._selection.selected(fresh=True))
 
     def next(self, start: JournalOffsets, limits: Limits = NO_LIMITS) -> JournalOffsets:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 FILE = "file://"
 
+GZIP_MAGIC = b"\x1f\x8b"
+
 BUFFER_BYTES = 1 << 20
 """Bytes asked of a bucket at a time."""
 
@@ -180,7 +182,10 @@ class Bucket:
             raise _unreadable(source, error) from None
         stream = _Stream(file, source)
         try:
-            return FragmentReader(stream, fragment, offset, end_offset=end_offset, start=start, source=source)
+            codec = stream.left_of(fragment.codec)
+            return FragmentReader(
+                stream, fragment, offset, end_offset=end_offset, start=start, codec=codec, source=source
+            )
         except BaseException:
             stream.close()
             raise
@@ -195,8 +200,20 @@ class _Stream:
     def __init__(self, file: Any, source: str) -> None:  # noqa: ANN401 - pyarrow's, which has no types
         self._file = file
         self._source = source
+        self._head = b""
+        """Looked at, and not returned yet."""
+
+    def left_of(self, codec: int) -> int:
+        """Return how the bytes are encoded: a store may decompress what it was told is compressed."""
+        if codec != pb.GZIP_OFFLOAD_DECOMPRESSION:
+            return codec
+        self._head = self.read(len(GZIP_MAGIC))
+        return pb.GZIP if self._head == GZIP_MAGIC else pb.NONE
 
     def read(self, size: int, /) -> bytes:
+        if self._head:
+            head, self._head = self._head[:size], self._head[size:]
+            return head
         try:
             return bytes(self._file.read(size))
         except (OSError, ValueError) as error:

@@ -8,8 +8,12 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from gazette_spark.backfill import steps
 from gazette_spark.errors import DataLossError, FragmentConflictError, RecordError
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.scan.planner import Planner
+from gazette_spark.scan.stores import wanted_of, with_fragments
+from gazette_spark.store.journals import StoreJournals
 from tests.oracles.lines import FakeJournal, records_of
 from tests.oracles.stores import MemoryFiles, plan, read, rows_of, store_options
 
@@ -125,6 +129,36 @@ def test_fragments_that_disagree_are_never_read_in_silence(found: tuple[int, lis
     files.put("log/a", odd[0], other[odd[0] : odd[1]], pb.GZIP)
     with pytest.raises(FragmentConflictError, match="do not agree"):
         rows_of(files, framing="none", failOnDataLoss="false")
+
+
+@settings(deadline=None)
+@given(st.lists(histories(), min_size=1, max_size=3), st.integers(1, 60))
+def test_a_backfill_in_steps_reads_what_one_reads(
+    stories: list[tuple[FakeJournal, list[tuple[int, int]]]], limit: int
+) -> None:
+    """They follow each other without hole or overlap, none reads much more than the limit, and all end."""
+    files = MemoryFiles()
+    for name, (journal, spans) in zip(NAMES, stories, strict=False):
+        for begin, end in spans:
+            files.put(name, begin, journal.window(begin, end))
+    assume(files.files)
+    options = store_options(failOnDataLoss="false")
+    with StoreJournals.listed(files, wanted_of(options)) as journals:
+        planner = Planner(journals, options)
+        first, last = planner.batch()
+        ranges = list(steps(planner, first, last, limit))
+        found = [
+            row
+            for low, high in ranges
+            for row in read(files, options, with_fragments(journals, planner.pieces(low, high), options))
+        ]
+    gone = any(left_of(*story).holes for story in stories if story[1])
+    assert [first, *(high for _, high in ranges)] == [*(low for low, _ in ranges), last]
+    assert sorted(found) == sorted(rows_of(files, failOnDataLoss="false"))
+    for low, high in ranges:
+        sizes = [high.read_through[name] - at for name, at in low.read_through.items()]
+        assert max(sizes) > 0
+        assert sum(sizes) <= limit + 12 * len(sizes) or gone
 
 
 @settings(deadline=None)

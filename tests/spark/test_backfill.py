@@ -159,8 +159,11 @@ def test_a_second_backfill_finds_the_first(spark: SparkSession, writer: Writer, 
         "path": writer.journals.prefix,
         "format": "json",
     }
-    first = backfill(sink, options, schema=SCHEMA, spark=spark)
+    first = backfill(sink, options, schema=SCHEMA, bytes_per_commit=4000, spark=spark)
     assert first.written
+    entry = sink.ledger(spark)
+    assert entry is not None
+    assert entry.txn_version > 2
     assert rows_of(spark, tmp_path / "orders") == writer.orders
     again = backfill(sink, options, schema=SCHEMA, spark=spark)
     assert (again.begin, again.end, again.written) == (first.end, first.end, False)

@@ -1,21 +1,17 @@
-"""Stored fragments are read with no broker, and with one; overlaps come once, and records know their time."""
+"""Spark reads stored fragments with no broker, and records know when they were stored."""
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark.client import Client
-from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.testing.brokers import BrokerHandle
-from tests.oracles.stores import encoded
 from tests.spark.source_queries import Journals, raw, records, wait_until
 
 PARTS = 3
@@ -47,13 +43,6 @@ class Store:
         given = {"fragmentStore": f"file://{self.root}", "framing": "lines"} | options
         reader = self.journals.spark.read.format("gazette").options(**given)
         return (reader.schema(schema) if schema else reader).load(path)
-
-    def put(self, begin: int, end: int, content: bytes) -> Path:
-        """Store one more fragment."""
-        digest = hashlib.sha1(content, usedforsecurity=False).digest()
-        path = self.root / Fragment(self.name, begin, end, digest, pb.GZIP).content_path
-        path.write_bytes(encoded(content, pb.GZIP))
-        return path
 
 
 @pytest.fixture
@@ -95,41 +84,3 @@ def test_a_record_knows_when_it_was_stored(store: Store) -> None:
         assert {row.offset < end for row in rows if row._fragment_mod_time is not None} == {True}
         assert {row.offset >= end for row in rows if row._fragment_mod_time is None} == {True}
         assert rows[0]._fragment_mod_time == first
-
-
-def test_overlapping_fragments_come_once(store: Store) -> None:
-    """Through the broker and without it: one that reaches over two others, and one within another."""
-    one, two, three, *_ = store.persisted()
-    middle = (one.begin + 30, two.end - 10)
-    store.put(*middle, store.content[slice(*middle)])
-    store.put(three.begin + 1, three.end - 1, store.content[three.begin + 1 : three.end - 1])
-    wait_until(
-        "the broker to list the store again",
-        lambda: any((each.begin, each.end) == middle for each in store.persisted()),
-    )
-    end = store.persisted()[-1].end
-    for options in ({}, {"maxBytesPerPartition": "700"}):
-        assert raw(store.journals.batch("a", **options).collect()) == records(store.content)
-        direct = store.journals.batch("a", fragmentRoot=str(store.root), **options)
-        assert raw(direct.collect()) == records(store.content)
-        assert raw(store.batch(store.name, **options).collect()) == records(store.content[:end])
-
-
-def test_what_is_wrong_with_a_store_is_said(store: Store) -> None:
-    """A gap by its offsets, two fragments that disagree by their files."""
-    one, two, three, *_ = store.persisted()
-    path = store.root / two.content_path
-    kept = path.read_bytes()
-    path.unlink()
-    gone = f"cannot read offset {two.begin}, the next byte left is at {three.begin}"
-    with pytest.raises(PySparkException, match=gone):
-        store.batch(store.name).collect()
-    left = raw(store.batch(store.name, failOnDataLoss="false").collect())
-    assert left == [row for row in records(store.content[: three.end]) if not two.begin <= row[0] < two.end]
-    path.write_bytes(kept)
-    lie = store.put(one.begin, one.end, store.content[one.begin : one.end].swapcase())
-    with pytest.raises(PySparkException, match="SHA-1 sums differ") as caught:
-        store.batch(store.name).collect()
-    assert {lie.name, one.content_name} <= {
-        part.strip(",.").rpartition("/")[2] for part in str(caught.value).split()
-    }

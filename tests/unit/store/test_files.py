@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 import os
 from pathlib import Path
@@ -105,6 +106,14 @@ def test_a_file_that_is_not_what_its_name_says(
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
     with pytest.raises(CorruptFragmentError, match=path.name):
         rows_of(files, failOnDataLoss="false")
+
+
+def test_a_bucket_may_decompress_what_it_hands_out(tmp_path: Path) -> None:
+    """As Google's does with fragments of GZIP_OFFLOAD_DECOMPRESSION, depending on who asks."""
+    stored(tmp_path)
+    (path,) = [each for each in (tmp_path / "log/a").glob("0*") if not each.suffix]
+    path.write_bytes(gzip.decompress(path.read_bytes()))
+    assert rows_of(bucket(tmp_path)) == EXPECTED
 
 
 def test_a_codec_that_is_not_the_names(store: tuple[StoreFiles, Path]) -> None:
