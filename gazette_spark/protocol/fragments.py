@@ -130,7 +130,7 @@ def sum_from_pb(message: pb.SHA1Sum) -> bytes:
     return b"".join(part.to_bytes(size, "big") for part, size in parts)
 
 
-def parse_content_path(journal: str, relpath: str) -> Fragment:
+def parse_content_path(journal: str, relpath: str, *, mod_time: int = 0) -> Fragment:
     """Return the fragment of an object whose path under ``{store}{journal}/`` is ``relpath``.
 
     Its directory is the path postfix, even where it is really another journal whose name extends this one.
@@ -150,6 +150,7 @@ def parse_content_path(journal: str, relpath: str) -> Fragment:
         end=int(found[2], 16),
         sum=bytes.fromhex(found[3]),
         codec=_CODECS[found[4].lower()],
+        mod_time=mod_time,
         path_postfix=postfix,
     )
 

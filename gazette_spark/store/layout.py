@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gazette_spark.errors import OptionError, ProtocolError
 from gazette_spark.protocol.fragments import Fragment, parse_content_path
@@ -137,12 +137,13 @@ def _journal_of(directory: str, wanted: Wanted) -> str | None:
 def _fragments(journal: str, files: Iterable[StoreFile], skipped: list[str]) -> Iterable[StoredFragment]:
     for each in files:
         try:
-            fragment = parse_content_path(journal, each.path.removeprefix(journal + "/"))
+            relpath = each.path.removeprefix(journal + "/")
+            fragment = parse_content_path(journal, relpath, mod_time=each.mod_time)
         except ProtocolError:
             skipped.append(each.path)
             continue
         if fragment.length:
-            yield StoredFragment(replace(fragment, mod_time=each.mod_time), each.path, each.size)
+            yield StoredFragment(fragment, each.path, each.size)
 
 
 def _check_shallow(files: Iterable[StoreFile], wanted: Wanted) -> None:
