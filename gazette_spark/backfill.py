@@ -110,6 +110,7 @@ def backfill(
         for low, high in steps(planner, begin, end, bytes_per_commit):
             reader = session.read.format("gazette").options(**pinned_options(options, parsed, low, high))
             df = (reader.schema(schema) if schema is not None else reader).load()
+            schema = df.schema  # One for all steps, if it comes from a sample.
             written |= sink.write_batch(df if transform is None else transform(df), low, high)
     return Backfilled(begin, end, written)
 
