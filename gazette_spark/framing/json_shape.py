@@ -238,19 +238,22 @@ def _check_glue(
 
 
 def _check_bytes(block: Block, octets: Octets, begins: Positions, ends: Positions, expected: bytes) -> None:
-    """Check what stands between places: eight bytes at a time, the last eight maybe overlapping."""
+    """Check what stands between places: eight bytes at a time, the last ones maybe overlapping."""
     if not np.array_equal(ends - begins, np.broadcast_to(len(expected), begins.shape)):
         raise _OtherShapeError
-    if len(expected) < 8:
+    if begins[-1] + 8 > len(octets):
+        # Near the block's end, which only the tail of a record is.
         for index, octet in enumerate(expected):
             if (octets[begins + index] != octet).any():
                 raise _OtherShapeError
         return
     # Of a type without alignment: the places are anywhere.
     eights = np.ndarray((len(octets) - 7,), "V8", block.data, strides=(1,))
-    for low in (*range(0, len(expected) - 8, 8), len(expected) - 8):
-        wanted = np.frombuffer(expected, "<u8", 1, low)[0]
-        if (eights[begins + low].view("<u8") != wanted).any():
+    size = min(len(expected), 8)
+    mask = np.uint64((1 << 8 * size) - 1)
+    for low in (*range(0, len(expected) - 8, 8), max(len(expected) - 8, 0)):
+        wanted = np.uint64(int.from_bytes(expected[low : low + size], "little"))
+        if ((eights[begins + low].view("<u8") & mask) != wanted).any():
             raise _OtherShapeError
 
 
