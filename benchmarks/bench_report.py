@@ -15,6 +15,9 @@ from bench_latency import table as latencies
 from bench_processes import ROLES
 from harness import MEGABYTE, write_section
 
+PEERS = ("Kafka", "spark.read")
+"""Who reads without Python workers."""
+
 TITLES = {
     "stream-2": "Beside Spark's Kafka source: two journals",
     "stream-1": "Beside Spark's Kafka source: one journal",
@@ -137,7 +140,8 @@ def costs(results: Iterable[Result]) -> str:
     for (work, who), each in best(results).items():
         per_gb = {role: cpu_s / (each.size_bytes / 1e9) for role, cpu_s in each.cpu_s.items()}
         cells = " | ".join(f"{per_gb[role]:.1f}" for role in ROLES)
-        memory = f"{each.worker_bytes / MEGABYTE:.0f} MB" if each.worker_bytes else ""
+        # Beside Kafka there are workers, too: those of the jobs before.
+        memory = "" if who in PEERS else f"{each.worker_bytes / MEGABYTE:.0f} MB"
         rows.append(f"| {work} | {who} | {cells} | {sum(per_gb.values()):.1f} | {memory} |")
     return "\n".join(rows)
 

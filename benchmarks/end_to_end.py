@@ -165,6 +165,9 @@ def main() -> None:
     parser.add_argument("--journals", action="append", type=int, help="default 2 and 1")
     parser.add_argument("--size", type=parse_size, default=parse_size("1500m"), help="bytes: 200m, 1g")
     parser.add_argument("--repeat", type=int, default=2, help="runs of each job; the best counts")
+    parser.add_argument(
+        "--memory-size", action="append", type=parse_size, help="sizes for the memory, default 1g and 20g"
+    )
     parser.add_argument("--records", type=int, default=150, help="records of the trickle")
     parser.add_argument("--data", type=Path, default=DATA, help="folder for what is kept between runs")
     parser.add_argument("--report", type=Path, default=REPORT, help="markdown page to write sections into")
@@ -223,7 +226,7 @@ def run_backfill(given: argparse.Namespace, kept: bench_report.Kept, _journals: 
 
 def run_memory(given: argparse.Namespace, kept: bench_report.Kept, _journals: int) -> None:
     """Measure a worker's peak, in a session for each size: workers live on between queries."""
-    sets = [bench_data.make_repeated(given.data, size) for size in MEMORY_SIZES]
+    sets = [bench_data.make_repeated(given.data, size) for size in given.memory_size or MEMORY_SIZES]
     if given.fill:
         return
     for data in sets:
