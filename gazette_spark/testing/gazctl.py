@@ -70,14 +70,20 @@ def find_binary(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     Raises:
         BinaryNotFoundError: it is in none of them.
     """
-    folders = [Path(__file__).resolve().parents[2] / ".cache" / "gazette"]
-    if named := environ.get(CACHE_VARIABLE):
-        folders.insert(0, Path(named))
+    folders = cache_folders(environ)
     search_path = os.pathsep.join([*map(str, folders), environ.get("PATH", os.defpath)])
     found = shutil.which(name, path=search_path)
     if found is None:
         raise BinaryNotFoundError(name, tuple(map(str, folders)))
     return Path(found)
+
+
+def cache_folders(environ: Mapping[str, str] = os.environ) -> list[Path]:
+    """Return where what is made for tests may be kept, the place to look first and to write to first."""
+    folders = [Path(__file__).resolve().parents[2] / ".cache" / "gazette"]
+    if named := environ.get(CACHE_VARIABLE):
+        folders.insert(0, Path(named))
+    return folders
 
 
 class BrokerHandle:

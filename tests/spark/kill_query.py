@@ -7,6 +7,7 @@ be over before its turn has come.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from gazette_spark import register
 from gazette_spark.delta_table import DeltaTable
 from gazette_spark.sink import DeltaSink
+from gazette_spark.testing.class_archive import CLASS_PATH_VARIABLE
 from gazette_spark.testing.local_spark import local_spark
 
 GO_TIMEOUT_S = 600.0
@@ -53,10 +55,11 @@ def await_go(path: Path) -> None:
 def main(settings: dict[str, str]) -> None:
     """Run until killed, or to the journals' present ends."""
     conf = {
-        "spark.driver.extraClassPath": settings["classes"],
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "gazette_spark.testing.KillAtRename",
         "spark.sql.streaming.minBatchesToRetain": "5",
     }
+    # Behind all other jars, for the class data archive allows for more of them there only.
+    os.environ[CLASS_PATH_VARIABLE] = settings["classes"]
     spark = local_spark(Path(settings["scratch"]), conf=conf)
     register(spark)
     rows = read_journals(spark, settings)

@@ -228,22 +228,17 @@ def newest(directory: Path) -> int:
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file system that kills, compiled with the Scala compiler that comes with pyspark."""
+    """The file system that kills, compiled with the Scala compiler that comes with pyspark.
+
+    It is a jar, for a folder on its class path would cost a JVM the class data archive.
+    """
     made = tmp_path_factory.mktemp("classes")
     jars = Path(pyspark.__file__).parent / "jars"
     source = Path(__file__).parent / "jvm" / "KillAtRename.scala"
-    compiler = [
-        "java",
-        "-cp",
-        f"{jars}/*",
-        "scala.tools.nsc.Main",
-        "-usejavacp",
-        "-d",
-        str(made),
-        str(source),
-    ]
-    subprocess.run(compiler, check=True, capture_output=True, timeout=180)
-    return made
+    jar = made / "kill.jar"
+    scalac = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", "scala.tools.nsc.Main", "-usejavacp"]
+    subprocess.run([*scalac, "-d", str(jar), str(source)], check=True, capture_output=True, timeout=180)
+    return jar
 
 
 @pytest.fixture(scope="module")

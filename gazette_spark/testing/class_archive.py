@@ -1,0 +1,180 @@
+"""A class data archive for the JVMs that tests and the demo start by the dozen.
+
+Half of what a local Spark spends until its first Delta commit goes into loading and checking classes. The
+JVM can write down what it loaded (JEP 350) and map that into the next JVM. An archive fits one Java
+and one class path, to which jars may only be appended; a JVM that finds it does not fit goes on without
+it. So an archive is a matter of speed alone, and everything here does nothing where there is none.
+
+``python -m gazette_spark.testing.class_archive`` makes it: it runs a small stream into a Delta table, once
+to learn which jars Delta needs, and once to write the archive. Delta's jars are put at the end of the
+class path, for classes of jars that Spark loads later, as it does with packages, are not archived.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+from gazette_spark.testing.gazctl import cache_folders
+
+CLASS_PATH_VARIABLE = "SPARK_DIST_CLASSPATH"
+"""What Spark's launcher puts at the end of the class path."""
+
+RUN_TIMEOUT_S = 300
+"""Longest one of the two runs may take on a busy machine; half a minute is usual."""
+
+SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Java options of a JVM that lives for minutes: without the optimizing compiler Spark's start and its
+first Delta commits take half the time on two cores."""
+
+FORMAT = 1
+"""Number of the way archives are made; part of their names."""
+
+
+def spark_home() -> Path:
+    """Return the directory of the installed pyspark, which holds Spark's jars and commands."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("pyspark is not installed: pip install 'gazette-spark[spark]'")
+    return Path(spec.origin).parent
+
+
+@dataclass(frozen=True, slots=True)
+class ClassArchive:
+    """An archive and the class path it needs."""
+
+    file: Path
+    jars: tuple[str, ...]
+    """To be put at the end of the class path, in this order."""
+
+    @property
+    def java_options(self) -> str:
+        """Options of a JVM that uses it, silently or not at all."""
+        return f"-Xshare:auto -XX:SharedArchiveFile={self.file} -Xlog:cds=off -Xlog:cds+dynamic=off"
+
+    @contextmanager
+    def on_class_path(self, environ: dict[str, str] | os._Environ[str] = os.environ) -> Iterator[None]:
+        """Have Spark's launcher use the jars, and after them what the variable holds already."""
+        before = environ.get(CLASS_PATH_VARIABLE)
+        environ[CLASS_PATH_VARIABLE] = os.pathsep.join([*self.jars, *([before] if before else [])])
+        try:
+            yield
+        finally:
+            if before is None:
+                del environ[CLASS_PATH_VARIABLE]
+            else:
+                environ[CLASS_PATH_VARIABLE] = before
+
+
+def find_archive(environ: Mapping[str, str] = os.environ) -> ClassArchive | None:
+    """Return the archive that was made for this Java, Spark and Delta, if there is one."""
+    name = archive_name(environ)
+    for folder in cache_folders(environ) if name else ():
+        file = folder / f"{name}.jsa"
+        try:
+            jars = tuple(json.loads(file.with_suffix(".json").read_text())["jars"])
+        except (OSError, ValueError, KeyError):
+            continue
+        if file.exists() and all(Path(jar).exists() for jar in jars):
+            return ClassArchive(file, jars)
+    return None
+
+
+def archive_name(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the name of the archive for this Java, Spark and Delta; None if Java is not to be found."""
+    java = environ.get("JAVA_HOME") or _java_home_on_path(environ)
+    release = Path(java, "release") if java else None
+    if release is None or not release.exists():
+        return None
+    parts = [str(FORMAT), str(java), release.read_text(), str(spark_home())]
+    parts += [version(package) for package in ("pyspark", "delta-spark")]
+    return "classes-" + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _java_home_on_path(environ: Mapping[str, str]) -> str | None:
+    java = shutil.which("java", path=environ.get("PATH"))
+    return str(Path(java).resolve().parents[1]) if java else None
+
+
+def make_archive(environ: Mapping[str, str] = os.environ) -> ClassArchive:
+    """Make the archive, unless it is there.
+
+    Raises:
+        RuntimeError: Java is not to be found.
+        subprocess.CalledProcessError: one of the runs failed.
+    """
+    found = find_archive(environ)
+    if found:
+        return found
+    name = archive_name(environ)
+    if name is None:
+        raise RuntimeError("no Java found: set JAVA_HOME")
+    folder = cache_folders(environ)[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="class-archive-") as scratch:
+        resolved = Path(scratch, "jars.json")
+        _run(["--jars", str(resolved)], Path(scratch, "resolve"))
+        jars = not_of_spark(json.loads(resolved.read_text()))
+        # Renamed into place, last the file by which it is found: others may look for it meanwhile.
+        made, description = Path(scratch, "made.jsa"), Path(scratch, "made.json")
+        _run(["--archive", str(made), *jars], Path(scratch, "record"))
+        description.write_text(json.dumps({"jars": jars}))
+        for file in (made, description):
+            staged = folder / f".{name}-{os.getpid()}{file.suffix}"
+            shutil.move(file, staged)
+            staged.rename(folder / f"{name}{file.suffix}")
+    return ClassArchive(folder / f"{name}.jsa", tuple(jars))
+
+
+def not_of_spark(jars: Sequence[str]) -> list[str]:
+    """Return the paths of those jars, given as paths or URLs, that Spark does not bring itself."""
+    bundled = {_artifact(path.name) for path in (spark_home() / "jars").glob("*.jar")}
+    paths = [unquote(urlparse(jar).path) for jar in jars]
+    # Ivy puts the organisation before an artifact's name.
+    return [path for path in paths if _artifact(Path(path).name.partition("_")[2]) not in bundled]
+
+
+def _artifact(jar: str) -> str:
+    """Return a jar's name without its version: ``jackson-core-2.13.5.jar`` is ``jackson-core``."""
+    words = jar.removesuffix(".jar").split("-")
+    kept = [word for word in words[1:] if not word[:1].isdigit()]
+    return "-".join([words[0], *kept])
+
+
+def _run(arguments: Sequence[str], directory: Path) -> None:
+    directory.mkdir()
+    command = [sys.executable, "-m", "gazette_spark.testing.class_archive_run", str(directory), *arguments]
+    subprocess.run(
+        command,
+        check=True,
+        timeout=RUN_TIMEOUT_S,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def main() -> None:
+    """Make the archive, and say so; a failure is told, and costs nothing but time later."""
+    try:
+        archive = make_archive()
+    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+        print(f"no class data archive, JVMs will start slower: {error}", file=sys.stderr)  # noqa: T201
+        return
+    print(f"class data archive: {archive.file}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

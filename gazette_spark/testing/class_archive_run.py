@@ -1,0 +1,74 @@
+"""What a JVM does whose classes go into the archive: a stream from a journal into a Delta table.
+
+``python -m gazette_spark.testing.class_archive_run DIRECTORY --jars FILE`` writes Delta's jars, as Spark
+resolved them; ``… --archive FILE JAR…`` has the JVM write the archive when it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from delta import configure_spark_with_delta_pip
+from pyspark.sql import SparkSession
+
+from gazette_spark.broker import EmbeddedBroker
+from gazette_spark.client import Client
+from gazette_spark.delta_table import DeltaTable
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.sink import DeltaSink
+from gazette_spark.testing.class_archive import SHORT_RUN, ClassArchive
+from gazette_spark.testing.local_spark import session_builder, start
+
+JOURNAL = "class/archive"
+
+JVM_END_TIMEOUT_S = 200
+"""Longest the JVM may take to end, which includes writing the archive."""
+
+
+def write_a_table(spark: SparkSession, directory: Path) -> None:
+    """Stream two batches, with an error in between, and look at the table."""
+    with EmbeddedBroker(directory / "broker") as broker, Client(broker.endpoint) as client:
+        client.create_journals(journal_spec(JOURNAL))
+        reader = spark.readStream.format("gazette").option("brokerAddress", broker.endpoint)
+        rows = reader.option("startingOffsets", "earliest").load(JOURNAL)
+        sink = DeltaSink("archive", path=str(directory / "table"))
+        for number in range(2):
+            client.append(JOURNAL, b"record %d\n" % number)
+            sink.start(rows, checkpoint=str(directory / "checkpoint"), availableNow=True).awaitTermination()
+    table = DeltaTable(path=str(directory / "table"), table=None)
+    table.history(spark, 1)
+    table.check(spark, "/nowhere")
+    spark.read.format("delta").load(str(directory / "table")).orderBy("offset").toArrow()
+
+
+def main(directory: Path, what: str, file: str, jars: list[str]) -> None:
+    """Run once, in one of the two ways."""
+    if what == "--jars":
+        spark = start(configure_spark_with_delta_pip(session_builder(directory)))
+        resolved = spark.sparkContext.getConf().get("spark.jars", "") or ""
+        Path(file).write_text(json.dumps(resolved.split(",")))
+    else:
+        options = f"{SHORT_RUN} -XX:ArchiveClassesAtExit={file}"
+        with ClassArchive(Path(file), tuple(jars)).on_class_path():
+            spark = start(session_builder(directory, java_options=options))
+        write_a_table(spark, directory)
+    stop(spark)
+
+
+def stop(spark: SparkSession) -> None:
+    """Stop Spark and wait for the JVM: PySpark leaves it to itself, and it writes the archive at its end."""
+    gateway: Any = spark.sparkContext._gateway
+    spark.stop()
+    gateway.shutdown()
+    process: subprocess.Popen[bytes] = gateway.proc
+    assert process.stdin is not None
+    process.stdin.close()  # The JVM ends when it can read no more.
+    process.wait(JVM_END_TIMEOUT_S)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])

@@ -1,0 +1,94 @@
+"""An archive is used where it fits this Java and all it was made with is still there, else none is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gazette_spark.testing.class_archive import (
+    CLASS_PATH_VARIABLE,
+    ClassArchive,
+    archive_name,
+    find_archive,
+    not_of_spark,
+    spark_home,
+)
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine with a Java of its own and an empty cache."""
+    java = tmp_path / "java"
+    java.mkdir()
+    (java / "release").write_text('JAVA_VERSION="17.0.15"\n')
+    (tmp_path / "cache").mkdir()
+    return {"JAVA_HOME": str(java), "GAZETTE_SPARK_CACHE": str(tmp_path / "cache"), "PATH": str(tmp_path)}
+
+
+@pytest.fixture
+def made(environ: dict[str, str], tmp_path: Path) -> ClassArchive:
+    """An archive as it lies in the cache."""
+    jar = tmp_path / "delta.jar"
+    jar.touch()
+    file = Path(environ["GAZETTE_SPARK_CACHE"], f"{archive_name(environ)}.jsa")
+    file.touch()
+    file.with_suffix(".json").write_text(json.dumps({"jars": [str(jar)]}))
+    return ClassArchive(file, (str(jar),))
+
+
+def test_what_was_made_is_found(environ: dict[str, str], made: ClassArchive) -> None:
+    """With the jars it needs."""
+    assert find_archive(environ) == made
+
+
+def test_another_java_has_another_archive(environ: dict[str, str], made: ClassArchive) -> None:
+    """An update of Java in place changes its release file."""
+    Path(environ["JAVA_HOME"], "release").write_text('JAVA_VERSION="17.0.16"\n')
+    assert find_archive(environ) is None
+
+
+@pytest.mark.parametrize("lost", ["archive", "description", "jar", "text", "java"])
+def test_a_part_that_is_missing_means_none(environ: dict[str, str], made: ClassArchive, lost: str) -> None:
+    """A start goes on without; it does not fail."""
+    description = made.file.with_suffix(".json")
+    match lost:
+        case "archive":
+            made.file.unlink()
+        case "description":
+            description.unlink()
+        case "jar":
+            Path(made.jars[0]).unlink()
+        case "text":
+            description.write_text("{")
+        case "java":
+            environ.pop("JAVA_HOME")
+    assert find_archive(environ) is None
+
+
+def test_the_class_path_goes_first_and_is_taken_back(made: ClassArchive) -> None:
+    """What the variable holds comes behind the archive's jars: only there are others allowed."""
+    environ = {CLASS_PATH_VARIABLE: "/more.jar"}
+    with made.on_class_path(environ):
+        assert environ[CLASS_PATH_VARIABLE] == f"{made.jars[0]}:/more.jar"
+    assert environ == {CLASS_PATH_VARIABLE: "/more.jar"}
+    environ.clear()
+    with made.on_class_path(environ):
+        assert environ[CLASS_PATH_VARIABLE] == made.jars[0]
+    assert not environ
+
+
+def test_jars_that_spark_brings_are_left_to_it() -> None:
+    """Whatever their versions; the rest keeps its order."""
+    brought = next((spark_home() / "jars").glob("jackson-databind-*.jar")).name
+    assert brought != "jackson-databind-2.13.5.jar"
+    jars = [
+        "file:///ivy/jars/io.delta_delta-spark_4.2_2.13-4.4.0.jar",
+        "file:///ivy/jars/com.fasterxml.jackson.core_jackson-databind-2.13.5.jar",
+        "/ivy/with%20space/io.delta_delta-storage-4.4.0.jar",
+    ]
+    assert not_of_spark(jars) == [
+        "/ivy/jars/io.delta_delta-spark_4.2_2.13-4.4.0.jar",
+        "/ivy/with space/io.delta_delta-storage-4.4.0.jar",
+    ]
