@@ -60,6 +60,15 @@ demo: $(VENV)/.installed-run jvm ## Stream four journals into a Delta table, kil
 broker-binaries: ## Build the real Gazette broker and etcd into .cache/gazette (needs Go)
 	@sh tests/deployed/build.sh
 
+.PHONY: wheel-env
+wheel-env: install ## Make the environments that the tests install the wheel into
+	@sh tests/wheel_env.sh
+
+# Never fails: without it JVMs start slower.
+.PHONY: class-archive
+class-archive: install jvm ## Write down the classes Spark loads, so that the tests' JVMs start faster
+	@$(WITH_JAVA) $(PYTHON) -m gazette_spark.testing.class_archive
+
 .PHONY: check
 check: install ## Lint, types, unit and property tests; no JVM, under two minutes
 	$(BIN)/ruff check .
@@ -72,7 +81,7 @@ test-protobuf: install ## Load and round-trip the generated stubs on protobuf 5.
 	sh tests/protobuf_matrix.sh
 
 .PHONY: test-spark
-test-spark: install jvm browser broker-binaries ## The tests that need a JVM or the real broker
+test-spark: install jvm browser broker-binaries wheel-env class-archive ## The tests that need a JVM or the real broker
 	@$(WITH_JAVA) PYTEST=$(BIN)/pytest sh .ci/side_by_side.sh
 
 # One after the other, even under `make -j`: the last output is the last test runs' summary.

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Build the real broker, and meanwhile install the package and try the stubs on all releases of protobuf:
-# each spends half its time on downloads.
+# Build the real broker, and meanwhile install the package, make the tests' environments, and try the stubs
+# on all releases of protobuf: each spends half its time on downloads.
 set -u
 make="${MAKE:-make} --no-print-directory"
 log=$(mktemp)
@@ -11,7 +11,7 @@ build=$!
 trap 'kill "$build" 2>/dev/null; rm -f "$log"' EXIT
 trap 'exit 130' INT TERM
 
-$make install && $make jvm && $make browser && $make test-protobuf
+$make install && $make jvm && $make browser && $make wheel-env && $make test-protobuf && $make class-archive
 installed=$?
 wait "$build"
 built=$?

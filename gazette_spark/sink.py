@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from contextlib import suppress
 from typing import Any
 
 from delta.exceptions import (
@@ -192,6 +193,7 @@ class DeltaSink:
         spark = df.sparkSession
         root = self._checkpoint or _running_query_checkpoint(spark)
         if not self._checked:
+            _know_conflicts(spark)
             self._target.check(spark, root)
         batch = self._batch(spark, root, batch_id)
         self._seen = self._commit_batch(df, batch, seen)
@@ -306,6 +308,20 @@ def _check_app_id(app_id: object) -> None:
         raise OptionError("app_id", repr(app_id[:80]), expected)
 
 
+def _know_conflicts(spark: SparkSession) -> None:
+    """Have Spark Connect raise Delta's conflicts as what they are, as classic PySpark does on its own.
+
+    Where Delta's package for Connect is missing they end the query, which loses nothing but the query.
+    """
+    if not _is_classic(spark):
+        with suppress(ImportError):
+            import delta.connect.exceptions  # noqa: F401 - to load it is all it takes.
+
+
+def _is_classic(spark: SparkSession) -> bool:
+    return hasattr(spark, "_jsparkSession")
+
+
 def _active_session() -> SparkSession:
     session = SparkSession.getActiveSession()
     if session is None:
@@ -317,7 +333,7 @@ def _running_query_checkpoint(spark: SparkSession) -> str:
     """Ask classic PySpark where the query that runs this thread's batch has its checkpoint."""
     problem = "not given and cannot be found here: pass checkpoint= to DeltaSink, or use DeltaSink.start"
     default = SparkSession._instantiatedSession
-    if default is None or not hasattr(spark, "_jsparkSession"):
+    if default is None or not _is_classic(spark):
         raise QueryCheckpointError("?", problem)
     query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     query = default.streams.get(query_id) if query_id else None

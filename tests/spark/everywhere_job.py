@@ -1,0 +1,245 @@
+"""A user's program that is to do the same in every place Spark runs: classic, on a cluster, on Connect.
+
+It is run as a script with a file of settings, by a Python that has no source tree on its path, and
+writes what it saw as JSON. Tests with a session of their own call :func:`observe`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+APP_ID = "everywhere"
+WAIT_S = 200
+"""Longest a query over a few kilobytes may take on a busy machine."""
+
+MAIN, BROKEN, MISSING = "main/", "broken", "missing"
+"""Below the prefix: journals that are read, one whose last record is no JSON, and one that is not there."""
+
+TYPED = "id BIGINT, text STRING, _journal STRING, _offset BIGINT"
+
+
+class Places:
+    """DataFrames over the journals of one prefix."""
+
+    def __init__(self, spark: SparkSession, settings: dict[str, str]) -> None:
+        self.spark = spark
+        self.settings = settings
+
+    def batch(self, journal: str, schema: str | None = None, **options: Any) -> DataFrame:
+        """Return a batch DataFrame."""
+        return self._load(self.spark.read, journal, schema, options)
+
+    def stream(self, journal: str, schema: str | None = None, **options: Any) -> DataFrame:
+        """Return a streaming DataFrame."""
+        return self._load(self.spark.readStream, journal, schema, options)
+
+    def _load(self, reader: Any, journal: str, schema: str | None, options: dict[str, Any]) -> DataFrame:
+        reader = reader.format("gazette").option("brokerAddress", self.settings["endpoint"])
+        reader = reader.option("startingOffsets", "earliest").options(**options)
+        if schema:
+            reader = reader.schema(schema)
+        loaded: DataFrame = reader.load(self.settings["prefix"] + journal)
+        return loaded
+
+
+def observe(spark: SparkSession, settings: dict[str, str]) -> dict[str, Any]:
+    """Read, stream and fail; return what is seen, rows as lists.
+
+    Args:
+        spark: Any session.
+        settings: ``endpoint`` of a broker, ``prefix`` of its journals, ``directory`` for the table and
+            query checkpoints, ``more``: the text that is appended between two runs of the stream,
+            ``brief``: whether that is all.
+    """
+    places = Places(spark, settings)
+    seen = {
+        "raw": sorted(raw_row(row) for row in places.batch(MAIN, minPartitions=4).collect()),
+        **streamed(places),
+    }
+    if settings["brief"]:
+        return seen
+    typed = places.batch(MAIN, TYPED, format="json").collect()
+    errors = {name: error_of(attempt, places) for name, attempt in FAILURES.items()}
+    return seen | {"typed": sorted(map(list, typed)), "conflict": conflict(places), "errors": errors}
+
+
+def raw_row(row: Row) -> list[Any]:
+    """Return a raw row with its value as text."""
+    return [row.journal, row.offset, bytes(row.value).decode()]
+
+
+def streamed(places: Places) -> dict[str, Any]:
+    """Stream into a table, append, and stream on; return the ledger and how many batches there were."""
+    from gazette_spark.client import Client
+    from gazette_spark.sink import DeltaSink
+
+    directory, settings = places.settings["directory"], places.settings
+    sink = DeltaSink(APP_ID, path=f"{directory}/table")
+    runs = []
+    for _ in range(2):
+        rows = places.stream(MAIN, maxBytesPerTrigger="8k")
+        query = sink.start(rows, checkpoint=f"{directory}/checkpoint", availableNow=True)
+        if not query.awaitTermination(WAIT_S):
+            raise TimeoutError(f"the stream has not ended within {WAIT_S} s")
+        entry = sink.ledger(places.spark)
+        runs.append({"batch": entry.batch_id, "read_through": dict(entry.read_through)} if entry else {})
+        with Client(settings["endpoint"]) as client:
+            if len(runs) == 1:
+                client.append(f"{settings['prefix']}{MAIN}a", settings["more"].encode())
+    table = places.spark.read.format("delta").load(f"{directory}/table")
+    return {"runs": runs, "table": sorted(raw_row(row) for row in table.collect())}
+
+
+def unknown_option(places: Places) -> None:
+    """Misspell an option."""
+    places.batch(MAIN, startingOfsets="earliest").collect()
+
+
+def bad_value(places: Places) -> None:
+    """Give a stream a limit that is none."""
+    to_nowhere(places, places.stream(MAIN, maxBytesPerTrigger="much"), "bad-value")
+
+
+def missing_journal(places: Places) -> None:
+    """Start at an offset of a journal that does not exist."""
+    name = places.settings["prefix"] + MISSING
+    places.batch(MAIN, startingOffsets=json.dumps({name: 7})).collect()
+
+
+def malformed_record(places: Places) -> None:
+    """Meet a record that is no JSON: an executor's error."""
+    places.batch(BROKEN, TYPED, format="json", mode="FAILFAST").collect()
+
+
+def malformed_record_in_a_stream(places: Places) -> None:
+    """Meet it in a stream, where the error ends the query."""
+    to_nowhere(places, places.stream(BROKEN, TYPED, format="json", mode="FAILFAST"), "broken")
+
+
+def table_of_another_query(places: Places) -> None:
+    """Start over, with a new checkpoint, on a table that has all the rows."""
+    from gazette_spark.sink import DeltaSink
+
+    directory = places.settings["directory"]
+    sink = DeltaSink(APP_ID, path=f"{directory}/table")
+    query = sink.start(places.stream(MAIN), checkpoint=f"{directory}/again", availableNow=True)
+    query.awaitTermination(WAIT_S)
+
+
+def to_nowhere(places: Places, rows: DataFrame, checkpoint: str) -> None:
+    """Stream rows into Spark's own sink that keeps nothing."""
+    writer = rows.writeStream.format("noop").trigger(availableNow=True)
+    writer.start(checkpointLocation=f"{places.settings['directory']}/{checkpoint}").awaitTermination(WAIT_S)
+
+
+FAILURES: dict[str, Callable[[Places], None]] = {
+    attempt.__name__: attempt
+    for attempt in (
+        unknown_option,
+        bad_value,
+        missing_journal,
+        malformed_record,
+        malformed_record_in_a_stream,
+        table_of_another_query,
+    )
+}
+
+
+def error_of(attempt: Callable[[Places], None], places: Places) -> str:
+    """Return what an attempt raises, as a traceback's last line shows it."""
+    try:
+        attempt(places)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the test is to see it.
+        return f"{type(error).__module__}.{type(error).__qualname__}: {error}"
+    return "no error"
+
+
+def conflict(places: Places) -> bool:
+    """Commit twice at once under one transaction id; tell whether the loser's error is known for that."""
+    from gazette_spark.sink import CONFLICTS, _know_conflicts
+
+    directory = Path(places.settings["directory"])
+    path = f"{directory}/contended"
+    places.spark.range(1).write.format("delta").save(path)
+    _know_conflicts(places.spark)
+
+    def wait_for_both(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Wait until both writes run: both have looked at the table then."""
+        for batch in batches:
+            (directory / f"running-{batch['id'][0]}").touch()
+            deadline = time.monotonic() + WAIT_S
+            while len(list(directory.glob("running-*"))) < 2:
+                if time.monotonic() > deadline:
+                    raise TimeoutError("the other write does not run")
+                time.sleep(0.05)
+            yield batch
+
+    def write(number: int) -> Exception | None:
+        rows = places.spark.range(number, number + 1, 1, 1).mapInArrow(wait_for_both, "id bigint")
+        ids = {"txnAppId": "contended", "txnVersion": "1"}
+        try:
+            rows.write.format("delta").mode("append").options(**ids).save(path)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test is to see it.
+            return error
+        return None
+
+    with ThreadPoolExecutor(2) as threads:
+        errors = [error for error in threads.map(write, (1, 2)) if error]
+    return len(errors) == 1 and isinstance(errors[0], CONFLICTS)
+
+
+def imported(spark: SparkSession) -> list[dict[str, Any]]:
+    """Return, for each task of a small job, where it runs and whence it imports the package."""
+
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import json
+        import os
+        import sys
+
+        import pyarrow as pa
+
+        import gazette_spark
+        import pyspark_gazette
+        from gazette_spark.source import GazetteDataSource
+
+        for _ in batches:
+            pass
+        seen = {
+            "cwd": os.getcwd(),  # noqa: PTH109
+            "files": [gazette_spark.__file__, pyspark_gazette.__file__],
+            "same": pyspark_gazette.DefaultSource is GazetteDataSource,
+            "path": sys.path,
+        }
+        yield pa.RecordBatch.from_pydict({"seen": [json.dumps(seen)]})
+
+    tasks = spark.range(0, 4, 1, 4).mapInArrow(look, "seen string").collect()
+    return [json.loads(row.seen) for row in tasks]
+
+
+def main(settings: dict[str, str]) -> None:
+    """Observe in a session of this process, or in that of a Connect server."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder
+    spark = (builder.remote(settings["remote"]) if settings["remote"] else builder).getOrCreate()
+    seen = observe(spark, settings) | {"imported": imported(spark)}
+    import gazette_spark
+
+    modules = {"cwd": str(Path.cwd()), "files": [gazette_spark.__file__], "path": sys.path}
+    seen |= {"driver": modules, "session": type(spark).__module__}
+    Path(settings["result"]).write_text(json.dumps(seen))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))

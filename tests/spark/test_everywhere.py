@@ -1,0 +1,369 @@
+"""One program does the same wherever Spark runs, and needs nothing there but the wheel.
+
+The places: a classic local session, a standalone cluster whose Pythons have the wheel installed, and
+Spark Connect with a thin client. The latter two run in processes of their own, whose Pythons see no
+source tree.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gazette_spark.broker import EmbeddedBroker
+from gazette_spark.client import Client
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.testing.class_archive import ClassArchive, find_archive, spark_home
+from gazette_spark.testing.gazctl import cache_folders
+from gazette_spark.testing.oracle import check_table, split_records
+from gazette_spark.testing.spark_cluster import (
+    ConnectServer,
+    SparkProcess,
+    StandaloneCluster,
+    conf_arguments,
+    java_options,
+    python_path,
+    server_environment,
+)
+from tests.spark import everywhere_job
+
+ROOT = Path(__file__).parents[2]
+JOB = Path(everywhere_job.__file__)
+JOB_TIMEOUT_S = 280
+
+OUR_ERROR = re.compile(r"gazette_spark\.errors\.\w+\.(\w+Error: .*)")
+"""The line of a traceback that is ours, without the module."""
+
+CONF = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.executor.memory": "600m",
+}
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def lines(first: int, count: int) -> bytes:
+    """Return JSON records of some hundred bytes in all."""
+    return b"".join(
+        b'{"id":%d,"text":"%s"}\n' % (n, b"\xc3\xa4" * (n % 17)) for n in range(first, first + count)
+    )
+
+
+@dataclass
+class Scene:
+    """A broker with journals for one run of the program, and a directory for it."""
+
+    endpoint: str
+    prefix: str
+    directory: Path
+    content: dict[str, bytes] = field(default_factory=dict)
+    """What each journal below ``main/`` holds in the end."""
+    MORE = lines(900, 60)
+
+    def __post_init__(self) -> None:
+        """Make the journals."""
+        self.directory.mkdir()
+        with Client(self.endpoint, timeout_s=30) as client:
+            for short, content in {
+                "main/a": lines(0, 200),
+                "main/b": lines(200, 90),
+                "main/empty": b"",
+            }.items():
+                name = self.prefix + short
+                client.create_journals(journal_spec(name))
+                if content:
+                    client.append(name, content)
+                self.content[name] = content
+            broken = self.prefix + everywhere_job.BROKEN
+            client.create_journals(journal_spec(broken))
+            client.append(broken, lines(0, 3) + b"{no json\n")
+
+    def settings(self, *, remote: str = "", brief: bool = False) -> dict[str, str]:
+        """Return what the program is told."""
+        return {
+            "endpoint": self.endpoint,
+            "prefix": self.prefix,
+            "directory": str(self.directory),
+            "more": self.MORE.decode(),
+            "brief": "yes" if brief else "",
+            "remote": remote,
+            "result": str(self.directory / "result.json"),
+        }
+
+    def program(self, **told: Any) -> list[Path]:
+        """Return the program, copied, as Python looks for modules beside a script, and its settings."""
+        settings = self.directory / "settings.json"
+        settings.write_text(json.dumps(self.settings(**told)))
+        return [Path(shutil.copy(JOB, self.directory / "program.py")), settings]
+
+    def result(self) -> dict[str, Any]:
+        """Return what the program saw."""
+        seen: dict[str, Any] = json.loads((self.directory / "result.json").read_text())
+        return seen
+
+    def check(self, seen: dict[str, Any]) -> None:
+        """Check every row of the batch reads, the table and its ledger."""
+        before = raw_rows(self.content)
+        assert seen["raw"] == before
+        truth = dict(self.content)
+        truth[self.prefix + "main/a"] += self.MORE
+        assert seen["table"] == raw_rows(truth)
+        first, second = seen["runs"]
+        assert first["batch"] >= 2, "the limit cut the backlog into batches"
+        assert second["batch"] > first["batch"], "the checkpoint was continued"
+        assert second["read_through"] == {journal: len(content) for journal, content in truth.items()}
+        verdict = check_table(self.directory / "table", truth, app_id=everywhere_job.APP_ID)
+        assert verdict.exact, verdict
+
+    def check_the_rest(self, seen: dict[str, Any]) -> None:
+        """Check what a brief run leaves out: typed rows of all there is, and a conflict of two writers."""
+        truth = dict(self.content)
+        truth[self.prefix + "main/a"] += self.MORE
+        assert seen["typed"] == sorted(
+            [record["id"], record["text"], journal, offset]
+            for journal, offset, value in raw_rows(truth)
+            for record in [json.loads(value)]
+        )
+        assert seen["conflict"], "a conflict is known for what it is"
+
+    def errors(self, seen: dict[str, Any]) -> dict[str, str]:
+        """Return our line of each error, with the run's own names taken out."""
+        found = {}
+        for name, text in seen["errors"].items():
+            ours = OUR_ERROR.findall(text)
+            assert ours, f"{name}: none of our errors in: {text}"
+            found[name] = ours[-1].replace(self.prefix, "").replace(str(self.directory), "")
+        return found
+
+
+def conf(archive: ClassArchive | None, warehouse: Path) -> dict[str, str]:
+    """Return the settings of a session with Delta on a machine with little to give."""
+    options = java_options(archive)
+    settings = {f"spark.{role}.extraJavaOptions": options for role in ("driver", "executor")}
+    if archive is None:
+        settings["spark.jars.packages"] = "io.delta:delta-spark_4.2_2.13:4.4.0"
+    return CONF | settings | {"spark.sql.warehouse.dir": str(warehouse)}
+
+
+def raw_rows(content: dict[str, bytes]) -> list[list[Any]]:
+    """Return journal, offset and value of each record."""
+    return sorted(
+        [journal, offset, value.decode()]
+        for journal, held in content.items()
+        for offset, value in split_records(held)
+    )
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory for all of this file."""
+    return tmp_path_factory.mktemp("everywhere")
+
+
+@pytest.fixture(scope="module")
+def endpoint(root: Path) -> Iterator[str]:
+    """A broker in this process."""
+    with EmbeddedBroker(root / "broker") as broker:
+        yield broker.endpoint
+
+
+@pytest.fixture
+def scene(endpoint: str, root: Path, request: pytest.FixtureRequest) -> Scene:
+    """Journals and a directory of the test's own."""
+    name = request.node.name
+    return Scene(endpoint, f"{name}/", root / name)
+
+
+class Pythons:
+    """Interpreters made for this file: third-party packages from ``tests/wheel_env.sh``, and the wheel."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._packages = cache_folders()[0] / "wheel-env"
+        if not (self._packages / "stamp").exists():
+            pytest.fail("the environments of this test are not made: run `make wheel-env`")
+
+    @cached_property
+    def wheel(self) -> Path:
+        """The project's wheel."""
+        out = self._directory / "wheel"
+        # Built from a copy: setuptools leaves folders beside what it builds from.
+        source = self._directory / "source"
+        source.mkdir()
+        for name in ("pyproject.toml", "README.md", "LICENSE", "gazette_spark", "pyspark_gazette"):
+            (source / name).symlink_to(ROOT / name)
+        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+        subprocess.run([*command, "-w", str(out), str(source)], check=True, timeout=120)
+        (found,) = out.glob("*.whl")
+        return found
+
+    def make(self, name: str, packages: str, *, wheel: bool = True) -> Path:
+        """Return a new Python with the packages of one of the environments, and with the wheel or not."""
+        made = self._directory / name
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(made)], check=True, timeout=60)
+        (site,) = made.glob("lib/python*/site-packages")
+        (shared,) = (self._packages / packages).glob("lib/python*/site-packages")
+        # A folder named in a .pth file is searched, but its own .pth files are not read.
+        (site / "shared.pth").write_text(f"{shared}\n")
+        python = made / "bin" / "python"
+        if wheel:
+            pip = [
+                sys.executable,
+                "-m",
+                "pip",
+                "--python",
+                str(python),
+                "install",
+                "--quiet",
+                "--no-deps",
+                "--no-index",
+            ]
+            subprocess.run([*pip, str(self.wheel)], check=True, timeout=120)
+        return python
+
+
+@pytest.fixture(scope="module")
+def pythons(root: Path) -> Pythons:
+    """Pythons that do not see the source tree."""
+    directory = root / "pythons"
+    directory.mkdir()
+    return Pythons(directory)
+
+
+@pytest.fixture(scope="module")
+def executor_python(pythons: Pythons) -> Path:
+    """A Python with the wheel and what the wheel asks for; no pyspark, no pandas, no Delta."""
+    return pythons.make("executor", "run")
+
+
+@pytest.fixture(scope="module")
+def cluster(root: Path, executor_python: Path) -> Iterator[StandaloneCluster]:
+    """A standalone cluster of a master and two workers."""
+    directory = root / "cluster"
+    directory.mkdir()
+    with StandaloneCluster(directory, python=executor_python, archive=find_archive()) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def classic_errors(spark: SparkSession, endpoint: str, root: Path) -> dict[str, str]:
+    """What a classic local session says to each slip."""
+    scene = Scene(endpoint, "classic/", root / "classic")
+    seen = everywhere_job.observe(spark, scene.settings())
+    scene.check(seen)
+    scene.check_the_rest(seen)
+    return scene.errors(seen)
+
+
+def submit(
+    scene: Scene,
+    cluster: StandaloneCluster,
+    python: Path,
+    executors: Path,
+    *,
+    sent_along: Path | None = None,
+) -> None:
+    """Run the program on the cluster with ``spark-submit``, and maybe with a package sent along."""
+    archive = find_archive()
+    env = server_environment(executors, archive)
+    sent: list[str] = []
+    if sent_along:
+        sent = ["--py-files", str(sent_along)]
+        env["PYTHONPATH"] = str(sent_along)
+    settings = conf(archive, scene.directory / "warehouse") | {
+        "spark.pyspark.driver.python": str(python),
+        "spark.pyspark.python": str(executors),
+    }
+    command = [
+        spark_home() / "bin" / "spark-submit",
+        *("--master", cluster.url, *conf_arguments(settings), *sent),
+        *scene.program(brief=sent_along is not None),
+    ]
+    log = scene.directory / "driver.log"
+    with SparkProcess(command, log=log, env=env) as driver:
+        driver.wait(JOB_TIMEOUT_S)
+
+
+def assert_only_from(home: Path, seen: dict[str, Any]) -> None:
+    """Check that a Python has the package from below ``home`` and could have it from nowhere else."""
+    files, path = (
+        [Path(os.path.normpath(Path(seen["cwd"], entry))) for entry in seen[what]]
+        for what in ("files", "path")
+    )
+    assert all(home in file.parents for file in files), seen
+    elsewhere = [entry for entry in path if home not in entry.parents]
+    assert not [entry for entry in elsewhere if (entry / "gazette_spark").exists()], seen
+
+
+def test_classic_errors_name_what_is_wrong(classic_errors: dict[str, str]) -> None:
+    """The text that the other places are held against names option, journal and offset."""
+    offset = len(lines(0, 3))
+    assert classic_errors["unknown_option"].startswith("OptionError: option 'startingofsets'")
+    assert "'maxBytesPerTrigger': got \"much\"" in classic_errors["bad_value"]
+    assert f"'{everywhere_job.MISSING}'" in classic_errors["missing_journal"]
+    for name in ("malformed_record", "malformed_record_in_a_stream"):
+        assert f"'{everywhere_job.BROKEN}'" in classic_errors[name]
+        assert f"offset {offset}" in classic_errors[name]
+    assert "the batch overlaps what the table holds" in classic_errors["table_of_another_query"]
+
+
+def test_a_standalone_cluster_whose_executors_have_the_wheel(
+    scene: Scene,
+    cluster: StandaloneCluster,
+    pythons: Pythons,
+    executor_python: Path,
+    classic_errors: dict[str, str],
+) -> None:
+    """Batch, stream, table and errors are those of a local session; both executors work; no source tree."""
+    driver = pythons.make("driver", "connect")
+    submit(scene, cluster, driver, executor_python)
+    seen = scene.result()
+    scene.check(seen)
+    scene.check_the_rest(seen)
+    assert scene.errors(seen) == classic_errors
+    assert_only_from(driver.parents[1], seen["driver"])
+    assert len({task["cwd"] for task in seen["imported"]}) == 2
+    for task in seen["imported"]:
+        assert task["same"]
+        assert_only_from(executor_python.parents[1], task)
+
+
+def test_spark_connect(scene: Scene, pythons: Pythons, root: Path, classic_errors: dict[str, str]) -> None:
+    """A client without a JVM does all a classic session does, and gets the errors' whole text."""
+    python = pythons.make("connect", "connect")
+    directory = root / "connect"
+    directory.mkdir()
+    archive = find_archive()
+    settings = conf(archive, directory / "warehouse")
+    with ConnectServer(directory, conf=settings, python=python, archive=archive) as server:
+        program = scene.program(remote=server.url)
+        env = server_environment(python) | {"PYTHONPATH": python_path()}
+        del env["SPARK_HOME"]
+        with SparkProcess([python, *program], log=scene.directory / "client.log", env=env) as client:
+            client.wait(JOB_TIMEOUT_S)
+    seen = scene.result()
+    assert seen["session"] == "pyspark.sql.connect.session"
+    scene.check(seen)
+    scene.check_the_rest(seen)
+    assert scene.errors(seen) == classic_errors
+    for place in [seen["driver"], *seen["imported"]]:
+        assert_only_from(python.parents[1], place)
