@@ -52,6 +52,16 @@ class JournalView:
         framing_of(spec, self.options)
         self._specs[spec.name] = spec
 
+    def suspended_at(self, journal: str) -> int | None:
+        """Return the offset at which a journal is wholly suspended, as it was listed; None if it is not.
+
+        Nothing can be appended without a change of its spec.
+        """
+        spec = self._specs.get(journal)
+        if spec is None or spec.suspend.level != pb.JournalSpec.Suspend.FULL:
+            return None
+        return spec.suspend.offset
+
     def told(self, names: Sequence[str], revision: int) -> Listing:
         """Ask about journals by name; if one is missing, again until brokers know a revision.
 

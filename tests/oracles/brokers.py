@@ -111,7 +111,11 @@ class FakeClient:
 
     def spec(self, name: str) -> pb.JournalSpec:
         labels = [pb.Label(name="content-type", value=self.journals[name].content_type)]
-        return pb.JournalSpec(name=name, labels=pb.LabelSet(labels=labels))
+        spec = pb.JournalSpec(name=name, labels=pb.LabelSet(labels=labels))
+        if self.journals[name].suspended:
+            spec.suspend.level = pb.JournalSpec.Suspend.FULL
+            spec.suspend.offset = self.journals[name].head
+        return spec
 
     def get_journal(self, name: str) -> pb.ListResponse.Journal:
         if name not in self.journals:

@@ -294,6 +294,18 @@ def test_news_come_with_the_head_and_only_once() -> None:
     assert client.reads == []
 
 
+def test_a_suspended_journal_is_not_asked_while_it_sleeps() -> None:
+    """Its spec says where; one that was not read up to there is asked, and so is one that woke up."""
+    planner, client = planner_of({"log/a": FakeJournal(lines(2), suspended=True), "log/b": FakeJournal()})
+    assert planner.next(at(a=0, b=0)) == at(a=20, b=0)
+    assert client.tailed == [["log/a", "log/b"]]
+    assert planner.next(at(a=20, b=0)) == at(a=20, b=0)
+    assert client.tailed[1:] == [["log/b"]]
+    client.journals["log/a"].suspended = False
+    client.journals["log/a"].content += lines(1)
+    assert planner.next(at(a=20, b=0)) == at(a=30, b=0)
+
+
 def test_the_start_comes_back_unchanged_if_nothing_is_new() -> None:
     """Its mark included: Spark compares text, and a batch without rows would be run for the mark."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3))})
