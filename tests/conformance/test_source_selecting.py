@@ -131,18 +131,27 @@ def test_a_journal_that_is_not_selected_pauses(query: Query) -> None:
     assert query.batch() == {"b": 7}
 
 
-def test_a_suspended_journal_has_nothing_to_read(query: Query) -> None:
+@pytest.mark.parametrize(
+    ("content", "level"),
+    [
+        pytest.param(b"first\n", pb.JournalSpec.Suspend.PARTIAL, id="partly"),
+        pytest.param(b"", pb.JournalSpec.Suspend.FULL, id="wholly"),
+    ],
+)
+def test_a_suspended_journal_has_nothing_to_read(query: Query, content: bytes, level: int) -> None:
     """It keeps its offset, is no loss, and is read on when an append wakes it."""
     query.create("b")
-    query.append("b", b"first\n")
-    query.until("b is read", lambda: query.offsets.get("b") == 6)
+    if content:
+        query.append("b", content)
+    query.until("b is read", lambda: query.offsets.get("b") == len(content))
     with pytest.raises(SuspendedError):
         query.client.append(query.prefix + "b", b"", suspend=pb.AppendRequest.SUSPEND_NOW)
+    assert query.client.get_journal(query.prefix + "b").spec.suspend.level == level
     query.settle()
     query.start().settle()
-    assert query.offsets == {"a": 8, "b": 6}
+    assert query.offsets == {"a": 8, "b": len(content)}
     query.append("b", b"second\n")
-    query.until("b is read", lambda: query.offsets["b"] == 13)
+    query.until("b is read", lambda: query.offsets["b"] == len(content) + 7)
 
 
 def test_a_head_below_the_offset_is_an_error(query: Query) -> None:
