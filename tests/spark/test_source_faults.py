@@ -12,7 +12,7 @@ from time import monotonic
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark.client import Client
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -216,3 +216,55 @@ def test_a_broker_that_never_answers_is_given_up(
     with pytest.raises(StreamingQueryException, match=f"broker {silent_broker}: unavailable"):
         run_available(frame, tmp_path)
     assert monotonic() - began < 60
+
+
+def test_fragments_stored_between_planning_and_reading_change_no_row(
+    spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str, tmp_path: Path
+) -> None:
+    """A batch is planned while a broker has its bytes, and read again when they are files in a store."""
+    journals = Journals(spark, broker, client, fresh_prefix)
+    journals.create("a", length=1024, codec="GZIP", refresh_interval_s=1)
+    content = b"".join(b"record %d\n" % n for n in range(60))
+    journals.append("a", content)
+    again: list[tuple[int, bytes]] = []
+
+    def is_stored() -> bool:
+        fragments = [each.fragment for each in client.list_fragments(journals.name("a"))]
+        return any(each.mod_time and each.end >= len(content) for each in fragments)
+
+    def store(batch: DataFrame, batch_id: int) -> None:
+        if batch_id == 1:
+            journals.append("a", b"x" * 1024 + b"\n")
+            journals.append("a", b"a fragment begins\n")
+            wait_until("the fragment to be stored", is_stored)
+            again.extend(raw(batch.collect()))
+
+    options = {"fragmentRoot": str(broker.file_root), "minPartitions": "2"}
+    batches = run_available(journals.stream("a", **options), tmp_path, store)
+    assert raw(batches[1]) == records(content)
+    assert again == records(content)
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_fragments_deleted_between_planning_and_reading_are_data_loss(
+    stored: Stored, tmp_path: Path, fail: str
+) -> None:
+    """The whole batch fails, or it has every record but those; never fewer rows in silence."""
+    fragment = stored.persisted[1]
+    again: list[tuple[int, bytes]] = []
+
+    def delete(batch: DataFrame, batch_id: int) -> None:
+        if batch_id == 1:
+            stored.delete(fragment)
+            again.extend(raw(batch.collect()))
+
+    root = str(stored.journals.broker.file_root)
+    stream = stored.journals.stream("a", failOnDataLoss=fail, fragmentRoot=root, maxBytesPerPartition="700")
+    if fail == "false":
+        run_available(stream, tmp_path, delete)
+        assert again == stored.records_outside(fragment)
+        return
+    lost = f"DataLossError: journal '{stored.name}': cannot read offset {fragment.begin}, the next byte left"
+    with pytest.raises(StreamingQueryException, match=lost):
+        run_available(stream, tmp_path, delete)
+    assert again == []
