@@ -55,5 +55,5 @@ class JsonParser(RowParser):
 
 _TYPES = (
     "boolean, tinyint, smallint, int, bigint, float, double, decimal, string, binary, date, timestamp, "
-    "timestamp_ntz, and arrays, structs and maps from strings of these"
+    "timestamp_ntz, variant, and arrays, structs and maps from strings of these"
 )

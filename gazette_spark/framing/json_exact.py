@@ -18,6 +18,7 @@ import pyarrow as pa
 from gazette_spark.framing.json_lenient import has_constant, strict_text
 from gazette_spark.framing.json_values import SPARKS, Convert, JsonDialect, converter, utf8
 from gazette_spark.framing.rows import WHOLE_RECORD, Row
+from gazette_spark.framing.variant import encode, is_variant
 
 MAX_DEPTH = 500
 """Deepest nesting the ``json`` module is given: half of Python's own limit, so it never gets near it."""
@@ -111,6 +112,8 @@ class ExactReader:
 
 def readable(kind: pa.DataType) -> bool:
     """Tell whether JSON can give values of a type."""
+    if is_variant(kind):
+        return True
     if pa.types.is_struct(kind):
         return all(readable(field.type) for field in kind)
     if pa.types.is_list(kind):
@@ -137,6 +140,8 @@ def _depth(text: str) -> int:
 
 
 def _reader(path: str, kind: pa.DataType, leaf: Leaf, rescue: bool) -> Read:  # noqa: FBT001 - private.
+    if is_variant(kind):
+        return _variant_reader(path)
     if pa.types.is_struct(kind):
         fields = {field.name: _reader(f"{path}.{field.name}", field.type, leaf, rescue) for field in kind}
         return _struct_reader(path, fields, rescue)
@@ -167,6 +172,18 @@ def _leaf_reader(path: str, convert: Convert) -> Read:
             return None, end
         try:
             return convert(value, text[at:end]), end
+        except ValueError as error:
+            problems.append(f"field {path} {error}")
+            return _MISFIT, end
+
+    return read
+
+
+def _variant_reader(path: str) -> Read:
+    def read(text: str, at: int, problems: list[str]) -> tuple[object, int]:
+        _, end = _DECODER.raw_decode(text, at)
+        try:
+            return encode(text[at:end]), end
         except ValueError as error:
             problems.append(f"field {path} {error}")
             return _MISFIT, end

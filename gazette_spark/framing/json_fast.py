@@ -33,6 +33,7 @@ from gazette_spark.framing.json_values import SPARKS, JsonDialect, converter
 from gazette_spark.framing.moments import MICROS_PER_S
 from gazette_spark.framing.rows import Columns, Refusal
 from gazette_spark.framing.text_columns import Converted, from_texts
+from gazette_spark.framing.variant import is_variant
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -170,6 +171,8 @@ def _with(schema: pa.Schema, names: Collection[str], kind: pa.DataType) -> pa.Sc
 
 def _storage(kind: pa.DataType, *, nested: bool) -> pa.DataType | None:
     """Return the type a column is asked for as, None: not at all."""
+    if is_variant(kind):
+        return None
     if pa.types.is_struct(kind):
         children = [(field, _storage(field.type, nested=True)) for field in kind]
         known = [field.with_type(child) for field, child in children if child is not None]

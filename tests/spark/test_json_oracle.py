@@ -134,6 +134,34 @@ DIFFERENCES: dict[str, Callable[[str, str, Row, Row], bool]] = {
 """By name, which rows show it: line, type, Spark's row, ours."""
 
 
+def parts_of_variants(column: pa.StructArray) -> list[tuple[bytes, bytes] | None]:
+    """Return the bytes of variants."""
+    return [None if each is None else (each["value"], each["metadata"]) for each in column.to_pylist()]
+
+
+def test_variants_are_those_of_from_json(spark: SparkSession) -> None:
+    """Byte for byte, whatever the value, alone and within other types."""
+    found = [
+        line for line in lines(seed=5, count=300) if _is_json(strict_text(line, SPARKS)) and line.strip()
+    ]
+    long = ",".join(f'"k{at}":{at * 1001}' for at in range(300))
+    found += [f'{{"v":{{{long}}}}}', f'{{"v":[{",".join(map(str, range(300)))}]}}', f'{{"v":"{"é" * 40}"}}']
+    ddl = f"v variant, w int, {CORRUPT} string"
+    frame = spark.createDataFrame([(line,) for line in found], "line string").coalesce(1)
+    parsed_by_spark = f.from_json("line", ddl, {"columnNameOfCorruptRecord": CORRUPT}).alias("r")
+    theirs = frame.select(parsed_by_spark).select("r.v", "r.w", f"r.{CORRUPT}").toArrow()
+    schema = to_arrow_schema(StructType.fromDDL(ddl), timezone="UTC")
+    data = b"".join(line.encode() + b"\n" for line in found)
+    (batch,) = JsonParser(JsonFormat(schema, "PERMISSIVE", CORRUPT)).record_batches(
+        [Block("j", 0, data, *cut(data))]
+    )
+    values = [parts_of_variants(table.column("v")) for table in (theirs, batch)]
+    for line, spark_value, our_value in zip(found, *values, strict=True):
+        assert spark_value == our_value, line
+    bad = [table.column(CORRUPT).is_valid().to_pylist() for table in (theirs, batch)]
+    assert bad[0] == bad[1]
+
+
 def _is_json(line: str) -> bool:
     return ExactReader([]).row(line.encode()).problem is None
 
