@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gazette_spark.framing.moments import MICROS_PER_S, days_of, in_range, offset_s, seconds_of
+from gazette_spark.framing.moments import MICROS_PER_S, date_in_range, days_of, in_range, offset_s, seconds_of
 
 _MONTHS = [
     *("January", "February", "March", "April", "May", "June"),
@@ -60,7 +60,7 @@ class DatePattern:
 
     def date(self, text: str) -> int:
         """Return the days since 1970; ValueError when the text does not follow the pattern."""
-        return self._read(text)[0]
+        return date_in_range(self._read(text)[0])
 
     def timestamp(self, text: str, zone: str) -> int:
         """Return the microseconds since 1970; in ``zone`` if the text names none.

@@ -86,10 +86,7 @@ def parse_date(text: str) -> int:
     if not found:
         raise ValueError("is not a date")
     sign, year, month, day = found.groups()
-    days = days_of(_signed(sign, year), int(month or 1), int(day or 1))
-    if not -(2**31) <= days < 2**31:
-        raise ValueError("is out of a date's range")
-    return days
+    return date_in_range(days_of(_signed(sign, year), int(month or 1), int(day or 1)))
 
 
 def parse_timestamp(text: str, zone: str = UTC) -> int:
@@ -124,6 +121,13 @@ def _local(text: str) -> tuple[int, int, str | None]:
 
 def _signed(sign: str, digits: str) -> int:
     return -int(digits) if sign == "-" else int(digits)
+
+
+def date_in_range(days: int) -> int:
+    """Return days that fit into 32 bits; ValueError for others."""
+    if not -(2**31) <= days < 2**31:
+        raise ValueError("is out of a date's range")
+    return days
 
 
 def in_range(micros: int) -> int:

@@ -188,7 +188,9 @@ def record_groups(seed: int, count: int) -> list[list[str]]:
     def record() -> str:
         return _object(rng, [(name, value(2)) for name in rng.sample("abZ_", rng.randint(0, 4))])
 
-    pairs = [[f'{{"a":{one}}}', f'{{"a":{other}}}'] for one in leaves for other in leaves[:12]]
+    pairs = [
+        [f'{{"a":{one}}}', f'{{"a":{other}}}'] for at, one in enumerate(leaves) for other in leaves[at + 1 :]
+    ]
     return [*pairs, *([record() for _ in range(rng.randint(1, 4))] for _ in range(count))]
 
 

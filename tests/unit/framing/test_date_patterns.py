@@ -49,6 +49,19 @@ def test_a_local_timestamp_has_no_offset() -> None:
         pattern.local_timestamp("01Z")
 
 
+@pytest.mark.parametrize("text", ["+120240102", "-999999990102"])
+def test_dates_have_32_bits(text: str) -> None:
+    """Later and earlier ones are refused, and leave their timestamps as they are."""
+    pattern = DatePattern("yyyyMMdd")
+    if text[0] == "+":
+        assert pattern.date(text) == 3_672_149
+    else:
+        with pytest.raises(ValueError, match="out of a date's range"):
+            pattern.date(text)
+        with pytest.raises(ValueError, match="out of a timestamp's range"):
+            pattern.timestamp(text, "UTC")
+
+
 def test_a_part_takes_all_it_can() -> None:
     """As Java's do: no text is read by giving some of it back."""
     assert DatePattern("d.M.yyyy").date("01.1.1970") == 0
