@@ -16,9 +16,8 @@ from functools import partial
 import pyarrow as pa
 
 from gazette_spark.framing.json_lenient import has_constant, strict_text
-from gazette_spark.framing.json_values import SPARKS, Convert, JsonDialect, converter, utf8
+from gazette_spark.framing.json_values import SPARKS, Convert, JsonDialect, converter, is_variant, utf8
 from gazette_spark.framing.rows import WHOLE_RECORD, Row
-from gazette_spark.framing.variant import encode, is_variant
 
 MAX_DEPTH = 500
 """Deepest nesting the ``json`` module is given: half of Python's own limit, so it never gets near it."""
@@ -180,6 +179,9 @@ def _leaf_reader(path: str, convert: Convert) -> Read:
 
 
 def _variant_reader(path: str) -> Read:
+    # Few queries have one.
+    from gazette_spark.framing.variant import encode
+
     def read(text: str, at: int, problems: list[str]) -> tuple[object, int]:
         _, end = _DECODER.raw_decode(text, at)
         try:

@@ -12,11 +12,11 @@ import decimal
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from gazette_spark.errors import OptionError
-from gazette_spark.framing.date_patterns import DatePattern
 from gazette_spark.framing.moments import (
     MICROS_PER_S,
     UTC,
@@ -27,6 +27,9 @@ from gazette_spark.framing.moments import (
     parse_local_timestamp,
     parse_timestamp,
 )
+
+if TYPE_CHECKING:
+    from gazette_spark.framing.date_patterns import DatePattern
 
 Convert = Callable[[object, str], object]
 
@@ -52,6 +55,16 @@ _DECIMALS = decimal.Context(
 )
 
 
+def _pattern(text: str | None) -> DatePattern | None:
+    """Return a pattern, None for none; ValueError when it is not known."""
+    if text is None:
+        return None
+    # Few queries have one.
+    from gazette_spark.framing.date_patterns import DatePattern
+
+    return DatePattern(text)
+
+
 @dataclass(frozen=True, slots=True)
 class JsonDialect:
     """What values may look like; each as the option of Spark's JSON reader of that name. Can be pickled."""
@@ -73,7 +86,7 @@ class JsonDialect:
         }
         for option, text in formats.items():
             try:
-                DatePattern(text or "yyyy")
+                _pattern(text)
             except ValueError as error:
                 expected = "a pattern such as yyyy-MM-dd HH:mm:ss.SSSXXX"
                 raise OptionError(option, f"{text!r} ({error})", expected) from None
@@ -105,11 +118,19 @@ def converter(kind: pa.DataType, dialect: JsonDialect = SPARKS) -> Convert | Non
     if pa.types.is_timestamp(kind):
         return _timestamps(dialect, local=kind.tz is None) if kind.unit == "us" else None
     if pa.types.is_date32(kind) and dialect.date_format:
-        pattern = DatePattern(dialect.date_format)
-        return lambda value, raw: pattern.date(_text(value, raw))
+        dates = _pattern(dialect.date_format)
+        assert dates is not None
+        return lambda value, raw: dates.date(_text(value, raw))
     if pa.types.is_floating(kind) and not dialect.allow_non_numeric_numbers:
         return _finite(_PLAIN[kind])
     return _PLAIN.get(kind)
+
+
+def is_variant(kind: pa.DataType) -> bool:
+    """Tell whether an Arrow type is the one Spark has for VARIANT."""
+    if not pa.types.is_struct(kind) or [field.name for field in kind] != ["value", "metadata"]:
+        return False
+    return (kind.field("metadata").metadata or {}).get(b"variant") == b"true"
 
 
 def utf8(value: str) -> str:
@@ -206,7 +227,7 @@ def _date(value: object, raw: str) -> int:
 def _timestamps(dialect: JsonDialect, *, local: bool) -> Convert:
     """Return the converter of timestamps, whose texts have no zone if they are ``local``."""
     zone, given = dialect.time_zone, dialect.timestamp_ntz_format if local else dialect.timestamp_format
-    pattern = DatePattern(given) if given else None
+    pattern = _pattern(given)
 
     def parse(text: str) -> int:
         if local:

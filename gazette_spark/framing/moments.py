@@ -18,9 +18,12 @@ from __future__ import annotations
 import datetime
 import functools
 import re
-import zoneinfo
+from typing import TYPE_CHECKING
 
 from gazette_spark.errors import MissingZonesError
+
+if TYPE_CHECKING:
+    import zoneinfo
 
 UTC = "UTC"
 
@@ -226,6 +229,9 @@ def _offset(text: str) -> int:
 def _named(name: str) -> zoneinfo.ZoneInfo:
     if not _NAME.fullmatch(name) or name.startswith(("posix", "right")):
         raise ValueError("has a time zone that is none")
+    # Most records name no zone, and Spark starts many processes.
+    import zoneinfo
+
     try:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
@@ -235,6 +241,8 @@ def _named(name: str) -> zoneinfo.ZoneInfo:
 
 
 def _has_zones() -> bool:
+    import zoneinfo
+
     try:
         zoneinfo.ZoneInfo("Europe/Paris")
     except zoneinfo.ZoneInfoNotFoundError:

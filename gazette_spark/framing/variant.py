@@ -17,8 +17,6 @@ import re
 import struct
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 _SCALAR, _SHORT_TEXT, _OBJECT, _ARRAY = range(4)
 _NULL, _TRUE, _FALSE, _INT1, _INT2, _INT4, _INT8, _DOUBLE, _DECIMAL4, _DECIMAL8, _DECIMAL16 = range(11)
 _LONG_TEXT = 16
@@ -49,13 +47,6 @@ class _Members:
 _DECODER = json.JSONDecoder(
     parse_int=_Number, parse_float=_Number, parse_constant=_Number, object_pairs_hook=_Members
 )
-
-
-def is_variant(kind: pa.DataType) -> bool:
-    """Tell whether an Arrow type is the one Spark has for VARIANT."""
-    if not pa.types.is_struct(kind) or [field.name for field in kind] != ["value", "metadata"]:
-        return False
-    return (kind.field("metadata").metadata or {}).get(b"variant") == b"true"
 
 
 def encode(text: str) -> dict[str, bytes]:

@@ -9,8 +9,9 @@ from pyspark.sql.types import StructType, VariantType, VariantVal
 
 from gazette_spark.framing.base import Block
 from gazette_spark.framing.json import JsonFormat, JsonParser
+from gazette_spark.framing.json_values import is_variant
 from gazette_spark.framing.lines import cut
-from gazette_spark.framing.variant import encode, is_variant
+from gazette_spark.framing.variant import encode
 
 
 @pytest.mark.parametrize(
