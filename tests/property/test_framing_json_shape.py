@@ -112,4 +112,5 @@ def test_shapes_change_no_row(found: list[bytes]) -> None:
         storage = pa.schema([("text", pa.string()), ("whole", pa.int64())])
         taken = ShapeReader(storage, strangers=True).columns(Block("a", 0, data, *cut(data)))
         event("of one shape" if taken else "of several")
-    assert rows(found, fast=True) == rows(found, fast=False)
+    # As text: NaN does not equal itself.
+    assert repr(rows(found, fast=True)) == repr(rows(found, fast=False))
