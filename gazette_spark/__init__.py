@@ -3,6 +3,7 @@
 The front door of the package. Loading it loads neither Spark nor gRPC:
 
 - :func:`register` tells a Spark session about the format ``gazette``;
+- :func:`gaps` lists the bytes of journals that are gone, as a DataFrame;
 - :class:`gazette_spark.offsets.JournalOffsets` is where a query stands;
 - :class:`gazette_spark.sink.DeltaSink` writes a stream into a Delta table exactly once.
 """
@@ -15,13 +16,13 @@ from typing import TYPE_CHECKING
 from gazette_spark.version import VERSION
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 # PySpark starts its JVM by a fork in which Python code runs. gRPC's fork handlers run there too, and one
 # child in thirty dies of them before it becomes a JVM. Our channels are not used across forks anyway.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-__all__ = ["__version__", "register"]
+__all__ = ["__version__", "gaps", "register"]
 
 __version__ = VERSION
 
@@ -36,3 +37,20 @@ def register(spark: SparkSession) -> None:
     from gazette_spark.source import GazetteDataSource
 
     spark.dataSource.register(GazetteDataSource)
+
+
+def gaps(spark: SparkSession, path: str | None = None, **options: str) -> DataFrame:
+    """Return the bytes of journals that no fragment holds any more: what a query of the range cannot read.
+
+    On Spark Connect, too. ``gaps(spark, "shop/", brokerAddress=…)`` is
+    ``spark.read.format("gazette").option("readGaps", "true")`` with these options.
+
+    Args:
+        spark: The session.
+        path: A journal, or a prefix that ends in ``/``; None where an option selects the journals.
+        options: Those of a batch query, such as ``startingOffsets``.
+
+    Returns:
+        Columns ``journal string, begin bigint, end bigint, bytes bigint``: a row for each gap.
+    """
+    return spark.read.format("gazette").options(readGaps="true", **options).load(path)

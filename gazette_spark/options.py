@@ -115,6 +115,7 @@ class SourceOptions:
     max_bytes_per_partition: int
     max_record_bytes: int
     fail_on_data_loss: bool
+    read_gaps: bool
     fragment_root: str | None
     fragment_store: str | None = field(repr=False)
     """Read in place of brokers."""
@@ -510,6 +511,14 @@ OPTIONS: tuple[Option, ...] = (
         "true",
         "Whether bytes that can no longer be read, or a journal deleted before all of it was read, end the "
         "query; otherwise they are skipped with a warning.",
+    ),
+    Option(
+        "readGaps",
+        parse_bool,
+        "false",
+        "Whether the rows are, in place of records, the ranges of bytes between startingOffsets and "
+        "endingOffsets that no fragment holds any more: columns journal, begin, end, bytes.",
+        use="batch",
     ),
     Option(
         "fragmentRoot",

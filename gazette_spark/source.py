@@ -20,14 +20,20 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -51,10 +57,14 @@ from gazette_spark.client import Client
 from gazette_spark.errors import OptionError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.framing import metadata
+from gazette_spark.framing.label_columns import is_labels_type, labels_array
 from gazette_spark.framing.metadata import Labels
 from gazette_spark.framing.rows import RowParser
+from gazette_spark.gaps_reader import GAPS_DDL, GapsReader
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets
 from gazette_spark.options import FORMAT_FRAMINGS, SourceOptions, parse_options
+from gazette_spark.pushed_filters import are_pushed, conditions_of, origin_columns
+from gazette_spark.scan.conditions import EVERYTHING
 from gazette_spark.scan.formats import row_parser
 from gazette_spark.scan.framings import framing_named
 from gazette_spark.scan.listings import follow
@@ -110,6 +120,8 @@ class GazetteDataSource(DataSource):
     def schema(self) -> str | StructType:
         """Return the columns of a query without a schema of its own: raw ones, or those a sample has."""
         options = parse_options(self.options)
+        if options.read_gaps:
+            return GAPS_DDL
         if options.infer_schema:
             # Loaded when asked for: Spark starts many processes.
             from gazette_spark.scan.inference import infer_schema
@@ -121,9 +133,13 @@ class GazetteDataSource(DataSource):
             raise OptionError("format", f"{options.format} without a schema", expected)
         return RAW_DDL
 
-    def reader(self, schema: StructType) -> BatchReader:
+    def reader(self, schema: StructType) -> BatchReader | GapsReader:
         """Return the reader of ``spark.read``."""
-        return BatchReader(parse_options(self.options, "batch"), schema)
+        options = parse_options(self.options, "batch")
+        if options.read_gaps:
+            return GapsReader(options, schema, open_journals)
+        kind = FilteringReader if are_pushed() else BatchReader
+        return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name.
         """Return the reader of ``spark.readStream``."""
@@ -169,10 +185,13 @@ class _Reader:
 
     def _partitions(self, planner: Planner, pieces: Iterable[Piece]) -> list[InputPartition]:
         labelled = metadata.LABELS in self._schema.fieldNames()
+        kind = to_arrow_type(self._schema[metadata.LABELS].dataType) if labelled else None
         found: list[InputPartition] = []
         forms = set()
         for piece in pieces:
             labels = planner.labels(piece.journal) if labelled else ()
+            if kind is not None:
+                labels_array(kind, labels, piece.journal)  # Raises on the driver rather than in a task.
             found.append(PiecePartition(replace(piece, labels=labels)))
             forms.add(format_of(self._options, self._schema, piece))
         for form in forms - {"raw"}:
@@ -194,13 +213,28 @@ class _Reader:
 class BatchReader(_Reader, DataSourceReader):
     """Reads ``[startingOffsets, endingOffsets)`` once."""
 
+    _wanted = EVERYTHING
+
     def partitions(self) -> list[InputPartition]:
         """Fix the query's ends and cut what lies between."""
         failpoint("source.partitions")
         with open_journals(self._options) as journals:
             planner = Planner(journals, self._options)
-            pieces = planner.pieces(*planner.batch())
+            pieces = planner.pieces(*planner.batch(self._wanted), self._wanted)
             return self._partitions(planner, with_fragments(journals, pieces, self._options))
+
+
+class FilteringReader(BatchReader):
+    """Leaves out what a query's filters do not want, as far as they are about where rows come from."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name.
+        """Take a query's filters, return those that are left for Spark to apply."""
+        options = self._options
+        taken = (options.column_name_of_corrupt_record, options.rescued_data_column)
+        raw = is_raw_query(options, self._schema)
+        columns = origin_columns(self._schema, raw=raw, taken=() if raw else taken)
+        self._wanted, left = conditions_of(filters, columns)
+        return left
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -393,6 +427,11 @@ def is_raw(schema: StructType) -> bool:
     return any(name.lower() in RAW_TYPES for name in schema.fieldNames())
 
 
+def is_raw_query(options: SourceOptions, schema: StructType) -> bool:
+    """Tell whether a query's columns are those of ``format=raw``."""
+    return options.format == "raw" or (options.format is None and is_raw(schema))
+
+
 def check_schema(options: SourceOptions, schema: StructType) -> None:
     """Check the columns a query asks for.
 
@@ -410,7 +449,7 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:
             raise OptionError("schema", f"{column.name} NOT NULL", "nullable: not all bytes are stored yet")
         if column.name == metadata.LABELS and options.fragment_store is not None:
             raise OptionError("schema", "_labels with fragmentStore", "no labels: only brokers know them")
-    raw = options.format == "raw" or (options.format is None and is_raw(schema))
+    raw = is_raw_query(options, schema)
     for column in schema.fields:
         check = _check_raw_column if raw else _check_field_column
         check(options, column)
@@ -423,7 +462,7 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:
 
 
 def _check_raw_column(_options: SourceOptions, column: StructField) -> None:
-    if (RAW_TYPES | METADATA_TYPES).get(column.name) != column.dataType:
+    if not _has_type(column, RAW_TYPES | METADATA_TYPES):
         got = f"column {column.name} {column.dataType.simpleString()} under format=raw"
         raise OptionError("schema", got, f"columns out of {RAW_DDL}, or another format: json, csv, protobuf")
 
@@ -432,9 +471,16 @@ def _check_field_column(options: SourceOptions, column: StructField) -> None:
     fixed = METADATA_TYPES | {options.column_name_of_corrupt_record: StringType()}
     if options.rescued_data_column:
         fixed[options.rescued_data_column] = StringType()
-    if column.name in fixed and column.dataType != fixed[column.name]:
+    if column.name in fixed and not _has_type(column, fixed):
         got = f"column {column.name} {column.dataType.simpleString()}"
-        raise OptionError("schema", got, f"{column.name} {fixed[column.name].simpleString()}")
+        form = metadata.DDL.get(column.name) or fixed[column.name].simpleString()
+        raise OptionError("schema", got, f"{column.name} {form}")
     if not column.nullable and column.name not in METADATA_TYPES:
         got = f"column {column.name} NOT NULL"
         raise OptionError("schema", got, "nullable columns: a record may lack any field")
+
+
+def _has_type(column: StructField, types: Mapping[str, DataType]) -> bool:
+    if column.name == metadata.LABELS and isinstance(column.dataType, StructType):
+        return is_labels_type(to_arrow_type(column.dataType))
+    return types.get(column.name) == column.dataType

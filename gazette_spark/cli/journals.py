@@ -9,6 +9,7 @@ import click
 
 from gazette_spark.cli.journal_appends import append
 from gazette_spark.cli.journal_fragments import fragments
+from gazette_spark.cli.journal_gaps import gaps
 from gazette_spark.cli.journal_options import make_connect
 from gazette_spark.cli.journal_reads import read
 from gazette_spark.cli.journal_specs import apply_specs, edit, list_journals
@@ -44,6 +45,7 @@ for _command in (
     apply_specs,
     edit,
     fragments,
+    gaps,
     list_journals,
     prune,
     read,

@@ -8,6 +8,7 @@ from gazette_spark.client.client import Client
 from gazette_spark.client.credentials import TlsOptions
 from gazette_spark.client.fragment_urls import open_fragment_url
 from gazette_spark.client.fragments import FragmentReader
+from gazette_spark.client.gaps import FragmentGap
 from gazette_spark.client.list import ListedFragment, StoreHealth
 from gazette_spark.client.reader import Reader
 from gazette_spark.client.retry_reader import RetryReader
@@ -21,6 +22,7 @@ __all__ = [
     "AsyncAppend",
     "Chunk",
     "Client",
+    "FragmentGap",
     "FragmentReader",
     "ListedFragment",
     "Listing",

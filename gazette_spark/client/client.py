@@ -25,6 +25,7 @@ from gazette_spark.client.channel import Connection, Contact
 from gazette_spark.client.credentials import Credentials, TlsOptions
 from gazette_spark.client.fragment_urls import FragmentOpener
 from gazette_spark.client.fragments import FragmentReader
+from gazette_spark.client.gaps import FragmentGap, find_gaps
 from gazette_spark.client.list import FragmentsOptions, ListedFragment, StoreHealth
 from gazette_spark.client.read import ReadOptions, ReadStream
 from gazette_spark.client.reader import Reader
@@ -313,6 +314,20 @@ class Client:
             lambda connection, left_s: listing.list_fragments(connection, options, timeout_s=left_s),
             dial=partial(self._dialer.for_read, journal),
         )
+
+    def gaps(self, journal: str, *, begin: int | None = None, end: int | None = None) -> list[FragmentGap]:
+        """Return the bytes of a journal that no fragment holds any more, ascending.
+
+        Args:
+            journal: its name.
+            begin: offset to look from; by default the first byte left, so that what retention has
+                deleted is none.
+            end: offset to look to; by default the write head.
+
+        Raises:
+            OffsetError: begin and end are no range up to the write head.
+        """
+        return find_gaps(self, journal, begin, end)
 
     def append(
         self,

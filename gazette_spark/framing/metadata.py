@@ -6,7 +6,9 @@ import numpy as np
 import pyarrow as pa
 
 from gazette_spark.errors import OptionError
+from gazette_spark.framing import label_columns
 from gazette_spark.framing.base import Block, int64_array
+from gazette_spark.framing.label_columns import LABELS_FORM, is_labels_type, labels_array
 
 JOURNAL = "_journal"
 OFFSET = "_offset"
@@ -19,14 +21,12 @@ only brokers have it. So it is the one column that may differ when the same offs
 LABELS = "_labels"
 """The journal's labels, as they were when the batch was planned: all values of each name, in order."""
 
-LABELS_TYPE = pa.map_(pa.string(), pa.list_(pa.string()))
-
 DDL = {
     JOURNAL: "string",
     OFFSET: "bigint",
     END_OFFSET: "bigint",
     MOD_TIME: "timestamp",
-    LABELS: "map<string,array<string>>",
+    LABELS: LABELS_FORM,
 }
 """Names and types of the columns, as Spark writes types."""
 
@@ -37,8 +37,7 @@ _TYPES = {
     MOD_TIME: pa.timestamp("us", "UTC"),
 }
 
-Labels = tuple[tuple[str, tuple[str, ...]], ...]
-"""Label names with their values, both in order."""
+Labels = label_columns.Labels
 
 
 def is_metadata(column: pa.Field) -> bool:
@@ -51,10 +50,7 @@ def is_metadata(column: pa.Field) -> bool:
         return False
     kind = column.type
     if column.name == LABELS:
-        right = (
-            pa.types.is_map(kind) and pa.types.is_string(kind.key_type) and pa.types.is_list(kind.item_type)
-        )
-        right = right and pa.types.is_string(kind.item_type.value_type)
+        right = is_labels_type(kind)
     else:
         right = kind == _TYPES[column.name]
     if not right:
@@ -73,5 +69,5 @@ def metadata_column(block: Block, column: pa.Field, labels: Labels) -> pa.Array:
             return block.end_offset_array()
         case "_fragment_mod_time":
             return block.mod_time_array()
-    one = pa.array([[(name, list(values)) for name, values in labels]], column.type)
+    one = labels_array(column.type, labels, block.journal)
     return one.take(int64_array(np.zeros(len(block), np.int64)))

@@ -9,6 +9,7 @@ from gazette_spark.errors import DataLossError, OffsetError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.query_range import EARLIEST, LATEST
 from gazette_spark.scan.boundary import window_reader
+from gazette_spark.scan.conditions import EVERYTHING, RowFilter
 from gazette_spark.scan.ranges import OffsetRange
 from gazette_spark.scan.selection import Selection
 from gazette_spark.scan.view import JournalView
@@ -36,18 +37,18 @@ class Edges:
         """Return where a new query starts."""
         return self._starts(self._selection.chosen())
 
-    def batch(self) -> tuple[JournalOffsets, JournalOffsets]:
-        """Return where a batch query starts and ends."""
-        journals = self._selection.chosen()
+    def batch(self, wanted: RowFilter = EVERYTHING) -> tuple[JournalOffsets, JournalOffsets]:
+        """Return where a batch query starts and ends in each journal of which it wants records."""
+        journals = [j for j in self._selection.chosen() if wanted.has_journal(j, self._view.labels)]
         start = self._starts(journals)
         heads = self._view.client.write_heads(journals)
-        wanted = self._view.each(lambda journal: self._wanted_end(journal, heads[journal]), journals)
+        lasts = self._view.each(lambda journal: self._last(journal, heads[journal]), journals)
         option = "endingOffsets" if self._view.options.ending_timestamp is None else "endingTimestamp"
         for journal, begin in start.read_through.items():
-            if wanted[journal] < begin:
-                raise OffsetError(f"{option} lies before the start at {begin}", journal, wanted[journal])
+            if lasts[journal] < begin:
+                raise OffsetError(f"{option} lies before the start at {begin}", journal, lasts[journal])
         ends = self._view.each(
-            lambda journal: self._view.whole_records(journal, start.read_through[journal], wanted[journal]),
+            lambda journal: self._view.whole_records(journal, start.read_through[journal], lasts[journal]),
             journals,
         )
         return start, JournalOffsets(ends)
@@ -129,7 +130,7 @@ class Edges:
             problem = f"{what} lies inside a record: what stands {where} none of framing {framing.name}"
             raise OffsetError(problem + way_out, journal, offset)
 
-    def _wanted_end(self, journal: str, head: int) -> int:
+    def _last(self, journal: str, head: int) -> int:
         timestamp_ms = self._view.options.ending_timestamp
         if timestamp_ms is not None:
             found = self._view.offset_at(journal, timestamp_ms)

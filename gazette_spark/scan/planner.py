@@ -25,19 +25,23 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from gazette_spark.admission import Backlog, Limits, admit, admit_fragments, fragment_ends, is_due
 from gazette_spark.client.heads import Tail
 from gazette_spark.errors import JournalNotFoundError, OffsetBeyondHeadError
+from gazette_spark.framing.base import Framing
 from gazette_spark.framing.metadata import Labels
 from gazette_spark.offsets import JournalOffsets, changed, check_forward
 from gazette_spark.options import SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.scan.boundary import limited_end, window_of
+from gazette_spark.scan.boundary import boundaries_around, limited_end, window_of
+from gazette_spark.scan.conditions import EVERYTHING, RowFilter
 from gazette_spark.scan.edges import Edges
 from gazette_spark.scan.listings import AskedJournals, Journals, selector_of
 from gazette_spark.scan.logs import batch_line, start_line
+from gazette_spark.scan.pruning import Narrowed, narrow, split_narrowed
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
 from gazette_spark.scan.reads import JournalSource
 from gazette_spark.scan.selection import Selection
@@ -138,7 +142,8 @@ class Planner:
         reached = {**start.read_through, **ends, **firsts}
         if reached == start.read_through:
             return start
-        return self._position(start, reached, heads | self._view.client.write_heads(added))
+        seen = heads | self._view.client.write_heads(added)
+        return self._position(start, reached, seen)
 
     def _position(
         self, start: JournalOffsets, reached: Mapping[str, int], heads: Mapping[str, int]
@@ -192,13 +197,15 @@ class Planner:
         """Return the write heads seen last, None before there are any."""
         return JournalOffsets(self._selection.heads) if self._selection.heads else None
 
-    def batch(self) -> tuple[JournalOffsets, JournalOffsets]:
-        """Return where a batch query starts and ends."""
+    def batch(self, wanted: RowFilter = EVERYTHING) -> tuple[JournalOffsets, JournalOffsets]:
+        """Return where a batch query starts and ends in each journal of which it wants records."""
         self._resumes = False
-        return self._edges.batch()
+        return self._edges.batch(wanted)
 
-    def pieces(self, start: JournalOffsets, end: JournalOffsets) -> list[Piece]:
-        """Cut a batch into pieces.
+    def pieces(
+        self, start: JournalOffsets, end: JournalOffsets, wanted: RowFilter = EVERYTHING
+    ) -> list[Piece]:
+        """Cut a batch into pieces; what holds no record that is wanted is left out, as far as that is known.
 
         Raises:
             OffsetError: ``end`` cannot be reached from ``start``, or ``start`` is where no record begins.
@@ -208,18 +215,37 @@ class Planner:
         if self._resumes and self._view.options.fail_on_data_loss:
             self._edges.check_resumed(ranges)
         self._resumes = False
-        at_least, at_most = self._view.options.min_partitions or 1, self._view.options.max_bytes_per_partition
-        # Only a range that will be cut needs its fragments: listing them costs a request per journal.
-        large = [r.journal for r in ranges if at_least > len(ranges) or r.size_bytes > at_most]
-        fragments = self._view.each(self._view.fragments, large)
-        solid = {journal: [each for each in found if _is_solid(each)] for journal, found in fragments.items()}
         self._view.learn(each.journal for each in ranges)
         framings = {each.journal: self._view.framing(each.journal) for each in ranges}
-        pieces = split(
-            ranges, fragments, solid=solid, framings=framings, min_partitions=at_least, max_bytes=at_most
-        )
+        if wanted.conditions:
+            listed = self._view.each(self._view.fragments, framings if wanted.needs_times() else ())
+            whole = {each.journal: each for each in ranges}
+
+            def narrowed(name: str) -> Narrowed | None:
+                spans = wanted.spans(listed.get(name, ()))
+                return narrow(whole[name], spans, framings[name], around=partial(self._around, whole[name]))
+
+            parts = [each for each in self._view.each(narrowed, whole).values() if each is not None]
+            pieces = split_narrowed(parts, lambda cut: self._split(cut, framings, listed))
+        else:
+            pieces = self._split(ranges, framings, {})
         log.info("%s", batch_line(ranges, len(pieces), end.read_through, self._selection.heads))
         return pieces
+
+    def _split(
+        self,
+        ranges: Sequence[OffsetRange],
+        framings: Mapping[str, Framing],
+        listed: Mapping[str, Sequence[Fragment]],
+    ) -> list[Piece]:
+        at_least, at_most = self._view.options.min_partitions or 1, self._view.options.max_bytes_per_partition
+        # Only a range that will be cut needs its fragments: listing them costs a request per journal.
+        large = {r.journal for r in ranges if at_least > len(ranges) or r.size_bytes > at_most}
+        fragments = {**self._view.each(self._view.fragments, sorted(large - listed.keys())), **listed}
+        solid = {journal: [each for each in found if _is_solid(each)] for journal, found in fragments.items()}
+        return split(
+            ranges, fragments, solid=solid, framings=framings, min_partitions=at_least, max_bytes=at_most
+        )
 
     def labels(self, journal: str) -> Labels:
         """Return a journal's labels, with the values of each name in order."""
@@ -295,6 +321,17 @@ class Planner:
         if end == backlog.begin:
             self._unfinished[journal] = (backlog.begin, backlog.head)
         return end
+
+    def _around(self, whole: OffsetRange, first: int, last: int) -> tuple[int, int]:
+        """Return record boundaries of a range that lie around ``[first, last)``, and not far from it."""
+        return boundaries_around(
+            self._view.window(whole.journal, skip_holes=True),
+            (whole.begin, whole.end),
+            (first, last),
+            self._view.options.max_record_bytes,
+            journal=whole.journal,
+            framing=self._view.framing(whole.journal),
+        )
 
 
 def _is_solid(fragment: Fragment) -> bool:

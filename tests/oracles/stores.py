@@ -16,6 +16,7 @@ from gazette_spark.errors import DirectReadError
 from gazette_spark.options import SourceOptions, parse_options
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.scan.conditions import EVERYTHING, RowFilter
 from gazette_spark.scan.framings import framing_named
 from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.ranges import Piece
@@ -51,6 +52,7 @@ class MemoryFiles:
     mod_times: dict[str, int] = field(default_factory=dict)
     listed: list[list[str]] = field(default_factory=list)
     open_files: int = 0
+    opened: list[str] = field(default_factory=list)
     url: str = "memory:///"
 
     def put(
@@ -79,6 +81,7 @@ class MemoryFiles:
         if stored.path not in self.files:
             raise DirectReadError(stored.path, "no such file", missing=True)
         self.open_files += 1
+        self.opened.append(stored.path)
         stream = _Noted(self, self.files[stored.path])
         return FragmentReader(stream, stored.fragment, offset, end_offset=end_offset, source=stored.path)
 
@@ -108,11 +111,11 @@ def store_options(**options: str) -> SourceOptions:
     return parse_options(given, "batch", environ={})
 
 
-def plan(files: StoreFiles, options: SourceOptions) -> list[Piece]:
+def plan(files: StoreFiles, options: SourceOptions, wanted: RowFilter = EVERYTHING) -> list[Piece]:
     """Plan a batch, as the driver does."""
     journals = StoreJournals.listed(files, wanted_of(options))
     planner = Planner(journals, options)
-    return with_fragments(journals, planner.pieces(*planner.batch()), options)
+    return with_fragments(journals, planner.pieces(*planner.batch(wanted), wanted), options)
 
 
 def read(files: StoreFiles, options: SourceOptions, pieces: Sequence[Piece]) -> list[Row]:

@@ -22,7 +22,7 @@ RANKS = (
     ("ledger", "delta_history", "query_checkpoint", "query_progress", "framing"),
     ("client", "lag"),
     ("store", "scan", "write", "broker"),
-    ("writer", "source"),
+    ("writer", "pushed_filters", "gaps_reader", "source"),
     ("listener", "delta_table", "sink", "backfill"),
     ("testing",),
     ("demo",),
@@ -33,7 +33,19 @@ RANKS = (
 ORDER = {part: index for index, part in enumerate(part for row in RANKS for part in row)}
 
 HEAVY = {
-    "pyspark": {"backfill", "writer", "source", "listener", "delta_table", "sink", "testing", "demo", "cli"},
+    "pyspark": {
+        "backfill",
+        "writer",
+        "pushed_filters",
+        "gaps_reader",
+        "source",
+        "listener",
+        "delta_table",
+        "sink",
+        "testing",
+        "demo",
+        "cli",
+    },
     "delta": {"delta_table", "sink", "testing", "demo", "cli"},
     "grpc": {"client", "broker", "protocol", "testing"},
 }

@@ -1,0 +1,65 @@
+"""Bytes that a journal had and has no more: what lies between its fragments.
+
+Offsets are never given twice, so whatever lies before a journal's write head was appended once, or skipped by
+an operator who reset the head. What no fragment holds any more, neither in a store nor with a broker, cannot
+be read. Brokers learn of files that are gone when they list their stores again (``refresh_interval``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gazette_spark.errors import OffsetError, SuspendedError
+from gazette_spark.protocol.fragments import CoverSet, Fragment
+
+if TYPE_CHECKING:
+    from gazette_spark.client.client import Client
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentGap:
+    """Bytes ``[begin, end)`` of a journal that no fragment holds."""
+
+    journal: str
+    begin: int
+    end: int
+
+    @property
+    def bytes(self) -> int:
+        """How many they are."""
+        return self.end - self.begin
+
+
+def gaps_between(journal: str, fragments: Sequence[Fragment], begin: int, end: int) -> list[FragmentGap]:
+    """Return what of ``[begin, end)`` no fragment of a journal holds, ascending."""
+    found, at = [], begin
+    for fragment in CoverSet.of(fragments):
+        if fragment.begin >= end:
+            break
+        if fragment.begin > at:
+            found.append(FragmentGap(journal, at, fragment.begin))
+        at = max(at, fragment.end)
+    if at < end:
+        found.append(FragmentGap(journal, at, end))
+    return found
+
+
+def find_gaps(client: Client, journal: str, begin: int | None, end: int | None) -> list[FragmentGap]:
+    """Return the gaps of a journal; see :meth:`Client.gaps`."""
+    # A broker that has just started knows the head only once it has listed its stores: this waits for it.
+    client.first_offset(journal)
+    # The head before the list: what is appended meanwhile is listed, and past the end that is looked at.
+    head = client.write_head(journal)
+    try:
+        fragments = [each.fragment for each in client.list_fragments(journal)]
+    except SuspendedError:
+        fragments = []
+    if end is not None and end > head:
+        raise OffsetError(f"the end lies past the write head {head}", journal, end)
+    first = min((each.begin for each in fragments), default=head)
+    low, high = first if begin is None else begin, head if end is None else end
+    if begin is not None and not 0 <= begin <= high:
+        raise OffsetError(f"the begin lies before 0, or past the end {high}", journal, begin)
+    return gaps_between(journal, fragments, low, high)

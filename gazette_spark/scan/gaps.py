@@ -1,0 +1,56 @@
+"""The gaps in what a batch query would read: bytes of its range that no fragment holds any more."""
+
+from __future__ import annotations
+
+from gazette_spark.client.gaps import FragmentGap, gaps_between
+from gazette_spark.errors import OffsetError
+from gazette_spark.options import SourceOptions
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.query_range import EARLIEST, LATEST
+from gazette_spark.scan.listings import AskedJournals, selector_of
+from gazette_spark.scan.reads import JournalSource
+from gazette_spark.scan.selection import Selection
+from gazette_spark.scan.timestamps import offset_at
+from gazette_spark.scan.view import JournalView
+
+
+def gaps_of_query(client: JournalSource, options: SourceOptions) -> list[FragmentGap]:
+    """Return the gaps in a batch query's range, by journal and offset.
+
+    The range is that of the options, byte by byte: it may begin before the first byte left, which is then in
+    a gap, and need not begin or end with a record.
+
+    Raises:
+        OffsetError: a journal's range lies past its write head, or ends before it begins.
+    """
+    view = JournalView(client, options)
+    journals = Selection(view, AskedJournals(client, selector_of(options))).chosen()
+    # The heads first: what is appended meanwhile is listed, and past the ends that are looked at.
+    heads = view.settled_heads(journals)
+    listed = view.each(view.fragments, journals)
+    found: list[FragmentGap] = []
+    for journal in journals:
+        begin, end = byte_range(journal, listed[journal], heads[journal], options)
+        found += gaps_between(journal, listed[journal], begin, end)
+    return found
+
+
+def byte_range(journal: str, fragments: list[Fragment], head: int, options: SourceOptions) -> tuple[int, int]:
+    """Return where a batch query begins and ends in a journal, records aside."""
+    begin, end = options.starting_offsets.of(journal), options.ending_offsets.of(journal)
+    if options.starting_timestamp is not None:
+        stored = offset_at(fragments, options.starting_timestamp)
+        begin = head if stored is None else stored
+    elif begin == EARLIEST:
+        begin = min((each.begin for each in fragments), default=head)
+    if options.ending_timestamp is not None:
+        stored = offset_at(fragments, options.ending_timestamp)
+        end = head if stored is None else min(stored, head)
+    elif end == LATEST:
+        end = head
+    for option, offset in (("startingOffsets", begin), ("endingOffsets", end)):
+        if offset > head:
+            raise OffsetError(f"{option} lies past the write head {head}", journal, offset)
+    if end < begin:
+        raise OffsetError(f"endingOffsets lies before the start at {begin}", journal, end)
+    return begin, end

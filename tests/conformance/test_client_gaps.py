@@ -1,0 +1,78 @@
+"""Bytes whose fragments were deleted from the store are gaps, on both brokers, in Python and a shell."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gazette_spark.client import Client, FragmentGap
+from gazette_spark.errors import OffsetError
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.testing.brokers import BrokerHandle
+from tests.conformance.command import Command
+from tests.conformance.wire import wait_for
+
+PARTS = 4
+
+
+@pytest.fixture
+def persisted(client: Client, journal_name: str) -> list[Fragment]:
+    """The stored fragments of a journal; its last bytes are with the broker."""
+    client.create_journals(journal_spec(journal_name, length=1024, codec="NONE", refresh_interval_s=1))
+    for _ in range(PARTS + 1):
+        client.append(journal_name, b"x" * 1100 + b"\n")
+
+    def stored() -> list[Fragment] | None:
+        found = [each.fragment for each in client.list_fragments(journal_name) if each.fragment.mod_time]
+        return found if len(found) >= PARTS else None
+
+    return wait_for(stored, "fragments in the store")
+
+
+def delete(client: Client, broker: BrokerHandle, gone: list[Fragment]) -> None:
+    """Delete files of the store, and wait until the broker knows."""
+    for fragment in gone:
+        (broker.file_root / fragment.content_path).unlink()
+    begins = {fragment.begin for fragment in gone}
+
+    def seen() -> bool:
+        return not begins & {each.fragment.begin for each in client.list_fragments(gone[0].journal)}
+
+    wait_for(seen, "the broker to list its store")
+
+
+def test_a_whole_journal_has_no_gap(client: Client, journal_name: str, persisted: list[Fragment]) -> None:
+    """What only the broker holds is there, too."""
+    assert persisted
+    assert client.gaps(journal_name) == client.gaps(journal_name, begin=0) == []
+
+
+def test_deleted_fragments_are_gaps(
+    client: Client, broker: BrokerHandle, journal_name: str, persisted: list[Fragment]
+) -> None:
+    """The first ones only for who asks from before the first byte left: that is what retention does."""
+    first, _, third = persisted[:3]
+    delete(client, broker, [first, third])
+    middle = FragmentGap(journal_name, third.begin, third.end)
+    assert client.gaps(journal_name) == [middle]
+    assert client.gaps(journal_name, begin=0) == [FragmentGap(journal_name, 0, first.end), middle]
+    assert client.gaps(journal_name, begin=third.begin + 1, end=third.end - 1) == [
+        FragmentGap(journal_name, third.begin + 1, third.end - 1)
+    ]
+    assert client.gaps(journal_name, begin=third.end) == []
+    with pytest.raises(OffsetError, match="past the write head"):
+        client.gaps(journal_name, end=1 << 40)
+
+
+def test_the_command_lists_them(
+    client: Client, broker: BrokerHandle, run: Command, journal_name: str, persisted: list[Fragment]
+) -> None:
+    """A line for each gap of each journal."""
+    gone = persisted[1]
+    delete(client, broker, [gone])
+    row = {"journal": journal_name, "begin": gone.begin, "end": gone.end, "bytes": gone.length}
+    assert json.loads(run.done("gaps", journal_name, "-o", "json")) == [row]
+    table = run.done("gaps", "-l", f"name={journal_name}").split()
+    assert table == ["JOURNAL", "BEGIN", "END", "BYTES", journal_name, *map(str, list(row.values())[1:])]
