@@ -13,7 +13,7 @@ beginning, and what cannot be known for that reason is never guessed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gazette_spark.errors import RestoredError
@@ -123,6 +123,31 @@ def app_ids(rows: Iterable[HistoryRow]) -> list[str]:
             case {"app_id": str(app_id), "format_version": _}:
                 found.add(app_id)
     return sorted(found)
+
+
+def visible_entries(
+    rows: Sequence[HistoryRow], app_id: str, *, table: str
+) -> Iterator[tuple[HistoryRow, LedgerEntry]]:
+    """Yield an app id's entries whose rows are visible, newest first, as far as the rows go.
+
+    Args:
+        rows: Newest first, without a hole.
+        app_id: Whose entries.
+        table: Name of the table, for errors.
+
+    Raises:
+        RestoredError: the table was restored to a point in time, which names no version.
+        LedgerFormatError: an entry cannot be read.
+    """
+    by_version = {row.version: row for row in rows}
+    at = rows[0].version if rows else -1
+    while (row := by_version.get(at)) is not None and row.operation not in REPLACING:
+        if row.operation == "RESTORE":
+            at = _restored_version(row, app_id, table)
+            continue
+        if entry := parse_entry(row.user_metadata, app_id):
+            yield row, entry
+        at -= 1
 
 
 def _state(

@@ -42,7 +42,7 @@ from gazette_spark.errors import (
     SinkError,
     TableRefusedError,
 )
-from gazette_spark.offsets import JournalOffsets
+from gazette_spark.offsets import MAX_OFFSET, JournalOffsets
 
 FORMAT_VERSION = 1
 """Number of an entry's JSON form."""
@@ -52,6 +52,15 @@ SourcePosition = JournalOffsets | str | None
 
 Positions = tuple[SourcePosition, ...]
 """Where a query stands, by the number of the source in the query."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedGap:
+    """Bytes of a batch's range that were gone and are not in the table: ``failOnDataLoss`` was ``false``."""
+
+    journal: str
+    begin: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,8 @@ class LedgerEntry:
     """Names this try to write this batch, and no other."""
     parent: str | None
     """Attempt of the entry this one was decided on, None if there was none."""
+    gaps: tuple[SkippedGap, ...] = ()
+    """What of this batch's ``[begin, end)`` was skipped; by journal and offset."""
 
     @property
     def read_through(self) -> dict[str, int]:
@@ -96,6 +107,8 @@ class LedgerEntry:
             "begin": _positions_value(self.begin),
             "end": _positions_value(self.end),
         }
+        if self.gaps:
+            value["gaps"] = [[gap.journal, gap.begin, gap.end] for gap in self.gaps]
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -146,8 +159,20 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
                 end=_positions(end, app_id),
                 attempt=attempt,
                 parent=parent,
+                gaps=_gaps(value.get("gaps", []), app_id),
             )
     raise LedgerFormatError(app_id, f"a field is missing or of the wrong type in {json.dumps(value)[:200]}")
+
+
+def _gaps(values: object, app_id: str) -> tuple[SkippedGap, ...]:
+    found: list[SkippedGap] = []
+    for value in values if isinstance(values, list) else [values]:
+        match value:
+            case [str(journal), int(begin), int(end)] if 0 <= begin < end <= MAX_OFFSET:
+                found.append(SkippedGap(journal, begin, end))
+            case _:
+                raise LedgerFormatError(app_id, f"no gap: {json.dumps(value)[:200]}")
+    return tuple(found)
 
 
 def _positions_value(positions: Positions) -> list[Any]:
@@ -191,13 +216,30 @@ class Batch:
     batch_id: int
     begin: Positions
     end: Positions
+    gaps: tuple[SkippedGap, ...] = ()
+    """Bytes of the batch that its source skips; those that ``end`` names if not given."""
 
     def __post_init__(self) -> None:
         """Complete ``begin``: a journal without one is being pinned and has no rows in this batch."""
         begin = (*self.begin, *[None] * (len(self.end) - len(self.begin)))
         completed = tuple(_pinned(b, e) for b, e in zip(begin, self.end, strict=True))
         object.__setattr__(self, "begin", completed)
+        object.__setattr__(self, "gaps", self.gaps or tuple(_skipped(completed, self.end)))
         object.__setattr__(self, "end", tuple(_unmarked(e) for e in self.end))
+
+
+def _skipped(begin: Positions, end: Positions) -> Iterator[SkippedGap]:
+    """Yield the gaps that the ends of a batch name and that lie in it.
+
+    A position keeps its gaps until it moves on: in a query of two sources a batch may leave one where it is.
+    """
+    for first, last in zip(begin, end, strict=True):
+        if isinstance(first, JournalOffsets) and isinstance(last, JournalOffsets):
+            for journal, gaps in last.gaps.items():
+                since, until = first.read_through[journal], last.read_through[journal]
+                for low, high in gaps:
+                    if max(low, since) < min(high, until):
+                        yield SkippedGap(journal, max(low, since), min(high, until))
 
 
 def _pinned(begin: SourcePosition, end: SourcePosition) -> SourcePosition:
@@ -389,6 +431,7 @@ def _next_entry(state: LedgerState, batch: Batch, attempt: str) -> LedgerEntry:
         end=_merge(entry.end if entry else (), batch.end),
         attempt=attempt,
         parent=entry.attempt if entry else None,
+        gaps=batch.gaps,
     )
 
 

@@ -19,14 +19,16 @@ comes in here is checked, and what is wrong is an :class:`~gazette_spark.errors.
 
 A position also remembers what was seen when it was made, so that a query that is started again knows what
 it means that a journal is gone: ``revision``, at which all its journals were listed, tells journals that were
-deleted and created again since; ``heads`` tells which had more to read. Both are in the second form of the
-JSON only. The first form says neither, and is what positions are written in that know neither: those of
-older query checkpoints, and those of a table's ledger.
+deleted and created again since; ``heads`` tells which had more to read. And it names the bytes that its
+batch skips, ``gaps``, for whoever records the batch. All this is in the second form of the JSON only. The
+first form is what positions are written in that know nothing of it: those of older query checkpoints, and
+those of a table's ledger.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn, cast
@@ -44,7 +46,7 @@ EXAMPLE = '{"format_version":1,"journals":{"a/journal":1024}}'
 
 _FIELDS = {
     1: {"format_version", "journals", "position"},
-    2: {"format_version", "journals", "position", "revision", "heads"},
+    2: {"format_version", "journals", "position", "revision", "heads", "gaps"},
 }
 """What each form of the JSON may hold."""
 
@@ -66,6 +68,9 @@ class JournalOffsets:
     """Etcd's revision at which every journal of the position was listed or looked up; 0: not known."""
     heads: Mapping[str, int] = field(default_factory=dict, compare=False)
     """Write heads of the journals that had more to read when the position was made; of no others."""
+    gaps: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict, compare=False)
+    """By journal, what the batch that ends here skips: bytes ``[begin, end)`` that were gone when it was
+    planned, as ``failOnDataLoss=false`` allows."""
 
     def __post_init__(self) -> None:
         for journal, offset in self.read_through.items():
@@ -75,6 +80,9 @@ class JournalOffsets:
         _check_seen(self.read_through, self.revision, self.heads)
         object.__setattr__(self, "read_through", dict(sorted(self.read_through.items())))
         object.__setattr__(self, "heads", dict(sorted(self.heads.items())))
+        for journal, gaps in self.gaps.items():
+            _check_gaps(journal, gaps, self.read_through.get(journal, -1))
+        object.__setattr__(self, "gaps", dict(sorted(self.gaps.items())))
 
     def __hash__(self) -> int:
         return hash((tuple(self.read_through.items()), self.position))
@@ -91,6 +99,9 @@ class JournalOffsets:
         if self.revision:
             value |= {"format_version": 2, "revision": self.revision}
             value |= {"heads": dict(self.heads)} if self.heads else {}
+        if self.gaps:
+            named = {journal: {str(low): high for low, high in gaps} for journal, gaps in self.gaps.items()}
+            value |= {"format_version": 2, "gaps": named}
         return value
 
     def plain(self) -> JournalOffsets:
@@ -134,11 +145,12 @@ class JournalOffsets:
         if position not in ("initial", "pinned") and "position" in value:
             _refuse(f"position is {_shown(position)}")
         revision, heads = value.get("revision", 0), value.get("heads", {})
-        if version > 1 and revision == 0:
+        gaps = _parse_gaps(value.get("gaps", {}))
+        if version > 1 and revision == 0 and not gaps:
             _refuse(f"revision is {_shown(value.get('revision'))}")
         if not isinstance(heads, Mapping):
             _refuse(f"heads is {_shown(heads)}")
-        return cls(journals, cast(Position, position), revision, heads)
+        return cls(journals, cast(Position, position), revision, heads, gaps)
 
     @classmethod
     def from_json(cls, text: str) -> JournalOffsets:
@@ -221,6 +233,28 @@ def _check_seen(read_through: Mapping[str, int], revision: object, heads: Mappin
         _check_entry(journal, head)
         if journal not in read_through or head <= read_through[journal]:
             raise OffsetError("a head lies past the offset of a journal of the position", journal, head)
+
+
+def _check_gaps(journal: str, gaps: Iterable[tuple[int, int]], reached: int) -> None:
+    at = 0
+    for begin, end in gaps:
+        if not at <= begin < end <= reached:
+            raise OffsetError(f"[{begin}, {end}) is no gap before {reached}", journal)
+        at = end
+
+
+def _parse_gaps(value: object) -> dict[str, tuple[tuple[int, int], ...]]:
+    found: dict[str, tuple[tuple[int, int], ...]] = {}
+    if not isinstance(value, Mapping):
+        _refuse(f"gaps is {_shown(value)}")
+    for journal, named in value.items():
+        spans = named if isinstance(named, Mapping) and named else {"": 0}
+        if not all(re.fullmatch("0|[1-9][0-9]{0,18}", str(low)) for low in spans) or not all(
+            type(high) is int for high in spans.values()
+        ):
+            _refuse(f"gaps of journal {_shown(journal)} are {_shown(named)}")
+        found[str(journal)] = tuple((int(low), high) for low, high in spans.items())
+    return found
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -259,6 +259,15 @@ class DeltaSink:
             if isinstance(outcome, Refuse):
                 raise outcome.error from conflict
             if isinstance(outcome, Landed):
+                for gap in decision.entry.gaps:
+                    log.warning(
+                        "bytes are gone, recorded app_id=%s batch_id=%d journal=%s begin=%d end=%d",
+                        self.app_id,
+                        batch.batch_id,
+                        gap.journal,
+                        gap.begin,
+                        gap.end,
+                    )
                 log.info(
                     "batch_written app_id=%s batch_id=%d table_version=%d",
                     self.app_id,

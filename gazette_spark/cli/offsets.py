@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from gazette_spark.cli.output import format_option, show
-from gazette_spark.delta_history import HistoryRow, app_ids, read_state
+from gazette_spark.delta_history import HistoryRow, app_ids, read_state, visible_entries
 from gazette_spark.ledger import LedgerState
 
 
@@ -27,6 +27,8 @@ def offsets() -> None:
 def show_offsets(table: Path, app_id: str | None, output_format: str) -> None:
     """Show the ledger of the Delta table in the directory TABLE.
 
+    Beside the offsets, the bytes that were gone and are not in the table, as far back as its history goes.
+
     For tables elsewhere ask a DeltaSink: `DeltaSink(app_id, table=…).ledger()`.
     """
     history = list(read_history(table))
@@ -41,10 +43,18 @@ def show_offsets(table: Path, app_id: str | None, output_format: str) -> None:
         whose = f"of app id {app_id!r}" if app_id else "of any writer"
         raise click.ClickException(f"{table} has no ledger entry {whose} in its {len(history)} commits")
     if output_format == "json":
-        click.echo(json.dumps([entry_json(state) for state in found.values()], indent=2, ensure_ascii=False))
+        shown = [
+            entry_json(state) | {"skipped": list(skipped_rows(history, each, table))}
+            for each, state in found.items()
+        ]
+        click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
         return
     rows = [row for state in found.values() for row in entry_rows(state)]
     show(rows, ["app_id", "batch_id", "table_version", "journal", "read_through"], output_format)
+    if skipped := [row for each in found for row in skipped_rows(history, each, table)]:
+        click.echo("\nBytes that were gone and are not in the table:")
+        columns = ["app_id", "batch_id", "table_version", "journal", "begin", "end", "bytes"]
+        show(skipped, columns, output_format)
 
 
 def read_history(table: Path) -> Iterator[HistoryRow]:
@@ -68,6 +78,21 @@ def history_row(version: int, info: Mapping[str, Any]) -> HistoryRow:
         user_metadata=info.get("userMetadata"),
         time=moment.isoformat(sep=" ", timespec="milliseconds"),
     )
+
+
+def skipped_rows(history: Sequence[HistoryRow], app_id: str, table: Path) -> Iterator[dict[str, object]]:
+    """Yield a line for each gap that batches of an app id skipped, newest batch first."""
+    for row, entry in visible_entries(history, app_id, table=str(table)):
+        for gap in entry.gaps:
+            yield {
+                "app_id": app_id,
+                "batch_id": entry.batch_id,
+                "table_version": row.version,
+                "journal": gap.journal,
+                "begin": gap.begin,
+                "end": gap.end,
+                "bytes": gap.end - gap.begin,
+            }
 
 
 def entry_json(state: LedgerState) -> dict[str, Any]:

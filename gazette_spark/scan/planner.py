@@ -25,6 +25,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from gazette_spark.admission import Backlog, Limits, admit, admit_fragments, fragment_ends, is_due
@@ -37,7 +38,7 @@ from gazette_spark.options import SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.scan.boundary import boundaries_around, limited_end, window_of
-from gazette_spark.scan.conditions import EVERYTHING, RowFilter
+from gazette_spark.scan.conditions import EVERYTHING, RowFilter, Spans
 from gazette_spark.scan.edges import Edges
 from gazette_spark.scan.listings import AskedJournals, Journals, selector_of
 from gazette_spark.scan.logs import batch_line, start_line
@@ -45,6 +46,7 @@ from gazette_spark.scan.pruning import Narrowed, narrow, split_narrowed
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
 from gazette_spark.scan.reads import JournalSource
 from gazette_spark.scan.selection import Selection
+from gazette_spark.scan.skipped import skipped_spans
 from gazette_spark.scan.view import JournalView
 
 log = logging.getLogger(__name__)
@@ -143,7 +145,27 @@ class Planner:
         if reached == start.read_through:
             return start
         seen = heads | self._view.client.write_heads(added)
-        return self._position(start, reached, seen)
+        position, gaps = self._position(start, reached, seen), self._gaps(start, ends, tails)
+        return replace(position, gaps=gaps) if gaps else position
+
+    def _gaps(
+        self, start: JournalOffsets, ends: Mapping[str, int], tails: Mapping[str, Tail]
+    ) -> dict[str, tuple[tuple[int, int], ...]]:
+        """Return what of a batch is gone already, by journal; nothing where that is an error."""
+        if self._view.options.fail_on_data_loss:
+            return {}
+        # What a look has brought is there.
+        begins = {
+            name: begin
+            for name, end in ends.items()
+            if (begin := start.read_through[name]) < end and tails[name].content is None
+        }
+
+        def skipped(journal: str) -> Spans:
+            listed = self._spans(journal, begins[journal])
+            return skipped_spans(self._view.client, journal, listed, begins[journal], ends[journal])
+
+        return {name: tuple(spans) for name, spans in self._view.each(skipped, begins).items() if spans}
 
     def _position(
         self, start: JournalOffsets, reached: Mapping[str, int], heads: Mapping[str, int]

@@ -21,7 +21,13 @@ def seen(draw: st.DrawFn) -> JournalOffsets:
     read_through = draw(offsets)
     behind = [name for name, offset in read_through.items() if offset < MAX_OFFSET and draw(st.booleans())]
     heads = {name: draw(st.integers(read_through[name] + 1, MAX_OFFSET)) for name in behind}
-    return JournalOffsets(read_through, draw(marks), draw(st.integers(1, MAX_OFFSET)), heads)
+    gaps = {}
+    for name in [name for name, offset in read_through.items() if offset > 1 and draw(st.booleans())]:
+        ends = st.lists(st.integers(0, read_through[name]), min_size=2, max_size=6, unique=True).map(sorted)
+        edges = draw(ends)
+        gaps[name] = tuple(zip(edges[::2], edges[1::2], strict=False))
+    revision = draw(st.integers(0 if gaps and not heads else 1, MAX_OFFSET))
+    return JournalOffsets(read_through, draw(marks), revision, heads, gaps)
 
 
 positions = st.builds(JournalOffsets, offsets, marks) | seen()
@@ -48,13 +54,13 @@ def test_text_round_trips(position: JournalOffsets) -> None:
     """Every position equals what its text and its dict are read as."""
     again = JournalOffsets.from_json(position.to_json())
     assert again == JournalOffsets.from_dict(json.loads(json.dumps(position.to_dict()))) == position
-    assert (again.revision, again.heads) == (position.revision, position.heads)
+    assert (again.revision, again.heads, again.gaps) == (position.revision, position.heads, position.gaps)
 
 
 @given(positions, positions)
 def test_equal_text_means_equal_positions(one: JournalOffsets, other: JournalOffsets) -> None:
     """Spark compares text; that must say the same as comparing values, and what was seen with them."""
-    same_seen = (one.revision, one.heads) == (other.revision, other.heads)
+    same_seen = (one.revision, one.heads, one.gaps) == (other.revision, other.heads, other.gaps)
     assert (one.to_json() == other.to_json()) == (one == other and same_seen)
 
 

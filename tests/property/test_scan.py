@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from gazette_spark.errors import RecordError
 from gazette_spark.scan.blocks import Gap
 from gazette_spark.scan.boundary import limited_end, next_record_end, record_end, window_reader
+from gazette_spark.scan.conditions import joined
 from gazette_spark.scan.ranges import ENOUGH_PIECES, OffsetRange, Piece, split
 from gazette_spark.scan.records import PieceScan, raw_record_batches
+from gazette_spark.scan.skipped import skipped_spans
 from tests.oracles.lines import FakeJournal, missing_bytes, records_of
 
 NAME = "a/journal"
@@ -223,3 +225,21 @@ def test_ends_found_around_holes_lose_nothing(journal: FakeJournal, data: st.Dat
             if low < high:
                 got += rows_of(journal, piece, fail=False, block_bytes=16)[0]
     assert got == records_of(journal, begin, journal.base + len(journal.content))
+
+
+@settings(deadline=None)
+@given(journals(), st.data())
+def test_what_is_planned_to_be_skipped_is_what_is_skipped(journal: FakeJournal, data: st.DataObject) -> None:
+    """The gaps that a batch's plan finds are those that its pieces report, however the range is cut."""
+    begin, end = journal.base, journal.base + len(journal.content)
+    listed = [each for each in journal.spans() if data.draw(st.booleans())]
+    planned = skipped_spans(journal, NAME, listed, begin, end)
+    missing = [(max(low, begin), min(high, end)) for low, high in journal.holes]
+    assert planned == [(low, high) for low, high in missing if low < high]
+    cuts = data.draw(st.lists(st.integers(0, 500), max_size=5))
+    found = [
+        (gap.begin, gap.end)
+        for piece in pieces_at(begin, end, cuts)
+        for gap in rows_of(journal, piece, fail=False, block_bytes=16)[1]
+    ]
+    assert joined(found) == planned

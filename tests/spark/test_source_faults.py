@@ -10,15 +10,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
+import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from gazette_spark import gaps
+from gazette_spark.cli.main import main
+from gazette_spark.cli.offsets import read_history
 from gazette_spark.client import Client
+from gazette_spark.ledger import SkippedGap, parse_entry
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.sink import DeltaSink
 from gazette_spark.testing.brokers import BrokerHandle
-from tests.spark.source_queries import Journals, raw, records, rows_of, run_available, wait_until
+from tests.spark.source_queries import (
+    QUERY_TIMEOUT_S,
+    Journals,
+    raw,
+    records,
+    rows_of,
+    run_available,
+    wait_until,
+)
 
 FRAGMENTS = 4
 OLD_S = 7 * 3600
@@ -268,3 +283,47 @@ def test_fragments_deleted_between_planning_and_reading_are_data_loss(
     with pytest.raises(StreamingQueryException, match=lost):
         run_available(stream, tmp_path, delete)
     assert again == []
+
+
+def test_gaps_are_rows(stored: Stored) -> None:
+    """Of the range that the options say; a journal without a gap has none, and Spark filters them."""
+    first, second = stored.persisted[0], stored.persisted[2]
+    spark, endpoint = stored.journals.spark, stored.journals.broker.endpoint
+    assert gaps(spark, stored.name, brokerAddress=endpoint).collect() == []
+    stored.delete(second)
+    stored.persisted.remove(second)
+    stored.delete(first)
+    expected = [(stored.name, each.begin, each.end, each.length) for each in (first, second)]
+    found = gaps(spark, stored.name, brokerAddress=endpoint)
+    assert found.columns == ["journal", "begin", "end", "bytes"]
+    assert [tuple(row) for row in found.collect()] == expected[1:]
+    whole = gaps(
+        spark,
+        stored.journals.prefix,
+        brokerAddress=endpoint,
+        startingOffsets=f'{{"{stored.name}":0}}',
+        endingOffsets=f'{{"{stored.name}":{second.end - 1}}}',
+    )
+    assert [tuple(row) for row in whole.orderBy("begin").collect()] == [
+        expected[0],
+        (stored.name, second.begin, second.end - 1, second.length - 1),
+    ]
+    assert whole.where("bytes > 100000").count() == 0
+
+
+def test_skipped_bytes_are_in_the_ledger(stored: Stored, tmp_path: Path) -> None:
+    """In the entry of the batch that skipped them; the table has the other records, and the command tells."""
+    table, fragment = tmp_path / "table", stored.persisted[1]
+    stored.delete(fragment)
+    frame = stored.journals.stream("a", failOnDataLoss="false")
+    sink = DeltaSink("orders", path=str(table))
+    query = sink.start(frame, checkpoint=str(tmp_path / "checkpoint"), availableNow=True)
+    assert query.awaitTermination(QUERY_TIMEOUT_S)
+    entries = [parse_entry(row.user_metadata, "orders") for row in read_history(table)]
+    skipped = {entry.batch_id: entry.gaps for entry in entries if entry is not None}
+    gap = SkippedGap(stored.name, fragment.begin, fragment.end)
+    assert skipped == {0: (), 1: (gap,)}
+    rows = [row for file in table.glob("*.parquet") for row in pq.ParquetFile(file).read().to_pylist()]
+    assert sorted((row["offset"], row["value"]) for row in rows) == stored.records_outside(fragment)
+    shown = CliRunner().invoke(main, ["offsets", "show", str(table)]).stdout.splitlines()
+    assert shown[-1].split()[-4:] == [stored.name, *map(str, (gap.begin, gap.end, gap.end - gap.begin))]

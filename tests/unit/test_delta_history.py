@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_spark.delta_history import FIRST_PAGE, HistoryRow, find_state, read_state
+from gazette_spark.delta_history import FIRST_PAGE, HistoryRow, find_state, read_state, visible_entries
 from gazette_spark.errors import RestoredError
 from gazette_spark.ledger import LedgerEntry, LedgerState
 from gazette_spark.offsets import JournalOffsets
@@ -79,6 +79,22 @@ def test_what_is_undone_is_not_visible_but_its_number_counts(
 ) -> None:
     """Attempt of the newest visible entry and of the one before, and the highest number of all."""
     assert summary(*rows) == expected
+
+
+@pytest.mark.parametrize(
+    ("oldest_first", "attempts"),
+    [
+        pytest.param([ours(0, 0), other(1), ours(2, 1)], ["1", "0"], id="plain"),
+        pytest.param([ours(0, 0), ours(1, 1), restore(2, 0), ours(3, 2)], ["2", "0"], id="restored"),
+        pytest.param([ours(0, 0), other(1, "REPLACE TABLE"), ours(2, 1)], ["1"], id="replaced"),
+        pytest.param([ours(4, 3), ours(5, 4)], ["4", "3"], id="cleaned up"),
+        pytest.param([], [], id="no table"),
+    ],
+)
+def test_entries_whose_rows_are_visible(oldest_first: list[HistoryRow], attempts: list[str]) -> None:
+    """Newest first, without those that were undone, as far as the history goes."""
+    entries = visible_entries(oldest_first[::-1], APP, table="t")
+    assert [entry.attempt for _, entry in entries] == attempts
 
 
 def test_a_restore_to_a_time_is_refused() -> None:

@@ -29,6 +29,7 @@ from gazette_spark.ledger import (
     Positions,
     Refuse,
     Skip,
+    SkippedGap,
     Write,
     decide,
     fit_journal,
@@ -318,6 +319,46 @@ def test_the_stored_form_is_the_golden_one() -> None:
     text = (GOLDEN / "entry-1.json").read_text(encoding="utf-8").rstrip("\n")
     assert GOLDEN_ENTRY.to_json() == text
     assert parse_entry(text, "orders") == GOLDEN_ENTRY
+
+
+def test_an_entry_says_what_its_batch_skipped() -> None:
+    """In a form that a release before it reads, too; the golden one holds two gaps of one journal."""
+    text = (GOLDEN / "entry-1-gaps.json").read_text(encoding="utf-8").rstrip("\n")
+    gaps = (SkippedGap("shop/orders/0", 1024, 2000), SkippedGap("shop/orders/0", 9000, 9001))
+    entry = replace(GOLDEN_ENTRY, gaps=gaps)
+    assert entry.to_json() == text
+    assert parse_entry(text, "orders") == entry
+
+
+def skipping(offset: int, *gaps: tuple[int, int]) -> JournalOffsets:
+    """A position in ``x/a`` whose batch skips gaps."""
+    return JournalOffsets({"x/a": offset}, gaps={"x/a": gaps})
+
+
+def test_what_a_batch_skips_is_recorded_with_its_rows() -> None:
+    """The end of the batch names it; the entry's own positions do not."""
+    decision = decided(state((at(a=10),)), batch(4, (at(a=10),), (skipping(30, (12, 15), (20, 30)),)))
+    assert isinstance(decision, Write)
+    assert decision.entry.gaps == (SkippedGap("x/a", 12, 15), SkippedGap("x/a", 20, 30))
+    assert decision.entry.end == (at(a=30),)
+    assert '"format_version":2' not in decision.entry.to_json()
+
+
+def test_a_gap_is_recorded_once() -> None:
+    """A position that stays where it is keeps its gaps; the batch that moves another source skips nothing."""
+    ends = (skipping(30, (12, 15)),)
+    stays = batch(5, (*ends, "1"), (*ends, "2"))
+    decision = decided(state((at(a=30), "1")), stays)
+    assert isinstance(decision, Write)
+    assert decision.entry.gaps == ()
+
+
+@pytest.mark.parametrize("gaps", [5, [["x/a", 3, 3]], [["x/a", -1, 3]], [["x/a", "1", 3]], [[1, 2]]], ids=str)
+def test_a_damaged_gap_is_refused(gaps: object) -> None:
+    """What was skipped is not guessed."""
+    value = json.loads(GOLDEN_ENTRY.to_json()) | {"gaps": gaps}
+    with pytest.raises(LedgerFormatError, match="no gap"):
+        parse_entry(json.dumps(value), "orders")
 
 
 def test_a_future_form_fails_well() -> None:

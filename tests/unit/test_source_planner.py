@@ -664,3 +664,18 @@ def test_the_heads_seen_last_are_reported() -> None:
     assert planner.latest() is None
     planner.next(at(a=0))
     assert planner.latest() == at(a=34)
+
+
+def test_a_batch_that_may_skip_bytes_says_which_are_gone() -> None:
+    """Its end names them until the next batch; where data loss is an error nothing is looked for."""
+    journals = {"log/a": FakeJournal(lines(3), begin=100, fragments=(100,)), "log/b": FakeJournal(lines(2))}
+    planner, client = planner_of(journals, failOnDataLoss="false")
+    end = planner.next(at(a=70, b=0))
+    assert end == at(a=130, b=20)
+    assert end.gaps == {"log/a": ((70, 100),)}
+    assert planner.next(end).to_json() == end.to_json()
+    client.journals["log/a"].content += lines(1)
+    assert planner.next(end).gaps == {}
+    careful, client = planner_of(journals)
+    assert careful.next(at(a=100, b=0)).gaps == {}
+    assert client.lists == []

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gazette_spark.cli.main import main
-from gazette_spark.ledger import LedgerEntry
+from gazette_spark.ledger import LedgerEntry, SkippedGap
 from gazette_spark.offsets import JournalOffsets
 
 
@@ -63,6 +63,28 @@ def test_json_is_the_entry_with_its_version(table: Path) -> None:
     (found,) = json.loads(run(str(table), "--app-id", "returns", "--format", "json").stdout)
     assert (found["table_version"], found["attempt"]) == (9, "try-3")
     assert found["end"] == [JournalOffsets({"shop/returns": 7}).to_dict()]
+
+
+def test_what_was_skipped_is_shown(table: Path) -> None:
+    """Of all batches that the history has, newest first; a gap of an undone batch is none."""
+    where = (JournalOffsets({"shop/orders": 4096}),)
+    for version, number, gap in [(13, 2, (0, 9)), (14, 3, (100, 164)), (16, 4, (2048, 4096))]:
+        gaps = (SkippedGap("shop/orders", *gap),)
+        text = LedgerEntry("orders", number, "q", number, where, where, where, f"{number}", None, gaps)
+        commit(table, version, text.to_json())
+    (table / "_delta_log" / f"{15:020}.json").write_text(
+        json.dumps({"commitInfo": {"operation": "RESTORE", "operationParameters": {"version": "13"}}})
+    )
+    assert run(str(table), "--app-id", "orders").stdout.splitlines()[2:] == [
+        "",
+        "Bytes that were gone and are not in the table:",
+        "APP_ID  BATCH_ID  TABLE_VERSION  JOURNAL      BEGIN   END  BYTES",
+        "orders         4             16  shop/orders   2048  4096   2048",
+        "orders         2             13  shop/orders      0     9      9",
+    ]
+    (found,) = json.loads(run(str(table), "--app-id", "orders", "--format", "json").stdout)
+    assert found["gaps"] == [["shop/orders", 2048, 4096]]
+    assert [row["begin"] for row in found["skipped"]] == [2048, 0]
 
 
 @pytest.mark.parametrize(
