@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -134,13 +133,8 @@ DIFFERENCES: dict[str, Callable[[str, str, Row, Row], bool]] = {
 """By name, which rows show it: line, type, Spark's row, ours."""
 
 
-def parts_of_variants(column: pa.StructArray) -> list[tuple[bytes, bytes] | None]:
-    """Return the bytes of variants."""
-    return [None if each is None else (each["value"], each["metadata"]) for each in column.to_pylist()]
-
-
 def test_variants_are_those_of_from_json(spark: SparkSession) -> None:
-    """Byte for byte, whatever the value, alone and within other types."""
+    """Byte for byte, whatever the value, and null where they are."""
     found = [
         line for line in lines(seed=5, count=300) if _is_json(strict_text(line, SPARKS)) and line.strip()
     ]
@@ -149,17 +143,15 @@ def test_variants_are_those_of_from_json(spark: SparkSession) -> None:
     ddl = f"v variant, w int, {CORRUPT} string"
     frame = spark.createDataFrame([(line,) for line in found], "line string").coalesce(1)
     parsed_by_spark = f.from_json("line", ddl, {"columnNameOfCorruptRecord": CORRUPT}).alias("r")
-    theirs = frame.select(parsed_by_spark).select("r.v", "r.w", f"r.{CORRUPT}").toArrow()
+    theirs = frame.select(parsed_by_spark).select("r.v", f"r.{CORRUPT}").collect()
     schema = to_arrow_schema(StructType.fromDDL(ddl), timezone="UTC")
     data = b"".join(line.encode() + b"\n" for line in found)
     (batch,) = JsonParser(JsonFormat(schema, "PERMISSIVE", CORRUPT)).record_batches(
         [Block("j", 0, data, *cut(data))]
     )
-    values = [parts_of_variants(table.column("v")) for table in (theirs, batch)]
-    for line, spark_value, our_value in zip(found, *values, strict=True):
-        assert spark_value == our_value, line
-    bad = [table.column(CORRUPT).is_valid().to_pylist() for table in (theirs, batch)]
-    assert bad[0] == bad[1]
+    for line, spark_row, our_row in zip(found, theirs, batch.to_pylist(), strict=True):
+        expected = spark_row.v and {"value": spark_row.v.value, "metadata": spark_row.v.metadata}
+        assert (our_row["v"], our_row[CORRUPT]) == (expected, spark_row[CORRUPT]), line
 
 
 def _is_json(line: str) -> bool:
@@ -264,7 +256,7 @@ def test_rows_and_modes_are_those_of_files(spark: SparkSession, tmp_path: Path) 
     with pytest.raises(RecordError, match="malformed: field "):
         parsed(found, kind, SPARKS, mode="FAILFAST")
     failing = spark.read.schema(f"v {kind}, w int").option("mode", "FAILFAST").json(str(file))
-    with pytest.raises(PySparkException, match="FAILED_READ_FILE"):
+    with pytest.raises(Exception, match="FAILED_READ_FILE"):  # PySpark has no class for it.
         failing.collect()
 
 
