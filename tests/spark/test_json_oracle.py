@@ -133,27 +133,6 @@ DIFFERENCES: dict[str, Callable[[str, str, Row, Row], bool]] = {
 """By name, which rows show it: line, type, Spark's row, ours."""
 
 
-def test_variants_are_those_of_from_json(spark: SparkSession) -> None:
-    """Byte for byte, whatever the value, and null where they are."""
-    found = [
-        line for line in lines(seed=5, count=300) if _is_json(strict_text(line, SPARKS)) and line.strip()
-    ]
-    long = ",".join(f'"k{at}":{at * 1001}' for at in range(300))
-    found += [f'{{"v":{{{long}}}}}', f'{{"v":[{",".join(map(str, range(300)))}]}}', f'{{"v":"{"é" * 40}"}}']
-    ddl = f"v variant, w int, {CORRUPT} string"
-    frame = spark.createDataFrame([(line,) for line in found], "line string").coalesce(1)
-    parsed_by_spark = f.from_json("line", ddl, {"columnNameOfCorruptRecord": CORRUPT}).alias("r")
-    theirs = frame.select(parsed_by_spark).select("r.v", f"r.{CORRUPT}").collect()
-    schema = to_arrow_schema(StructType.fromDDL(ddl), timezone="UTC")
-    data = b"".join(line.encode() + b"\n" for line in found)
-    (batch,) = JsonParser(JsonFormat(schema, "PERMISSIVE", CORRUPT)).record_batches(
-        [Block("j", 0, data, *cut(data))]
-    )
-    for line, spark_row, our_row in zip(found, theirs, batch.to_pylist(), strict=True):
-        expected = spark_row.v and {"value": spark_row.v.value, "metadata": spark_row.v.metadata}
-        assert (our_row["v"], our_row[CORRUPT]) == (expected, spark_row[CORRUPT]), line
-
-
 def _is_json(line: str) -> bool:
     return ExactReader([]).row(line.encode()).problem is None
 
