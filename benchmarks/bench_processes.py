@@ -58,7 +58,8 @@ def measured() -> Iterator[Usage]:
         done.set()
         watcher.join()
         after = _cpu_s()
-        usage.cpu_s = {role: after[role] - before[role] for role in ROLES}
+        # A worker that ended and that nobody waited for is missing afterwards.
+        usage.cpu_s = {role: max(after[role] - before[role], 0.0) for role in ROLES}
         usage.worker_bytes = max(usage.worker_bytes, _worker_bytes())
 
 

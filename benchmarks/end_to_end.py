@@ -230,7 +230,7 @@ def run_memory(given: argparse.Namespace, kept: bench_report.Kept, _journals: in
     if given.fill:
         return
     for data in sets:
-        for name in ("raw-noop", "json-noop"):
+        for name in given.work or ("raw-noop", "json-noop"):
             about = where()
             with Bench(given, ["deployed"], kafka=False, sets=[data]) as bench:
                 for peer in _chosen(bench, given, "spark.read"):
