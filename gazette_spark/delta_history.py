@@ -15,6 +15,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
 
 from gazette_spark.errors import RestoredError
 from gazette_spark.ledger import LedgerEntry, LedgerState, parse_entry
@@ -45,6 +47,23 @@ class HistoryRow:
     parameters: Mapping[str, str | None] = field(default_factory=dict)
     user_metadata: str | None = None
     time: str = ""
+
+
+def history_row(info: Mapping[str, Any]) -> HistoryRow:
+    """Return the line that ``DESCRIBE HISTORY`` has for a commit.
+
+    Args:
+        info: its ``commitInfo``, with its ``version``. Spark writes parameters there that are no texts.
+    """
+    moment = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
+    parameters = info.get("operationParameters") or {}
+    return HistoryRow(
+        info["version"],
+        operation=info.get("operation", ""),
+        parameters={name: None if value is None else str(value) for name, value in parameters.items()},
+        user_metadata=info.get("userMetadata"),
+        time=moment.isoformat(sep=" ", timespec="milliseconds"),
+    )
 
 
 def read_state(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from gazette_spark.cli.output import format_option, show
-from gazette_spark.delta_history import HistoryRow, app_ids, read_state, visible_entries
+from gazette_spark.delta_history import HistoryRow, app_ids, history_row, read_state, visible_entries
 from gazette_spark.ledger import LedgerState
 
 
@@ -64,20 +63,8 @@ def read_history(table: Path) -> Iterator[HistoryRow]:
         for line in path.read_text().splitlines():
             match json.loads(line):
                 case {"commitInfo": dict(info)}:
-                    yield history_row(int(path.stem), info)
+                    yield history_row({**info, "version": int(path.stem)})
                     break
-
-
-def history_row(version: int, info: Mapping[str, Any]) -> HistoryRow:
-    """Return one line of the history."""
-    moment = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
-    return HistoryRow(
-        version,
-        operation=info.get("operation", ""),
-        parameters=info.get("operationParameters") or {},
-        user_metadata=info.get("userMetadata"),
-        time=moment.isoformat(sep=" ", timespec="milliseconds"),
-    )
 
 
 def skipped_rows(history: Sequence[HistoryRow], app_id: str, table: Path) -> Iterator[dict[str, object]]:

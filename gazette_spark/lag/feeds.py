@@ -7,11 +7,10 @@ what was known stays, marked stale, and the next round tries again. No JVM is ne
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gazette_spark.delta_history import HistoryRow, app_ids
+from gazette_spark.delta_history import HistoryRow, app_ids, history_row
 from gazette_spark.errors import GazetteError, InputError
 from gazette_spark.lag.estimates import StoredFragment
 from gazette_spark.lag.monitor import JournalStore, Monitor
@@ -169,21 +168,10 @@ class DeltaLog:
                 self._table = DeltaTable(self._location)
             else:
                 self._table.update_incremental()
-            return [_history_row(info) for info in self._table.history(limit)]
+            return [history_row(info) for info in self._table.history(limit)]
         except (DeltaError, OSError) as error:
             self._table = None
             raise InputError(f"table {self._location}: its log cannot be read: {error}") from error
-
-
-def _history_row(info: dict[str, Any]) -> HistoryRow:
-    moment = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
-    return HistoryRow(
-        info["version"],
-        operation=info.get("operation", ""),
-        parameters=info.get("operationParameters") or {},
-        user_metadata=info.get("userMetadata"),
-        time=moment.isoformat(sep=" ", timespec="milliseconds"),
-    )
 
 
 class CheckpointFeed:

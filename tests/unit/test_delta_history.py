@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_spark.delta_history import FIRST_PAGE, HistoryRow, find_state, read_state, visible_entries
+from gazette_spark.delta_history import (
+    FIRST_PAGE,
+    HistoryRow,
+    find_state,
+    history_row,
+    read_state,
+    visible_entries,
+)
 from gazette_spark.errors import RestoredError
 from gazette_spark.ledger import LedgerEntry, LedgerState
 from gazette_spark.offsets import JournalOffsets
@@ -139,3 +146,18 @@ def test_history_is_read_in_growing_pages_and_no_further_than_needed() -> None:
     rows[-3], rows[-4], rows[-100], rows[-101] = other(9_997), other(9_996), ours(9_900, 1), ours(9_899, 0)
     assert read_state(read_page, APP, table="t").entry_version == 9_900
     assert asked == [FIRST_PAGE, FIRST_PAGE, FIRST_PAGE * 16]
+
+
+def test_a_version_that_spark_wrote_as_a_number_is_restored() -> None:
+    """The log has it so; ``DESCRIBE HISTORY`` shows texts."""
+    info = {
+        "version": 3,
+        "timestamp": 1500,
+        "operation": "RESTORE",
+        "operationParameters": {"version": 1, "timestamp": None},
+    }
+    row = history_row(info)
+    assert (row.parameters, row.time) == (
+        {"version": "1", "timestamp": None},
+        "1970-01-01 00:00:01.500+00:00",
+    )
