@@ -142,25 +142,32 @@ def delete(client: Client, journal: str) -> None:
     client.apply([pb.ApplyRequest.Change(delete=journal, expect_mod_revision=-1)])
 
 
-@pytest.mark.parametrize(
-    ("damage", "error"),
-    [
-        pytest.param("null", "a position is a JSON object, got None", id="null"),
-        pytest.param('{"format_version":1,"journals":{"%s":999}}', "offset 999 was already read", id="past"),
-    ],
-)
-def test_a_damaged_position_is_refused(journals: Journals, tmp_path: Path, damage: str, error: str) -> None:
-    """Spark hands over what the file says; the source names what is wrong with it."""
+DAMAGES = {
+    "null": "OffsetError: a position is a JSON object, got None",
+    '{"format_version":1,"journals":{"%s":999}}': "offset 999 was already read, but .* at 6",
+    '{"format_version":1,"journals":{"%s":3}}': "position lies inside a record: .* \\(offset 3\\)",
+    '{"format_version":1,"journals":{"%s":"3"}}': "an offset is an integer, got '3'; expected the form",
+    '{"format_version":9,"journals":{"%s":6}}': "written by a later release of gazette_spark",
+    '{"orders":{"0":23}}': "OffsetError: format_version is None; expected the form",
+}
+"""Positions that are edited, foreign or of a later release, and what is said of each."""
+
+
+def test_a_damaged_position_is_refused(journals: Journals, tmp_path: Path) -> None:
+    """Spark hands over what the file says; the source names what is wrong with it, and the way out."""
     journals.create("a")
     journals.append("a", b"whole\n")
     run_available(journals.stream("a"), tmp_path)
     newest = tmp_path / "offsets" / "1"
     lines = newest.read_text().splitlines()
-    lines[-1] = damage.replace("%s", journals.name("a"))
-    newest.write_text("\n".join(lines))
     newest.with_name(".1.crc").unlink()
-    with pytest.raises(StreamingQueryException, match=error):
-        run_available(journals.stream("a"), tmp_path)
+    for damage, error in DAMAGES.items():
+        newest.write_text("\n".join([*lines[:-1], damage.replace("%s", journals.name("a"))]))
+        with pytest.raises(StreamingQueryException, match=error):
+            run_available(journals.stream("a"), tmp_path)
+    newest.write_text("\n".join(lines))
+    journals.append("a", b"more\n")
+    assert raw(rows_of(run_available(journals.stream("a"), tmp_path))) == [(6, b"more")]
 
 
 def test_positions_in_the_query_checkpoint_are_what_the_documentation_says(
