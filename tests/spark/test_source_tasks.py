@@ -1,0 +1,171 @@
+"""Tasks that are killed in the middle of a read change no row: on executors of their own.
+
+Speculative copies cannot be had on one machine: Spark starts them on another host only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Self
+
+import pytest
+
+from gazette_spark.broker import EmbeddedBroker
+from gazette_spark.client import Client
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.testing.crash import session_members
+from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
+from tests.spark.source_queries import records, wait_until
+
+NAME = "tasks/journal"
+CONTENT = b"".join(b"%d %s\n" % (n, b"x" * (n % 90)) for n in range(16_000))
+"""Twice what two tasks read before they are held up, and more."""
+
+HELD_AFTER_BYTES = 200_000
+"""More than what planning takes: one window at the journal's end."""
+
+START_WITHIN_S = 240
+ANSWER_WITHIN_S = 120
+
+
+class Job:
+    """The driver process, and a thread that waits for its answer."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self._lines: list[dict[str, Any]] = []
+        self._there = threading.Condition()
+        assert process.stdout is not None
+        self._thread = threading.Thread(target=self._listen, args=(process.stdout,), daemon=True)
+        self._thread.start()
+
+    def _listen(self, output: IO[bytes]) -> None:
+        for line in output:
+            with self._there:
+                self._lines.append(json.loads(line))
+                self._there.notify_all()
+
+    def ask(self, **options: str) -> None:
+        """Tell it what to read."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(options).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def answer(self, timeout_s: float = ANSWER_WITHIN_S) -> dict[str, Any]:
+        """Wait for the next answer."""
+        with self._there:
+            assert self._there.wait_for(lambda: self._lines, timeout_s), "no answer in time"
+            return self._lines.pop(0)
+
+    def workers(self) -> list[int]:
+        """Return the Python processes that run tasks."""
+        found = {}
+        for pid in session_members(self.process.pid):
+            with suppress(OSError):
+                parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+                if b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found[pid] = parent
+        return [pid for pid, parent in found.items() if parent in found]
+
+    def end(self) -> None:
+        """Kill all of it."""
+        for pid in session_members(self.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(20)
+        self._thread.join(20)
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """A driver that is ready."""
+    scratch = tmp_path_factory.mktemp("cluster")
+    script = Path(__file__).with_name("cluster_job.py")
+    with (scratch / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(script), str(scratch)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+    started = Job(process)
+    try:
+        assert started.answer(START_WITHIN_S) == {"ready": True}
+        yield started
+    finally:
+        started.end()
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker with the journal."""
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as broker:
+        with Client(broker.endpoint, timeout_s=30) as client:
+            client.create_journals(journal_spec(NAME))
+            client.append(NAME, CONTENT)
+        yield broker.endpoint
+
+
+class Held:
+    """A proxy that falls silent on some connections once they have read for a while; a context manager."""
+
+    def __init__(self, job: Job, endpoint: str) -> None:
+        self.job = job
+        self.proxy = TcpProxy(endpoint, self._plan)
+        self._held: set[int] = set()
+
+    def _plan(self, number: int) -> tuple[Toxics, Toxics] | None:
+        held = Toxics(limit_bytes=HELD_AFTER_BYTES, at_limit="silence")
+        return (held, CLEAN) if number in self._held else None
+
+    def __enter__(self) -> Self:
+        self.proxy.__enter__()
+        self.ask()
+        assert rows(self.job.answer()) == records(CONTENT)
+        self.usual = self.proxy.connections
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.proxy.__exit__(None, None, None)
+
+    def ask(self, *, held_tasks: int = 0) -> None:
+        """Have all read in two tasks, and so many of them held up, for longer than the test lasts."""
+        if held_tasks:
+            # Tasks come after the planner, with one connection each.
+            first = self.proxy.connections + self.usual - 2
+            self._held = set(range(first, first + held_tasks))
+        patience = {"idleTimeoutMs": "600000", "requestTimeoutMs": "600000"}
+        self.job.ask(brokerAddress=self.proxy.endpoint, journals=NAME, minPartitions="2", **patience)
+
+
+def rows(answer: dict[str, Any]) -> list[tuple[int, bytes]]:
+    """Return offset and value of an answer's rows, in order."""
+    assert "error" not in answer, answer["error"]
+    return sorted((offset, value.encode()) for offset, value in answer["rows"])
+
+
+def test_a_worker_killed_in_the_middle_of_a_read(job: Job, endpoint: str) -> None:
+    """SIGKILL to the Python processes of both tasks: Spark runs them again, and each row is there once."""
+    with Held(job, endpoint) as held:
+        before = held.proxy.bytes_to_client
+        held.ask(held_tasks=2)
+        read = 2 * HELD_AFTER_BYTES
+        wait_until("both tasks to be held", lambda: held.proxy.bytes_to_client >= before + read)
+        killed = job.workers()
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        assert rows(job.answer()) == records(CONTENT)
+        assert len(killed) >= 2
+        assert held.proxy.connections == 2 * held.usual + 2, "both tasks ran again"
