@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gazette_spark.framing.base import Block
 from gazette_spark.framing.csv import CSV
 from gazette_spark.framing.csv_rows import CsvFormat, CsvParser, split
+from gazette_spark.framing.csv_style import SPARKS_STYLE
 
 SCHEMA = pa.schema(
     [
@@ -106,4 +107,4 @@ def test_what_pythons_writer_writes_is_read(fields: list[str]) -> None:
     """Any fields at all come back, whatever has to be quoted."""
     out = io.StringIO()
     csv.writer(out, lineterminator="").writerow(fields)
-    assert [text for text, _ in split(out.getvalue())] == fields
+    assert [text for text, _ in split(out.getvalue(), SPARKS_STYLE)] == fields

@@ -49,7 +49,6 @@ def rows(
         pytest.param(pa.float64(), "-Infinity", float("-inf"), id="infinity"),
         pytest.param(pa.decimal128(10, 2), "1.255", decimal.Decimal("1.26"), id="decimal_is_rounded"),
         pytest.param(pa.string(), " a ", " a ", id="blanks_belong_to_a_field"),
-        pytest.param(pa.string(), '""', "", id="empty_string"),
         pytest.param(pa.string(), '"a ""b"", \n"', 'a "b", \n', id="quotes"),
         pytest.param(pa.binary(), "hi", b"hi", id="binary"),
         pytest.param(pa.date32(), "2024-2-9", datetime.date(2024, 2, 9), id="date"),

@@ -1,0 +1,251 @@
+r"""Texts of CSV fields to values, as Spark's CSV reader has them.
+
+A field's value comes from its text alone. Arrow converts a whole column at once where it and Spark agree on
+what its texts are; where they do not, the column is halved until what is left is small, and that is converted
+one by one. The forms of numbers are Java's, those of dates and timestamps the ones of Spark's casts, or those
+of a pattern.
+
+Where this differs from Spark, on purpose: digits are ASCII's, hexadecimal numbers are none, timestamps
+need a date (Spark takes today's), and zones are offsets, ``Z``, ``UTC`` or ``GMT``, and no names of regions.
+"""
+
+from __future__ import annotations
+
+import decimal
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gazette_spark.framing.base import text_scalar
+from gazette_spark.framing.csv_style import CsvStyle, TimeFormat
+
+FEW = 8
+"""Cells that are converted one by one where a column cannot be converted at once."""
+
+TYPES = (
+    "boolean, tinyint, smallint, int, bigint, float, double, decimal, string, binary, date, timestamp or "
+    "timestamp_ntz"
+)
+"""Spark's types that fields can have."""
+
+_HEX = r"^-?0[xX]"
+"""How a number begins that Arrow reads and nobody else does."""
+_WORDS = r"(?i)^[+-]?(nan|inf(inity)?)$"
+_SPARKS_WORDS = r"^([+-]?(NaN|Infinity)|-?Inf)$"
+"""Words that are numbers to Spark; Arrow reads them in any case."""
+
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_FLOAT = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_DATE = re.compile(r"([+-]?[0-9]{4,7})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
+_TIMESTAMP = re.compile(
+    r"([+-]?[0-9]{4,6})(?:-([0-9]{1,2})(?:-([0-9]{1,2})"
+    r"(?:[ T]([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]{0,9}))?)?)?"
+    r" *(Z|UTC|GMT|[+-][0-9]{1,2}(?::[0-9]{1,2})?|[+-][0-9]{4})?)?)?)?"
+)
+_MOST_ZONE_S = 18 * 3600
+_DAY_US = 86_400_000_000
+_NO_BLANKS = "".join(map(chr, range(33)))
+"""What Java trims."""
+
+_DECIMALS = decimal.Context(
+    prec=76, rounding=decimal.ROUND_HALF_UP, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX
+)
+
+
+def is_readable(kind: pa.DataType) -> bool:
+    """Tell whether fields can be of a type."""
+    return kind in (pa.bool_(), pa.string(), pa.binary(), pa.date32()) or _one_of(kind) is not None
+
+
+def converted(
+    texts: pa.StringArray, kind: pa.DataType, style: CsvStyle, *, hexes: bool = True
+) -> tuple[pa.Array, list[int]]:
+    """Convert texts to values of a type.
+
+    Args:
+        texts: Any texts, and nulls.
+        kind: What they are to be.
+        style: What forms of dates and timestamps there are.
+        hexes: Whether there may be a hexadecimal number among them.
+
+    Returns:
+        The values, and the indices of texts that are none: their values are null.
+    """
+    pattern = _pattern(kind, style)
+    if pattern is None:
+        return _converted(texts, kind, hexes=hexes)
+    found = pattern.canonical(texts)
+    values, bad = _converted(found, kind, hexes=False)
+    if found.null_count > texts.null_count:
+        bad = sorted(bad + places(pc.and_(found.is_null(), texts.is_valid())))
+    return values, bad
+
+
+def _pattern(kind: pa.DataType, style: CsvStyle) -> TimeFormat | None:
+    if pa.types.is_timestamp(kind):
+        return style.timestamp_format if kind.tz else style.timestamp_ntz_format
+    return style.date_format if pa.types.is_date(kind) else None
+
+
+def _converted(texts: pa.StringArray, kind: pa.DataType, *, hexes: bool) -> tuple[pa.Array, list[int]]:
+    found = _at_once(texts, kind, hexes=hexes)
+    if found is not None:
+        return found, []
+    if len(texts) > FEW:
+        middle = len(texts) // 2
+        left, bad = _converted(texts[:middle], kind, hexes=hexes)
+        right, more = _converted(texts[middle:], kind, hexes=hexes)
+        return pa.concat_arrays([left, right]), bad + [index + middle for index in more]
+    cells = [_one(texts[index : index + 1], kind) for index in range(len(texts))]
+    lost = [index for index, cell in enumerate(cells) if cell is None]
+    return pa.concat_arrays([pa.nulls(1, kind) if cell is None else cell for cell in cells]), lost
+
+
+def _at_once(texts: pa.StringArray, kind: pa.DataType, *, hexes: bool) -> pa.Array | None:
+    """Convert all texts as Arrow does, None when it cannot do that with each of them."""
+    if kind == texts.type:
+        return texts
+    if pa.types.is_boolean(kind):
+        return _booleans(texts)
+    if hexes and pa.types.is_signed_integer(kind) and _any(pc.match_substring_regex(texts, _HEX)):
+        return None
+    kinds = [kind, pa.timestamp(kind.unit), kind] if pa.types.is_timestamp(kind) and kind.tz else [kind]
+    for first in kinds[:2]:
+        try:
+            found = texts.cast(first)
+        except pa.ArrowException:
+            continue
+        if pa.types.is_floating(kind) and not _are_sparks(texts, found):
+            return None
+        return found if first == kind else found.cast(kind)
+    return None
+
+
+def _are_sparks(texts: pa.StringArray, numbers: pa.Array) -> bool:
+    """Tell whether what Arrow read as no finite number is one to Spark."""
+    odd = pc.invert(pc.is_finite(numbers))
+    if not _any(odd):
+        return True
+    words = texts.filter(odd)
+    words = words.filter(pc.match_substring_regex(words, _WORDS))
+    return pc.all(pc.match_substring_regex(words, _SPARKS_WORDS)).as_py() is not False
+
+
+def _booleans(texts: pa.StringArray) -> pa.BooleanArray | None:
+    lower = pc.utf8_lower(texts)
+    true = pc.equal(lower, text_scalar("true"))
+    return None if _any(pc.invert(pc.or_(true, pc.equal(lower, text_scalar("false"))))) else true
+
+
+def _one(text: pa.StringArray, kind: pa.DataType) -> pa.Array | None:
+    """Convert one text, None when it is no value of the type."""
+    found = _at_once(text, kind, hexes=True)
+    if found is not None:
+        return found
+    convert = _one_of(kind)
+    if convert is None:
+        return None
+    try:
+        return pa.array([convert(text[0].as_py(), kind)], kind)
+    except (ValueError, OverflowError, pa.ArrowException):
+        return None
+
+
+def _one_of(kind: pa.DataType) -> Callable[[str, pa.DataType], object] | None:
+    if pa.types.is_signed_integer(kind):
+        return _whole
+    if pa.types.is_decimal128(kind):
+        return _decimal
+    if pa.types.is_timestamp(kind) and kind.unit == "us":
+        return _timestamp
+    return {pa.float32(): _floating, pa.float64(): _floating, pa.date32(): _date}.get(kind)
+
+
+def _whole(text: str, _kind: pa.DataType) -> int:
+    # A 64-bit number has 19 digits; int() takes quadratic time on long texts.
+    if not _WHOLE.fullmatch(text) or len(text.lstrip("+-0")) > 19:
+        raise ValueError("is no whole number")
+    return int(text)
+
+
+def _floating(text: str, kind: pa.DataType) -> object:
+    found = _FLOAT.fullmatch(text.strip(_NO_BLANKS))
+    trimmed = found[1] if found else text.strip(_NO_BLANKS)
+    if not found and not re.fullmatch(_SPARKS_WORDS, trimmed):
+        raise ValueError("is no number")
+    # Arrow's own cast: going through a double would round twice.
+    return pa.array([trimmed.removeprefix("+")]).cast(kind)[0].as_py()
+
+
+def _decimal(text: str, kind: pa.DataType) -> decimal.Decimal:
+    plain = text.replace(",", "")
+    if not _DECIMAL.fullmatch(plain):
+        raise ValueError("is no decimal number")
+    try:
+        unit = decimal.Decimal(1).scaleb(-kind.scale)
+        number = _DECIMALS.create_decimal(plain).quantize(unit, context=_DECIMALS)
+    except decimal.DecimalException as error:
+        raise ValueError("is out of range") from error
+    if len(number.as_tuple().digits) > kind.precision:
+        raise ValueError("has more digits than the column")
+    return number
+
+
+def _date(text: str, _kind: pa.DataType) -> int:
+    found = _DATE.fullmatch(text.strip(_NO_BLANKS))
+    if not found:
+        raise ValueError("is no date")
+    return _days(*found.groups())
+
+
+def _timestamp(text: str, kind: pa.DataType) -> int:
+    found = _TIMESTAMP.fullmatch(text.strip(_NO_BLANKS))
+    if not found or (found[8] and not kind.tz):
+        raise ValueError("is no timestamp")
+    year, month, day, hour, minute, second, fraction, zone = found.groups()
+    hours, minutes, seconds = (int(part or 0) for part in (hour, minute, second))
+    if hours > 23 or minutes > 59 or seconds > 59:
+        raise ValueError("is no time of day")
+    of_day = (hours * 60 + minutes) * 60 + seconds - _zone_s(zone)
+    micros = int((fraction or "0")[:6].ljust(6, "0"))
+    return _days(year, month, day) * _DAY_US + of_day * 1_000_000 + micros
+
+
+def _zone_s(zone: str | None) -> int:
+    if zone in (None, "Z", "UTC", "GMT"):
+        return 0
+    assert zone is not None
+    without_colon = len(zone) == 5 and ":" not in zone
+    parts = (zone[1:3], zone[3:]) if without_colon else (*zone[1:].split(":"), "0")
+    hours, minutes = int(parts[0]), int(parts[1])
+    seconds = hours * 3600 + minutes * 60
+    if minutes > 59 or seconds > _MOST_ZONE_S:
+        raise ValueError("is no zone offset")
+    return -seconds if zone[0] == "-" else seconds
+
+
+def _days(year: str, month: str | None, day: str | None) -> int:
+    """Return days since 1970; numpy knows years that datetime does not."""
+    months = (int(year) - 1970) * 12 + int(month or 1) - 1
+    if not 1 <= int(month or 1) <= 12:
+        raise ValueError("is no month")
+    first = int(np.datetime64(months, "M").astype("datetime64[D]").astype(np.int64))
+    following = int(np.datetime64(months + 1, "M").astype("datetime64[D]").astype(np.int64))
+    if not 1 <= int(day or 1) <= following - first:
+        raise ValueError("is no day of the month")
+    return first + int(day or 1) - 1
+
+
+def _any(flags: pa.BooleanArray) -> bool:
+    return pc.any(flags).as_py() is True
+
+
+def places(flags: pa.BooleanArray) -> list[int]:
+    """Return where flags are set."""
+    if not _any(flags):
+        return []
+    return [int(at) for at in pc.indices_nonzero(flags.fill_null(False)).to_pylist()]  # noqa: FBT003 - Arrow's name.
