@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gazette_spark.errors import OptionError
-from gazette_spark.options import OPTIONS, Option
+from gazette_spark.option_table import Option
+from gazette_spark.options import OPTIONS
 from gazette_spark.write_options import WRITE_OPTIONS
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -29,7 +30,7 @@ def table(options: Sequence[Option]) -> str:
 
 def row(option: Option) -> str:
     """Return an option's line of the table."""
-    default = "none" if option.default is None else f"`{option.default}`"
+    default = {None: "none", "": "empty"}.get(option.default, f"`{option.default}`")
     cells = (f"`{option.name}`", default, option.use or "both", form(option), option.description)
     escaped = (cell.replace("|", "\\|") for cell in cells)
     return f"| {' | '.join(escaped)} |"
@@ -37,6 +38,8 @@ def row(option: Option) -> str:
 
 def form(option: Option) -> str:
     """Return the form an option's text must have, in the words it is refused with."""
+    if option.form is not None:
+        return option.form
     try:
         option.parse(option.name, "")
     except OptionError as error:

@@ -17,15 +17,15 @@ The rules of values, the same for all options:
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
+from gazette_spark.csv_options import CSV_OPTIONS, check_csv
 from gazette_spark.errors import OptionError, ProtocolError
+from gazette_spark.option_table import Option, Use, option_texts, parse_texts
 from gazette_spark.option_values import (
     check_journal,
     count,
@@ -56,11 +56,6 @@ from gazette_spark.store_options import check_store, parse_store
 
 FORMAT_FRAMINGS = {"json": "lines", "csv": "csv", "protobuf": "fixed"}
 """The framing whose records each format reads; raw reads any."""
-
-Use = Literal["stream", "batch"]
-
-SPARK_OWN = frozenset({"checkpointlocation", "comment", "external", "location", "owner", "provider"})
-"""Names Spark adds or users set for Spark on the same reader, a catalog's table properties among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +91,10 @@ class SourceOptions:
     timestamp_ntz_format: str | None
     allow_single_quotes: bool
     allow_non_numeric_numbers: bool
+    sep: str
+    quote: str
+    null_value: str
+    empty_value: str
     descriptor_file: str | None
     message_name: str | None
     mode: str
@@ -132,25 +131,6 @@ class SourceOptions:
         return self.broker_address or (self.fragment_store or "").partition("?")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One row of the table."""
-
-    name: str
-    parse: Callable[[str, str], Any]
-    """Takes the option's name and its text; raises OptionError."""
-    default: str | None
-    """As text; None where the option is absent unless given."""
-    description: str
-    use: Use | None = None
-    """The only use the option has a meaning in; None for both."""
-
-    @property
-    def key(self) -> str:
-        """The name in snake case."""
-        return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|\.", "_", self.name).lower()
-
-
 def parse_options(
     given: Mapping[str, str], use: Use | None = None, *, environ: Mapping[str, str] = os.environ
 ) -> SourceOptions:
@@ -176,58 +156,10 @@ def parse_options(
     )
     _check_framing(values["framing"], values["format"])
     _check_message(values)
+    check_csv(values, texts)
     _check_range(values, texts, use)
     _check_limits(values, texts)
     return SourceOptions(**values)
-
-
-def option_texts(given: Mapping[str, str], table: Sequence[Option]) -> dict[str, str]:
-    """Return the texts of a table's options by name in lower case, without names that are Spark's own.
-
-    Raises:
-        OptionError: the table does not have one of them.
-    """
-    texts = {name.lower(): text for name, text in given.items() if not _is_spark_own(name.lower())}
-    known = {option.name.lower(): option.name for option in table}
-    if "paths" in texts:
-        raise OptionError("path", "several paths", "one path in load(); name more with option 'journals'")
-    for name in sorted(texts.keys() - known.keys()):
-        nearest = difflib.get_close_matches(name, known, n=1)
-        hint = f"{known[nearest[0]]!r}? Valid options are " if nearest else "one of "
-        raise OptionError(name, "an unknown option", hint + ", ".join(known.values()))
-    return texts
-
-
-def parse_texts(
-    texts: Mapping[str, str], table: Sequence[Option], use: Use | None, *, environ: Mapping[str, str]
-) -> dict[str, Any]:
-    """Parse the texts of a table's options, and look up the broker's address if it is not among them.
-
-    Returns:
-        Each option's value by its key, None where it has neither text nor default.
-
-    Raises:
-        OptionError: a text is none of the option's, or the option has no meaning in this use.
-    """
-    stored = "fragmentstore" in texts
-    if not (stored or texts.get("brokeraddress")) and "BROKER_ADDRESS" in environ:
-        texts = {**texts, "brokeraddress": environ["BROKER_ADDRESS"]}
-    values: dict[str, Any] = {}
-    for option in table:
-        text = texts.get(option.name.lower(), option.default)
-        if option.use and use and option.use != use and option.name.lower() in texts:
-            raise OptionError(option.name, f"a {use} query", f"to be used in a {option.use} query only")
-        values[option.key] = None if text is None else option.parse(option.name, text)
-    if values["broker_address"] is None and not stored:
-        raise OptionError(
-            "brokerAddress", "nothing", "http://host:port, or BROKER_ADDRESS in the environment"
-        )
-    return values
-
-
-def _is_spark_own(name: str) -> bool:
-    # Tables of a catalog repeat each option as "option.<name>".
-    return name in SPARK_OWN or name.startswith("option.")
 
 
 def _one_selection(given: Mapping[str, Selection | None]) -> Selection:
@@ -278,8 +210,6 @@ def _check_message(values: Mapping[str, Any]) -> None:
             raise OptionError(name, "nothing", "descriptorFile and messageName, both, for format=protobuf")
         if values[key] is not None and values["format"] not in (None, "protobuf"):
             raise OptionError(name, f"format={values['format']}", "to be used with format=protobuf only")
-    if values["header"] and values["format"] not in (None, "csv"):
-        raise OptionError("header", f"format={values['format']}", "to be used with format=csv only")
 
 
 def _check_framing(framing: str | None, form: str | None) -> None:
@@ -348,13 +278,7 @@ OPTIONS: tuple[Option, ...] = (
         "raw for raw's columns or no schema, else what the framing holds: json in lines, csv in csv, "
         "protobuf in fixed.",
     ),
-    Option(
-        "header",
-        parse_bool,
-        "false",
-        "Whether journals of format=csv begin with a record of the columns' names. Such records are left "
-        "out wherever they stand, as each writer may begin with one.",
-    ),
+    *CSV_OPTIONS,
     Option(
         "inferSchema",
         parse_bool,
@@ -372,13 +296,13 @@ OPTIONS: tuple[Option, ...] = (
         "timeZone",
         parse_column,
         "UTC",
-        "Zone of timestamps whose text names none, such as Europe/Paris or +01:00; for format=json.",
+        "Zone of timestamps whose text names none, such as Europe/Paris or +01:00.",
     ),
     Option(
         "dateFormat",
         parse_column,
         None,
-        "Pattern of dates in format=json, in Spark's letters, such as dd.MM.yyyy; ISO forms if not given.",
+        "Pattern of dates in json and csv, in Spark's letters, such as dd.MM.yyyy; ISO forms if not given.",
     ),
     Option("timestampFormat", parse_column, None, "Likewise, of timestamps: yyyy-MM-dd HH:mm:ss.SSSXXX."),
     Option("timestampNTZFormat", parse_column, None, "Likewise, of timestamps without a zone."),

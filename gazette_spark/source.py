@@ -384,7 +384,7 @@ def record_batches(
     look at the later ones.
     """
     expected = to_arrow_schema(schema, timezone="UTC")
-    framing = framing_named(piece.framing, options.max_record_bytes)
+    framing = framing_named(piece.framing, options.max_record_bytes, options.sep, options.quote)
     scan = PieceScan(
         client,
         piece,

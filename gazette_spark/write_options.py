@@ -14,16 +14,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gazette_spark.errors import OptionError
+from gazette_spark.option_table import Option, option_texts, parse_texts
 from gazette_spark.option_values import check_journal, count, parse_address, parse_token, size, word
 from gazette_spark.options import (
     DAY_MS,
-    Option,
     Selection,
-    option_texts,
     parse_options,
     parse_path,
     parse_selector_option,
-    parse_texts,
 )
 
 Purpose = Literal["read", "write"]

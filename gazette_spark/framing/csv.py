@@ -17,63 +17,70 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
 
 from gazette_spark.framing.base import Block, Cut, Positions, gathered
-from gazette_spark.framing.lines import SCAN_BYTES, newlines, spans
+from gazette_spark.framing.lines import NEWLINE, SCAN_BYTES, newlines, spans
 
-QUOTE, COMMA, NEWLINE, RETURN = 0x22, 0x2C, 0x0A, 0x0D
-
-_FIELD = rb'(?:"(?:[^"]++|"")*+"[^,\n]*+|[^",\n][^,\n]*+|)'
-_RECORD = re.compile(rb"(?:" + _FIELD + rb",)*+" + _FIELD + rb"\n")
-
-_READINGS = (b"", b"x", b'"', b'""')
-"""Bytes that lead to a window's four readings when they stand before it."""
+RETURN = 0x0D
 
 
-def record_ends(data: bytes) -> Positions:
+def record_ends(data: bytes, separator: str = ",", quote: str = '"') -> Positions:
     """Return the position of each newline that ends a record or a blank line; data begins with a record."""
     feeds = newlines(data)
-    quotes = _quotes(data)
+    quotes = _quotes(data, quote)
     if not len(quotes):
         return feeds
     octets = np.frombuffer(data, np.uint8)
     opening = quotes[0::2]
     before = octets[opening - 1]
-    regular = (before == COMMA) | (before == NEWLINE) | (opening == 0)
+    regular = (before == ord(separator)) | (before == NEWLINE) | (opening == 0)
     regular[1:] |= opening[1:] - 1 == quotes[1 : 2 * len(opening) - 2 : 2]
     if regular.all():
         outside: Positions = feeds[np.searchsorted(quotes, feeds) % 2 == 0]
         return outside
-    return _read_ends(data)
+    return _read_ends(data, _record(separator, quote))
 
 
-def _quotes(data: bytes) -> Positions:
-    if b'"' not in data:
+def _quotes(data: bytes, quote: str) -> Positions:
+    if not quote or quote.encode() not in data:
         return np.empty(0, np.int64)
     octets = np.frombuffer(data, np.uint8)
     found = [
-        np.flatnonzero(octets[low : low + SCAN_BYTES] == QUOTE) + low
+        np.flatnonzero(octets[low : low + SCAN_BYTES] == ord(quote)) + low
         for low in range(0, len(octets), SCAN_BYTES)
     ]
     return np.concatenate(found)
 
 
-def _read_ends(data: bytes) -> Positions:
+def _read_ends(data: bytes, record: re.Pattern[bytes]) -> Positions:
     ends: list[int] = []
     at = 0
-    while found := _RECORD.match(data, at):
+    while found := record.match(data, at):
         at = found.end()
         ends.append(at - 1)
     return np.array(ends, np.int64)
+
+
+@cache
+def _record(separator: str, quote: str) -> re.Pattern[bytes]:
+    """Return what finds a record and its newline, however its quotes stand."""
+    s, q = re.escape(separator.encode()), re.escape(quote.encode())
+    field = rb"(?:%b(?:[^%b]++|%b%b)*+%b[^%b\n]*+|[^%b%b\n][^%b\n]*+|)" % (q, q, q, q, q, s, q, s, s)
+    return re.compile(rb"(?:%b%b)*+%b\n" % (field, s, field))
 
 
 @dataclass(frozen=True, slots=True)
 class CsvFraming:
     """The framing ``csv``."""
 
+    separator: str = ","
+    """One ASCII character."""
+    quote: str = '"'
+    """One ASCII character, or none: then every newline ends a record."""
     name: str = "csv"
     anchored: bool = True
     header_bytes: int = 0
@@ -85,12 +92,14 @@ class CsvFraming:
 
     def last_boundary(self, window: bytes, max_record_bytes: int) -> int | None:
         """Return the last record end on which all readings of the window agree, None when they do not."""
-        if b'"' not in window:
+        if not self.quote or self.quote.encode() not in window:
             unproved = len(window) <= max_record_bytes or window.find(b"\n") > max_record_bytes
             return None if unproved else window.rfind(b"\n") + 1 or None
         found = set()
-        for lead in _READINGS:
-            ends = record_ends(lead + window) - len(lead)
+        quote = self.quote.encode()
+        # What leads to the window's four readings when it stands before it.
+        for lead in (b"", b"x", quote, quote * 2):
+            ends = self._ends(lead + window) - len(lead)
             if len(ends) and ends[0] > max_record_bytes:
                 continue
             if len(ends):
@@ -105,7 +114,7 @@ class CsvFraming:
 
     def cut(self, data: bytes, offset: int, *, last: bool = False) -> Cut:  # noqa: ARG002 - records are the same anywhere.
         """Cut at every newline outside quotes, and leave out blank lines."""
-        starts, ends = spans(record_ends(data))
+        starts, ends = spans(self._ends(data))
         size = int(ends[-1]) + 1 if len(ends) else 0
         octets = np.frombuffer(data, np.uint8)
         length = ends - starts
@@ -117,6 +126,9 @@ class CsvFraming:
     def values(self, block: Block) -> pa.BinaryArray:
         """Return the records as they are written, quotes and all."""
         return gathered(block)
+
+    def _ends(self, data: bytes) -> Positions:
+        return record_ends(data, self.separator, self.quote)
 
 
 CSV = CsvFraming()

@@ -39,8 +39,9 @@ def row_parser(
     # The other formats load much that JSON does without, and Spark starts many processes.
     if form == "csv":
         from gazette_spark.framing.csv_rows import CsvFormat, CsvParser
+        from gazette_spark.scan.csv_style import csv_style
 
-        return CsvParser(CsvFormat(schema, **wanted), header=options.header)
+        return CsvParser(CsvFormat(schema, **wanted, style=csv_style(options)), header=options.header)
     from gazette_spark.framing.protobuf_rows import ProtobufFormat, ProtobufParser
 
     message = options.message_name or ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from gazette_spark.errors import OptionError
 from gazette_spark.framing.base import Framing
-from gazette_spark.framing.csv import CSV
+from gazette_spark.framing.csv import CsvFraming
 from gazette_spark.framing.fixed import FIXED
 from gazette_spark.framing.lines import LINES
 from gazette_spark.framing.whole import CHUNK_BYTES, NoFraming
@@ -37,10 +37,12 @@ UNFRAMED = frozenset({"", "text/plain"})
 """Content types whose records are lines if nobody says otherwise; no label is one of them."""
 
 
-def framing_named(name: str, max_record_bytes: int) -> Framing:
-    """Return the framing that an option or a piece names."""
+def framing_named(name: str, max_record_bytes: int, separator: str = ",", quote: str = '"') -> Framing:
+    """Return the framing that an option or a piece names; the last two are CSV's."""
     if name == "none":
         return NoFraming(min(CHUNK_BYTES, max_record_bytes))
+    if name == "csv":
+        return CsvFraming(separator, quote)
     return _FRAMINGS[name]
 
 
@@ -50,7 +52,8 @@ def framing_of(spec: pb.JournalSpec, options: SourceOptions) -> Framing:
     Raises:
         OptionError: options and label contradict each other, or neither says it.
     """
-    return framing_named(framing_name(spec, options.framing, options.format), options.max_record_bytes)
+    name = framing_name(spec, options.framing, options.format)
+    return framing_named(name, options.max_record_bytes, options.sep, options.quote)
 
 
 def framing_name(spec: pb.JournalSpec, framing: str | None, form: str | None) -> str:
@@ -78,4 +81,4 @@ def framing_name(spec: pb.JournalSpec, framing: str | None, form: str | None) ->
     return wanted or labelled or "lines"
 
 
-_FRAMINGS: dict[str, Framing] = {"lines": LINES, "csv": CSV, "fixed": FIXED}
+_FRAMINGS: dict[str, Framing] = {"lines": LINES, "fixed": FIXED}

@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.framing.base import Block
-from gazette_spark.framing.csv import CSV
+from gazette_spark.framing.csv import CSV, CsvFraming
 from gazette_spark.framing.csv_rows import CsvFormat, CsvParser, split
-from gazette_spark.framing.csv_style import SPARKS_STYLE
+from gazette_spark.framing.csv_style import SPARKS_STYLE, CsvStyle
 
 SCHEMA = pa.schema(
     [
@@ -103,8 +103,28 @@ def test_a_row_depends_on_its_record_alone(found: list[bytes], at: int) -> None:
 
 
 @given(st.lists(st.text(alphabet=st.characters(blacklist_categories=["Cs"]), max_size=8), min_size=2))
+@example(["", "\r"])
 def test_what_pythons_writer_writes_is_read(fields: list[str]) -> None:
     """Any fields at all come back, whatever has to be quoted."""
     out = io.StringIO()
-    csv.writer(out, lineterminator="").writerow(fields)
-    assert [text for text, _ in split(out.getvalue(), SPARKS_STYLE)] == fields
+    # A field with a character of the line's end is quoted.
+    csv.writer(out, lineterminator="\r\n").writerow(fields)
+    assert [text for text, _ in split(out.getvalue().removesuffix("\r\n"), SPARKS_STYLE)] == fields
+
+
+@given(
+    st.lists(st.lists(st.text("ab;|'\n\t", max_size=4), min_size=2, max_size=3), min_size=1, max_size=8),
+    st.sampled_from([(";", "'"), ("\t", '"'), ("|", "'"), ("'", ";")]),
+)
+@settings(deadline=None)
+def test_other_separators_and_quotes(rows: list[list[str]], style: tuple[str, str]) -> None:
+    """Frame and split records as the comma and the double quote do."""
+    separator, quote = style
+    out = io.StringIO()
+    csv.writer(out, delimiter=separator, quotechar=quote, lineterminator="\n").writerows(rows)
+    data = out.getvalue().encode()
+    cut = CsvFraming(separator, quote).cut(data, 0)
+    assert cut.size == len(data)
+    found = [data[start:end].decode() for start, end in zip(cut.starts, cut.ends, strict=True)]
+    read = [[text for text, _ in split(record, CsvStyle(separator, quote))] for record in found]
+    assert read == rows

@@ -18,7 +18,17 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 RANKS = (
     ("errors", "version", "failpoints"),
     ("offsets", "protocol"),
-    ("option_values", "query_range", "store_options", "options", "write_options", "option_page", "admission"),
+    (
+        "option_table",
+        "option_values",
+        "csv_options",
+        "query_range",
+        "store_options",
+        "options",
+        "write_options",
+        "option_page",
+        "admission",
+    ),
     ("ledger", "delta_history", "query_checkpoint", "query_progress", "framing"),
     ("client", "lag"),
     ("store", "scan", "write", "broker"),

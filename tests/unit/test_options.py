@@ -8,7 +8,8 @@ import pickle
 import pytest
 
 from gazette_spark.errors import OptionError
-from gazette_spark.options import OPTIONS, SourceOptions, Use, parse_options
+from gazette_spark.option_table import Use
+from gazette_spark.options import OPTIONS, SourceOptions, parse_options
 from gazette_spark.query_range import EARLIEST, LATEST, OffsetChoice
 
 ADDRESS = "http://broker.test:8080"

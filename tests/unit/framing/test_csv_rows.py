@@ -11,8 +11,9 @@ import pytest
 
 from gazette_spark.errors import OptionError, RecordError
 from gazette_spark.framing.base import Block
-from gazette_spark.framing.csv import CSV
+from gazette_spark.framing.csv import CSV, CsvFraming
 from gazette_spark.framing.csv_rows import CsvFormat, CsvParser
+from gazette_spark.framing.csv_style import CsvStyle, TimeFormat
 
 UTC = datetime.UTC
 BOTH = pytest.mark.parametrize("fast", [pytest.param(True, id="fast"), pytest.param(False, id="exact")])
@@ -26,10 +27,11 @@ def rows(
     offset: int = 0,
     header: bool = False,
     fast: bool = True,
+    framing: CsvFraming = CSV,
     **options: Any,
 ) -> list[tuple[object, ...]]:
     """Parse data to rows."""
-    cut = CSV.cut(data, offset)
+    cut = framing.cut(data, offset)
     block = Block("acme/table", offset, data, cut.starts, cut.ends)
     parser = CsvParser(CsvFormat(schema, **options), header=header, fast=fast)
     table = pa.Table.from_batches(list(parser.record_batches([block])), schema)
@@ -131,3 +133,89 @@ def test_what_csv_cannot_give_is_refused(schema: dict[str, pa.DataType], options
     """When the query starts."""
     with pytest.raises(OptionError):
         CsvFormat(pa.schema(list(schema.items())), **options)
+
+
+TEXTS = pa.schema([("a", pa.string()), ("b", pa.string()), ("_corrupt_record", pa.string())])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("style", "data", "expected"),
+    [
+        pytest.param(CsvStyle(), b',""\n', (None, None), id="empty_fields_are_null"),
+        pytest.param(CsvStyle(null_value="NA"), b'"","NA"\n', ("", None), id="null_value_in_quotes"),
+        pytest.param(CsvStyle(null_value="NA"), b"NA,\n", (None, None), id="null_value"),
+        pytest.param(CsvStyle(empty_value="E"), b',""\n', (None, "E"), id="empty_value"),
+        pytest.param(CsvStyle(null_value="E", empty_value="E"), b'"",x\n', (None, "x"), id="empty_is_null"),
+        pytest.param(CsvStyle(";", "'"), b"'a;''b\n';\"c,\"\n", ("a;'b\n", '"c,"'), id="separator_and_quote"),
+        pytest.param(CsvStyle("\t", ""), b'"a"\tb,"\n', ('"a"', 'b,"'), id="no_quote"),
+    ],
+)
+def test_styles(fast: bool, style: CsvStyle, data: bytes, expected: tuple[object, ...]) -> None:
+    """Fields are parted, quoted and null as the options say."""
+    framing = CsvFraming(style.separator, style.quote)
+    assert rows(TEXTS, data, fast=fast, framing=framing, style=style) == [(*expected, None)]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("pattern", "kind", "text", "value"),
+    [
+        pytest.param("dd.MM.yyyy", pa.date32(), "09.02.2024", datetime.date(2024, 2, 9), id="date"),
+        pytest.param("yyyyMMdd", pa.date32(), "20240209", datetime.date(2024, 2, 9), id="no_separators"),
+        pytest.param("d/M/yyyy", pa.date32(), "9/12/2024", datetime.date(2024, 12, 9), id="one_digit"),
+        pytest.param("dd.MM.yyyy", pa.date32(), "9.2.2024", None, id="too_few_digits"),
+        pytest.param("dd.MM.yyyy", pa.date32(), "30.02.2024", None, id="no_day"),
+        pytest.param("dd.MM.yyyy", pa.date32(), "2024-02-09", None, id="form_of_casts"),
+        pytest.param(
+            "yyyy-MM-dd 'at' HH:mm:ss[.SSS]",
+            pa.timestamp("us"),
+            "2024-02-09 at 01:02:03.5",
+            datetime.datetime(2024, 2, 9, 1, 2, 3, 500_000),  # noqa: DTZ001 - without a zone on purpose.
+            id="fraction",
+        ),
+        pytest.param(
+            "yyyy-MM-dd HH:mm:ss[.SSS]",
+            pa.timestamp("us", "UTC"),
+            "2024-02-09 01:02:03",
+            datetime.datetime(2024, 2, 9, 1, 2, 3, tzinfo=UTC),
+            id="left_out",
+        ),
+        pytest.param(
+            "dd/MM/yyyy HH:mmXXX",
+            pa.timestamp("us", "UTC"),
+            "09/02/2024 01:02+01:00",
+            datetime.datetime(2024, 2, 9, 0, 2, tzinfo=UTC),
+            id="zone",
+        ),
+        pytest.param("yyyy-MM-dd HH", pa.timestamp("us"), "2024-02-09 24", None, id="no_hour"),
+    ],
+)
+def test_patterns(fast: bool, pattern: str, kind: pa.DataType, text: str, value: object) -> None:
+    """A text is of the pattern, all of it, or it is no value; nulls are null, and not malformed."""
+    found = TimeFormat.parse(pattern)
+    style = CsvStyle(date_format=found, timestamp_format=found, timestamp_ntz_format=found)
+    schema = pa.schema([("v", kind), ("w", pa.int64()), ("_corrupt_record", pa.string())])
+    assert rows(schema, f"{text},7\n,8\n".encode(), fast=fast, style=style) == [
+        (value, 7, None if value is not None else f"{text},7"),
+        (None, 8, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "problem"),
+    [
+        pytest.param("yy-MM-dd", "yy is none of yyyy", id="letters"),
+        pytest.param("MM/dd", "does not say year", id="no_year"),
+        pytest.param("yyyy-MM-dd MM", "twice", id="twice"),
+        pytest.param("yyyy[-MM]-dd", "can be left out", id="optional_date"),
+        pytest.param("yyyyMd", "nothing shows where", id="ambiguous"),
+        pytest.param("yyyy-MM-dd [HH", "left open", id="bracket"),
+        pytest.param("yyyy-MM-dd 'T", "left open", id="quote"),
+        pytest.param("yyyy-MM-dd]", "left open", id="closing_bracket"),
+    ],
+)
+def test_patterns_that_are_not_read_exactly_are_refused(pattern: str, problem: str) -> None:
+    """With what is wrong."""
+    with pytest.raises(ValueError, match=problem):
+        TimeFormat.parse(pattern)

@@ -1,0 +1,89 @@
+"""What a table of options is, and how the texts Spark hands over are parsed by one.
+
+Spark hands over names in lower case and values as text, so names match in any case.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gazette_spark.errors import OptionError
+
+Use = Literal["stream", "batch"]
+
+SPARK_OWN = frozenset({"checkpointlocation", "comment", "external", "location", "owner", "provider"})
+"""Names Spark adds or users set for Spark on the same reader, a catalog's table properties among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the table."""
+
+    name: str
+    parse: Callable[[str, str], Any]
+    """Takes the option's name and its text; raises OptionError."""
+    default: str | None
+    """As text; None where the option is absent unless given."""
+    description: str
+    use: Use | None = None
+    """The only use the option has a meaning in; None for both."""
+    form: str | None = None
+    """What its text may be, where that is any text; None: what the parser says of an empty one."""
+
+    @property
+    def key(self) -> str:
+        """The name in snake case."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|\.", "_", self.name).lower()
+
+
+def option_texts(given: Mapping[str, str], table: Sequence[Option]) -> dict[str, str]:
+    """Return the texts of a table's options by name in lower case, without names that are Spark's own.
+
+    Raises:
+        OptionError: the table does not have one of them.
+    """
+    texts = {name.lower(): text for name, text in given.items() if not _is_spark_own(name.lower())}
+    known = {option.name.lower(): option.name for option in table}
+    if "paths" in texts:
+        raise OptionError("path", "several paths", "one path in load(); name more with option 'journals'")
+    for name in sorted(texts.keys() - known.keys()):
+        nearest = difflib.get_close_matches(name, known, n=1)
+        hint = f"{known[nearest[0]]!r}? Valid options are " if nearest else "one of "
+        raise OptionError(name, "an unknown option", hint + ", ".join(known.values()))
+    return texts
+
+
+def parse_texts(
+    texts: Mapping[str, str], table: Sequence[Option], use: Use | None, *, environ: Mapping[str, str]
+) -> dict[str, Any]:
+    """Parse the texts of a table's options, and look up the broker's address if it is not among them.
+
+    Returns:
+        Each option's value by its key, None where it has neither text nor default.
+
+    Raises:
+        OptionError: a text is none of the option's, or the option has no meaning in this use.
+    """
+    stored = "fragmentstore" in texts
+    if not (stored or texts.get("brokeraddress")) and "BROKER_ADDRESS" in environ:
+        texts = {**texts, "brokeraddress": environ["BROKER_ADDRESS"]}
+    values: dict[str, Any] = {}
+    for option in table:
+        text = texts.get(option.name.lower(), option.default)
+        if option.use and use and option.use != use and option.name.lower() in texts:
+            raise OptionError(option.name, f"a {use} query", f"to be used in a {option.use} query only")
+        values[option.key] = None if text is None else option.parse(option.name, text)
+    if values["broker_address"] is None and not stored:
+        raise OptionError(
+            "brokerAddress", "nothing", "http://host:port, or BROKER_ADDRESS in the environment"
+        )
+    return values
+
+
+def _is_spark_own(name: str) -> bool:
+    # Tables of a catalog repeat each option as "option.<name>".
+    return name in SPARK_OWN or name.startswith("option.")
