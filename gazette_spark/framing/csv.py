@@ -31,7 +31,7 @@ RETURN = 0x0D
 def record_ends(data: bytes, separator: str = ",", quote: str = '"') -> Positions:
     """Return the position of each newline that ends a record or a blank line; data begins with a record."""
     feeds = newlines(data)
-    quotes = _quotes(data, quote)
+    quotes = quote_positions(data, quote)
     if not len(quotes):
         return feeds
     octets = np.frombuffer(data, np.uint8)
@@ -45,7 +45,8 @@ def record_ends(data: bytes, separator: str = ",", quote: str = '"') -> Position
     return _read_ends(data, _record(separator, quote))
 
 
-def _quotes(data: bytes, quote: str) -> Positions:
+def quote_positions(data: bytes, quote: str) -> Positions:
+    """Return the position of every quote, ascending."""
     if not quote or quote.encode() not in data:
         return np.empty(0, np.int64)
     octets = np.frombuffer(data, np.uint8)

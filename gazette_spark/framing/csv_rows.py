@@ -6,8 +6,8 @@ splits one record. A field's value comes from its text alone and from one functi
 its column becomes null and makes its record malformed, as too few or too many fields do; the other fields
 count.
 
-Fields mean what they mean to Spark's CSV reader. Where this differs, on purpose: what stands between a
-closing quote and the separator belongs to the field, and a ``\r`` at a record's end does not.
+Fields mean what they mean to Spark's CSV reader, odd quotes included; but a ``\r`` at a record's end belongs
+to no field.
 
 Every writer may begin with a header, so a header is known by what it says and not by where it stands: with
 ``header`` set, a record that names the columns in the schema's order gives no row, wherever it is. And the
@@ -28,8 +28,10 @@ import pyarrow.csv as pcsv
 
 from gazette_spark.errors import OptionError, RecordError
 from gazette_spark.framing.base import Block, text_scalar
+from gazette_spark.framing.csv import RETURN, quote_positions
 from gazette_spark.framing.csv_style import SPARKS_STYLE, CsvStyle
-from gazette_spark.framing.csv_values import TYPES, converted, is_readable, places
+from gazette_spark.framing.csv_values import BLANKS, TYPES, converted, is_readable, places
+from gazette_spark.framing.lines import NEWLINE
 from gazette_spark.framing.rows import Columns, Refusal, Row, RowFormat, RowParser
 
 _BOM = b"\xef\xbb\xbf"
@@ -140,7 +142,7 @@ class FastReader:
 
     def columns(self, block: Block) -> Columns | Refusal:
         """Return the columns by name, or a refusal when a record is none of so many fields."""
-        suspect = _suspect(block)
+        suspect = _suspect(block, self._style)
         if suspect is not None:
             return Refusal(suspect)
         wrong: list[int] = []
@@ -199,9 +201,13 @@ def split(record: str, style: CsvStyle) -> list[tuple[str, bool]]:
     at = 0
     while found := expression.match(text, at):
         inside, after, plain, separator = found.groups()
-        fields.append(
-            (plain, False) if inside is None else (inside.replace(double, style.quote) + after, True)
-        )
+        if inside is None:
+            fields.append((plain, False))
+        else:
+            inside = inside.replace(double, style.quote)
+            # Blanks behind a closing quote are left out; anything else makes quotes characters like others.
+            as_is = f"{style.quote}{inside}{style.quote}{after}"
+            fields.append((as_is if after.strip(BLANKS) else inside, True))
         if not separator:
             break
         at = found.end()
@@ -216,15 +222,38 @@ def field_expression(style: CsvStyle) -> re.Pattern[str]:
     return re.compile(f"(?:{inside}|([^{separator}]*))({separator}|\\Z)")
 
 
-def _suspect(block: Block) -> int | None:
-    """Return the first record that Arrow would read in another way: not UTF-8, or with an odd return."""
+def _suspect(block: Block, style: CsvStyle) -> int | None:
+    """Return the first record that Arrow would read in another way, None when there is none.
+
+    It is not UTF-8, or has an odd return, or a quote that neither begins a field nor ends one.
+    """
     data = block.data
-    at = 0 if data.startswith(_BOM) else -1
-    if at < 0 and not data.isascii():
+    found = [_odd_quote(data, style)]
+    if data.startswith(_BOM):
+        found.append(0)
+    if not data.isascii():
         try:
             data.decode()
         except UnicodeDecodeError as error:
-            at = error.start
-    if b"\r" in data and (lone := _LONE_RETURN.search(data, 0, len(data) if at < 0 else at)):
-        at = lone.start()
-    return None if at < 0 else int(np.searchsorted(block.ends, at))
+            found.append(error.start)
+    if b"\r" in data and (lone := _LONE_RETURN.search(data)):
+        found.append(lone.start())
+    odd = [at for at in found if at is not None]
+    return int(np.searchsorted(block.ends, min(odd))) if odd else None
+
+
+def _odd_quote(data: bytes, style: CsvStyle) -> int | None:
+    """Return where the first quote is that stands in a field, or ends one before its end."""
+    quotes = quote_positions(data, style.quote)
+    if not len(quotes):
+        return None
+    octets = np.frombuffer(data + b"\n\n", np.uint8)
+    separator, quote = ord(style.separator), ord(style.quote)
+    opening, closing = quotes[0::2], quotes[1::2]
+    before, behind = octets[opening - 1], octets[closing + 1]
+    begins = (before == separator) | (before == NEWLINE) | (opening == 0)
+    begins[1:] |= opening[1:] - 1 == closing[: len(opening) - 1]
+    ends = (behind == separator) | (behind == NEWLINE) | (behind == quote)
+    ends |= (behind == RETURN) & (octets[closing + 2] == NEWLINE)
+    odd = np.concatenate([opening[~begins][:1], closing[~ends][:1]])
+    return int(odd.min()) if len(odd) else None

@@ -48,7 +48,7 @@ _TIMESTAMP = re.compile(
 )
 _MOST_ZONE_S = 18 * 3600
 _DAY_US = 86_400_000_000
-_NO_BLANKS = "".join(map(chr, range(33)))
+BLANKS = "".join(map(chr, range(33)))
 """What Java trims."""
 
 _DECIMALS = decimal.Context(
@@ -173,8 +173,8 @@ def _whole(text: str, _kind: pa.DataType) -> int:
 
 
 def _floating(text: str, kind: pa.DataType) -> object:
-    found = _FLOAT.fullmatch(text.strip(_NO_BLANKS))
-    trimmed = found[1] if found else text.strip(_NO_BLANKS)
+    found = _FLOAT.fullmatch(text.strip(BLANKS))
+    trimmed = found[1] if found else text.strip(BLANKS)
     if not found and not re.fullmatch(_SPARKS_WORDS, trimmed):
         raise ValueError("is no number")
     # Arrow's own cast: going through a double would round twice.
@@ -196,14 +196,14 @@ def _decimal(text: str, kind: pa.DataType) -> decimal.Decimal:
 
 
 def _date(text: str, _kind: pa.DataType) -> int:
-    found = _DATE.fullmatch(text.strip(_NO_BLANKS))
+    found = _DATE.fullmatch(text.strip(BLANKS))
     if not found:
         raise ValueError("is no date")
     return _days(*found.groups())
 
 
 def _timestamp(text: str, kind: pa.DataType) -> int:
-    found = _TIMESTAMP.fullmatch(text.strip(_NO_BLANKS))
+    found = _TIMESTAMP.fullmatch(text.strip(BLANKS))
     if not found or (found[8] and not kind.tz):
         raise ValueError("is no timestamp")
     year, month, day, hour, minute, second, fraction, zone = found.groups()

@@ -252,6 +252,7 @@ def test_listed_differences_are_there(spark: SparkSession) -> None:
 
 
 RECORDS = [
+    '"a"b,c', '"a" ,b', '"a" b,c', '"a","b"x', '"a"b"c"d,e', '""a,b', '"a""b"c,d', '"a"" ,b",c', '"a" \t',
     "a,b", "a", "a,b,c", ",", '"",""', '"a",b', '"a""b",c', 'a"b,c', ' "a",b', '"a,b"', '"a\nb",c', '""',
     '"""",b', '"a""",b', '"""a",b', "'a,b',c", "'a''b',c", "a;b", "'a;b';c", "a\tb", "a, b ,", "  ,  ",
     "a\\,b", "#a,b", "a\rb,c", 'a,"b\r\nc"', "a,b,", ",a,b", "x,NA", 'x,"NA"', 'x,""', "NA,x",
@@ -279,14 +280,6 @@ def test_records_are_split_as_spark_does(spark: SparkSession, name: str, fast: b
     schema = pa.schema([(column, pa.string()) for column in ("a", "b", "_corrupt_record")])
     mine = ours(records, schema, fast=fast, style=style).to_pylist()
     assert list(zip(records, mine, strict=True)) == list(zip(records, theirs.to_pylist(), strict=True))
-
-
-def test_what_stands_behind_a_closing_quote_is_a_listed_difference(spark: SparkSession) -> None:
-    """Spark takes such quotes for text, unless blanks follow; here they are quotes, and the rest counts."""
-    records = ['"a"b,c', '"a" ,c']
-    (theirs,) = sparks(spark, records, ["a string, b string"], RFC_4180)
-    assert [row["a"] for row in theirs.to_pylist()] == ['"a"b', "a"]
-    assert ours(records, pa.schema([("a", pa.string()), ("b", pa.string())]))["a"].to_pylist() == ["ab", "a "]
 
 
 PATTERNS = {
