@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gazette_spark.csv_options import CSV_OPTIONS
 from gazette_spark.errors import OptionError
 from gazette_spark.option_table import Option, option_texts, parse_texts
 from gazette_spark.option_values import check_journal, count, parse_address, parse_token, size, word
@@ -36,6 +37,8 @@ class WriteOptions:
     """One journal, or those a selector matches; None: as each row's column ``journal`` says."""
     mapping: str | None
     framing: str | None
+    sep: str
+    quote: str
     max_record_bytes: int
     request_timeout_ms: int
     connect_timeout_ms: int
@@ -129,6 +132,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "csv: a newline is added, and the value has to be one record of CSV; none: bytes as they are. If not "
         "given, the journal's content-type label decides, and lines if it has none.",
     ),
+    *(option for option in CSV_OPTIONS if option.name in ("sep", "quote")),
     Option(
         "maxRecordBytes",
         size(2**30),

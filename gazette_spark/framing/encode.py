@@ -69,19 +69,23 @@ def check_values(values: pa.Array, max_record_bytes: int) -> Refused | None:
     return None
 
 
-def encoded(values: pa.Array, framing: str) -> Iterator[bytes] | Refused:
+def encoded(
+    values: pa.Array, framing: str, separator: str = ",", quote: str = '"'
+) -> Iterator[bytes] | Refused:
     """Return the bytes of records, in pieces that hold whole ones.
 
     Args:
         values: Binary or string, in which :func:`check_values` has found nothing.
         framing: ``lines``, ``fixed``, ``csv`` or ``none``.
+        separator: CSV's, as is the quote.
+        quote: One character, or none.
 
     Returns:
         Pieces of :data:`CHUNK_BYTES` at most unless one record is longer, or the first value that is refused.
     """
     pieces = []
     for first, stop in _parts(value_bounds(values)):
-        made = _piece(values[first:stop], framing)
+        made = _piece(values[first:stop], framing, separator, quote)
         if isinstance(made, Refused):
             return Refused(first + made.index, made.problem, made.advice)
         pieces.append(made)
@@ -99,7 +103,7 @@ def _parts(bounds: Positions) -> Iterator[tuple[int, int]]:
         first = stop
 
 
-def _piece(values: pa.Array, framing: str) -> bytes | Refused:
+def _piece(values: pa.Array, framing: str, separator: str, quote: str) -> bytes | Refused:
     bounds = value_bounds(values)
     if framing == "none":
         return value_octets(values)[bounds[0] : bounds[-1]].tobytes()
@@ -107,7 +111,9 @@ def _piece(values: pa.Array, framing: str) -> bytes | Refused:
         return _joined(_headers(np.diff(bounds)), _binary(values))
     made = _joined(_binary(values), _NEWLINE)
     ends = np.cumsum(np.diff(bounds) + 1) - 1
-    return (_refused_line if framing == "lines" else _refused_csv)(made, ends) or made
+    if framing == "lines":
+        return _refused_line(made, ends) or made
+    return _refused_csv(made, ends, record_ends(made, separator, quote)) or made
 
 
 def _binary(values: pa.Array) -> pa.BinaryArray:
@@ -141,13 +147,13 @@ def _refused_line(made: bytes, ends: Positions) -> Refused | None:
     )
 
 
-def _refused_csv(made: bytes, ends: Positions) -> Refused | None:
+def _refused_csv(made: bytes, ends: Positions, found: Positions) -> Refused | None:
     """Hold the record ends that a reader finds against those that were meant, and look for blank records."""
     octets = np.frombuffer(made, np.uint8)
     lengths = np.diff(ends, prepend=-1) - 1
     blank = (lengths == 0) | ((lengths == 1) & (octets[ends - 1] == RETURN))
     first_blank = int(np.argmax(blank)) if blank.any() else len(ends)
-    wrong = _first_wrong_end(record_ends(made), ends)
+    wrong = _first_wrong_end(found, ends)
     if first_blank < wrong:
         problem = "its value is a blank line, which is no record of CSV"
         return Refused(first_blank, problem, 'Filter such rows out, or write ""')

@@ -193,7 +193,8 @@ class TaskWriter:
 
     def _encoded(self, values: pa.Array, share: Share) -> Iterable[bytes]:
         chosen = values if share.rows is None else values.take(int64_array(share.rows))
-        made = encoded(chosen, self._targets.framing(share.journal))
+        options = self._options
+        made = encoded(chosen, self._targets.framing(share.journal), options.sep, options.quote)
         if isinstance(made, Refused) and share.rows is not None:
             made = Refused(int(share.rows[made.index]), made.problem, made.advice)
         return self._accepted(made)

@@ -211,6 +211,21 @@ def test_journals_are_not_overwritten(journals: Journals) -> None:
         writer.save(journals.name("a"))
 
 
+def test_only_appending_is_a_way_to_write(journals: Journals, tmp_path: Path) -> None:
+    """It has to be said for a batch; a stream's other modes are refused by Spark or with our advice."""
+    journals.create("from", "to")
+    rows = journals.batch("from").select("value")
+    with pytest.raises(PySparkException, match="please use Append"):
+        rows.write.format("gazette").save(journals.name("to"))
+    streamed = journals.stream("from").selectExpr("count(*) || '' AS value")
+    address = journals.broker.endpoint
+    for mode, problem in {"update": "does not support.*[Uu]pdate", "complete": "journals only grow"}.items():
+        writer = streamed.writeStream.format("gazette").outputMode(mode).option("brokerAddress", address)
+        writer = writer.option("checkpointLocation", str(tmp_path / mode)).trigger(availableNow=True)
+        with pytest.raises(PySparkException, match=problem):
+            writer.start(journals.name("to")).awaitTermination(QUERY_TIMEOUT_S)
+
+
 def test_a_micro_batch_that_failed_is_written_again(journals: Journals, tmp_path: Path) -> None:
     """What the failed try had written may be there twice, and nothing is missing."""
     journals.create("from", "to")

@@ -84,6 +84,14 @@ def test_values_that_would_be_read_as_something_else_are_refused(
     assert refused.advice
 
 
+def test_csv_of_other_quotes() -> None:
+    """What is one record depends on them."""
+    made = encoded(pa.array(["'a\n;';b", '"']), "csv", ";", "'")
+    assert not isinstance(made, Refused)
+    assert b"".join(made) == b"'a\n;';b\n\"\n"
+    assert isinstance(encoded(pa.array(["'a\n;';b"]), "csv"), Refused)
+
+
 def test_a_refused_value_has_its_index_among_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not that in its piece."""
     monkeypatch.setattr(encode, "CHUNK_BYTES", 16)
