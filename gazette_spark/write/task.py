@@ -10,6 +10,7 @@ rows are written at least once.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -20,7 +21,7 @@ import pyarrow as pa
 from gazette_spark.client import AppendService, AsyncAppend, Client
 from gazette_spark.errors import JournalNotFoundError, OptionError, ProtocolError, RowError
 from gazette_spark.framing.base import int64_array
-from gazette_spark.framing.encode import Refused, check_values, encoded
+from gazette_spark.framing.encode import CHUNK_BYTES, Refused, check_values, encoded
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import validate_journal_name
 from gazette_spark.protocol.labels import label_set
@@ -47,7 +48,8 @@ class Appended:
 
 def open_service(client: Client, options: WriteOptions) -> AppendService:
     """Return what appends for one task. The caller closes it."""
-    pending = PENDING_BYTES + 2 * options.max_record_bytes
+    # Room is never waited for there: a TaskWriter waits for its oldest append, which has its own deadline.
+    pending = PENDING_BYTES + CHUNK_BYTES + 2 * options.max_record_bytes
     return AppendService(client, max_pending_bytes=pending, max_memory_bytes=PENDING_BYTES)
 
 
@@ -128,6 +130,8 @@ class TaskWriter:
         self._rows: dict[str, int] = {}
         self._bytes: dict[str, int] = {}
         self._last: dict[str, AsyncAppend] = {}
+        self._pending: deque[tuple[AsyncAppend, int]] = deque()
+        self._pending_bytes = 0
 
     def write(self, record_batch: pa.RecordBatch) -> None:
         """Append rows in the background; may wait for room.
@@ -164,9 +168,15 @@ class TaskWriter:
     def _append(self, journal: str, piece: bytes) -> None:
         if not piece:  # A value without bytes under framing none.
             return
+        while self._pending and self._pending_bytes + len(piece) > PENDING_BYTES:
+            oldest, size = self._pending.popleft()
+            oldest.result()
+            self._pending_bytes -= size
         appended = self._service.append(journal, piece)
-        if appended.done():  # So soon it can only have failed, or followed one that has.
-            appended.result(0)
+        if appended.done():
+            appended.result()  # Raises if it has failed, or one before it.
+        self._pending.append((appended, len(piece)))
+        self._pending_bytes += len(piece)
         self._last[journal] = appended
         self._bytes[journal] = self._bytes.get(journal, 0) + len(piece)
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.broker import EmbeddedBroker, Faults
-from gazette_spark.client import Client
+from gazette_spark.client import AsyncAppend, Client
 from gazette_spark.client.key_columns import fnv1a32_each
 from gazette_spark.client.mappings import ModuloMapping, RendezvousMapping, fnv1a32
 from gazette_spark.framing import encode
@@ -25,6 +25,7 @@ from gazette_spark.framing.encode import Refused, encoded, value_bounds, value_o
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.scan.framings import framing_named
+from gazette_spark.write import task as task_module
 from gazette_spark.write.columns import write_columns
 from gazette_spark.write.shares import KeyMapping, Share, shares_by_name
 from gazette_spark.write.task import Targets, TaskWriter, open_service
@@ -189,3 +190,31 @@ def test_rows_are_in_their_journals_at_least_once(
     assert set(found) <= set(expected)
     if exact:
         assert found == expected
+
+
+def test_what_waits_is_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task takes no more rows while as much is on its way as may be; all of them arrive in the end."""
+    monkeypatch.setattr(task_module, "PENDING_BYTES", 1000)
+    journal = f"write/{next(_made)}"
+    client.create_journals(journal_spec(journal))
+    options = parse_write_options({"path": journal, "brokerAddress": client.endpoint})
+    service = open_service(client, options)
+    seen: list[int] = []
+    append = service.append
+
+    def noted(name: str, content: bytes) -> AsyncAppend:
+        seen.append(service.pending_bytes + len(content))
+        return append(name, content)
+
+    monkeypatch.setattr(service, "append", noted)
+    FAULTS.delay(0.05, rpc="Append", times=None)
+    columns = write_columns([("value", "binary")], options)
+    task = TaskWriter(service, Targets(client, options), options, columns, partition=0, rng=RNG)
+    for number in range(40):
+        column = pa.array([b"%099d" % number], pa.binary())
+        task.write(pa.RecordBatch.from_arrays([column], ["value"]))
+    done = task.finish()[journal]
+    service.close()
+    FAULTS.clear()
+    assert (done.rows, done.bytes, done.end) == (40, 4000, 4000)
+    assert max(seen) <= 1000
