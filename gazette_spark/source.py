@@ -75,9 +75,9 @@ from gazette_spark.scan.reads import Journals
 from gazette_spark.scan.records import PieceScan, raw_record_batches
 from gazette_spark.scan.stores import listed_store, store_of_piece, with_fragments
 from gazette_spark.store.journals import StoreJournals
-from gazette_spark.write_options import checked_address, parse_write_options
+from gazette_spark.write_options import checked_address, parse_write_options, spark_purpose
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # What writes is not loaded by the many processes that read.
     from gazette_spark.writer import BatchWriter, StreamWriter
 
 log = logging.getLogger(__name__)

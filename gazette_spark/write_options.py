@@ -8,6 +8,7 @@ column ``journal``.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,12 @@ from gazette_spark.options import (
 )
 
 Purpose = Literal["read", "write"]
+
+PURPOSES: Mapping[str, Purpose] = {
+    "pyspark.sql.worker.create_data_source": "read",
+    "pyspark.sql.worker.write_into_data_source": "write",
+}
+"""Modules of Spark's processes that make a data source, and what for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,18 @@ def checked_address(
                 return parse_write_options(given, environ=environ).broker_address
             raise
     return parse_write_options(given, environ=environ).broker_address
+
+
+def spark_purpose() -> Purpose | None:
+    """Return what this process of Spark's makes data sources for, None if it does not show.
+
+    The options of both are checked when a data source is made, which is not told what for. Where a later
+    Spark has other processes, a wrong option shows a little later.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    running = {getattr(main, "name", "")} | sys.modules.keys()
+    found = {purpose for module, purpose in PURPOSES.items() if module in running}
+    return found.pop() if len(found) == 1 else None
 
 
 def _one_target(found: Mapping[str, Selection]) -> Selection | None:

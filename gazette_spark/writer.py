@@ -11,7 +11,6 @@ Rows are written at least once: Spark may run a task, or a micro-batch, again; w
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,15 +25,9 @@ from gazette_spark.errors import OptionError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.write.columns import write_columns
 from gazette_spark.write.task import Appended, Targets, TaskWriter, open_service
-from gazette_spark.write_options import Purpose, WriteOptions
+from gazette_spark.write_options import WriteOptions
 
 log = logging.getLogger(__name__)
-
-PURPOSES: Mapping[str, Purpose] = {
-    "pyspark.sql.worker.create_data_source": "read",
-    "pyspark.sql.worker.write_into_data_source": "write",
-}
-"""Modules of Spark's processes that make a data source, and what for."""
 
 
 @dataclass
@@ -118,18 +111,6 @@ def open_client(options: WriteOptions) -> Client:
         connect_timeout_s=options.connect_timeout_ms / 1000,
         token=options.auth_token,
     )
-
-
-def spark_purpose() -> Purpose | None:
-    """Return what this process of Spark's makes data sources for, None if it does not show.
-
-    The options of both are checked when a data source is made, which is not told what for. Where a later
-    Spark has other processes, a wrong option shows a little later.
-    """
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    running = {getattr(main, "name", "")} | sys.modules.keys()
-    found = {purpose for module, purpose in PURPOSES.items() if module in running}
-    return found.pop() if len(found) == 1 else None
 
 
 def _log(event: str, messages: Sequence[WriterCommitMessage | None]) -> None:

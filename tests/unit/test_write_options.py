@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+
 import pytest
 
 from gazette_spark.errors import OptionError
 from gazette_spark.options import Selection
-from gazette_spark.write_options import WRITE_OPTIONS, Purpose, checked_address, parse_write_options
+from gazette_spark.write_options import (
+    PURPOSES,
+    WRITE_OPTIONS,
+    Purpose,
+    checked_address,
+    parse_write_options,
+    spark_purpose,
+)
 
 ADDRESS = {"brokerAddress": "http://broker.test:80"}
 
@@ -101,3 +111,23 @@ def test_names_are_unique_whatever_their_case() -> None:
     """Spark hands them over in lower case."""
     names = [option.name.lower() for option in WRITE_OPTIONS]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("modules", "purpose"),
+    [
+        pytest.param([], None, id="not_spark"),
+        pytest.param(["create_data_source"], "read", id="read"),
+        pytest.param(["write_into_data_source"], "write", id="write"),
+        pytest.param(["create_data_source", "write_into_data_source"], None, id="unclear"),
+    ],
+)
+def test_sparks_process_says_what_a_data_source_is_for(
+    monkeypatch: pytest.MonkeyPatch, modules: Sequence[str], purpose: str | None
+) -> None:
+    """By the module it runs, if that is one of those known."""
+    for module in PURPOSES:
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    for module in modules:
+        monkeypatch.setitem(sys.modules, f"pyspark.sql.worker.{module}", sys)
+    assert spark_purpose() == purpose

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import sys
-from collections.abc import Sequence
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, WriterCommitMessage
@@ -57,26 +55,6 @@ def test_columns_are_checked_on_the_driver() -> None:
     """With Spark's names of types."""
     with pytest.raises(OptionError, match="column value bigint"):
         data_source().writer(StructType([StructField("value", LongType())]), overwrite=False)
-
-
-@pytest.mark.parametrize(
-    ("modules", "purpose"),
-    [
-        pytest.param([], None, id="not_spark"),
-        pytest.param(["create_data_source"], "read", id="read"),
-        pytest.param(["write_into_data_source"], "write", id="write"),
-        pytest.param(["create_data_source", "write_into_data_source"], None, id="unclear"),
-    ],
-)
-def test_sparks_process_says_what_a_data_source_is_for(
-    monkeypatch: pytest.MonkeyPatch, modules: Sequence[str], purpose: str | None
-) -> None:
-    """By the module it runs, if that is one of those known."""
-    for module in writer.PURPOSES:
-        monkeypatch.delitem(sys.modules, module, raising=False)
-    for module in modules:
-        monkeypatch.setitem(sys.modules, f"pyspark.sql.worker.{module}", sys)
-    assert writer.spark_purpose() == purpose
 
 
 def test_what_was_written_is_logged(caplog: pytest.LogCaptureFixture) -> None:
