@@ -2,11 +2,11 @@ r"""Texts of CSV fields to values, as Spark's CSV reader has them.
 
 A field's value comes from its text alone. Arrow converts a whole column at once where it and Spark agree on
 what its texts are; where they do not, the column is halved until what is left is small, and that is converted
-one by one. The forms of numbers are Java's, those of dates and timestamps the ones of Spark's casts, or those
-of a pattern.
+one by one. The forms of numbers are Java's, those of dates and timestamps are
+:mod:`gazette_spark.framing.moments`' or a pattern's.
 
-Where this differs from Spark, on purpose: digits are ASCII's, hexadecimal numbers are none, timestamps
-need a date (Spark takes today's), and zones are offsets, ``Z``, ``UTC`` or ``GMT``, and no names of regions.
+Where this differs from Spark, on purpose: digits are ASCII's, hexadecimal floating point numbers are none,
+and timestamps need a date (Spark takes today's).
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import decimal
 import re
 from collections.abc import Callable
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gazette_spark.framing.base import text_scalar
-from gazette_spark.framing.csv_style import CsvStyle, TimeFormat
+from gazette_spark.framing.csv_style import CsvStyle
+from gazette_spark.framing.json_values import JsonDialect, converter
+from gazette_spark.framing.moments import parse_date
+from gazette_spark.framing.text_columns import from_texts
 
 FEW = 8
 """Cells that are converted one by one where a column cannot be converted at once."""
@@ -40,14 +42,6 @@ _SPARKS_WORDS = r"^([+-]?(NaN|Infinity)|-?Inf)$"
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_DATE = re.compile(r"([+-]?[0-9]{4,7})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
-_TIMESTAMP = re.compile(
-    r"([+-]?[0-9]{4,6})(?:-([0-9]{1,2})(?:-([0-9]{1,2})"
-    r"(?:[ T]([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]{0,9}))?)?)?"
-    r" *(Z|UTC|GMT|[+-][0-9]{1,2}(?::[0-9]{1,2})?|[+-][0-9]{4})?)?)?)?"
-)
-_MOST_ZONE_S = 18 * 3600
-_DAY_US = 86_400_000_000
 BLANKS = "".join(map(chr, range(33)))
 """What Java trims."""
 
@@ -58,7 +52,8 @@ _DECIMALS = decimal.Context(
 
 def is_readable(kind: pa.DataType) -> bool:
     """Tell whether fields can be of a type."""
-    return kind in (pa.bool_(), pa.string(), pa.binary(), pa.date32()) or _one_of(kind) is not None
+    plain = kind in (pa.bool_(), pa.string(), pa.binary(), pa.date32()) or _one_of(kind) is not None
+    return plain or (pa.types.is_timestamp(kind) and kind.unit == "us")
 
 
 def converted(
@@ -69,26 +64,17 @@ def converted(
     Args:
         texts: Any texts, and nulls.
         kind: What they are to be.
-        style: What forms of dates and timestamps there are.
+        style: What dates and timestamps look like.
         hexes: Whether there may be a hexadecimal number among them.
 
     Returns:
         The values, and the indices of texts that are none: their values are null.
     """
-    pattern = _pattern(kind, style)
-    if pattern is None:
-        return _converted(texts, kind, hexes=hexes)
-    found = pattern.canonical(texts)
-    values, bad = _converted(found, kind, hexes=False)
-    if found.null_count > texts.null_count:
-        bad = sorted(bad + places(pc.and_(found.is_null(), texts.is_valid())))
-    return values, bad
-
-
-def _pattern(kind: pa.DataType, style: CsvStyle) -> TimeFormat | None:
-    if pa.types.is_timestamp(kind):
-        return style.timestamp_format if kind.tz else style.timestamp_ntz_format
-    return style.date_format if pa.types.is_date(kind) else None
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        times = style.times
+        found = from_texts(texts, kind, _moment(kind, times), times.usual_zone(kind))
+        return found.column, sorted(found.problems)
+    return _converted(texts, kind, hexes=hexes)
 
 
 def _converted(texts: pa.StringArray, kind: pa.DataType, *, hexes: bool) -> tuple[pa.Array, list[int]]:
@@ -113,16 +99,11 @@ def _at_once(texts: pa.StringArray, kind: pa.DataType, *, hexes: bool) -> pa.Arr
         return _booleans(texts)
     if hexes and pa.types.is_signed_integer(kind) and _any(pc.match_substring_regex(texts, _HEX)):
         return None
-    kinds = [kind, pa.timestamp(kind.unit), kind] if pa.types.is_timestamp(kind) and kind.tz else [kind]
-    for first in kinds[:2]:
-        try:
-            found = texts.cast(first)
-        except pa.ArrowException:
-            continue
-        if pa.types.is_floating(kind) and not _are_sparks(texts, found):
-            return None
-        return found if first == kind else found.cast(kind)
-    return None
+    try:
+        found = texts.cast(kind)
+    except pa.ArrowException:
+        return None
+    return None if pa.types.is_floating(kind) and not _are_sparks(texts, found) else found
 
 
 def _are_sparks(texts: pa.StringArray, numbers: pa.Array) -> bool:
@@ -160,9 +141,7 @@ def _one_of(kind: pa.DataType) -> Callable[[str, pa.DataType], object] | None:
         return _whole
     if pa.types.is_decimal128(kind):
         return _decimal
-    if pa.types.is_timestamp(kind) and kind.unit == "us":
-        return _timestamp
-    return {pa.float32(): _floating, pa.float64(): _floating, pa.date32(): _date}.get(kind)
+    return {pa.float32(): _floating, pa.float64(): _floating}.get(kind)
 
 
 def _whole(text: str, _kind: pa.DataType) -> int:
@@ -195,49 +174,24 @@ def _decimal(text: str, kind: pa.DataType) -> decimal.Decimal:
     return number
 
 
-def _date(text: str, _kind: pa.DataType) -> int:
-    found = _DATE.fullmatch(text.strip(BLANKS))
-    if not found:
-        raise ValueError("is no date")
-    return _days(*found.groups())
+def _moment(kind: pa.DataType, times: JsonDialect) -> Callable[[str], object]:
+    """Return what converts the text of a date or timestamp."""
+    if pa.types.is_date(kind) and not times.date_format:
+        return _date
+    convert = converter(kind, times)
+    assert convert is not None
+    # As if it were a string of JSON, which begins with a quote.
+    return lambda text: convert(text, '"')
 
 
-def _timestamp(text: str, kind: pa.DataType) -> int:
-    found = _TIMESTAMP.fullmatch(text.strip(BLANKS))
-    if not found or (found[8] and not kind.tz):
-        raise ValueError("is no timestamp")
-    year, month, day, hour, minute, second, fraction, zone = found.groups()
-    hours, minutes, seconds = (int(part or 0) for part in (hour, minute, second))
-    if hours > 23 or minutes > 59 or seconds > 59:
-        raise ValueError("is no time of day")
-    of_day = (hours * 60 + minutes) * 60 + seconds - _zone_s(zone)
-    micros = int((fraction or "0")[:6].ljust(6, "0"))
-    return _days(year, month, day) * _DAY_US + of_day * 1_000_000 + micros
-
-
-def _zone_s(zone: str | None) -> int:
-    if zone in (None, "Z", "UTC", "GMT"):
-        return 0
-    assert zone is not None
-    without_colon = len(zone) == 5 and ":" not in zone
-    parts = (zone[1:3], zone[3:]) if without_colon else (*zone[1:].split(":"), "0")
-    hours, minutes = int(parts[0]), int(parts[1])
-    seconds = hours * 3600 + minutes * 60
-    if minutes > 59 or seconds > _MOST_ZONE_S:
-        raise ValueError("is no zone offset")
-    return -seconds if zone[0] == "-" else seconds
-
-
-def _days(year: str, month: str | None, day: str | None) -> int:
-    """Return days since 1970; numpy knows years that datetime does not."""
-    months = (int(year) - 1970) * 12 + int(month or 1) - 1
-    if not 1 <= int(month or 1) <= 12:
-        raise ValueError("is no month")
-    first = int(np.datetime64(months, "M").astype("datetime64[D]").astype(np.int64))
-    following = int(np.datetime64(months + 1, "M").astype("datetime64[D]").astype(np.int64))
-    if not 1 <= int(day or 1) <= following - first:
-        raise ValueError("is no day of the month")
-    return first + int(day or 1) - 1
+def _date(text: str) -> int:
+    try:
+        return parse_date(text)
+    except ValueError:
+        # Spark reads what its first versions wrote; unlike in JSON, a number of days is no date.
+        if "GMT" not in text:
+            raise
+        return parse_date(text.replace("GMT", ""))
 
 
 def _any(flags: pa.BooleanArray) -> bool:

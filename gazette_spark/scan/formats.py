@@ -39,9 +39,11 @@ def row_parser(
     # The other formats load much that JSON does without, and Spark starts many processes.
     if form == "csv":
         from gazette_spark.framing.csv_rows import CsvFormat, CsvParser
-        from gazette_spark.scan.csv_style import csv_style
+        from gazette_spark.framing.csv_style import CsvStyle
 
-        return CsvParser(CsvFormat(schema, **wanted, style=csv_style(options)), header=options.header)
+        times = json_dialect(options)
+        style = CsvStyle(options.sep, options.quote, options.null_value, options.empty_value, times)
+        return CsvParser(CsvFormat(schema, **wanted, style=style), header=options.header)
     from gazette_spark.framing.protobuf_rows import ProtobufFormat, ProtobufParser
 
     message = options.message_name or ""

@@ -13,7 +13,8 @@ from gazette_spark.errors import OptionError, RecordError
 from gazette_spark.framing.base import Block
 from gazette_spark.framing.csv import CSV, CsvFraming
 from gazette_spark.framing.csv_rows import CsvFormat, CsvParser
-from gazette_spark.framing.csv_style import CsvStyle, TimeFormat
+from gazette_spark.framing.csv_style import CsvStyle
+from gazette_spark.framing.json_values import JsonDialect
 
 UTC = datetime.UTC
 BOTH = pytest.mark.parametrize("fast", [pytest.param(True, id="fast"), pytest.param(False, id="exact")])
@@ -193,29 +194,10 @@ def test_styles(fast: bool, style: CsvStyle, data: bytes, expected: tuple[object
 )
 def test_patterns(fast: bool, pattern: str, kind: pa.DataType, text: str, value: object) -> None:
     """A text is of the pattern, all of it, or it is no value; nulls are null, and not malformed."""
-    found = TimeFormat.parse(pattern)
-    style = CsvStyle(date_format=found, timestamp_format=found, timestamp_ntz_format=found)
+    given = JsonDialect(date_format=pattern, timestamp_format=pattern, timestamp_ntz_format=pattern)
+    style = CsvStyle(times=given)
     schema = pa.schema([("v", kind), ("w", pa.int64()), ("_corrupt_record", pa.string())])
     assert rows(schema, f"{text},7\n,8\n".encode(), fast=fast, style=style) == [
         (value, 7, None if value is not None else f"{text},7"),
         (None, 8, None),
     ]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "problem"),
-    [
-        pytest.param("yy-MM-dd", "yy is none of yyyy", id="letters"),
-        pytest.param("MM/dd", "does not say year", id="no_year"),
-        pytest.param("yyyy-MM-dd MM", "twice", id="twice"),
-        pytest.param("yyyy[-MM]-dd", "can be left out", id="optional_date"),
-        pytest.param("yyyyMd", "nothing shows where", id="ambiguous"),
-        pytest.param("yyyy-MM-dd [HH", "left open", id="bracket"),
-        pytest.param("yyyy-MM-dd 'T", "left open", id="quote"),
-        pytest.param("yyyy-MM-dd]", "left open", id="closing_bracket"),
-    ],
-)
-def test_patterns_that_are_not_read_exactly_are_refused(pattern: str, problem: str) -> None:
-    """With what is wrong."""
-    with pytest.raises(ValueError, match=problem):
-        TimeFormat.parse(pattern)
