@@ -155,10 +155,11 @@ WORDS = ["", "a", "true", "TRUE", "True", "t", " 1", "1 ", "null", "NULL", "\\N"
 
 DIFFERENCES: list[tuple[str, str, object, object]] = [
     # Type, text, Spark's value, ours.
+    ("string", "\0", None, "\0"),
     ("int", "\u0663", 3, None),
     ("decimal(10,2)", "\uff11", pa.scalar("1.00").cast(pa.decimal128(10, 2)).as_py(), None),
 ]
-"""What the docs list: digits that are not ASCII's."""
+"""What the docs list: digits that are not ASCII's, and a field that is a NUL in quotes."""
 
 
 def texts() -> list[str]:
