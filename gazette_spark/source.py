@@ -107,8 +107,6 @@ class GazetteDataSource(DataSource):
         # Spark asks not to override this, but it is the only call at load() whether or not the query
         # has a schema: without it a wrong option would show when the query runs.
         super().__init__(options)
-        from gazette_spark.writer import spark_purpose  # Loaded where a query is made, not in its tasks.
-
         if address := checked_address(options, spark_purpose()):
             options["brokerAddress"] = address
 

@@ -160,7 +160,18 @@ def test_the_table_shows_the_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    "heavy", ["httpx", "jwt", "rich", "click", "pandas", "yaml", "numpy.typing", "pyarrow.compute", "gazette_spark.writer"]
+    "heavy",
+    [
+        "httpx",
+        "jwt",
+        "rich",
+        "click",
+        "pandas",
+        "yaml",
+        "numpy.typing",
+        "pyarrow.compute",
+        "gazette_spark.writer",
+    ],
 )
 def test_what_workers_load_is_light(heavy: str) -> None:
     """Spark starts many Python processes that load the source: what few of them need is loaded later."""
