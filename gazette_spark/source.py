@@ -104,8 +104,8 @@ class GazetteDataSource(DataSource):
     """Journals of a Gazette cluster; the options are in :data:`gazette_spark.options.OPTIONS`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        # Spark asks not to override this, but it is the only call at load() whether or not the query
-        # has a schema: without it a wrong option would show when the query runs.
+        # Spark asks not to override this, but it is the first call, whatever the source is made for: at
+        # load(), or, in Spark 4.2, when a query that gives a schema starts.
         super().__init__(options)
         if address := checked_address(options, spark_purpose()):
             options["brokerAddress"] = address

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
@@ -340,7 +339,7 @@ def test_modes_do_what_they_do_in_spark(spark: SparkSession, tmp_path: Path) -> 
     for mode in ("PERMISSIVE", "DROPMALFORMED"):
         theirs = reader.csv(str(tmp_path / "records.csv"), mode=mode).collect()
         assert ours(MALFORMED, schema, mode=mode).to_pylist() == [row.asDict() for row in theirs]
-    with pytest.raises(PySparkException, match=r"MALFORMED|FAILED_READ_FILE"):
+    with pytest.raises(Exception, match=r"MALFORMED|FAILED_READ_FILE"):  # PySpark has no class for it.
         reader.csv(str(tmp_path / "records.csv"), mode="FAILFAST").collect()
     with pytest.raises(RecordError, match="field a is no int32"):
         ours(MALFORMED, schema, mode="FAILFAST")
