@@ -88,8 +88,13 @@ def _mixed(
 
 
 def _valid(texts: pa.StringArray) -> Mask:
-    found: Mask = texts.is_valid().to_numpy(zero_copy_only=False)
-    return found
+    bits = texts.buffers()[0]
+    if bits is None:
+        return np.ones(len(texts), np.bool_)
+    # Arrow's own to_numpy() would import pandas for this.
+    octets = np.frombuffer(bits, np.uint8)
+    unpacked = np.unpackbits(octets, count=texts.offset + len(texts), bitorder="little")
+    return unpacked[texts.offset :].astype(np.bool_)
 
 
 def _usual(texts: pa.StringArray, kind: pa.DataType, zone: str) -> list[tuple[Mask, pa.DataType]]:

@@ -99,7 +99,7 @@ def test_the_machine_finds(
         run_state_machine_as_test(
             SourceMachine,
             settings=settings(
-                max_examples=40,
+                max_examples=150,
                 stateful_step_count=12,
                 deadline=None,
                 derandomize=True,

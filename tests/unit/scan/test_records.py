@@ -63,7 +63,7 @@ for build in (raw_record_batches, JsonParser(JsonFormat(names)).record_batches):
     assert [batch.num_rows for batch in build(scan)] == [1]
 names = pa.schema([("a", pa.bool_()), ("b", pa.int64()), ("c", pa.timestamp("us", "UTC"))])
 parser = CsvParser(CsvFormat(names), header=True)
-rows = b"true,7,2024-01-01\\nfalse,1,2024-01-01\\n"
+rows = b"true,7,2024-01-01T00:00:00Z\\nfalse,1,2024-01-01T00:00:00Z\\n"
 piece = Piece("a/b", 9, 9 + len(rows), 9 + len(rows), head=True)
 scan = PieceScan(FakeJournal(rows, 9), piece, fail_on_data_loss=True, framing=CSV)
 assert [batch.num_rows for batch in parser.record_batches(scan)] == [2]
