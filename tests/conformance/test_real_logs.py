@@ -51,7 +51,8 @@ def read_back(broker: BrokerHandle, journal: str) -> bytes:
 
 def halves(content: bytes) -> tuple[bytes, bytes]:
     """Cut lines into two parts of about the same number of lines."""
-    lines = content.splitlines(keepends=True)
+    # Not splitlines(), which cuts at carriage returns, too: terminals' logs are full of them.
+    lines = [line + b"\n" for line in content.removesuffix(b"\n").split(b"\n")]
     middle = len(lines) // 2
     return b"".join(lines[:middle]), b"".join(lines[middle:])
 
