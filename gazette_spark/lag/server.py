@@ -186,6 +186,8 @@ def _bound(listen: str) -> socket.socket:
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host.strip("[]"), int(port)))
+        # From here on who connects waits for an answer, rather than being refused.
+        found.listen()
     except OSError as error:
         found.close()
         raise OptionError(
