@@ -22,6 +22,10 @@ COMMANDS = {
     "journals": ("gazette_spark.cli.journals:journals", "Work with the journals of a broker."),
     "lag": ("gazette_spark.cli.lag:lag", "Judge whether queries keep up, by the rules of Burrow."),
     "offsets": ("gazette_spark.cli.offsets:offsets", "Show how far a Delta table has read its journals."),
+    "verify": (
+        "gazette_spark.cli.verify:verify",
+        "Prove that a Delta table holds its journals' records exactly.",
+    ),
 }
 """Name → where the command is, and its line in ``--help``."""
 

@@ -32,6 +32,7 @@ RANKS = (
     ("ledger", "delta_history", "query_checkpoint", "query_progress", "framing"),
     ("client", "lag"),
     ("store", "scan", "write", "broker"),
+    ("audit",),
     ("writer", "pushed_filters", "gaps_reader", "source"),
     ("listener", "delta_table", "sink", "backfill"),
     ("testing",),

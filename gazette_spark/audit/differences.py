@@ -1,0 +1,24 @@
+"""What an audit answers when something does not agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first place where table, ledger and journals disagree."""
+
+    problem: str
+    table_version: int
+    """Version whose entry says what is wrong, or whose rows these are."""
+    journal: str | None = None
+    offset: int | None = None
+
+    def __str__(self) -> str:
+        place = [f"table version {self.table_version}"]
+        if self.journal is not None:
+            place.append(f"journal {self.journal!r}")
+        if self.offset is not None:
+            place.append(f"offset {self.offset}")
+        return f"{', '.join(place)}: {self.problem}"

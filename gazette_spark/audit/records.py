@@ -1,0 +1,118 @@
+"""The records of a journal as the query read them: what its entries name as gone is skipped again.
+
+A record that such a gap cuts was dropped, whether the bytes are still gone or not. So a read jumps over the
+recorded gaps, and the scan does with them what it does with any jump.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from gazette_spark.framing.base import Block, Framing
+from gazette_spark.scan.blocks import MAX_RECORD_BYTES
+from gazette_spark.scan.ranges import Piece
+from gazette_spark.scan.reads import ChunkLike, Journals, Reads
+from gazette_spark.scan.records import PieceScan
+
+
+class JournalRecords:
+    """Iterates over the blocks of whole records in ``[begin, end)``. Use once, from one thread."""
+
+    def __init__(
+        self,
+        client: Journals,
+        journal: str,
+        begin: int,
+        end: int,
+        framing: Framing,
+        *,
+        gaps: Sequence[tuple[int, int]] = (),
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> None:
+        self._recorded = tuple(gaps)
+        self._scan = PieceScan(
+            _PastGaps(client, self._recorded),
+            Piece(journal, begin, end, end, head=True, framing=framing.name),
+            fail_on_data_loss=False,
+            max_record_bytes=max_record_bytes,
+            framing=framing,
+        )
+
+    def __repr__(self) -> str:
+        return f"JournalRecords({self._scan!r})"
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(self._scan)
+
+    @property
+    def gone(self) -> list[tuple[int, int]]:
+        """Bytes gone so far that are in no recorded gap, ascending; with what is left of records they cut."""
+        missing = [
+            (gap.cut_offset if gap.cut_bytes else gap.begin, gap.end)
+            for gap in self._scan.gaps
+            if gap.kind == "missing" and any(without((gap.begin, gap.end), self._recorded))
+        ]
+        return [part for gap in missing for part in without(gap, self._recorded)]
+
+
+def without(span: tuple[int, int], gaps: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield what of a span lies in none of the gaps, which are ascending."""
+    low, high = span
+    for begin, end in gaps:
+        if low < min(begin, high):
+            yield low, min(begin, high)
+        low = max(low, end)
+    if low < high:
+        yield low, high
+
+
+class _PastGaps:
+    """Opens reads that jump over gaps."""
+
+    def __init__(self, client: Journals, gaps: Sequence[tuple[int, int]]) -> None:
+        self._client = client
+        self._gaps = gaps
+
+    def read(self, journal: str, *, offset: int = 0, end_offset: int = 0) -> Reads:
+        """Open a read of ``[offset, end_offset)``."""
+        if not self._gaps:
+            return self._client.read(journal, offset=offset, end_offset=end_offset)
+        return _JumpingRead(
+            self._client, journal, list(without((offset, end_offset), self._gaps)), end_offset
+        )
+
+
+class _JumpingRead:
+    """Several reads, one after the other, as one."""
+
+    def __init__(self, client: Journals, journal: str, spans: list[tuple[int, int]], end_offset: int) -> None:
+        self._client = client
+        self._journal = journal
+        self._spans = spans
+        self._end_offset = end_offset
+        self.offset = spans[0][0] if spans else end_offset
+        self.jumps: list[tuple[int, int]] = []
+
+    def __iter__(self) -> Iterator[ChunkLike]:
+        for begin, end in self._spans:
+            self._jump(begin)
+            with self._client.read(self._journal, offset=begin, end_offset=end) as reader:
+                yield from reader
+                self.jumps += reader.jumps
+            self.offset = end
+        self._jump(self._end_offset)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        """Nothing is open between two reads; the one that is closes with the iteration."""
+
+    def _jump(self, target: int) -> None:
+        if target > self.offset:
+            self.jumps.append((self.offset, target))
+            self.offset = target

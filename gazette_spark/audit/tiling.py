@@ -1,0 +1,204 @@
+"""Do the entries of a ledger tile each journal: no byte left out, none twice?
+
+Everything here is a function of values. Of an app id's visible entries, oldest first, each must
+
+- stand on the one before it, by ``parent``, with a higher transaction number;
+- begin in every journal where the one before it ended, and end there or later;
+- begin a journal that is new to the table at the ``start`` it records, and leave the others' starts alone;
+- name gaps that lie in its own bytes, apart from each other.
+
+Delta cleans up old log entries. Then the oldest that is left has a parent that is not, and how its bytes
+before that were written can no longer be told: the tiling is proven from its ``begin`` on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from gazette_spark.audit.differences import Difference
+from gazette_spark.ledger import LedgerEntry, Positions, SkippedGap
+from gazette_spark.offsets import JournalOffsets
+
+Stored = tuple[int, LedgerEntry]
+"""A version of the table and the entry its commit carries."""
+
+Key = tuple[int, str]
+"""Number of a source in its query, and a journal it reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes ``[begin, end)`` of a journal that one commit added; at least one."""
+
+    begin: int
+    end: int
+    table_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the entries say the table holds of one journal, through one source of a query."""
+
+    app_id: str
+    source: int
+    journal: str
+    start: int
+    """Where the table's rows begin, as the entries have recorded it."""
+    end: int
+    table_version: int
+    """Version of the newest entry."""
+    spans: tuple[Span, ...]
+    """Ascending, without a hole; the first begins after ``start`` if Delta cleaned up entries before it."""
+    gaps: tuple[tuple[int, int], ...] = ()
+    """Bytes that are not in the table because they were gone, ascending."""
+
+    def version_at(self, offset: int) -> int:
+        """Return the version that added an offset; the nearest one where none did."""
+        at = bisect_right(self.spans, offset, key=lambda span: span.begin) - 1
+        return self.spans[max(at, 0)].table_version if self.spans else self.table_version
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """The entries of one app id, which tile all journals."""
+
+    app_id: str
+    entries: int
+    claims: tuple[Claim, ...]
+    cleaned_up: bool
+    """Delta's log no longer has the entries before the oldest of these."""
+    foreign: bool
+    """The query reads other sources, too."""
+
+
+@dataclass(slots=True)
+class _Course:
+    """A claim while it is followed through the entries."""
+
+    start: int
+    end: int
+    spans: list[Span] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+
+
+def tile(app_id: str, entries: Sequence[Stored], *, cleaned_up: bool) -> Tiling | Difference:
+    """Follow an app id's visible entries.
+
+    Args:
+        app_id: Whose they are.
+        entries: Oldest first, at least one.
+        cleaned_up: The table's log does not reach back to its first version.
+    """
+    version, first = entries[0]
+    lost = first.parent is not None
+    if lost and not cleaned_up:
+        problem = f"its entry was decided on attempt {first.parent}, which is not in the history before it"
+        return Difference(problem, version)
+    for before, after in pairwise(entries):
+        if misplaced := _misplaced(before, after[1]):
+            return Difference(misplaced, after[0])
+    courses: dict[Key, _Course] = {}
+    for stored in entries:
+        if difference := _follow(courses, stored, lost=lost and stored is entries[0]):
+            return difference
+    newest = entries[-1][0]
+    claims = [
+        Claim(app_id, source, journal, each.start, each.end, newest, tuple(each.spans), tuple(each.gaps))
+        for (source, journal), each in sorted(courses.items(), key=lambda item: (item[0][1], item[0][0]))
+    ]
+    foreign = any(isinstance(each, str) for _, entry in entries for each in entry.end)
+    return Tiling(app_id, len(entries), tuple(claims), lost, foreign)
+
+
+def shared_journals(tilings: Iterable[Tiling]) -> frozenset[str]:
+    """Return the journals that several writers, or several sources of one, have in the same table."""
+    names = [claim.journal for tiling in tilings for claim in tiling.claims]
+    return frozenset(name for name in names if names.count(name) > 1)
+
+
+def _misplaced(before: Stored, entry: LedgerEntry) -> str | None:
+    version, previous = before
+    if entry.parent != previous.attempt:
+        return (
+            f"its entry was decided on attempt {entry.parent}, and the visible entry before it, of version "
+            f"{version}, is attempt {previous.attempt}: one is missing in between, or was undone"
+        )
+    if entry.txn_version <= previous.txn_version:
+        older = f"{previous.txn_version}, that of version {version}"
+        return f"its transaction number {entry.txn_version} is not above {older}"
+    return None
+
+
+def _follow(courses: dict[Key, _Course], stored: Stored, *, lost: bool) -> Difference | None:
+    """Add an entry to the courses of its journals."""
+    version, entry = stored
+    begins, ends, starts = _flat(entry.begin), _flat(entry.end), _flat(entry.start)
+    for key in sorted(courses.keys() | begins.keys() | ends.keys()):
+        begin, end, start = begins.get(key), ends.get(key), starts.get(key)
+        if begin is None or end is None or start is None:
+            absent = "begin" if begin is None else "end" if end is None else "start"
+            return Difference(f"its entry has no {absent} of this journal", version, key[1])
+        course = courses.get(key)
+        if problem := _torn(course, begin, end, start, lost=lost):
+            return Difference(problem, version, key[1], min(begin, course.end if course else begin))
+        if course is None:
+            course = courses.setdefault(key, _Course(start, end))
+        course.end = end
+        if end > begin:
+            course.spans.append(Span(begin, end, version))
+    return _add_gaps(courses, entry.gaps, version)
+
+
+def _torn(course: _Course | None, begin: int, end: int, start: int, *, lost: bool) -> str | None:
+    """Return what is wrong with ``[begin, end)`` of an entry after what is known of the journal."""
+    if end < begin:
+        return f"its entry ends at {end}, before its begin {begin}"
+    if course is None:
+        fits = start <= begin if lost else start == begin
+        return None if fits else f"its entry begins this journal at {begin} and records the start {start}"
+    if begin != course.end:
+        wrong = (
+            f"{begin - course.end} bytes left out"
+            if begin > course.end
+            else f"{course.end - begin} bytes twice"
+        )
+        return f"its entry begins at {begin} and the one before ends at {course.end}: {wrong}"
+    if start != course.start:
+        return f"its entry records the start {start}, the entries before {course.start}"
+    return None
+
+
+def _add_gaps(courses: Mapping[Key, _Course], gaps: Iterable[SkippedGap], version: int) -> Difference | None:
+    for gap in gaps:
+        around = [
+            course
+            for (_, journal), course in courses.items()
+            if journal == gap.journal and _holds(course, gap, version)
+        ]
+        if not around:
+            problem = (
+                f"its entry names the gap [{gap.begin}, {gap.end}), not in its bytes or not past another"
+            )
+            return Difference(problem, version, gap.journal, gap.begin)
+        for course in around:
+            course.gaps.append((gap.begin, gap.end))
+    return None
+
+
+def _holds(course: _Course, gap: SkippedGap, version: int) -> bool:
+    if not course.spans or course.spans[-1].table_version != version:
+        return False
+    low = max([course.spans[-1].begin, *(end for _, end in course.gaps[-1:])])
+    return low <= gap.begin and gap.end <= course.end
+
+
+def _flat(positions: Positions) -> dict[Key, int]:
+    return {
+        (number, journal): offset
+        for number, position in enumerate(positions)
+        if isinstance(position, JournalOffsets)
+        for journal, offset in position.read_through.items()
+    }

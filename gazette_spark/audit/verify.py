@@ -1,0 +1,236 @@
+"""Proves that a table's entries tile its journals, and that its rows are the journals' records.
+
+Reads the ledger, then each journal once, a window at a time, and the table's rows of that window. What is
+compared is decided in ``tiling`` and ``rows``; here it is fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gazette_spark.audit.differences import Difference
+from gazette_spark.audit.records import JournalRecords, without
+from gazette_spark.audit.rows import Window, first_difference, windows
+from gazette_spark.audit.table import TableSnapshot
+from gazette_spark.audit.tiling import Claim, Tiling, shared_journals, tile
+from gazette_spark.delta_history import app_ids, visible_entries
+from gazette_spark.errors import InputError, JournalNotFoundError
+from gazette_spark.framing.base import Framing
+from gazette_spark.scan.blocks import MAX_RECORD_BYTES
+from gazette_spark.scan.framings import framing_name, framing_named
+from gazette_spark.scan.reads import JournalSource
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOptions:
+    """How the query read the journals, where that is not the default."""
+
+    framing: str | None = None
+    """None: the one the journal's label says."""
+    separator: str = ","
+    quote: str = '"'
+    max_record_bytes: int = MAX_RECORD_BYTES
+    allow_gone: bool = False
+    """Bytes that journals no longer have are named and no difference."""
+
+    def framing_of(self, client: JournalSource, journal: str) -> Framing:
+        """Return the framing a journal is read in."""
+        name = framing_name(client.get_journal(journal).spec, self.framing, None)
+        return framing_named(name, self.max_record_bytes, self.separator, self.quote)
+
+
+@dataclass(slots=True)
+class Report:
+    """What an audit has looked at, and the first difference it met."""
+
+    table: str
+    table_version: int
+    compared: str = "entries"
+    """What was compared: ``entries``, ``counts`` of records, their ``offsets``, or their ``bytes``."""
+    tilings: list[Tiling] = field(default_factory=list)
+    records: dict[str, int] = field(default_factory=dict)
+    """By journal, those that were found and compared."""
+    rows: dict[int, int] = field(default_factory=dict)
+    """By version, what its commit says it appended."""
+    gone: list[tuple[str, int, int]] = field(default_factory=list)
+    """Bytes that no entry names and the journals no longer have; their rows are not compared."""
+    difference: Difference | None = None
+
+    @property
+    def claims(self) -> list[Claim]:
+        """What the entries say the table holds."""
+        return [claim for tiling in self.tilings for claim in tiling.claims]
+
+
+def verify_table(
+    table: TableSnapshot,
+    client: JournalSource | None,
+    options: RecordOptions | None = None,
+    *,
+    name: str,
+    app_id: str | None = None,
+) -> Report:
+    """Audit a version of a table.
+
+    Args:
+        table: The version.
+        client: Where the journals are; None: look at the entries alone.
+        options: How the query read the journals.
+        name: Of the table, for the report and errors.
+        app_id: Only this writer's entries; else those of all. Rows of other writers are then rows too many.
+
+    Raises:
+        InputError: there is no entry, or the table cannot be read.
+        GazetteError: a journal cannot be read.
+    """
+    report = Report(name, table.version, rows=table.appended)
+    report.difference = _tile(report, table, app_id)
+    if client is None or report.difference:
+        return report
+    if shared := sorted(shared_journals(report.tilings)):
+        problem = (
+            f"table {name}: the records of journal {shared[0]!r} are in it through several app ids or "
+            "sources, which its rows do not tell apart; audit the entries alone"
+        )
+        raise InputError(problem)
+    reading = _Reading(report, table, client, options or RecordOptions())
+    report.difference = reading.compare_rows() if table.columns() else reading.compare_counts()
+    return report
+
+
+def _tile(report: Report, table: TableSnapshot, app_id: str | None) -> Difference | None:
+    history = table.history
+    cleaned_up = bool(history) and history[-1].version > 0
+    for each in [app_id] if app_id else app_ids(history):
+        entries = [(row.version, entry) for row, entry in visible_entries(history, each, table=report.table)]
+        if not entries:
+            continue
+        tiling = tile(each, entries[::-1], cleaned_up=cleaned_up)
+        if isinstance(tiling, Difference):
+            return tiling
+        report.tilings.append(tiling)
+    if not report.tilings:
+        whose = f"of app id {app_id!r}" if app_id else "of any writer"
+        raise InputError(
+            f"table {report.table} has no visible ledger entry {whose} in its {len(history)} commits"
+        )
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Reads journals and table side by side."""
+
+    report: Report
+    table: TableSnapshot
+    client: JournalSource
+    options: RecordOptions
+
+    def compare_rows(self) -> Difference | None:
+        """Compare the table's rows with the records, journal by journal; then look for rows of neither."""
+        columns = self.table.columns()
+        self.report.compared = "bytes" if columns and columns.value else "offsets"
+        for claim in self.report.claims:
+            if difference := self._compare_journal(claim):
+                return difference
+        if not self.report.gone and self.table.count() == sum(self.report.records.values()):
+            return None
+        foreign = any(tiling.foreign for tiling in self.report.tilings)
+        if stray := self.table.stray_row(self.report.claims, foreign=foreign):
+            problem = "the table has a row here, which no visible entry accounts for"
+            return Difference(problem, self.table.version, *stray)
+        return None
+
+    def compare_counts(self) -> Difference | None:
+        """Count the records of each entry, where its commit says how many rows it appended."""
+        self.report.compared = "counts"
+        counted: dict[int, int] = {}
+        for claim in self.report.claims:
+            begins = [span.begin for span in claim.spans]
+            counts = np.zeros(len(begins), np.int64)
+            for window in self._windows(claim, values=False):
+                spans = np.searchsorted(begins, window.records.offsets, side="right") - 1
+                counts += np.bincount(spans[spans >= 0], minlength=len(begins))
+            for span, count in zip(claim.spans, counts.tolist(), strict=True):
+                counted[span.table_version] = counted.get(span.table_version, 0) + count
+            if gone := self._unallowed(claim):
+                return gone
+        return self._unlike(counted)
+
+    def _unlike(self, counted: Mapping[int, int]) -> Difference | None:
+        lossy = {
+            span.table_version
+            for claim in self.report.claims
+            for begin, end in self._gone_of(claim)
+            for span in claim.spans
+            if span.begin < end and begin < span.end
+        }
+        foreign = any(tiling.foreign for tiling in self.report.tilings)
+        for version, records in sorted(counted.items()):
+            rows = self.report.rows.get(version)
+            if rows not in (None, records) and version not in lossy and not foreign:
+                return Difference(f"the commit wrote {rows} rows, its bytes hold {records} records", version)
+        return None
+
+    def _compare_journal(self, claim: Claim) -> Difference | None:
+        for window in self._windows(claim, values=self.report.compared == "bytes"):
+            if gone := self._unallowed(claim):
+                return gone
+            for begin, end in without((window.begin, window.end), self._gone_of(claim)):
+                found = self.table.rows(claim.journal, begin, end)
+                if different := first_difference(window.records_of(begin, end), found):
+                    offset, problem = different
+                    return Difference(problem, claim.version_at(offset), claim.journal, offset)
+        return self._unallowed(claim)
+
+    def _windows(self, claim: Claim, *, values: bool) -> Iterator[Window]:
+        """Yield the windows of a journal, and keep what is found gone in the report."""
+        report, options = self.report, self.options
+        report.records.setdefault(claim.journal, 0)
+        if claim.start == claim.end:
+            return
+        try:
+            framing = options.framing_of(self.client, claim.journal)
+        except JournalNotFoundError:
+            if not options.allow_gone:
+                raise
+            report.gone.append((claim.journal, claim.start, claim.end))
+            return
+        for begin, end in _ranges(claim, framing):
+            blocks = JournalRecords(
+                self.client,
+                claim.journal,
+                begin,
+                end,
+                framing,
+                gaps=claim.gaps,
+                max_record_bytes=options.max_record_bytes,
+            )
+            known = 0
+            for window in windows(blocks, begin, end, framing, values=values):
+                gone = blocks.gone
+                report.gone += [(claim.journal, *each) for each in gone[known:]]
+                known = len(gone)
+                report.records[claim.journal] += len(window.records)
+                yield window
+
+    def _gone_of(self, claim: Claim) -> list[tuple[int, int]]:
+        return [(begin, end) for journal, begin, end in self.report.gone if journal == claim.journal]
+
+    def _unallowed(self, claim: Claim) -> Difference | None:
+        gone = self._gone_of(claim)
+        if not gone or self.options.allow_gone:
+            return None
+        begin, end = gone[0]
+        problem = f"the journal no longer has the bytes [{begin}, {end}): their rows cannot be compared"
+        return Difference(problem, claim.version_at(begin), claim.journal, begin)
+
+
+def _ranges(claim: Claim, framing: Framing) -> list[tuple[int, int]]:
+    """Return the ranges of a journal in which it is scanned."""
+    if framing.name == "none":  # The end of a batch is the end of a chunk.
+        return [(span.begin, span.end) for span in claim.spans]
+    return [(claim.start, claim.end)]
