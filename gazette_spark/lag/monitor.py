@@ -278,20 +278,13 @@ class Monitor:
         """Return a group's verdict with what we add to it."""
         with self.lock:
             verdict = self.evaluator.status(self.cluster, group, now_ms=now_ms)
-            speeds = {
-                (window.topic, window.partition): read_bytes_per_s(window.offset_commits)
-                for each in self._windows(group, now_ms).values()
-                for window in each
-            }
-            journals = [
-                self._journal_lag(status, speeds.get((status.topic, status.partition)), now_ms)
-                for status in verdict.partitions
-            ]
+            journals = [self._journal_lag(status, now_ms) for status in verdict.partitions]
             known = self._groups.get(group, _Group())
             return GroupLag(verdict, journals, known.last_commit_ms, self._failures.get(group))
 
-    def _journal_lag(self, status: PartitionStatus, speed: float | None, now_ms: int) -> JournalLag:
+    def _journal_lag(self, status: PartitionStatus, now_ms: int) -> JournalLag:
         journal = self.topics.journal(status.topic, status.partition)
+        speed = read_bytes_per_s((status.start, status.end))
         head = self._heads.get(journal)
         if status.end is None or status.start is None or head is None:
             return JournalLag(journal, status, head, Age(), speed, None, None, None, None)
