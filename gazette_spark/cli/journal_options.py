@@ -43,6 +43,23 @@ def make_connect(endpoint: str, timeout_s: float) -> Connect:
     return Connect(endpoint, timeout_s, os.environ)
 
 
+def broker_options(command: Decorated) -> Decorated:
+    """Let a command be told, as ``endpoint`` and ``timeout``, which broker to ask and for how long."""
+    address = click.option(
+        "--broker",
+        "endpoint",
+        envvar="BROKER_ADDRESS",
+        default="http://localhost:8080",
+        show_default=True,
+        metavar="URL",
+        help="Address of a broker; BROKER_ADDRESS in the environment says the same.",
+    )
+    timeout = click.option(
+        "--timeout", default=60.0, show_default=True, metavar="SECONDS", help="Give up after this long."
+    )
+    return address(timeout(command))
+
+
 def selector_option(*, required: bool) -> Callable[[Decorated], Decorated]:
     """Return the option that says which journals a command is about."""
     text = "Label selector, such as 'name=shop/orders', 'prefix=shop/' or 'app=shop'."

@@ -10,25 +10,14 @@ import click
 from gazette_spark.cli.journal_appends import append
 from gazette_spark.cli.journal_fragments import fragments
 from gazette_spark.cli.journal_gaps import gaps
-from gazette_spark.cli.journal_options import make_connect
+from gazette_spark.cli.journal_options import broker_options, make_connect
 from gazette_spark.cli.journal_reads import read
 from gazette_spark.cli.journal_specs import apply_specs, edit, list_journals
 from gazette_spark.cli.journal_upkeep import prune, reset_head, store_health, suspend
 
 
 @click.group()
-@click.option(
-    "--broker",
-    "endpoint",
-    envvar="BROKER_ADDRESS",
-    default="http://localhost:8080",
-    show_default=True,
-    metavar="URL",
-    help="Address of a broker; BROKER_ADDRESS in the environment says the same.",
-)
-@click.option(
-    "--timeout", default=60.0, show_default=True, metavar="SECONDS", help="Give up after this long."
-)
+@broker_options
 @click.pass_context
 def journals(ctx: click.Context, endpoint: str, timeout: float) -> None:
     """Work with the journals of a broker.

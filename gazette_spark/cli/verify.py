@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gazette_spark.cli.journal_options import make_connect
+from gazette_spark.cli.journal_options import broker_options, make_connect
 from gazette_spark.cli.output import format_option, text_table
 
 if TYPE_CHECKING:
@@ -25,18 +25,7 @@ COMPARED = {
 
 @click.command()
 @click.argument("table")
-@click.option(
-    "--broker",
-    "endpoint",
-    envvar="BROKER_ADDRESS",
-    default="http://localhost:8080",
-    show_default=True,
-    metavar="URL",
-    help="Address of a broker; BROKER_ADDRESS in the environment says the same.",
-)
-@click.option(
-    "--timeout", default=60.0, show_default=True, metavar="SECONDS", help="Give up on a call after this long."
-)
+@broker_options
 @click.option("--app-id", default=None, help="Only this writer; else every one the table's history names.")
 @click.option(
     "--entries-only", is_flag=True, help="Look at the ledger alone: read neither journals nor rows."
