@@ -12,52 +12,42 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+def run_benchmark(name: str, *flags: str, timeout_s: float) -> str:
+    """Return what a benchmark prints; it must succeed."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / name), *flags],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.deployed_broker
 def test_the_client_beside_gos() -> None:
     """Every job of both programs is done, with right answers, and makes a row."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "client_parity.py"), "--size=4m", "--broker=embedded"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
+    output = run_benchmark("client_parity.py", "--size=4m", "--broker=embedded", timeout_s=240)
     for job in ("read to a file", "read directly", "read to nowhere", "append 16 MiB", "AppendService"):
-        assert done.stdout.count(f"| {job}") == 1, done.stdout
+        assert output.count(f"| {job}") == 1, output
     for codec in ("SNAPPY", "ZSTANDARD", "GZIP"):
-        assert done.stdout.count(f"| {codec} |") == 1, done.stdout
+        assert output.count(f"| {codec} |") == 1, output
 
 
 def test_the_lag_monitor() -> None:
     """Verdicts by columns agree with the rules one by one."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "lag_bench.py"), "--partitions=500"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "verdicts agree\n"
+    output = run_benchmark("lag_bench.py", "--partitions=500", timeout_s=120)
+    assert output == "verdicts agree\n"
 
 
 @pytest.mark.parametrize("name", ["scan_bench.py", "framing_bench.py"])
 def test_framings_and_formats(name: str) -> None:
     """The rows of each framing and format are counted right."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / name), "--megabytes=1", "--repeat=1"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
-    assert "M rows/s" in done.stdout
+    output = run_benchmark(name, "--megabytes=1", "--repeat=1", timeout_s=120)
+    assert "M rows/s" in output
 
 
 _ANNOUNCE = """
@@ -104,20 +94,6 @@ def test_what_the_end_to_end_benchmark_reads() -> None:
 @pytest.mark.deployed_broker
 def test_planning() -> None:
     """The journals of both brokers are planned right, which the benchmark itself checks."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "benchmarks" / "planning_bench.py"),
-            "--broker=embedded",
-            "--broker=deployed",
-            "--journals=30",
-            "--rounds=1",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
-    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["embedded", "deployed"]
+    brokers = ("--broker=embedded", "--broker=deployed")
+    output = run_benchmark("planning_bench.py", *brokers, "--journals=30", "--rounds=1", timeout_s=120)
+    assert [line.partition(":")[0] for line in output.splitlines()] == ["embedded", "deployed"]
