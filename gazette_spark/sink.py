@@ -7,7 +7,7 @@ Why a row cannot be lost or doubled:
 - **The table decides, not a batch id.** Before it writes, the sink reads the newest entry and compares
   it with the offsets Spark wrote into the query checkpoint for this batch. It writes only what
   continues the table, byte by byte; a batch that is in the table is skipped, anything else is refused
-  (:mod:`gazette_spark.ledger`). The source gives the same rows for the same offsets, always.
+  (:mod:`gazette_spark.decision`). The source gives the same rows for the same offsets, always.
 - **The write is a compare-and-set.** It carries a Delta transaction id numbered one past the newest
   entry's, undone ones included. Of two writers that decided on the same entry Delta lets one through.
 - **Silence is not success.** Delta skips a transaction number it knows without a word, and a conflict
@@ -51,23 +51,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from gazette_spark.decision import Landed, Refuse, Skip, Write, decide, verify
 from gazette_spark.delta_history import read_state
 from gazette_spark.delta_table import DeltaTable, read_text
 from gazette_spark.errors import OffsetError, OptionError, QueryCheckpointError, TableRefusedError
 from gazette_spark.failpoints import failpoint
-from gazette_spark.ledger import (
-    Batch,
-    Landed,
-    LedgerEntry,
-    LedgerState,
-    Positions,
-    Refuse,
-    Skip,
-    Write,
-    decide,
-    unknown_journals,
-    verify,
-)
+from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, Positions, unknown_journals
 from gazette_spark.offsets import JournalOffsets, check_forward
 from gazette_spark.query_checkpoint import (
     check_pinned,

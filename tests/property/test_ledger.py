@@ -15,22 +15,10 @@ from hypothesis import Phase, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from gazette_spark.decision import Again, Decision, Landed, Refuse, Skip, Write, decide, verify
 from gazette_spark.delta_history import HistoryRow, read_state
 from gazette_spark.errors import RestoredError
-from gazette_spark.ledger import (
-    Again,
-    Batch,
-    Decision,
-    Landed,
-    LedgerEntry,
-    LedgerState,
-    Refuse,
-    Skip,
-    Write,
-    decide,
-    parse_entry,
-    verify,
-)
+from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, parse_entry
 from gazette_spark.offsets import JournalOffsets
 
 APP = "app"

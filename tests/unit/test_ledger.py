@@ -9,6 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from gazette_spark.decision import (
+    Again,
+    Decision,
+    Fit,
+    Landed,
+    Refuse,
+    Skip,
+    Write,
+    decide,
+    fit_journal,
+    verify,
+)
 from gazette_spark.errors import (
     FencedError,
     GapError,
@@ -18,24 +30,7 @@ from gazette_spark.errors import (
     OverlapError,
     RestoredError,
 )
-from gazette_spark.ledger import (
-    Again,
-    Batch,
-    Decision,
-    Fit,
-    Landed,
-    LedgerEntry,
-    LedgerState,
-    Positions,
-    Refuse,
-    Skip,
-    SkippedGap,
-    Write,
-    decide,
-    fit_journal,
-    parse_entry,
-    verify,
-)
+from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, parse_entry
 from gazette_spark.offsets import JournalOffsets
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "ledger"
