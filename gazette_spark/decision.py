@@ -11,18 +11,25 @@ One journal of a batch, ``[begin, end)``, against the offset ``recorded`` for it
 ``begin == recorded == end`` STILL      it has not moved
 no ``recorded``, begin = end NEXT       a journal new to the table, whose first offset is pinned
 ``end <= recorded``          COVERED    its bytes are in the table
+``begin < recorded < end``   PARTLY     its first bytes are in the table, its last ones come next
 ``begin > recorded``         GAP        bytes in between would be left out
-everything else              OVERLAP    some of its bytes are in the table, or lie before its first
+everything else              OVERLAP    some of its bytes lie before the table's first, or it goes back
 ===========================  =========  ==========================================================
 
 A batch is written if its journals are all NEXT or STILL, and skipped, as a replay, if none is NEXT
-and all are COVERED or STILL. Anything else comes from a checkpoint that is not this table's.
+and all are COVERED or STILL. Anything else comes from a checkpoint that is not this table's, and is
+refused, unless the writer is :class:`Allowed` more:
+
+- ``trim``: what of a batch is COVERED or PARTLY is left out by its rows' journal and offset, row by row
+  where ``begin <= offset < recorded``. Journals that are NEXT are written whole, beside it. A query that is
+  behind the table may start.
+- ``gaps``: a journal whose GAP is one of these, to the byte, is NEXT. The entry says what was left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import zip_longest
 
@@ -35,9 +42,30 @@ from gazette_spark.errors import (
     OverlapError,
     RestoredError,
     SinkError,
+    TrimError,
 )
-from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, Positions, SourcePosition
+from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, SourcePosition
 from gazette_spark.offsets import JournalOffsets
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What a writer may do with batches that do not continue the table; by default nothing."""
+
+    trim: bool = False
+    gaps: frozenset[SkippedGap] = frozenset()
+    """Bytes that may be missing for ever, each from where the table ends to where a batch begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRange:
+    """Which rows of one journal in a batch are new to the table: those with ``since <= offset < end``."""
+
+    journal: str
+    begin: int
+    """The batch has rows of no smaller offset."""
+    since: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +73,8 @@ class Write:
     """Append the rows, with this entry in the same Delta commit."""
 
     entry: LedgerEntry
+    kept: tuple[KeptRange, ...] = ()
+    """If given, the rows to append are those in these ranges, one for each journal that the batch reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +98,23 @@ class Fit(Enum):
     NEXT = "next"
     STILL = "still"
     COVERED = "covered"
+    PARTLY = "partly"
     GAP = "gap"
     OVERLAP = "overlap"
 
 
-def decide(state: LedgerState, batch: Batch, *, attempt: str, seen: str | None = None) -> Decision:
+TRIMMABLE = frozenset({Fit.NEXT, Fit.STILL, Fit.COVERED, Fit.PARTLY})
+"""What the journals of a batch may be for the rest of it to continue the table."""
+
+
+def decide(
+    state: LedgerState,
+    batch: Batch,
+    *,
+    attempt: str,
+    seen: str | None = None,
+    allowed: Allowed = Allowed(),
+) -> Decision:
     """Say what is to be done with a batch.
 
     Args:
@@ -81,27 +123,54 @@ def decide(state: LedgerState, batch: Batch, *, attempt: str, seen: str | None =
         attempt: A fresh name for the entry, should there be one.
         seen: Attempt of the entry that was the newest after this writer's last batch; None for its
             first. If another is the newest now, someone else writes too.
+        allowed: What it may do with a batch that does not continue the table.
     """
-    fits = {fit for fit, _ in _fits(batch, state.entry)}
-    if error := _unfit_state(state, batch, fits, seen):
+    fits = {fit for fit, _ in _fits(batch, state.entry, allowed)}
+    if error := _unfit_state(state, batch, fits, seen, allowed):
         return Refuse(error)
     if fits <= {Fit.NEXT, Fit.STILL} and (Fit.NEXT in fits or state.entry is None):
-        return Write(_next_entry(state, batch, attempt))
+        return Write(_next_entry(state, batch, attempt, allowed))
     if fits <= {Fit.COVERED, Fit.STILL}:
         return Skip()
-    return Refuse(_mismatch_error(OverlapError, batch, state.entry, {Fit.COVERED, Fit.OVERLAP}))
+    if allowed.trim and fits <= TRIMMABLE:
+        return _trimmed(state, batch, attempt, allowed)
+    unfit = {Fit.COVERED, Fit.PARTLY, Fit.OVERLAP}
+    return Refuse(_mismatch_error(OverlapError, batch, state.entry, unfit, allowed))
 
 
-def _unfit_state(state: LedgerState, batch: Batch, fits: set[Fit], seen: str | None) -> SinkError | None:
+def _trimmed(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed) -> Write | Refuse:
+    """Write what of a batch is new, if its rows can be told apart."""
+    assert state.entry is not None  # Without an entry nothing is covered.
+    if len(batch.end) > 1 or len(state.entry.end) > 1:
+        problem = "it is of a query of several sources, whose rows do not say what they were made of"
+        return Refuse(TrimError(batch.table, batch.app_id, batch.batch_id, problem))
+    kept = tuple(_kept_ranges(batch, state.entry))
+    return Write(_next_entry(state, batch, attempt, allowed), kept)
+
+
+def _kept_ranges(batch: Batch, entry: LedgerEntry) -> Iterator[KeptRange]:
+    """Yield what is new of each journal that the only source of a batch reads."""
+    recorded = entry.read_through
+    for begin, end in zip(batch.begin, batch.end, strict=True):
+        assert isinstance(begin, JournalOffsets)
+        assert isinstance(end, JournalOffsets)
+        for journal, until in end.read_through.items():
+            if (since := begin.read_through[journal]) < until:
+                yield KeptRange(journal, since, min(until, max(since, recorded.get(journal, since))), until)
+
+
+def _unfit_state(
+    state: LedgerState, batch: Batch, fits: set[Fit], seen: str | None, allowed: Allowed
+) -> SinkError | None:
     """Return why the table is not one this writer may continue, if it is not."""
     if state.entry is None and batch.batch_id > 0:  # Batch 0 left an entry somewhere.
         if state.truncated:
             return LedgerLostError(batch.table, batch.app_id)
-        return _mismatch_error(GapError, batch, None, set(Fit))
+        return _mismatch_error(GapError, batch, None, set(Fit), allowed)
     if not _on_its_parent(state):
         return _restored_in_between(state, batch)
     if Fit.GAP in fits:
-        return _mismatch_error(GapError, batch, state.entry, {Fit.GAP})
+        return _mismatch_error(GapError, batch, state.entry, {Fit.GAP}, allowed)
     if state.entry is not None and seen not in (None, state.entry.attempt):
         return fenced(state, batch)
     return None
@@ -184,20 +253,54 @@ def _restored_in_between(state: LedgerState, batch: Batch) -> RestoredError:
     )
 
 
-def _next_entry(state: LedgerState, batch: Batch, attempt: str) -> LedgerEntry:
+def _next_entry(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed) -> LedgerEntry:
+    """Return the entry of a batch, which begins where the newest one ends.
+
+    So a batch that was trimmed, or comes after a gap, leaves entries that follow each other like any other.
+    """
     entry = state.entry
+    accepted = tuple(_accepted(batch, entry, allowed))
+    recorded = entry.read_through if entry else {}
+    skipped = [gap for gap in batch.gaps if gap.end > recorded.get(gap.journal, 0)]
+    new = [replace(gap, begin=max(gap.begin, recorded.get(gap.journal, 0))) for gap in skipped]
     return LedgerEntry(
         app_id=batch.app_id,
         txn_version=state.txn_version + 1,
         query_id=batch.query_id,
         batch_id=batch.batch_id,
         start=_merge(batch.begin, entry.start if entry else ()),
-        begin=_merge(entry.end if entry else (), batch.begin),
-        end=_merge(entry.end if entry else (), batch.end),
+        begin=_merge(batch.begin, entry.end if entry else ()),
+        end=_reached(entry.end if entry else (), batch.end),
         attempt=attempt,
         parent=entry.attempt if entry else None,
-        gaps=batch.gaps,
+        gaps=tuple(sorted({*new, *accepted})),
+        accepted_gaps=accepted,
     )
+
+
+def _accepted(batch: Batch, entry: LedgerEntry | None, allowed: Allowed) -> Iterator[SkippedGap]:
+    """Yield what lies between table and batch and may be left out."""
+    recorded = entry.end if entry else ()
+    for begin, known in zip(batch.begin, recorded, strict=False):
+        if isinstance(begin, JournalOffsets) and isinstance(known, JournalOffsets):
+            for journal, since in begin.read_through.items():
+                at = known.read_through.get(journal, since)
+                if at < since and (gap := SkippedGap(journal, at, since)) in allowed.gaps:
+                    yield gap
+
+
+def _reached(old: Positions, new: Positions) -> Positions:
+    """Return where the table stands after a batch: no journal goes back, what it did not read stays."""
+    return tuple(_further(a, b) for a, b in zip_longest(old, new))
+
+
+def _further(old: SourcePosition, new: SourcePosition) -> SourcePosition:
+    if isinstance(old, JournalOffsets) and isinstance(new, JournalOffsets):
+        known = old.read_through
+        return JournalOffsets(
+            {**known, **{name: max(at, known.get(name, at)) for name, at in new.read_through.items()}}
+        )
+    return old if new is None else new
 
 
 def _merge(old: Positions, new: Positions) -> Positions:
@@ -210,7 +313,7 @@ def _merge_one(old: SourcePosition, new: SourcePosition) -> SourcePosition:
     return old if new is None else new
 
 
-def _fits(batch: Batch, entry: LedgerEntry | None) -> Iterator[tuple[Fit, Mismatch]]:
+def _fits(batch: Batch, entry: LedgerEntry | None, allowed: Allowed) -> Iterator[tuple[Fit, Mismatch]]:
     """Yield how each journal and each other source of the batch fits, in order."""
     recorded = entry.end if entry else ()
     started = entry.start if entry else ()
@@ -227,8 +330,11 @@ def _fits(batch: Batch, entry: LedgerEntry | None) -> Iterator[tuple[Fit, Mismat
         firsts = starts.read_through if isinstance(starts, JournalOffsets) else {}
         for journal, until in end.read_through.items():
             since, at = begin.read_through[journal], offsets.get(journal)
-            fit = fit_journal(since, until, at, firsts.get(journal, 0), pinning=batch.batch_id == 0)
-            yield fit, Mismatch(f"journal {journal!r}", at, since, until)
+            pinning = batch.batch_id == 0 and not allowed.trim
+            fit = fit_journal(since, until, at, firsts.get(journal, 0), pinning=pinning)
+            if fit is Fit.GAP and at is not None and SkippedGap(journal, at, since) in allowed.gaps:
+                fit = Fit.NEXT
+            yield fit, Mismatch(f"journal {journal!r}", at, since, until, journal)
 
 
 def fit_journal(begin: int, end: int, recorded: int | None, start: int, *, pinning: bool) -> Fit:
@@ -240,7 +346,7 @@ def fit_journal(begin: int, end: int, recorded: int | None, start: int, *, pinni
         recorded: Where the table's bytes of the journal end, None if it has none.
         start: Where they begin.
         pinning: It is a query's first batch, which pins where the query starts. It reads nothing, so
-            nothing of it can be covered: it continues the table or it does not.
+            nothing of it can be covered: it continues the table or, unless batches are trimmed, it does not.
     """
     if end < begin:
         return Fit.OVERLAP
@@ -250,7 +356,9 @@ def fit_journal(begin: int, end: int, recorded: int | None, start: int, *, pinni
         return Fit.GAP
     if begin == recorded:
         return Fit.STILL if begin == end else Fit.NEXT
-    return Fit.COVERED if start <= begin and end <= recorded and not pinning else Fit.OVERLAP
+    if begin < start or pinning:
+        return Fit.OVERLAP
+    return Fit.COVERED if end <= recorded else Fit.PARTLY
 
 
 def _fit_text(begin: SourcePosition, end: str | None, recorded: str | None) -> Fit:
@@ -265,7 +373,11 @@ def _text(position: SourcePosition) -> str | None:
 
 
 def _mismatch_error(
-    kind: type[BatchMismatchError], batch: Batch, entry: LedgerEntry | None, wanted: set[Fit]
+    kind: type[BatchMismatchError],
+    batch: Batch,
+    entry: LedgerEntry | None,
+    wanted: set[Fit],
+    allowed: Allowed,
 ) -> BatchMismatchError:
-    mismatches = tuple(mismatch for fit, mismatch in _fits(batch, entry) if fit in wanted)
+    mismatches = tuple(mismatch for fit, mismatch in _fits(batch, entry, allowed) if fit in wanted)
     return kind(batch.table, batch.app_id, batch.batch_id, mismatches)

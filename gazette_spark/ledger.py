@@ -25,9 +25,9 @@ Positions = tuple[SourcePosition, ...]
 """Where a query stands, by the number of the source in the query."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class SkippedGap:
-    """Bytes of a batch's range that were gone and are not in the table: ``failOnDataLoss`` was ``false``."""
+    """Bytes of a batch's range that are not in the table: gone, or left out on request."""
 
     journal: str
     begin: int
@@ -53,6 +53,8 @@ class LedgerEntry:
     """Attempt of the entry this one was decided on, None if there was none."""
     gaps: tuple[SkippedGap, ...] = ()
     """What of this batch's ``[begin, end)`` was skipped; by journal and offset."""
+    accepted_gaps: tuple[SkippedGap, ...] = ()
+    """Those of ``gaps`` that the query never read, because whoever started it said so."""
 
     @property
     def read_through(self) -> dict[str, int]:
@@ -80,6 +82,8 @@ class LedgerEntry:
         }
         if self.gaps:
             value["gaps"] = [[gap.journal, gap.begin, gap.end] for gap in self.gaps]
+        if self.accepted_gaps:
+            value["accepted_gaps"] = [[gap.journal, gap.begin, gap.end] for gap in self.accepted_gaps]
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -131,6 +135,7 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
                 attempt=attempt,
                 parent=parent,
                 gaps=_gaps(value.get("gaps", []), app_id),
+                accepted_gaps=_gaps(value.get("accepted_gaps", []), app_id),
             )
     raise LedgerFormatError(app_id, f"a field is missing or of the wrong type in {json.dumps(value)[:200]}")
 

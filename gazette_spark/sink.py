@@ -19,7 +19,7 @@ What a crash leaves, and what the next run finds:
 ========================================  ================================================
 before the Delta commit                   files nobody refers to; the batch is run again
 after it, before Spark's ``commits/<n>``  the entry; the batch is run again, and skipped
-query checkpoint deleted                  the entry; see :meth:`DeltaSink.resume_offsets`
+query checkpoint deleted                  the entry; see :meth:`DeltaSink.resume`
 query checkpoint copied, second writer    an entry of another: one of the two is fenced
 ========================================  ================================================
 
@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -50,14 +51,15 @@ from delta.exceptions import (
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from gazette_spark.decision import Landed, Refuse, Skip, Write, decide, verify
+from gazette_spark.decision import Allowed, Landed, Refuse, Skip, Write, decide, verify
 from gazette_spark.delta_history import read_state
 from gazette_spark.delta_table import DeltaTable, read_text
-from gazette_spark.errors import OffsetError, OptionError, QueryCheckpointError, TableRefusedError
+from gazette_spark.errors import OffsetError, OptionError, QueryCheckpointError, TableRefusedError, TrimError
 from gazette_spark.failpoints import failpoint
-from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, Positions, unknown_journals
-from gazette_spark.offsets import JournalOffsets, check_forward
+from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, unknown_journals
+from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, check_forward
 from gazette_spark.query_checkpoint import (
     check_pinned,
     metadata_path,
@@ -65,6 +67,7 @@ from gazette_spark.query_checkpoint import (
     parse_offsets,
     parse_query_id,
 )
+from gazette_spark.trim import kept_rows, missing_columns, origin_columns
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +104,7 @@ class DeltaSink:
         table: str | None = None,
         checkpoint: str | None = None,
         on_overlap: str = "fail",
+        accept_gaps: Mapping[str, Sequence[tuple[int, int]]] | None = None,
     ) -> None:
         """Describe the writer; nothing is read or made yet.
 
@@ -110,16 +114,23 @@ class DeltaSink:
             path: Directory of the table.
             table: Or its name in the catalog.
             checkpoint: The query's checkpoint directory. Needed for ``foreachBatch`` on Spark Connect.
-            on_overlap: What to do with a batch that is partly in the table: ``fail``.
+            on_overlap: What to do with a batch that is partly in the table: ``fail``, or ``trim`` to drop the
+                rows that the table has. For that the batch needs the columns ``_journal`` and ``_offset``,
+                or ``journal`` and ``offset`` of the format ``raw``, and each row has to follow from one
+                record. A query that starts behind the table's end is accepted then.
+            accept_gaps: Bytes that may be missing from the table for ever, by journal: each ``(begin, end)``
+                from where the table ends to where the query begins, to the byte, as :class:`GapError` names
+                them. The ledger records what was left out.
         """
         _check_app_id(app_id)
         if (path is None) == (table is None):
             raise OptionError("path and table", f"path={path!r}, table={table!r}", "exactly one of them")
-        if on_overlap != "fail":
-            raise OptionError("on_overlap", repr(on_overlap), "'fail'")
+        if on_overlap not in ("fail", "trim"):
+            raise OptionError("on_overlap", repr(on_overlap), "'fail' or 'trim'")
         self.app_id = app_id
         self._target = DeltaTable(path=path, table=table)
         self._checkpoint = checkpoint
+        self._allowed = Allowed(on_overlap == "trim", _accepted_gaps(accept_gaps or {}))
         self._checked = False
         self._seen: str | None = None
         """Attempt of the newest entry after this run's last batch. Another there means another writer."""
@@ -149,6 +160,7 @@ class DeltaSink:
         if "realTime" in trigger:
             raise OptionError("trigger", "realTime", "processingTime or availableNow: a batch is one commit")
         sink = DeltaSink(self.app_id, path=self._target.path, table=self._target.table, checkpoint=root)
+        sink._allowed = self._allowed
         self._target.check(df.sparkSession, root)
         writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", root)
         if query_name:
@@ -169,6 +181,23 @@ class DeltaSink:
         """
         entry = self.ledger(spark)
         return JournalOffsets(entry.read_through).to_json() if entry else None
+
+    def resume(self, reader: DataStreamReader, spark: SparkSession | None = None) -> DataStreamReader:
+        """Have a query that has lost its checkpoint go on where the table ends.
+
+        ``sink.start(sink.resume(reader).load(), checkpoint=…)`` is right for every start of a query: on a
+        new table, and where Spark finds the checkpoint, it changes nothing.
+
+        Args:
+            reader: ``spark.readStream.format("gazette")`` with its options, none of which is a
+                ``startingTimestamp``.
+            spark: The session, if not the active one.
+
+        Returns:
+            The reader, its ``startingOffsets`` those of the table's ledger if that has any.
+        """
+        offsets = self.resume_offsets(spark)
+        return reader if offsets is None else reader.option("startingOffsets", offsets)
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Bring one batch into the table, or find it there.
@@ -236,13 +265,14 @@ class DeltaSink:
         conflict: PySparkException | None = None
         for _ in range(MAX_TRIES):
             before = self._state(spark)
-            decision = decide(before, batch, attempt=uuid.uuid4().hex, seen=seen)
+            decision = decide(before, batch, attempt=uuid.uuid4().hex, seen=seen, allowed=self._allowed)
             if isinstance(decision, Refuse):
                 raise decision.error from conflict
             if isinstance(decision, Skip):
                 log.info("batch_skipped app_id=%s batch_id=%d", self.app_id, batch.batch_id)
                 return before.entry.attempt if before.entry else None
-            conflict = self._write(df, before, decision)
+            rows = self._new_rows(df, batch, decision)
+            conflict = self._write(rows, before, decision)
             after = self._state(spark)
             outcome = verify(before, after, decision.entry, batch, conflict=conflict is not None)
             if isinstance(outcome, Refuse):
@@ -250,7 +280,7 @@ class DeltaSink:
             if isinstance(outcome, Landed):
                 for gap in decision.entry.gaps:
                     log.warning(
-                        "bytes are gone, recorded app_id=%s batch_id=%d journal=%s begin=%d end=%d",
+                        "bytes are left out, recorded app_id=%s batch_id=%d journal=%s begin=%d end=%d",
                         self.app_id,
                         batch.batch_id,
                         gap.journal,
@@ -266,6 +296,26 @@ class DeltaSink:
                 return decision.entry.attempt
         problem = f"batch {batch.batch_id} was turned down {MAX_TRIES} times by commits of others"
         raise TableRefusedError(self._target.name, problem) from conflict
+
+    def _new_rows(self, df: DataFrame, batch: Batch, decision: Write) -> DataFrame:
+        """Return what of the batch is to be written."""
+        if not decision.kept:
+            return df
+        columns = origin_columns(df.schema)
+        if columns is None:
+            raise TrimError(self._target.name, batch.app_id, batch.batch_id, missing_columns(df.schema))
+        for each in decision.kept:
+            if each.since > each.begin:
+                log.warning(
+                    "batch_trimmed app_id=%s batch_id=%d journal=%s begin=%d since=%d end=%d",
+                    batch.app_id,
+                    batch.batch_id,
+                    each.journal,
+                    each.begin,
+                    each.since,
+                    each.end,
+                )
+        return kept_rows(df, decision.kept, columns)
 
     def _write(self, df: DataFrame, before: LedgerState, decision: Write) -> PySparkException | None:
         """Append once; return the conflict, if Delta raises one, for it does not tell the outcome."""
@@ -304,6 +354,21 @@ def _check_app_id(app_id: object) -> None:
         raise OptionError("app_id", type(app_id).__name__, expected)
     if not app_id or app_id != app_id.strip() or not app_id.isprintable() or len(app_id) > MAX_APP_ID_LENGTH:
         raise OptionError("app_id", repr(app_id[:80]), expected)
+
+
+def _accepted_gaps(gaps: Mapping[str, Sequence[tuple[int, int]]]) -> frozenset[SkippedGap]:
+    expected = "byte ranges by journal, from where the table ends: {'a/journal': [(1024, 4096)]}"
+    if not isinstance(gaps, Mapping):
+        raise OptionError("accept_gaps", repr(gaps)[:80], expected)
+    found = set()
+    for journal, ranges in gaps.items():
+        for each in ranges if isinstance(ranges, list | tuple) else [ranges]:
+            match journal, each:
+                case str(), [int(begin), int(end)] if 0 <= begin < end <= MAX_OFFSET:
+                    found.add(SkippedGap(journal, begin, end))
+                case _:
+                    raise OptionError("accept_gaps", f"{journal!r}: {repr(each)[:80]}", expected)
+    return frozenset(found)
 
 
 def _know_conflicts(spark: SparkSession) -> None:

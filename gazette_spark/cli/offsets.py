@@ -26,7 +26,8 @@ def offsets() -> None:
 def show_offsets(table: Path, app_id: str | None, output_format: str) -> None:
     """Show the ledger of the Delta table in the directory TABLE.
 
-    Beside the offsets, the bytes that were gone and are not in the table, as far back as its history goes.
+    Beside the offsets, the bytes that were gone or left out and are not in the table, as far back as its
+    history goes.
 
     For tables elsewhere ask a DeltaSink: `DeltaSink(app_id, table=…).ledger()`.
     """
@@ -51,7 +52,7 @@ def show_offsets(table: Path, app_id: str | None, output_format: str) -> None:
     rows = [row for state in found.values() for row in entry_rows(state)]
     show(rows, ["app_id", "batch_id", "table_version", "journal", "read_through"], output_format)
     if skipped := [row for each in found for row in skipped_rows(history, each, table)]:
-        click.echo("\nBytes that were gone and are not in the table:")
+        click.echo("\nBytes that were gone or left out and are not in the table:")
         columns = ["app_id", "batch_id", "table_version", "journal", "begin", "end", "bytes"]
         show(skipped, columns, output_format)
 

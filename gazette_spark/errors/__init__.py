@@ -58,6 +58,7 @@ from gazette_spark.errors.sink import (
     RestoredError,
     SinkError,
     TableRefusedError,
+    TrimError,
 )
 from gazette_spark.errors.statuses import (
     EtcdTransactionFailedError,
@@ -137,6 +138,7 @@ __all__ = [
     "TableRefusedError",
     "TlsError",
     "TokenError",
+    "TrimError",
     "UnavailableError",
     "WatchUnsupportedError",
     "WrongAppendOffsetError",

@@ -22,6 +22,8 @@ class Mismatch:
     """Where the table's rows end, None if the table has never heard of it."""
     begin: int | str | None
     end: int | str | None
+    journal: str = ""
+    """The journal's name alone, empty for another source."""
 
     def __str__(self) -> str:
         known = (
@@ -67,11 +69,44 @@ class GapError(BatchMismatchError):
 
     problem = "the batch begins past what the table holds"
 
+    @property
+    def missing(self) -> dict[str, list[tuple[int, int]]]:
+        """Bytes that would be left out, by journal, as ``DeltaSink(accept_gaps=…)`` takes them."""
+        return {
+            each.journal: [(each.recorded, each.begin)]
+            for each in self.mismatches
+            if each.journal and isinstance(each.recorded, int) and isinstance(each.begin, int)
+        }
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if not (missing := self.missing):
+            return text
+        shown = dict(list(missing.items())[:SHOWN_MISMATCHES])
+        return f"{text}. To leave these bytes out for ever, and have the ledger say so: accept_gaps={shown}"
+
 
 class OverlapError(BatchMismatchError):
     """The batch holds bytes the table has already, or cannot have in order: writing it would double rows."""
 
     problem = "the batch overlaps what the table holds"
+
+
+@dataclass(eq=False)
+class TrimError(SinkError):
+    """A batch is partly in the table, and which of its rows are cannot be told; nothing was written."""
+
+    table: str
+    app_id: str
+    batch_id: int
+    problem: str
+
+    def __str__(self) -> str:
+        return (
+            f"table {self.table}, app id {self.app_id!r}, batch {self.batch_id}: part of it is in the table, "
+            f"and it cannot be trimmed: {self.problem}. Or start the query with a new checkpoint directory "
+            "and DeltaSink.resume(reader): then no batch overlaps the table"
+        )
 
 
 @dataclass(eq=False)

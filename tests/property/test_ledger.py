@@ -3,11 +3,14 @@
 The model is a table that behaves as Delta was measured to: a transaction number that is not above the
 app id's highest is skipped in silence, a RESTORE keeps the numbers, and neither it nor other commits
 conflict with an append. Writers act in three steps (decide, write, verify) that interleave freely.
+
+Each decision is held against an obvious one: sets of bytes, those that the table has and those of the batch.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -15,10 +18,21 @@ from hypothesis import Phase, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from gazette_spark.decision import Again, Decision, Landed, Refuse, Skip, Write, decide, verify
+from gazette_spark.decision import (
+    Again,
+    Allowed,
+    Decision,
+    KeptRange,
+    Landed,
+    Refuse,
+    Skip,
+    Write,
+    decide,
+    verify,
+)
 from gazette_spark.delta_history import HistoryRow, read_state
-from gazette_spark.errors import RestoredError
-from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, parse_entry
+from gazette_spark.errors import GapError, RestoredError
+from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, SkippedGap, parse_entry
 from gazette_spark.offsets import JournalOffsets
 
 APP = "app"
@@ -37,16 +51,26 @@ MUTANT_SETTINGS = settings(
 few hundred examples mostly; 500 random ones once found none. It is the same search in every run."""
 
 
+def bytes_of(intervals: Iterable[Interval]) -> set[tuple[str, int]]:
+    """Journal and offset of each byte."""
+    return {(journal, at) for journal, begin, end in intervals for at in range(begin, end)}
+
+
 @dataclass
 class Table:
     """Commits, the rows visible at each, and the highest transaction number ever."""
 
     history: list[HistoryRow] = field(default_factory=list)
     rows: list[tuple[Interval, ...]] = field(default_factory=list)
+    holes: list[tuple[Interval, ...]] = field(default_factory=list)
+    """What may be missing at each commit: the gaps that its entries say somebody accepted."""
     highest: int = -1
 
-    def commit(self, operation: str, rows: tuple[Interval, ...], **parts: object) -> None:
+    def commit(
+        self, operation: str, rows: tuple[Interval, ...], holes: tuple[Interval, ...], **parts: object
+    ) -> None:
         """Add a version."""
+        self.holes.append(holes)
         self.history.append(HistoryRow(len(self.history), operation, **parts))  # type: ignore[arg-type]
         self.rows.append(rows)
 
@@ -54,15 +78,25 @@ class Table:
         """Append with a transaction number, or skip in silence."""
         if entry.txn_version > self.highest:
             self.highest = entry.txn_version
-            self.commit("WRITE", self.visible() + added, user_metadata=entry.to_json())
+            holes = self.missing() + tuple((gap.journal, gap.begin, gap.end) for gap in entry.accepted_gaps)
+            self.commit("WRITE", self.visible() + added, holes, user_metadata=entry.to_json())
 
     def restore(self, version: int) -> None:
         """Go back to a version."""
-        self.commit("RESTORE", self.rows[version], parameters={"version": str(version), "timestamp": None})
+        parameters = {"version": str(version), "timestamp": None}
+        self.commit("RESTORE", self.rows[version], self.holes[version], parameters=parameters)
 
     def visible(self) -> tuple[Interval, ...]:
         """Rows of the newest version."""
         return self.rows[-1] if self.rows else ()
+
+    def missing(self) -> tuple[Interval, ...]:
+        """What the newest version lacks on somebody's word."""
+        return self.holes[-1] if self.holes else ()
+
+    def done(self) -> set[tuple[str, int]]:
+        """Journal and offset of each byte that is in the newest version, or may be missing."""
+        return bytes_of(self.visible() + self.missing())
 
     def state(self) -> LedgerState:
         """What the package finds in the history."""
@@ -92,6 +126,10 @@ class Writer:
     pending: LedgerEntry | None = None
     written: bool = False
     alive: bool = True
+    allowed: Allowed = Allowed()  # noqa: RUF009 - immutable
+    kept: tuple[KeptRange, ...] = ()
+    obeys: bool = False
+    """Whether somebody names a gap that it stopped for, and starts it again."""
 
     def forget(self) -> None:
         """What a process loses when it is killed."""
@@ -107,6 +145,43 @@ class Writer:
         """The rows of that batch: journals without a begin are being pinned and have none."""
         begins = self.ends[-2] if len(self.ends) > 1 else {}
         return tuple((j, begins[j], end) for j, end in self.ends[-1].items() if begins.get(j, end) < end)
+
+    def new_intervals(self) -> tuple[Interval, ...]:
+        """The rows of that batch that the decision keeps."""
+        kept = tuple((each.journal, each.since, each.end) for each in self.kept if each.since < each.end)
+        return kept if self.kept else self.intervals()
+
+
+def obvious_decision(table: Table, writer: Writer) -> set[tuple[str, int]] | None:
+    """Return the bytes that a batch has to bring into a table, None if it is to be refused.
+
+    Of a table whose newest entry stands on the one it was decided on.
+    """
+    entry = table.obvious_entry()
+    ends = writer.ends[-1]
+    begins = {**ends, **(writer.ends[-2] if len(writer.ends) > 1 else {})}
+    first = len(writer.ends) == 1
+    if entry is None:
+        return set() if first else None
+    starts, recorded = entry.start[0], entry.end[0]
+    assert isinstance(starts, JournalOffsets)
+    assert isinstance(recorded, JournalOffsets)
+    behind = moved = False
+    for journal, until in ends.items():
+        since, at = begins[journal], recorded.read_through.get(journal)
+        if at is None:
+            if since < until:
+                return None
+            moved = True
+            continue
+        if since > at and SkippedGap(journal, at, since) not in writer.allowed.gaps:
+            return None
+        if since < starts.read_through[journal] or (first and since < at and not writer.allowed.trim):
+            return None
+        behind, moved = behind or since < at, moved or until > at
+    if writer.seen not in (None, entry.attempt) or (behind and moved and not writer.allowed.trim):
+        return None
+    return bytes_of(writer.intervals()) - table.done()
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -131,8 +206,13 @@ class LedgerMachine(RuleBasedStateMachine):
         """A journal gets more bytes."""
         self.heads[journal] += size
 
-    @rule(data=st.data(), start=st.sampled_from(["resume", "resume", "earliest", "latest", "anywhere"]))
-    def start(self, data: st.DataObject, start: str) -> None:
+    @rule(
+        data=st.data(),
+        start=st.sampled_from(["resume", "resume", "earliest", "latest", "anywhere"]),
+        trim=st.booleans(),
+        obeys=st.booleans(),
+    )
+    def start(self, data: st.DataObject, start: str, trim: bool, obeys: bool) -> None:
         """A query without a checkpoint, told to continue the table or not, on some of the journals."""
         journals = data.draw(st.sets(st.sampled_from(JOURNALS), min_size=1))
         first = dict.fromkeys(sorted(journals), 0)
@@ -143,22 +223,24 @@ class LedgerMachine(RuleBasedStateMachine):
         entry = self.table.obvious_entry()
         if start == "resume" and entry is not None:
             first = {**dict.fromkeys(JOURNALS, 0), **entry.read_through}
-        self.writers.append(Writer(f"query-{next(self.names)}", [first]))
+        self.writers.append(Writer(f"query-{next(self.names)}", [first], allowed=Allowed(trim), obeys=obeys))
 
     @rule(data=st.data())
     def copy(self, data: st.DataObject) -> None:
         """Another process on a copy of a query checkpoint, query id and all."""
         if self.writers:
             original = data.draw(st.sampled_from(self.writers))
-            self.writers.append(Writer(original.name, [dict(end) for end in original.ends], original.commits))
+            ends = [dict(end) for end in original.ends]
+            self.writers.append(Writer(original.name, ends, original.commits, allowed=original.allowed))
 
-    @rule(data=st.data())
-    def crash(self, data: st.DataObject) -> None:
-        """A process dies wherever it is, and starts again from its checkpoint."""
+    @rule(data=st.data(), trim=st.booleans(), obeys=st.booleans())
+    def crash(self, data: st.DataObject, trim: bool, obeys: bool) -> None:
+        """A process dies wherever it is, and starts again from its checkpoint, allowed more or less."""
         if self.writers:
             writer = data.draw(st.sampled_from(self.writers))
             writer.forget()
             writer.alive = True
+            writer.allowed, writer.obeys = Allowed(trim), obeys
 
     @rule(data=st.data(), restored=st.booleans())
     def other_commit(self, data: st.DataObject, restored: bool) -> None:
@@ -166,7 +248,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if self.table.history and restored:
             self.table.restore(data.draw(st.integers(0, len(self.table.history) - 1)))
         elif self.table.history:
-            self.table.commit("OPTIMIZE", self.table.visible())
+            self.table.commit("OPTIMIZE", self.table.visible(), self.table.missing())
 
     @rule(data=st.data(), steps=st.integers(3, 20))
     def advance(self, data: st.DataObject, steps: int) -> None:
@@ -181,7 +263,7 @@ class LedgerMachine(RuleBasedStateMachine):
             if writer.pending is None:
                 self.plan(data, writer)
             elif not writer.written:
-                self.table.append(writer.pending, writer.intervals())
+                self.table.append(writer.pending, writer.new_intervals())
                 writer.written = True
             else:
                 self.look(writer)
@@ -203,8 +285,12 @@ class LedgerMachine(RuleBasedStateMachine):
         writer.before = self.table.state()
         attempt = f"attempt-{next(self.names)}"
         match self.decide(writer, writer.before, attempt):
-            case Write(entry):
-                writer.pending, writer.written = entry, False
+            case Write(entry, kept):
+                writer.pending, writer.written, writer.kept = entry, False, kept
+                if writer.new_intervals() != writer.intervals():
+                    self.seen.add("a batch is trimmed")
+                if entry.accepted_gaps:
+                    self.seen.add("a gap is accepted")
             case Skip():
                 assert writer.before.entry is not None
                 self.done(writer, writer.before.entry.attempt)
@@ -222,8 +308,16 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.stop(writer, error)
 
     def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
-        """The package's decision; mutants have their own."""
-        return decide(state, writer.batch(), attempt=attempt, seen=writer.seen)
+        """The package's decision, which is the obvious one; mutants have their own."""
+        made = decide(state, writer.batch(), attempt=attempt, seen=writer.seen, allowed=writer.allowed)
+        expected = None if self.broken() else obvious_decision(self.table, writer)
+        assert isinstance(made, Refuse) == (expected is None)
+        if isinstance(made, Skip):
+            assert not expected
+        if isinstance(made, Write):
+            writer.kept = made.kept
+            assert bytes_of(writer.new_intervals()) == expected
+        return made
 
     def verify(self, writer: Writer, entry: LedgerEntry) -> Landed | Again | Refuse:
         """The package's verdict on a write; mutants have their own."""
@@ -234,14 +328,16 @@ class LedgerMachine(RuleBasedStateMachine):
         """Spark writes ``commits/<n>``: the whole batch must be in the table, unless it was undone since."""
         self.seen.add("a batch is done")
         writer.commits, writer.seen = len(writer.ends), seen
-        held = {(j, at) for j, begin, end in self.table.visible() for at in range(begin, end)}
-        assert all((j, at) in held for j, begin, end in writer.intervals() for at in range(begin, end))
+        assert bytes_of(writer.intervals()) <= self.table.done()
 
     def stop(self, writer: Writer, error: Exception) -> None:
         """The query ends. If the error says how to mend the table, somebody does."""
         self.seen.add(type(error).__name__)
         writer.forget()
         writer.alive = False
+        if isinstance(error, GapError) and writer.obeys and error.missing:
+            gaps = (SkippedGap(name, *each) for name, named in error.missing.items() for each in named)
+            writer.allowed, writer.alive = replace(writer.allowed, gaps=frozenset(gaps)), True
         if isinstance(error, RestoredError):
             self.table.restore(int(error.advice.split(" AS OF ")[1].split()[0]))
             assert not self.broken()
@@ -260,7 +356,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def rows_tile_what_the_entry_says(self) -> None:
-        """From start to end of each journal, every byte is visible once; a hole is known as one."""
+        """From start to end of each journal, every byte is visible once; a hole is in an entry's gaps."""
         entry = self.table.obvious_entry()
         if entry is None:
             assert self.table.visible() == ()
@@ -271,7 +367,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert isinstance(starts, JournalOffsets)
         assert isinstance(ends, JournalOffsets)
         at = dict(starts.read_through)
-        for journal, begin, end in sorted(self.table.visible()):
+        for journal, begin, end in sorted(self.table.visible() + self.table.missing()):
             assert at[journal] == begin
             at[journal] = end
         assert at == dict(ends.read_through)
@@ -341,8 +437,45 @@ class SkipsWhatItCannotPlace(LedgerMachine):
         return Skip() if isinstance(decision, Refuse) and state.entry is not None else decision
 
 
+class TrimsNothing(LedgerMachine):
+    """Writes a batch that is partly in the table as a whole."""
+
+    def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
+        decision = super().decide(writer, state, attempt)
+        return replace(decision, kept=()) if isinstance(decision, Write) else decision
+
+
+class TrimsTooMuch(LedgerMachine):
+    """Drops the first new byte."""
+
+    def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
+        decision = super().decide(writer, state, attempt)
+        if not isinstance(decision, Write):
+            return decision
+        return replace(decision, kept=tuple(replace(each, since=each.since + 1) for each in decision.kept))
+
+
+class KeepsGapsToItself(LedgerMachine):
+    """Leaves out what it may, and does not say so."""
+
+    def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
+        decision = super().decide(writer, state, attempt)
+        if not isinstance(decision, Write):
+            return decision
+        return replace(decision, entry=replace(decision.entry, accepted_gaps=()))
+
+
 @pytest.mark.parametrize(
-    "mutant", [TrustsItsWrite, ForgetsUndoneNumbers, IgnoresOffsets, SkipsWhatItCannotPlace]
+    "mutant",
+    [
+        TrustsItsWrite,
+        ForgetsUndoneNumbers,
+        IgnoresOffsets,
+        SkipsWhatItCannotPlace,
+        TrimsNothing,
+        TrimsTooMuch,
+        KeepsGapsToItself,
+    ],
 )
 def test_the_model_catches_a_broken_sink(mutant: type[LedgerMachine]) -> None:
     """A machine that finds nothing wrong with these would prove nothing about ours."""

@@ -163,9 +163,20 @@ def test_a_batch_outside_a_query_is_refused(stream: FileStream) -> None:
         pytest.param(
             {"app_id": "a", "path": "/t", "on_overlap": "ignore"}, "on_overlap", id="unknown on_overlap"
         ),
+        pytest.param(
+            {"app_id": "a", "path": "/t", "accept_gaps": {"j": [(5, 5)]}}, "accept_gaps", id="empty gap"
+        ),
+        pytest.param(
+            {"app_id": "a", "path": "/t", "accept_gaps": {"j": (5, 6)}}, "accept_gaps", id="no list of gaps"
+        ),
+        pytest.param(
+            {"app_id": "a", "path": "/t", "accept_gaps": [("j", 5, 6)]},
+            "accept_gaps",
+            id="gaps by no journal",
+        ),
     ],
 )
-def test_bad_arguments_are_refused(arguments: dict[str, str], option: str) -> None:
+def test_bad_arguments_are_refused(arguments: dict[str, object], option: str) -> None:
     """Before anything is started, naming the argument."""
     with pytest.raises(OptionError) as caught:
         DeltaSink(**arguments)  # type: ignore[arg-type]

@@ -11,8 +11,10 @@ import pytest
 
 from gazette_spark.decision import (
     Again,
+    Allowed,
     Decision,
     Fit,
+    KeptRange,
     Landed,
     Refuse,
     Skip,
@@ -29,6 +31,7 @@ from gazette_spark.errors import (
     Mismatch,
     OverlapError,
     RestoredError,
+    TrimError,
 )
 from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, parse_entry
 from gazette_spark.offsets import JournalOffsets
@@ -81,7 +84,7 @@ ONE_JOURNAL = [
     pytest.param(10, 10, 30, Fit.COVERED, id="unmoved and behind"),
     pytest.param(11, 20, 10, Fit.GAP, id="one byte is missing"),
     pytest.param(11, 11, 10, Fit.GAP, id="unmoved and ahead"),
-    pytest.param(9, 20, 10, Fit.OVERLAP, id="one byte is doubled"),
+    pytest.param(9, 20, 10, Fit.PARTLY, id="one byte is doubled"),
     pytest.param(3, 8, 10, Fit.OVERLAP, id="lies before the first byte"),
     pytest.param(10, 9, 10, Fit.OVERLAP, id="goes back"),
 ]
@@ -144,7 +147,7 @@ def test_a_gap_names_journal_and_offsets() -> None:
     """The error shows where the table ends and where the batch begins."""
     error = refusal(state((at(a=10, b=5),)), batch(4, (at(a=10, b=8),), (at(a=20, b=9),)))
     assert isinstance(error, GapError)
-    assert error.mismatches == (Mismatch("journal 'x/b'", 5, 8, 9),)
+    assert error.mismatches == (Mismatch("journal 'x/b'", 5, 8, 9, "x/b"),)
     assert "journal 'x/b': the table ends at 5, the batch is [8, 9)" in str(error)
     assert "DeltaSink.resume_offsets()" in str(error)
 
@@ -195,6 +198,134 @@ def test_a_running_writer_is_fenced_by_another() -> None:
 def test_a_restore_under_a_running_writer_is_a_gap() -> None:
     """The table has fewer rows than this writer put there: that is what the error says."""
     assert isinstance(refusal(state((at(a=10),)), batch(9, (at(a=15),), (at(a=20),)), seen="x"), GapError)
+
+
+TRIM = Allowed(trim=True)
+
+
+def trimmed(known: LedgerState, wanted: Batch) -> Write:
+    """The decision of a writer that may trim, which must be to write."""
+    decision = decide(known, wanted, attempt="mine", allowed=TRIM)
+    assert isinstance(decision, Write)
+    return decision
+
+
+def test_a_partly_covered_batch_is_trimmed_on_request() -> None:
+    """Per journal, rows from the recorded offset on are kept; the entry follows the one before it."""
+    known = state((at(a=10, b=5, c=30, d=7),), start=(at(a=0, b=0, c=0, d=0),))
+    decision = trimmed(known, batch(4, (at(a=5, b=5, c=20, d=7),), (at(a=15, b=9, c=30, d=7),)))
+    assert decision.kept == (
+        KeptRange("x/a", 5, 10, 15),
+        KeptRange("x/b", 5, 5, 9),
+        KeptRange("x/c", 20, 30, 30),
+    )
+    assert decision.entry.begin == (at(a=10, b=5, c=30, d=7),)
+    assert decision.entry.end == (at(a=15, b=9, c=30, d=7),)
+
+
+def test_a_covered_journal_does_not_go_back() -> None:
+    """Another journal's news are written, and the table's end of the covered one stays."""
+    decision = trimmed(
+        state((at(a=10, b=5),), start=(at(a=0, b=0),)), batch(4, (at(a=2, b=5),), (at(a=4, b=9),))
+    )
+    assert decision.kept == (KeptRange("x/a", 2, 4, 4), KeptRange("x/b", 5, 5, 9))
+    assert decision.entry.end == (at(a=10, b=9),)
+
+
+def test_a_batch_that_continues_is_not_trimmed() -> None:
+    """A writer that may trim asks nothing of the rows of a batch that needs none of it."""
+    assert trimmed(state((at(a=10),)), batch(4, (at(a=10),), (at(a=20),))).kept == ()
+
+
+def test_a_writer_that_trims_may_start_behind_the_table() -> None:
+    """Its first batch is skipped like any that is covered, unless it starts before the table's first byte."""
+    known = state((at(a=10),), start=(at(a=5),))
+    behind = batch(0, (), (at(a=5).at("pinned"),))
+    assert decide(known, behind, attempt="mine", allowed=TRIM) == Skip()
+    before = decide(known, batch(0, (), (at(a=4).at("pinned"),)), attempt="mine", allowed=TRIM)
+    assert isinstance(before, Refuse)
+    assert isinstance(before.error, OverlapError)
+
+
+def test_gaps_in_what_is_trimmed_away_are_not_recorded_again() -> None:
+    """One that the table's end cuts is recorded from there on."""
+    known = state((at(a=14),), start=(at(a=0),))
+    decision = trimmed(known, batch(4, (at(a=5),), (skipping(30, (6, 8), (12, 16), (20, 22)),)))
+    assert decision.entry.gaps == (SkippedGap("x/a", 14, 16), SkippedGap("x/a", 20, 22))
+
+
+@pytest.mark.parametrize("seen", [None, "newest"], ids=["fresh", "running"])
+def test_trimming_is_no_excuse_for_a_gap_or_a_fence(seen: str | None) -> None:
+    """What lies beyond the table's end is refused, and so is a running writer that was overtaken."""
+    known = state((at(a=10, b=5),), start=(at(a=0, b=0),))
+    ahead = decide(
+        known, batch(4, (at(a=5, b=6),), (at(a=15, b=9),)), attempt="mine", seen=seen, allowed=TRIM
+    )
+    assert isinstance(ahead, Refuse)
+    assert isinstance(ahead.error, GapError)
+    wanted = batch(4, (at(a=5, b=5),), (at(a=15, b=9),))
+    overtaken = decide(known, wanted, attempt="mine", seen="another", allowed=TRIM)
+    assert isinstance(overtaken, Refuse)
+    assert isinstance(overtaken.error, FencedError)
+
+
+def test_rows_of_several_sources_are_not_trimmed() -> None:
+    """They may be joined: whose offset a row carries is not known. The error says how to go on."""
+    known = state((at(a=10), at(b=5)), start=(at(a=0), at(b=0)))
+    decision = decide(known, batch(4, (at(a=5), at(b=5)), (at(a=15), at(b=9))), attempt="mine", allowed=TRIM)
+    assert isinstance(decision, Refuse)
+    assert isinstance(decision.error, TrimError)
+    assert "DeltaSink.resume(reader)" in str(decision.error)
+    assert str(pickle.loads(pickle.dumps(decision.error))) == str(decision.error)
+
+
+def accepting(*gaps: tuple[str, int, int]) -> Allowed:
+    """Leave to leave these out."""
+    return Allowed(gaps=frozenset(SkippedGap(*gap) for gap in gaps))
+
+
+def test_an_accepted_gap_is_recorded() -> None:
+    """The entry begins where the table ended and names the gap, also beside those of the source."""
+    known = state((at(a=10, b=5),))
+    wanted = batch(4, (at(a=15, b=5),), (JournalOffsets({"x/a": 30, "x/b": 9}, gaps={"x/a": ((20, 22),)}),))
+    decision = decide(known, wanted, attempt="mine", allowed=accepting(("x/a", 10, 15)))
+    assert isinstance(decision, Write)
+    assert decision.entry.begin == (at(a=10, b=5),)
+    assert decision.entry.accepted_gaps == (SkippedGap("x/a", 10, 15),)
+    assert decision.entry.gaps == (SkippedGap("x/a", 10, 15), SkippedGap("x/a", 20, 22))
+    assert decision.kept == ()
+
+
+def test_an_accepted_gap_is_recorded_by_the_first_batch() -> None:
+    """A new query that starts past the table moves its end, with an entry, before it reads a record."""
+    first = batch(0, (), (at(a=15).at("pinned"),))
+    decision = decide(state((at(a=10),)), first, attempt="mine", allowed=accepting(("x/a", 10, 15)))
+    assert isinstance(decision, Write)
+    assert (decision.entry.begin, decision.entry.end) == ((at(a=10),), (at(a=15),))
+    assert decision.entry.accepted_gaps == (SkippedGap("x/a", 10, 15),)
+
+
+@pytest.mark.parametrize(
+    "gap",
+    [("x/a", 10, 14), ("x/a", 9, 15), ("x/a", 10, 16), ("x/b", 10, 15)],
+    ids=["too short", "too early", "too long", "other journal"],
+)
+def test_a_gap_is_accepted_to_the_byte_only(gap: tuple[str, int, int]) -> None:
+    """The refusal names the missing range as the sink takes it."""
+    wanted = batch(4, (at(a=15),), (at(a=20),))
+    decision = decide(state((at(a=10),)), wanted, attempt="mine", allowed=accepting(gap))
+    assert isinstance(decision, Refuse)
+    assert isinstance(decision.error, GapError)
+    assert decision.error.missing == {"x/a": [(10, 15)]}
+    assert "accept_gaps={'x/a': [(10, 15)]}" in str(decision.error)
+
+
+def test_a_journal_the_table_does_not_know_has_no_range_to_accept() -> None:
+    """Where its rows would begin is for a first batch to pin."""
+    error = refusal(state((at(a=10),)), batch(4, (at(a=10, z=5),), (at(a=10, z=9),)))
+    assert isinstance(error, GapError)
+    assert error.missing == {}
+    assert "accept_gaps" not in str(error)
 
 
 FOREIGN = [
@@ -325,6 +456,16 @@ def test_an_entry_says_what_its_batch_skipped() -> None:
     assert parse_entry(text, "orders") == entry
 
 
+def test_an_entry_says_which_gaps_were_accepted() -> None:
+    """Beside those of the source, in a form that releases before it read, too."""
+    text = (GOLDEN / "entry-1-accepted-gaps.json").read_text(encoding="utf-8").rstrip("\n")
+    accepted = (SkippedGap("shop/orders/0", 1024, 2000),)
+    gaps = (*accepted, SkippedGap("shop/orders/0", 9000, 9001))
+    entry = replace(GOLDEN_ENTRY, gaps=gaps, accepted_gaps=accepted)
+    assert entry.to_json() == text
+    assert parse_entry(text, "orders") == entry
+
+
 def skipping(offset: int, *gaps: tuple[int, int]) -> JournalOffsets:
     """A position in ``x/a`` whose batch skips gaps."""
     return JournalOffsets({"x/a": offset}, gaps={"x/a": gaps})
@@ -349,9 +490,10 @@ def test_a_gap_is_recorded_once() -> None:
 
 
 @pytest.mark.parametrize("gaps", [5, [["x/a", 3, 3]], [["x/a", -1, 3]], [["x/a", "1", 3]], [[1, 2]]], ids=str)
-def test_a_damaged_gap_is_refused(gaps: object) -> None:
+@pytest.mark.parametrize("field", ["gaps", "accepted_gaps"])
+def test_a_damaged_gap_is_refused(field: str, gaps: object) -> None:
     """What was skipped is not guessed."""
-    value = json.loads(GOLDEN_ENTRY.to_json()) | {"gaps": gaps}
+    value = json.loads(GOLDEN_ENTRY.to_json()) | {field: gaps}
     with pytest.raises(LedgerFormatError, match="no gap"):
         parse_entry(json.dumps(value), "orders")
 

@@ -1,0 +1,54 @@
+"""Drops the rows of a batch that its table has already.
+
+Which rows those are is decided by offsets (:mod:`gazette_spark.decision`); here they are found by the columns
+that say where a row comes from. A row that comes from elsewhere than the batch shows that the columns mean
+something else, or were changed. It ends the query: to keep it could double it, to drop it could lose it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+from pyspark.sql.types import LongType, StringType, StructType
+
+from gazette_spark.decision import KeptRange
+
+ORIGIN_COLUMNS = (("_journal", "_offset"), ("journal", "offset"))
+"""Journal and offset of a row, by name: the metadata columns, or those of the format ``raw``."""
+
+
+def origin_columns(schema: StructType) -> tuple[str, str] | None:
+    """Return the names of the columns that hold a row's journal and offset, None if there are none."""
+    types = {field.name: field.dataType for field in schema.fields}
+    for journal, offset in ORIGIN_COLUMNS:
+        if types.get(journal) == StringType() and types.get(offset) == LongType():
+            return journal, offset
+    return None
+
+
+def missing_columns(schema: StructType) -> str:
+    """Say why rows of a schema cannot be told apart, and how to go on."""
+    return (
+        f"its rows, with the columns {', '.join(schema.names)}, do not say where they come from. Give the "
+        "sink rows with the source's columns _journal and _offset (or journal and offset, of the format raw)"
+    )
+
+
+def kept_rows(df: DataFrame, kept: Sequence[KeptRange], columns: tuple[str, str]) -> DataFrame:
+    """Return the rows in the given ranges; running it fails where a row is of none of the batch's offsets.
+
+    The ranges go into one constant, a map by journal: a condition per journal would be too deep a tree.
+    """
+    journal, offset = (F.col(name) for name in columns)
+    ranges = json.dumps({each.journal: [each.begin, each.since, each.end] for each in kept})
+    span = F.try_element_at(F.from_json(F.lit(ranges), "MAP<STRING, ARRAY<BIGINT>>"), journal)
+    begin, since, end = (F.get(span, index) for index in range(3))
+    shown = (F.coalesce(column.cast("string"), F.lit("null")) for column in (journal, offset))
+    problem = F.concat_ws(
+        " ", F.lit("cannot trim: the batch has no row of"), F.lit(f"{columns[0]}, {columns[1]} ="), *shown
+    )
+    inside = (offset >= begin) & (offset < end)
+    return df.where(F.when(inside, offset >= since).otherwise(F.raise_error(problem)))

@@ -1,0 +1,45 @@
+"""Rows are told apart by the columns that say where they come from, and by no others."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
+
+from gazette_spark.errors import TrimError
+from gazette_spark.trim import missing_columns, origin_columns
+
+RAW = StructType().add("journal", StringType()).add("offset", LongType()).add("value", StringType())
+META = StructType().add("n", LongType()).add("_journal", StringType()).add("_offset", LongType())
+
+
+@pytest.mark.parametrize(
+    ("schema", "columns"),
+    [
+        pytest.param(RAW, ("journal", "offset"), id="raw"),
+        pytest.param(META, ("_journal", "_offset"), id="metadata"),
+        pytest.param(
+            StructType([*RAW.fields, *META.fields]), ("_journal", "_offset"), id="metadata before fields"
+        ),
+        pytest.param(StructType().add("_journal", StringType()), None, id="no offset"),
+        pytest.param(
+            StructType().add("journal", StringType()).add("offset", IntegerType()), None, id="other type"
+        ),
+        pytest.param(
+            StructType().add("journal", StringType()).add("_offset", LongType()), None, id="of two kinds"
+        ),
+        pytest.param(StructType(), None, id="nothing"),
+    ],
+)
+def test_columns_are_found_by_name_and_type(schema: StructType, columns: tuple[str, str] | None) -> None:
+    """A pair of journal and offset; the metadata columns come first, for fields may have the other names."""
+    assert origin_columns(schema) == columns
+
+
+def test_what_is_missing_is_said_with_the_way_on() -> None:
+    """The error names the columns that are there, those that are wanted, and the other way."""
+    schema = StructType().add("n", LongType()).add("price", StringType())
+    text = str(TrimError("t", "app", 7, missing_columns(schema)))
+    assert "batch 7: part of it is in the table, and it cannot be trimmed" in text
+    assert "columns n, price" in text
+    assert "_journal and _offset (or journal and offset, of the format raw)" in text
+    assert "DeltaSink.resume(reader)" in text
