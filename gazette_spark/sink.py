@@ -55,7 +55,6 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from gazette_spark.decision import Allowed, Landed, Refuse, Skip, Write, decide, verify
 from gazette_spark.delta_history import read_state
-from gazette_spark.delta_table import DeltaTable, read_text
 from gazette_spark.errors import OffsetError, OptionError, QueryCheckpointError, TableRefusedError, TrimError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, unknown_journals
@@ -67,7 +66,8 @@ from gazette_spark.query_checkpoint import (
     parse_offsets,
     parse_query_id,
 )
-from gazette_spark.trim import kept_rows, missing_columns, origin_columns
+from gazette_spark.table.delta_table import DeltaTable, read_text
+from gazette_spark.table.trim import kept_rows, missing_columns, origin_columns
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 
 from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.client import Client
-from gazette_spark.delta_table import DeltaTable
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.sink import DeltaSink
+from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.testing.class_archive import SHORT_RUN, ClassArchive
 from gazette_spark.testing.local_spark import session_builder, start
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark import register
-from gazette_spark.delta_table import DeltaTable
 from gazette_spark.sink import DeltaSink
+from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.testing.class_archive import CLASS_PATH_VARIABLE
 from gazette_spark.testing.local_spark import local_spark
 

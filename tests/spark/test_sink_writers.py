@@ -10,8 +10,8 @@ from delta.exceptions import ConcurrentTransactionException
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from gazette_spark.delta_table import DeltaTable
 from gazette_spark.ledger import LedgerEntry
+from gazette_spark.table.delta_table import DeltaTable
 from tests.spark.conftest import DEADLINE_S, FileStream
 
 Append = Any

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from gazette_spark.errors import TrimError
-from gazette_spark.trim import missing_columns, origin_columns
+from gazette_spark.table.trim import missing_columns, origin_columns
 
 RAW = StructType().add("journal", StringType()).add("offset", LongType()).add("value", StringType())
 META = StructType().add("n", LongType()).add("_journal", StringType()).add("_offset", LongType())
