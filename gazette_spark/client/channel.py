@@ -371,6 +371,17 @@ class Connection:
             problem = f"it belongs to process {self._pid}; make one in each process"
             raise ClosedError(f"client of {self.endpoint.text}", problem)
 
+    def new_async_channel(self) -> grpc.aio.Channel:
+        """Return a channel for the caller's event loop, who closes it."""
+        with self._lock:
+            self._check_usable()
+            self.touch()
+        options = _channel_options(self.connect_timeout_s)
+        if self.endpoint.secure:
+            credentials = (self._tls or TlsOptions()).channel_credentials()
+            return grpc.aio.secure_channel(self.endpoint.target, credentials, options)
+        return grpc.aio.insecure_channel(self.endpoint.target, options)
+
     def _new_channel(self) -> grpc.Channel:
         options = _channel_options(self.connect_timeout_s)
         if self.endpoint.secure:

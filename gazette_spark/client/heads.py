@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 import grpc
 
 from gazette_spark.client.channel import Connection, settle
+from gazette_spark.client.many_heads import ask_many
 from gazette_spark.client.status import read_status_error
 from gazette_spark.errors import GazetteError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -22,6 +23,9 @@ from gazette_spark.protocol.tokens import Capability
 
 CALLS_IN_FLIGHT = 64
 """Head calls open at a time: the broker's latency is hidden, its stream limit not reached."""
+
+MANY = 64
+"""Write heads from which on it is worth an event loop to ask for them."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -70,18 +74,27 @@ class HeadCall:
         with self._connection.errors():
             for answer in self._answers:
                 message = message or answer
-        if message is not None and message.HasField("header"):
-            self._connection.observe(self.journal, message.header)
         if message is None:
             raise _no_answer(self._connection, self.journal)
-        # An offset of -1 is the head itself, where nothing can be read yet.
-        if message.status not in (pb.OK, pb.OFFSET_NOT_YET_AVAILABLE):
-            raise read_status_error(message, self.journal)
-        return message.write_head
+        return head_of(self._connection, self.journal, message)
 
     def close(self) -> None:
         """End the call with no answer."""
         settle(self._answers)
+
+
+def head_of(connection: Connection, journal: str, answer: pb.ReadResponse) -> int:
+    """Return the write head from the only answer to a question for it.
+
+    Raises:
+        StatusError: the broker gives none, e.g. SUSPENDED.
+    """
+    if answer.HasField("header"):
+        connection.observe(journal, answer.header)
+    # An offset of -1 is the head itself, where nothing can be read yet.
+    if answer.status not in (pb.OK, pb.OFFSET_NOT_YET_AVAILABLE):
+        raise read_status_error(answer, journal)
+    return answer.write_head
 
 
 class TailCall:
@@ -146,7 +159,11 @@ def write_heads(
     ``dial`` gives each journal's connection. Each journal whose call fails is given to ``again``, which
     tries for as long as it takes.
     """
-    return _asked(journals, lambda name: HeadCall(dial(name), name, timeout_s=timeout_s), again)
+    names = list(dict.fromkeys(journals))
+    if len(names) < MANY:
+        return _asked(names, lambda name: HeadCall(dial(name), name, timeout_s=timeout_s), again)
+    heads = ask_many(dial, names, head_of, in_flight=CALLS_IN_FLIGHT, timeout_s=timeout_s)
+    return {name: heads[name] if name in heads else again(name) for name in names}
 
 
 def tails(
@@ -179,7 +196,7 @@ def _asked(
             answers[call.journal] = again(call.journal)
 
     try:
-        for journal in dict.fromkeys(journals):
+        for journal in journals:
             if len(under_way) == CALLS_IN_FLIGHT:
                 take()
             under_way.append(begin(journal))

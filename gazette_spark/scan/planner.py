@@ -29,7 +29,7 @@ from dataclasses import replace
 from functools import partial
 
 from gazette_spark.admission import Backlog, Limits, admit, admit_fragments, fragment_ends, is_due
-from gazette_spark.client.heads import Tail
+from gazette_spark.client.heads import MANY, Tail
 from gazette_spark.errors import JournalNotFoundError, OffsetBeyondHeadError
 from gazette_spark.framing.base import Framing
 from gazette_spark.framing.metadata import Labels
@@ -75,6 +75,7 @@ class Planner:
         journals: Journals | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
+        many: int = MANY,
     ) -> None:
         self._view = JournalView(client, options)
         self._journals = journals or AskedJournals(client, selector_of(options))
@@ -87,6 +88,10 @@ class Planner:
         self._frozen: Mapping[str, int] | None = None
         self._unfinished: dict[str, tuple[int, int]] = {}
         """By journal, begin and write head between which no whole record was found."""
+        self._many = many
+        """Journals of which heads are asked for alone, unless most of them have news."""
+        self._mostly_news = False
+        """Half of the journals had something new when last asked."""
         self._listed_from: dict[str, int] = {}
         """By journal, begin of a fragment before which none is left to read."""
 
@@ -140,6 +145,7 @@ class Planner:
         backlogs = {journal: self._backlog(journal, start, head) for journal, head in sorted(heads.items())}
         firsts = self._view.each(self._view.client.first_offset, added)
         news = {journal: left for journal, left in backlogs.items() if self._has_news(journal, left)}
+        self._mostly_news = 2 * len(news) > len(backlogs)
         ends = self._ends(news, limits, tails)
         reached = {**start.read_through, **ends, **firsts}
         if reached == start.read_through:
@@ -284,6 +290,10 @@ class Planner:
             if self._view.suspended_at(name) == start.read_through[name]
         }
         near = {name: start.read_through[name] for name in journals if name not in heads}
+        if len(near) >= self._many and not self._mostly_news:
+            # A head costs half of a tail, so where few journals have news the rest is not asked for one.
+            heads |= self._view.client.write_heads(list(near))
+            near = {}
         return self._asked_tails(near) | {name: Tail(head) for name, head in heads.items()}
 
     def _is_behind(self, journal: str, start: JournalOffsets) -> bool:

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 from gazette_spark.broker import EmbeddedBroker, ServerTls
 from gazette_spark.client import Client
 from gazette_spark.client.credentials import TlsOptions
+from gazette_spark.client.heads import MANY
 from gazette_spark.errors import OptionError, TlsError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
@@ -144,10 +145,12 @@ def test_our_client_by_mutual_tls(tmp_path: Path) -> None:
     authority.write_bytes(AUTHORITY.cert_pem.bytes())
     cert_file, key_file = write(tmp_path, AUTHORITY.issue_cert("client"), "client")
     known = TlsOptions(str(authority), str(cert_file), str(key_file))
+    many = [f"tls/many-{number:02}" for number in range(MANY)]
     with EmbeddedBroker(tmp_path / "root", tls=server_tls(tmp_path, mutual=True)) as broker:
         with Client(broker.endpoint, tls=known, timeout_s=20) as client:
-            client.create_journals(journal_spec("tls/journal"))
+            client.create_journals(journal_spec("tls/journal"), *map(journal_spec, many))
             client.append("tls/journal", b"content")
+            assert client.write_heads(many) == dict.fromkeys(many, 0)
             assert client.read("tls/journal", end_offset=7).read() == b"content"
         unknown = Client(broker.endpoint, tls=TlsOptions(str(authority)), timeout_s=CONNECT_S)
         with unknown, pytest.raises((TlsError, UnavailableError)):

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from gazette_spark.client import Listing
-from gazette_spark.client.heads import Tail
+from gazette_spark.client.heads import MANY, Tail
 from gazette_spark.errors import JournalNotFoundError, SuspendedError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.option_table import Use
@@ -182,6 +182,7 @@ def planner_of(
     use: Use = "stream",
     clock: Callable[[], float] = lambda: 0.0,
     /,
+    many: int = MANY,
     **options: str,
 ) -> tuple[Planner, FakeClient]:
     """Return a planner over fake journals; it reads the prefix ``log/`` if not told otherwise."""
@@ -190,7 +191,7 @@ def planner_of(
         given["path"] = "log/"
     client = FakeClient(journals)
     parsed = parse_options(given, use, environ={})
-    return Planner(client, parsed, clock=clock), client  # type: ignore[arg-type]
+    return Planner(client, parsed, clock=clock, many=many), client  # type: ignore[arg-type]
 
 
 def at(**offsets: int) -> JournalOffsets:

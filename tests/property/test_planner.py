@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.admission import Limits
+from gazette_spark.client.heads import MANY
 from gazette_spark.offsets import JournalOffsets
 from tests.oracles.brokers import FakeClient, FakeJournal, planner_of
 
@@ -33,6 +34,7 @@ class Run:
     names: list[str]
     client: FakeClient
     limits: Limits
+    many: int
 
     def boundaries(self, name: str) -> list[int]:
         """Return where records of a journal begin and end."""
@@ -78,7 +80,8 @@ def runs(draw: st.DrawFn) -> Run:
     client = planner_of(journals)[1]
     # Bytes come with the head, or are looked for where they are: the same batches follow.
     client.has_tails = draw(st.booleans())
-    return Run(sorted(journals), client, draw(limits))
+    # Heads are asked for first, where there are so many journals, or with what is new.
+    return Run(sorted(journals), client, draw(limits), draw(st.sampled_from([1, MANY])))
 
 
 def start_of(run: Run) -> JournalOffsets:
@@ -90,7 +93,7 @@ def start_of(run: Run) -> JournalOffsets:
 @given(runs(), st.lists(records, max_size=5))
 def test_an_available_now_run_reads_what_is_there_and_ends(run: Run, later: list[bytes]) -> None:
     """Whatever is appended while it runs waits for the next one, and no batch is empty but the last."""
-    planner, client = planner_of(run.client.journals)
+    planner, client = planner_of(run.client.journals, many=run.many)
     client.has_tails = run.client.has_tails
     position = start_of(run)
     planner.freeze()
@@ -114,7 +117,7 @@ def test_a_stream_reads_every_record_in_the_end(
 ) -> None:
     """Batches follow each other to the last whole record, through new planners, and none reads back."""
     now = [0.0]
-    planner, client = planner_of(run.client.journals, "stream", lambda: now[0])
+    planner, client = planner_of(run.client.journals, "stream", lambda: now[0], many=run.many)
     client.has_tails = run.client.has_tails
     position = start_of(run)
     left = list(appends)
@@ -123,7 +126,7 @@ def test_a_stream_reads_every_record_in_the_end(
         if f"log/{short}" in run.client.journals:
             run.client.journals[f"log/{short}"].content += content
         if restarts:
-            planner, _ = planner_of(run.client.journals, "stream", lambda: now[0])
+            planner, _ = planner_of(run.client.journals, "stream", lambda: now[0], many=run.many)
         end = planner.next(position, run.limits)
         run.check(position, end)
         assert all(end.read_through[name] >= position.read_through[name] for name in run.names)

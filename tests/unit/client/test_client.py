@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import time
 
@@ -10,7 +11,7 @@ import pytest
 
 from gazette_spark.client import Client
 from gazette_spark.client.apply import CHANGES_PER_APPLY
-from gazette_spark.client.heads import CALLS_IN_FLIGHT, Tail
+from gazette_spark.client.heads import CALLS_IN_FLIGHT, MANY, Tail
 from gazette_spark.client.list import ListedFragment
 from gazette_spark.errors import (
     AuthError,
@@ -210,6 +211,17 @@ def test_write_heads_of_many_journals(stub: StubBroker, client: Client) -> None:
     assert client.write_heads(names + names[:5]) == expected
     assert len(failed) == 4
     assert client.write_heads([]) == {}
+
+
+def test_write_heads_are_asked_for_beside_an_event_loop(stub: StubBroker, client: Client) -> None:
+    """The caller may be in a loop of its own, as in a notebook."""
+    stub.script("Read", [not_yet(7)])
+    names = [f"many/{index:04}" for index in range(MANY)]
+
+    async def ask() -> dict[str, int]:
+        return client.write_heads(names)
+
+    assert asyncio.run(ask()) == dict.fromkeys(names, 7)
 
 
 def test_tails_of_many_journals(stub: StubBroker, client: Client) -> None:

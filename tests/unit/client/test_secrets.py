@@ -13,6 +13,7 @@ import pytest
 
 from gazette_spark.client import AppendService, Client, WatchedList
 from gazette_spark.client.credentials import Credentials
+from gazette_spark.client.heads import MANY
 from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
@@ -35,6 +36,7 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "read": lambda client: client.read(JOURNAL).read(),
     "one read": lambda client: client.reader(JOURNAL).read(),
     "head": lambda client: client.write_head(JOURNAL),
+    "many heads": lambda client: client.write_heads([f"{JOURNAL}/{number}" for number in range(MANY)]),
     "fragments": lambda client: client.list_fragments(JOURNAL),
     "store": lambda client: client.store_health("file:///"),
 }
