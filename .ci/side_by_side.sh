@@ -1,22 +1,30 @@
 #!/bin/sh
-# Run the tests that need a JVM, and beside them those that only wait for brokers: both take minutes, and
-# the second kind leaves the processor idle. Arguments go to both. Fails if either does.
+# Run the tests that need brokers or a JVM, in two lanes side by side, for neither keeps two cores busy: those
+# that share one JVM, and beside them those that need none and then those that start JVMs of their own.
+# Arguments go to all. Fails if any of them does.
 set -u
 pytest=${PYTEST:-.venv/bin/pytest}
 log=$(mktemp)
 
-"$pytest" tests/conformance -m "not spark" --durations=15 "$@" >"$log" 2>&1 &
+{
+    "$pytest" tests/conformance -m "not spark" --durations=15 "$@"
+    without_jvm=$?
+    "$pytest" tests -m own_jvm --durations=15 "$@"
+    own_jvm=$?
+    echo "without a JVM: exit code $without_jvm; with JVMs of their own: $own_jvm"
+    [ "$without_jvm" -eq 0 ] && [ "$own_jvm" -eq 0 ]
+} >"$log" 2>&1 &
 beside=$!
 # A shell that is told to stop must not leave the other run behind.
 trap 'kill "$beside" 2>/dev/null; rm -f "$log"' EXIT
 trap 'exit 130' INT TERM
 
-"$pytest" tests -m spark --durations=25 "$@"
+"$pytest" tests -m "spark and not own_jvm" --durations=25 "$@"
 with_jvm=$?
-echo "waiting for the tests that need no JVM"
+echo "waiting for the tests beside them"
 wait "$beside"
-without_jvm=$?
+beside=$?
 
 cat "$log"
-echo "with a JVM: exit code $with_jvm; without: exit code $without_jvm"
-[ "$with_jvm" -eq 0 ] && [ "$without_jvm" -eq 0 ]
+echo "with one JVM: exit code $with_jvm; the tests beside them: $beside"
+[ "$with_jvm" -eq 0 ] && [ "$beside" -eq 0 ]

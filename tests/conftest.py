@@ -78,10 +78,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a JVM: tests/spark, tests/notebooks, and every user of ``spark``."""
+    """Mark what needs a JVM: tests/spark, tests/notebooks, and every user of ``spark``.
+
+    What needs one but does not use ``spark`` starts JVMs of its own.
+    """
     for item in items:
-        if item.path.parent.name in ("spark", "notebooks") or "spark" in getattr(item, "fixturenames", ()):
+        shared = "spark" in getattr(item, "fixturenames", ())
+        if shared or item.path.parent.name in ("spark", "notebooks"):
             item.add_marker(pytest.mark.spark)
+            if not shared:
+                item.add_marker(pytest.mark.own_jvm)
 
 
 @pytest.hookimpl(wrapper=True)
