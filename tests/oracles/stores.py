@@ -104,8 +104,11 @@ class _Noted(io.BytesIO):
 
 
 def store_options(**options: str) -> SourceOptions:
-    """Return the options of a batch query on a store, of lines if not told otherwise."""
-    given = {"fragmentStore": "file:///a/store", "framing": "lines"} | options
+    """Return the options of a batch query on a store, of lines if not told otherwise.
+
+    Each directory is a journal: where one begins at the end of another, that has to be said.
+    """
+    given = {"fragmentStore": "file:///a/store", "framing": "lines", "fragmentPostfixLevels": "0"} | options
     if not given.keys() & {"journals", "path"}:
         given["path"] = "log/"
     return parse_options(given, "batch", environ={})

@@ -86,18 +86,18 @@ def test_finish_asks_and_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "problem"),
+    ("code", "patience_s", "problem"),
     [
-        pytest.param("input(); raise SystemExit(3)", "exit code 3", id="fails"),
-        pytest.param("import threading; threading.Event().wait(60)", "within 0.5 s", id="hangs"),
+        pytest.param("input(); raise SystemExit(3)", 30, "exit code 3", id="fails"),
+        pytest.param("import threading; threading.Event().wait(60)", 0.5, "within 0.5 s", id="hangs"),
     ],
 )
-def test_a_bad_end_is_an_error(tmp_path: Path, code: str, problem: str) -> None:
+def test_a_bad_end_is_an_error(tmp_path: Path, code: str, patience_s: float, problem: str) -> None:
     """A child that cannot finish is not waited for without a limit."""
     with QueryProcess(python(code), tmp_path / "log") as process:
         process.start()
         with pytest.raises(QueryDiedError, match=problem):
-            process.finish(0.5)
+            process.finish(patience_s)
 
 
 def test_this_session_is_seen() -> None:
