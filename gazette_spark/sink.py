@@ -36,6 +36,7 @@ import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from typing import Any
 
 from delta.exceptions import (
@@ -48,7 +49,7 @@ from delta.exceptions import (
     MetadataChangedException,
     ProtocolChangedException,
 )
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
@@ -67,7 +68,9 @@ from gazette_spark.query_checkpoint import (
     parse_query_id,
 )
 from gazette_spark.table.delta_table import DeltaTable, read_text
+from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.trim import kept_rows, missing_columns, origin_columns
+from gazette_spark.table.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +108,10 @@ class DeltaSink:
         checkpoint: str | None = None,
         on_overlap: str = "fail",
         accept_gaps: Mapping[str, Sequence[tuple[int, int]]] | None = None,
+        new_table: NewTable | None = None,
+        schema_evolution: str = "fail",
+        target_file_bytes: int | None = None,
+        compact_every: int | None = None,
     ) -> None:
         """Describe the writer; nothing is read or made yet.
 
@@ -121,6 +128,13 @@ class DeltaSink:
             accept_gaps: Bytes that may be missing from the table for ever, by journal: each ``(begin, end)``
                 from where the table ends to where the query begins, to the byte, as :class:`GapError` names
                 them. The ledger records what was left out.
+            new_table: What the table is to be if there is none: columns, partitions or clusters, properties.
+                If not given, it gets the columns of the first batch.
+            schema_evolution: What to do with columns and fields that the table does not have: ``fail``, or
+                ``addNewColumns`` to add them in the batch's own commit. What else does not fit is an error.
+            target_file_bytes: Write one file for about so many bytes of the journals. A small batch is then
+                read by fewer tasks, too.
+            compact_every: Put the table's small files together (OPTIMIZE) after so many ledger entries.
         """
         _check_app_id(app_id)
         if (path is None) == (table is None):
@@ -129,6 +143,13 @@ class DeltaSink:
             raise OptionError("on_overlap", repr(on_overlap), "'fail' or 'trim'")
         self.app_id = app_id
         self._target = DeltaTable(path=path, table=table)
+        self._upkeep = Upkeep(
+            self._target,
+            new_table=new_table,
+            schema_evolution=schema_evolution,
+            target_file_bytes=target_file_bytes,
+            compact_every=compact_every,
+        )
         self._checkpoint = checkpoint
         self._allowed = Allowed(on_overlap == "trim", _accepted_gaps(accept_gaps or {}))
         self._checked = False
@@ -159,9 +180,9 @@ class DeltaSink:
             raise OptionError("checkpoint", "none", "the query's checkpoint directory")
         if "realTime" in trigger:
             raise OptionError("trigger", "realTime", "processingTime or availableNow: a batch is one commit")
-        sink = DeltaSink(self.app_id, path=self._target.path, table=self._target.table, checkpoint=root)
-        sink._allowed = self._allowed
-        self._target.check(df.sparkSession, root)
+        sink = copy(self)
+        sink._checkpoint, sink._checked, sink._seen = root, False, None
+        self._check_table(df.sparkSession, root)
         writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", root)
         if query_name:
             writer = writer.queryName(query_name)
@@ -212,11 +233,11 @@ class DeltaSink:
         root = self._checkpoint or _running_query_checkpoint(spark)
         if not self._checked:
             _know_conflicts(spark)
-            self._target.check(spark, root)
+            self._check_table(spark, root)
         batch = self._batch(spark, root, batch_id)
         self._seen = self._commit_batch(df, batch, seen)
         if not self._checked:
-            self._target.check(spark, root)  # Again, now that the first batch has made the table.
+            self._check_table(spark, root)  # Again, now that the first batch has made the table.
             self._checked = True
         failpoint("sink.return")
 
@@ -245,13 +266,13 @@ class DeltaSink:
         check_forward(begin, end)
         failpoint("sink.entry")
         seen, self._seen = None, None
-        self._target.check(df.sparkSession, None)
+        self._check_table(df.sparkSession, None)
         entry = self.ledger(df.sparkSession)
         name = f"batch-{uuid.uuid4().hex}"
         if new := unknown_journals(entry, begin, self._target.name):
             pinned = Batch(self._target.name, self.app_id, name, 0, (), (new.at("pinned"),))
             seen = self._commit_batch(df.limit(0), pinned, None)
-            self._target.check(df.sparkSession, None)
+            self._check_table(df.sparkSession, None)
         before = seen or (entry.attempt if entry else None)
         self._seen = self._commit_batch(
             df, Batch(self._target.name, self.app_id, name, 1, (begin,), (end,)), seen
@@ -272,7 +293,7 @@ class DeltaSink:
                 log.info("batch_skipped app_id=%s batch_id=%d", self.app_id, batch.batch_id)
                 return before.entry.attempt if before.entry else None
             rows = self._new_rows(df, batch, decision)
-            conflict = self._write(rows, before, decision)
+            conflict = self._write(rows, batch, before, decision)
             after = self._state(spark)
             outcome = verify(before, after, decision.entry, batch, conflict=conflict is not None)
             if isinstance(outcome, Refuse):
@@ -293,6 +314,7 @@ class DeltaSink:
                     batch.batch_id,
                     after.entry_version,
                 )
+                self._upkeep.landed(spark, before, after)
                 return decision.entry.attempt
         problem = f"batch {batch.batch_id} was turned down {MAX_TRIES} times by commits of others"
         raise TableRefusedError(self._target.name, problem) from conflict
@@ -317,16 +339,26 @@ class DeltaSink:
                 )
         return kept_rows(df, decision.kept, columns)
 
-    def _write(self, df: DataFrame, before: LedgerState, decision: Write) -> PySparkException | None:
+    def _write(
+        self, df: DataFrame, batch: Batch, before: LedgerState, decision: Write
+    ) -> PySparkException | None:
         """Append once; return the conflict, if Delta raises one, for it does not tell the outcome."""
         failpoint("sink.before_write")
         conflict: PySparkException | None = None
         try:
-            self._target.append(df, decision.entry, exists=before.table_version >= 0)
+            ready = self._upkeep.prepare(df, batch, before)
+            self._target.append(ready.df, decision.entry, exists=ready.exists, add_columns=ready.add_columns)
         except CONFLICTS as error:
+            conflict = error
+        except AnalysisException as error:
+            if not self._upkeep.changed(df.sparkSession):
+                raise
             conflict = error
         failpoint("sink.after_write")
         return conflict
+
+    def _check_table(self, spark: SparkSession, checkpoint: str | None) -> None:
+        self._upkeep.checked(self._target.check(spark, checkpoint))
 
     def _state(self, spark: SparkSession) -> LedgerState:
         return read_state(

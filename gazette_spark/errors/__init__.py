@@ -48,6 +48,7 @@ from gazette_spark.errors.journals import (
 )
 from gazette_spark.errors.sink import (
     BatchMismatchError,
+    ColumnProblem,
     FencedError,
     GapError,
     LedgerFormatError,
@@ -56,6 +57,7 @@ from gazette_spark.errors.sink import (
     OverlapError,
     QueryCheckpointError,
     RestoredError,
+    SchemaMismatchError,
     SinkError,
     TableRefusedError,
     TrimError,
@@ -88,6 +90,7 @@ __all__ = [
     "BrokerError",
     "BrokerRootError",
     "ClosedError",
+    "ColumnProblem",
     "CorruptFragmentError",
     "DataLossError",
     "DependencyError",
@@ -131,6 +134,7 @@ __all__ = [
     "RegisterMismatchError",
     "RestoredError",
     "RowError",
+    "SchemaMismatchError",
     "SeekRequiresNewReaderError",
     "SinkError",
     "StatusError",

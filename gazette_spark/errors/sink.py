@@ -193,3 +193,39 @@ class TableRefusedError(SinkError):
 
     def __str__(self) -> str:
         return f"table {self.table}: {self.problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnProblem:
+    """Why one column, or field of one, cannot be written to a table."""
+
+    column: str
+    """After the names of the structs it is in; ``element``, ``key``, ``value``: of arrays and maps."""
+    problem: str
+    advice: str
+    table_type: str | None = None
+    """None where the table does not have it."""
+    batch_type: str | None = None
+    """None where the batch does not have it."""
+
+    def __str__(self) -> str:
+        return f"column {self.column!r} {self.problem}; {self.advice}"
+
+
+@dataclass(eq=False)
+class SchemaMismatchError(SinkError):
+    """The columns of a batch are not the table's; nothing was written."""
+
+    table: str
+    app_id: str
+    batch_id: int
+    problems: tuple[ColumnProblem, ...]
+
+    def __str__(self) -> str:
+        more = len(self.problems) - SHOWN_MISMATCHES
+        shown = ". ".join(str(each) for each in self.problems[:SHOWN_MISMATCHES])
+        rest = f". And {more} columns more" if more > 0 else ""
+        return (
+            f"table {self.table}, app id {self.app_id!r}, batch {self.batch_id}: its columns do not fit the "
+            f"table, nothing was written: {shown}{rest}"
+        )

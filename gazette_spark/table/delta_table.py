@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.types import BinaryType
+from pyspark.sql.types import BinaryType, StructType
 
 from gazette_spark.delta_history import HistoryRow
 from gazette_spark.errors import QueryCheckpointError, TableRefusedError
@@ -31,6 +32,17 @@ NO_SUCH_PATH = frozenset(
 )
 """Conditions that say there is no table. A directory without a Delta log is not told from one that does
 not exist; a name in the catalog that is no Delta table is an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableDetail:
+    """What ``DESCRIBE DETAIL`` says about a table."""
+
+    location: str
+    partition_by: tuple[str, ...] = ()
+    properties: dict[str, str] = field(default_factory=dict)
+    features: frozenset[str] = frozenset()
+    """Names of Delta's table features."""
 
 
 class DeltaTable:
@@ -61,16 +73,32 @@ class DeltaTable:
             for row in rows or []
         ]
 
-    def check(self, spark: SparkSession, checkpoint: str | None) -> None:
+    def detail(self, spark: SparkSession) -> TableDetail | None:
+        """Return what the table says about itself, None if there is no table."""
+        columns = ("location", "partitionColumns", "properties", "tableFeatures")
+        rows = self._describe(spark, f"DETAIL {self.name}", *columns)
+        if not rows:
+            return None
+        location, partition_by, properties, features = rows[0]
+        return TableDetail(location, tuple(partition_by), properties or {}, frozenset(features or ()))
+
+    def schema(self, spark: SparkSession) -> StructType:
+        """Return the columns of the table, which has to be there."""
+        return spark.table(self.name).schema
+
+    def check(self, spark: SparkSession, checkpoint: str | None) -> TableDetail | None:
         """Refuse a table on which exactly-once cannot be kept, by a query with this checkpoint if it has one.
+
+        Returns:
+            What the table says about itself, None if there is no table.
 
         Raises:
             TableRefusedError: saying why.
         """
         location = self.path
-        if detail := self._describe(spark, f"DETAIL {self.name}", "location", "properties"):
-            location = detail[0].location
-            kept = detail[0].properties.get(RETENTION_PROPERTY)
+        if detail := self.detail(spark):
+            location = detail.location
+            kept = detail.properties.get(RETENTION_PROPERTY)
             if kept is not None:
                 problem = (
                     f"property {RETENTION_PROPERTY} is {kept!r}: Delta would forget what was written and "
@@ -87,15 +115,25 @@ class DeltaTable:
                 f"the query checkpoint {checkpoint} lies inside the table at {location}; put it elsewhere"
             )
             raise TableRefusedError(self.name, problem)
+        return detail
 
-    def append(self, df: DataFrame, entry: LedgerEntry, *, exists: bool) -> None:
-        """Append ``df``, and ``entry`` with it, in one Delta commit; or do nothing, in silence."""
+    def append(self, df: DataFrame, entry: LedgerEntry, *, exists: bool, add_columns: bool = False) -> None:
+        """Append ``df``, and ``entry`` with it, in one Delta commit; or do nothing, in silence.
+
+        Args:
+            df: The rows.
+            entry: What they bring the table to.
+            exists: There is a table.
+            add_columns: Add those of ``df`` that the table does not have, in the same commit.
+        """
         options = {
             "txnAppId": APP_ID_PREFIX + entry.app_id,
             "txnVersion": str(entry.txn_version),
             "userMetadata": entry.to_json(),
             "compression": "zstd",
         }
+        if add_columns:
+            options["mergeSchema"] = "true"
         with _plain_values(df):
             if self.path is not None:
                 df.write.format("delta").mode("append").options(**options).save(self.path)

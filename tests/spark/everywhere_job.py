@@ -82,9 +82,11 @@ def streamed(places: Places) -> dict[str, Any]:
     """Stream into a table, append, and stream on; return the ledger and how many batches there were."""
     from gazette_spark.client import Client
     from gazette_spark.sink import DeltaSink
+    from gazette_spark.table.new_table import NewTable
 
     directory, settings = places.settings["directory"], places.settings
-    sink = DeltaSink(APP_ID, path=f"{directory}/table")
+    new_table = NewTable("journal STRING NOT NULL, offset BIGINT, value BINARY COMMENT 'a record'")
+    sink = DeltaSink(APP_ID, path=f"{directory}/table", new_table=new_table, compact_every=2)
     runs = []
     for _ in range(2):
         rows = places.stream(MAIN, maxBytesPerTrigger="8k")

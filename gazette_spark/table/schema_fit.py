@@ -1,0 +1,313 @@
+"""What a batch's columns mean for a table's, decided before anything is written.
+
+:func:`fit` compares two schemas, by names as Delta does: without regard to case, wherever in the struct they
+are. It says as which schema the rows are to be written, or what is wrong with each column:
+
+=============================================  ====================================================
+same type                                      written
+type that fits into the table's, any value     cast: INT to BIGINT, FLOAT to DOUBLE, DATE to TIMESTAMP_NTZ
+other type                                     refused: a cast could change or lose values
+column or field that the table does not have   refused, or added to the table on request
+column or field that the batch does not have   null; refused if the table says NOT NULL
+name that differs in case                      the table's
+=============================================  ====================================================
+
+Fields are those of structs, of structs in arrays and in maps, at any depth. :func:`conform` brings rows into
+the shape. Delta's own rules differ between a table by path, which takes no INT for a BIGINT, and one by name,
+which takes any text for a number and fails on those that are none. They are left with what Delta knows alone:
+NOT NULL, CHECK, and generated columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    CharType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    VarcharType,
+)
+
+from gazette_spark.errors import ColumnProblem
+
+FORBIDDEN = " ,;{}()\n\t="
+"""Characters that Delta takes in a column's name only with column mapping."""
+
+CHANGE_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
+"""Names that a table with a change data feed needs itself."""
+
+INTEGERS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
+"""Integer types, narrow to wide, with the decimal digits of their largest value."""
+
+EXACT: dict[type[DataType], tuple[type[DataType], ...]] = {
+    FloatType: (ByteType, ShortType),
+    DoubleType: (FloatType, ByteType, ShortType, IntegerType),
+    TimestampNTZType: (DateType,),
+}
+"""Types without digits of their own, and those of which they hold every value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What beside its schema decides which columns a table takes. By default the strictest."""
+
+    any_name: bool = False
+    """It maps columns, so that their names may have any character."""
+    change_feed: bool = True
+    """It keeps a change data feed, which has columns of its own."""
+    fills: bool = False
+    """It may compute columns that a batch lacks: generated ones, identities, defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a batch is to be written."""
+
+    schema: StructType
+    """The batch's columns in their order, with the names and types they get."""
+    added: tuple[str, ...] = ()
+    """Columns and fields that the table gets by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """Why a batch cannot be written."""
+
+    problems: tuple[ColumnProblem, ...]
+
+
+@dataclass
+class _Comparison:
+    """One comparison: what it goes by, and its findings so far."""
+
+    table: str
+    rules: Rules
+    add: bool
+    added: list[str] = field(default_factory=list)
+    problems: list[ColumnProblem] = field(default_factory=list)
+
+
+def fit(
+    table: str, batch: StructType, known: StructType | None, *, add: bool, rules: Rules = Rules()
+) -> Fit | Unfit:
+    """Say how rows are to be written to a table.
+
+    Args:
+        table: Its name, for statements in advice.
+        batch: The rows' schema.
+        known: The table's, None if it is made from the rows.
+        add: Whether the table may get columns.
+        rules: What else is known of the table.
+    """
+    seen = _Comparison(table, rules, add=add or known is None)
+    written = _fields(seen, "", batch, StructType() if known is None else known)
+    if seen.problems:
+        return Unfit(tuple(seen.problems))
+    columns = [written[each.name.lower()] for each in batch.fields]
+    return Fit(StructType(columns), () if known is None else tuple(seen.added))
+
+
+def _fields(seen: _Comparison, path: str, batch: StructType, known: StructType) -> dict[str, StructField]:
+    """Return what the fields of a struct are written as, by lower name: first the table's, then new ones."""
+    given = _by_lower_name(seen, path, batch)
+    wanted = {each.name.lower(): each for each in known.fields}
+    fields = {}
+    for name, column in wanted.items():
+        if name in given:
+            there = path + column.name
+            fields[name] = StructField(column.name, _type(seen, there, given[name].dataType, column.dataType))
+        else:
+            fields[name] = StructField(column.name, bare(column.dataType))
+            _check_missing(seen, path, column)
+    for name, column in given.items():
+        if name not in wanted:
+            _check_new(seen, path, column, asked=True)
+            seen.added.append(path + column.name)
+            fields[name] = column
+    return fields
+
+
+def _by_lower_name(seen: _Comparison, path: str, batch: StructType) -> dict[str, StructField]:
+    found: dict[str, StructField] = {}
+    for each in batch.fields:
+        other = found.setdefault(each.name.lower(), each)
+        if other is not each:
+            problem = f"is there twice, as {other.name!r} and {each.name!r}: to Delta these are one name"
+            seen.problems.append(ColumnProblem(path + each.name, problem, "rename one of them, or drop it"))
+    return found
+
+
+def _type(seen: _Comparison, path: str, given: DataType, wanted: DataType) -> DataType:
+    """Return as which type values are written to a column of another."""
+    match given, wanted:
+        case StructType(), StructType():
+            return StructType(list(_fields(seen, path + ".", given, wanted).values()))
+        case ArrayType(), ArrayType():
+            return ArrayType(_type(seen, path + ".element", given.elementType, wanted.elementType))
+        case MapType(), MapType():
+            return MapType(
+                _type(seen, path + ".key", given.keyType, wanted.keyType),
+                _type(seen, path + ".value", given.valueType, wanted.valueType),
+            )
+    if not holds(wanted, given):
+        old, new = wanted.simpleString(), given.simpleString()
+        problem = f"is {old} in the table and {new} in the batch, not all of whose values fit"
+        advice = (
+            "cast it in the query, or change the table's type (ALTER TABLE … ALTER COLUMN … TYPE, with the "
+            "table property delta.enableTypeWidening)"
+        )
+        seen.problems.append(ColumnProblem(path, problem, advice, old, new))
+    return bare(wanted)
+
+
+def _check_missing(seen: _Comparison, path: str, wanted: StructField) -> None:
+    """Refuse that the rows lack a column which must not be null. Delta may compute columns, but no fields."""
+    if wanted.nullable or (seen.rules.fills and not path):
+        return
+    name = path + wanted.name
+    advice = f"give it in the query, or ALTER TABLE {seen.table} ALTER COLUMN {name} DROP NOT NULL"
+    problem = "is NOT NULL in the table, and the batch does not have it"
+    seen.problems.append(ColumnProblem(name, problem, advice, wanted.dataType.simpleString()))
+
+
+def _check_new(seen: _Comparison, path: str, new: StructField, *, asked: bool) -> None:
+    """Say what keeps a column or field, and those in it, from being added to the table."""
+    name, kind = path + new.name, new.dataType.simpleString()
+    if problem := _bad_name(new.name, seen.rules, top=not path):
+        seen.problems.append(ColumnProblem(name, *problem, None, kind))
+    if isinstance(new.dataType, NullType):
+        problem = "has no type in the batch, only nulls", "cast it to one in the query, or drop it"
+        seen.problems.append(ColumnProblem(name, *problem, None, kind))
+    elif asked and not seen.add:
+        advice = "schema_evolution='addNewColumns' adds it to the table; or leave it out of the query"
+        problem = f"is not in the table, and {kind} in the batch", advice
+        seen.problems.append(ColumnProblem(name, *problem, None, kind))
+    for inner_path, inner in _inner_structs(name, new.dataType):
+        for each in _by_lower_name(seen, inner_path, inner).values():
+            _check_new(seen, inner_path, each, asked=False)
+
+
+def _inner_structs(path: str, kind: DataType) -> Iterator[tuple[str, StructType]]:
+    """Yield the structs next below a type, with what comes before the names of their fields."""
+    match kind:
+        case StructType():
+            yield path + ".", kind
+        case ArrayType():
+            yield from _inner_structs(path + ".element", kind.elementType)
+        case MapType():
+            yield from _inner_structs(path + ".key", kind.keyType)
+            yield from _inner_structs(path + ".value", kind.valueType)
+
+
+def _bad_name(name: str, rules: Rules, *, top: bool) -> tuple[str, str] | None:
+    """Return problem and advice if Delta does not take a name."""
+    if not name:
+        return "has an empty name", "rename it in the query"
+    found = "".join(sorted(set(name) & set(FORBIDDEN)))
+    if found and not rules.any_name:
+        advice = "rename it, or set the table property delta.columnMapping.mode to 'name'"
+        return f"has {found!r} in its name, which Delta takes only with column mapping", advice
+    if top and name.lower() in CHANGE_COLUMNS and rules.change_feed:
+        return "has a name that the table's change data feed needs", "rename it in the query"
+    return None
+
+
+def holds(wide: DataType, narrow: DataType) -> bool:
+    """Tell whether each value of a type is one of another, so that no cast can fail or change it."""
+    wide, narrow = bare(wide), bare(narrow)
+    if wide == narrow or isinstance(narrow, NullType):
+        return True
+    if isinstance(wide, DecimalType):
+        whole, scale = _digits(narrow)
+        return 0 <= scale <= wide.scale and whole <= wide.precision - wide.scale
+    if type(wide) in INTEGERS:
+        return INTEGERS.get(type(narrow), 99) < INTEGERS[type(wide)]
+    return isinstance(narrow, EXACT.get(type(wide), ()))
+
+
+def _digits(kind: DataType) -> tuple[int, int]:
+    """Return how many digits a number has at most before and behind the point; (0, -1) if it is none."""
+    if isinstance(kind, DecimalType):
+        return kind.precision - kind.scale, kind.scale
+    whole = INTEGERS.get(type(kind))
+    return (0, -1) if whole is None else (whole, 0)
+
+
+def bare(kind: DataType) -> DataType:
+    """Return a type without nullability, comments and lengths of texts: what values are made of."""
+    match kind:
+        case StructType():
+            return StructType([StructField(each.name, bare(each.dataType)) for each in kind.fields])
+        case ArrayType():
+            return ArrayType(bare(kind.elementType))
+        case MapType():
+            return MapType(bare(kind.keyType), bare(kind.valueType))
+        case CharType() | VarcharType():
+            return StringType()
+    return kind
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL and ``col`` take it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def conform(df: DataFrame, schema: StructType) -> DataFrame:
+    """Return rows in the schema that :attr:`Fit.schema` says, which has their columns in their order."""
+    pairs = list(zip(df.schema.fields, schema.fields, strict=True))
+    if all(_same(given, wanted) for given, wanted in pairs):
+        return df
+    return df.select(
+        *(
+            _shaped(F.col(quoted(given.name)), given.dataType, wanted.dataType).alias(wanted.name)
+            for given, wanted in pairs
+        )
+    )
+
+
+def _same(given: StructField, wanted: StructField) -> bool:
+    return given.name == wanted.name and bare(given.dataType) == bare(wanted.dataType)
+
+
+def _shaped(column: Column, given: DataType, wanted: DataType) -> Column:
+    """Return an expression for the values of a column as another type of the same shape."""
+    if bare(given) == bare(wanted):
+        return column
+    match given, wanted:
+        case StructType(), StructType():
+            fields = [_shaped_field(column, given, each) for each in wanted.fields]
+            return F.when(column.isNotNull(), F.struct(*fields))
+        case ArrayType(), ArrayType():
+            return F.transform(column, lambda each: _shaped(each, given.elementType, wanted.elementType))
+        case MapType(), MapType():
+            keyed = F.transform_keys(column, lambda key, _: _shaped(key, given.keyType, wanted.keyType))
+            return F.transform_values(
+                keyed, lambda _, value: _shaped(value, given.valueType, wanted.valueType)
+            )
+    return column.cast(wanted)
+
+
+def _shaped_field(struct: Column, given: StructType, wanted: StructField) -> Column:
+    for each in given.fields:
+        if each.name.lower() == wanted.name.lower():
+            column = _shaped(struct.getField(each.name), each.dataType, wanted.dataType)
+            return column.alias(wanted.name)
+    return F.lit(None).cast(wanted.dataType).alias(wanted.name)

@@ -1,0 +1,185 @@
+"""What the sink does to a table beside appending to it: it makes it, fits rows to it, keeps its files few.
+
+What is to be done is decided elsewhere, in functions of values (``schema_fit``, ``new_table``,
+``small_files``). Here it is done, and remembered.
+
+A table's columns are read once a run, and again when somebody else has committed to it since: what they were
+at one version they are at the next, if this writer made that one. Between the look and the commit somebody
+may still change them. Then Delta turns the write down, and all is looked at and decided again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from gazette_spark.errors import OptionError, SchemaMismatchError
+from gazette_spark.ledger import Batch, LedgerState
+from gazette_spark.table.delta_table import DeltaTable, TableDetail
+from gazette_spark.table.new_table import NewTable
+from gazette_spark.table.schema_fit import Fit, Rules, Unfit, conform, fit
+from gazette_spark.table.small_files import batch_bytes, compact, compaction_due, files_wanted, in_files
+
+log = logging.getLogger(__name__)
+
+EVOLUTIONS = ("fail", "addNewColumns")
+"""What may happen to columns that a table does not have; the words are those of Databricks' Auto Loader."""
+
+MAPPING = "delta.columnMapping.mode"
+MAPPING_DEFAULT = "spark.databricks.delta.properties.defaults.columnMapping.mode"
+"""Of tables that a session makes."""
+
+FILLING = frozenset({"generatedColumns", "identityColumns", "allowColumnDefaults"})
+"""Features of tables that may compute columns which a batch lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A batch as it is to be appended."""
+
+    df: DataFrame
+    exists: bool
+    """There is a table."""
+    add_columns: bool
+    """It has columns that the table gets by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTable:
+    """A table's columns at one version."""
+
+    table_version: int
+    schema: StructType
+    rules: Rules | None = None
+    """None until a batch needs them."""
+
+
+class Upkeep:
+    """Keeps one table for one sink. Holds no session, so it pickles."""
+
+    def __init__(
+        self,
+        target: DeltaTable,
+        *,
+        new_table: NewTable | None = None,
+        schema_evolution: str = "fail",
+        target_file_bytes: int | None = None,
+        compact_every: int | None = None,
+    ) -> None:
+        """Check the options; nothing is read or made yet."""
+        if new_table is not None and not isinstance(new_table, NewTable):
+            raise OptionError("new_table", repr(new_table)[:80], "a NewTable")
+        if schema_evolution not in EVOLUTIONS:
+            raise OptionError("schema_evolution", repr(schema_evolution), " or ".join(map(repr, EVOLUTIONS)))
+        _check_positive("target_file_bytes", target_file_bytes)
+        _check_positive("compact_every", compact_every)
+        self._target = target
+        self._new_table = new_table
+        self._add = schema_evolution == "addNewColumns"
+        self._target_file_bytes = target_file_bytes
+        self._compact_every = compact_every
+        self._partition_by: tuple[str, ...] = ()
+        self._known: KnownTable | None = None
+        self._adding = False
+        """The last batch that was prepared changes what is known."""
+
+    def __repr__(self) -> str:
+        return f"Upkeep({self._target.name}, known={self._known})"
+
+    def checked(self, detail: TableDetail | None) -> None:
+        """Take note of what a table says about itself.
+
+        Raises:
+            TableRefusedError: it has other partitions than ``new_table`` asks for.
+        """
+        if detail is None:
+            return
+        self._partition_by = detail.partition_by
+        if self._new_table is not None:
+            self._new_table.check_partitions(self._target.name, detail.partition_by)
+
+    def prepare(self, df: DataFrame, batch: Batch, state: LedgerState) -> Prepared:
+        """Make the table if there is none, and bring rows into its shape.
+
+        Args:
+            df: The rows.
+            batch: What they are.
+            state: What the history said, when it was decided that they are written.
+
+        Raises:
+            SchemaMismatchError: they do not fit; the table is as it was.
+        """
+        spark, exists = df.sparkSession, state.table_version >= 0
+        fitted = self._fit_known(df, state) if exists else self._fit_new(df)
+        if isinstance(fitted, Unfit):
+            raise SchemaMismatchError(self._target.name, batch.app_id, batch.batch_id, fitted.problems)
+        if not exists and self._new_table is not None:
+            columns = self._new_table.columns(spark, df.schema)
+            spark.sql(self._new_table.statement(self._target.name, columns)).collect()
+            exists = True
+        if fitted.added:
+            log.info("adding_columns table=%s columns=%s", self._target.name, ",".join(fitted.added))
+        self._adding = bool(fitted.added)
+        files = files_wanted(batch_bytes(batch), self._target_file_bytes)
+        rows = in_files(conform(df, fitted.schema), files, self._partition_by)
+        return Prepared(rows, exists, self._adding)
+
+    def changed(self, spark: SparkSession) -> bool:
+        """Tell whether the table's columns are others than those the last batch was prepared for.
+
+        Delta turns a write for other columns down, and not as a conflict.
+        """
+        known, self._known = self._known, None
+        return known is not None and known.schema != self._target.schema(spark)
+
+    def landed(self, spark: SparkSession, before: LedgerState, after: LedgerState) -> None:
+        """Do what is due after a commit of this sink."""
+        known, self._known = self._known, None
+        alone = before.table_version + 1 == after.entry_version == after.table_version
+        if known is not None and known.table_version == before.table_version and alone and not self._adding:
+            self._known = replace(known, table_version=after.table_version)
+        if after.entry is not None and compaction_due(after.entry, self._compact_every):
+            compact(spark, self._target.name)
+
+    def _fit_new(self, df: DataFrame) -> Fit | Unfit:
+        """Hold rows against the columns that a table will have."""
+        self._known = None
+        spark, new = df.sparkSession, self._new_table or NewTable()
+        mapping = str(spark.conf.get(MAPPING_DEFAULT, "none"))
+        detail = TableDetail("", properties={MAPPING: mapping, **new.properties})
+        return fit(self._target.name, df.schema, new.parsed(spark), add=self._add, rules=_rules(detail))
+
+    def _fit_known(self, df: DataFrame, state: LedgerState) -> Fit | Unfit:
+        """Hold rows against the columns of the table, and look up its rules if they decide."""
+        spark, version = df.sparkSession, state.table_version
+        known = self._known
+        if known is None or known.table_version != version:
+            known = KnownTable(version, self._target.schema(spark))
+        fitted = self._fit(df, known)
+        if isinstance(fitted, Unfit) and known.rules is None:
+            known = replace(known, rules=_rules(self._target.detail(spark)))
+            fitted = self._fit(df, known)
+        self._known = known
+        return fitted
+
+    def _fit(self, df: DataFrame, known: KnownTable) -> Fit | Unfit:
+        rules = known.rules or Rules()
+        return fit(self._target.name, df.schema, known.schema, add=self._add, rules=rules)
+
+
+def _check_positive(option: str, value: object) -> None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise OptionError(option, repr(value)[:80], "a whole number from 1 on, or None")
+
+
+def _rules(detail: TableDetail | None) -> Rules:
+    if detail is None:
+        return Rules()
+    mapping = detail.properties.get(MAPPING, "none").lower()
+    feed = detail.properties.get("delta.enableChangeDataFeed", "false").lower()
+    return Rules(
+        any_name=mapping != "none", change_feed=feed == "true", fills=bool(FILLING & detail.features)
+    )

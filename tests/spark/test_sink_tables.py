@@ -1,0 +1,238 @@
+"""The sink makes tables, adds columns to them, and keeps their files few, with every record in them once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.exceptions import MetadataChangedException
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Row
+
+from gazette_spark.errors import SchemaMismatchError, TableRefusedError
+from gazette_spark.failpoints import FAILPOINT_VARIABLE
+from gazette_spark.ledger import LedgerEntry
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.sink import DeltaSink
+from gazette_spark.table.delta_table import DeltaTable
+from gazette_spark.table.new_table import NewTable
+from gazette_spark.testing.oracle import Verdict, check_table
+from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
+
+RAW_DDL = "journal STRING NOT NULL COMMENT 'it''s whose', offset BIGINT, value BINARY, part INT"
+
+
+def run_rows(stream: FileStream, sink: DeltaSink, *columns: str, **options: Any) -> None:
+    """Run a query that adds columns to the raw ones, to the journals' present ends."""
+    rows = stream.rows(**options).selectExpr("*", *columns)
+    query = sink.start(rows, checkpoint=str(stream.checkpoint), availableNow=True)
+    assert query.awaitTermination(DEADLINE_S)
+
+
+def detail(stream: FileStream, table: str) -> Row:
+    """What a table says about itself."""
+    row: Row = stream.spark.sql(f"DESCRIBE DETAIL {table}").collect()[0]
+    return row
+
+
+def verdict_on(stream: FileStream, location: str) -> Verdict:
+    """What the oracle says about a table."""
+    return check_table(Path(location.removeprefix("file:")), stream.truth(), app_id=APP_ID)
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["path", "catalog"])
+def test_a_new_table_is_what_was_asked(stream: FileStream, named: bool) -> None:
+    """Columns, partitions or clusters, properties; it has its first entry from the empty first batch on."""
+    stream.spark.sql("CREATE DATABASE IF NOT EXISTS made")
+    try:
+        where: dict[str, Any] = {"table": "made.orders"} if named else {"path": str(stream.table)}
+        layout: dict[str, Any] = {"cluster_by": ["offset"]} if named else {"partition_by": ["PART"]}
+        new = NewTable(RAW_DDL, properties={"delta.appendOnly": "true", "note": "it's"}, **layout)
+        sink = DeltaSink(APP_ID, new_table=new, target_file_bytes=150, **where)
+        run_rows(stream, sink, "CAST(offset % 2 AS TINYINT) AS part")
+        entry = sink.ledger(stream.spark)
+        assert entry is not None
+        assert (entry.batch_id, entry.txn_version) == (0, 0)
+        stream.append(30)
+        run_rows(stream, sink, "CAST(offset % 2 AS TINYINT) AS part")
+        name = where.get("table", f"delta.`{stream.table}`")
+        found = detail(stream, name)
+        assert (found.partitionColumns, found.clusteringColumns) == (
+            ([], ["offset"]) if named else (["part"], [])
+        )
+        assert found.properties["note"] == "it's"
+        columns = stream.spark.table(name).schema
+        assert columns.simpleString() == "struct<journal:string,offset:bigint,value:binary,part:int>"
+        assert not columns["journal"].nullable
+        assert columns["journal"].metadata["comment"] == "it's whose"
+        verdict = verdict_on(stream, found.location)
+        assert verdict.exact, verdict
+        other = DeltaSink(APP_ID, new_table=NewTable(RAW_DDL, partition_by=["offset"]), **where)
+        with pytest.raises(TableRefusedError, match=r"new_table asks for \(offset\)"):
+            run_rows(stream, other)
+    finally:
+        stream.spark.sql("DROP DATABASE made CASCADE")
+
+
+TABLE_DDL = (
+    "id BIGINT NOT NULL, text STRING, at STRUCT<x: INT, y: STRING>, list ARRAY<STRUCT<x: INT>>, d DOUBLE"
+)
+
+STEPS = [
+    # What the batch is, what becomes of it: the columns at fault, or a value in the row that it adds.
+    ("1L AS id, 'a' AS text", ("text", "a")),
+    ("2 AS ID, named_struct('Y', 'b', 'X', 7S) AS at", ("at.x", 7)),
+    ("3L AS id, array(named_struct('x', 3Y)) AS list, CAST(0.5 AS FLOAT) AS d", ("list[0].x", 3)),
+    ("4L AS id, null AS text, named_struct('y', 'c') AS at", ("at.y", "c")),
+    ("'5' AS id", ["id"]),
+    ("6L AS id, 6L AS d, 6 AS text", ["text", "d"]),
+    ("'a' AS text", ["id"]),
+    ("7L AS id, 7 AS `a b`, 7 AS new", ["a b"]),
+    ("8L AS id, 8 AS new, named_struct('x', 8, 'z', 8) AS at", ("at.z", 8)),
+    ("9L AS id, map('k', array(named_struct('n', 9))) AS deep", ("deep['k'][0].n", 9)),
+    ("10L AS id, map('k', array(named_struct('n', 1S, 'm', 10))) AS deep", ("deep['k'][0].m", 10)),
+    ("11L AS id, 11 AS new, array(named_struct('w', 11)) AS list", ("list[0].w", 11)),
+]
+
+BY_NAME = [STEPS[1], STEPS[2], STEPS[4], STEPS[8]]
+"""Where Delta itself decides otherwise for a table by name than by path; and columns that are added."""
+
+
+def commit_actions(table: Path, version: int) -> dict[str, Any]:
+    """The actions of one commit by their kind, one of each."""
+    lines = (table / "_delta_log" / f"{version:020}.json").read_text().splitlines()
+    return {kind: action for line in lines for kind, action in json.loads(line).items()}
+
+
+@pytest.mark.parametrize(
+    ("named", "steps"),
+    [pytest.param(False, STEPS, id="path"), pytest.param(True, BY_NAME, id="catalog")],
+)
+def test_what_is_decided_is_what_delta_takes(
+    stream: FileStream, named: bool, steps: list[tuple[str, Any]]
+) -> None:
+    """A batch is in the table, its columns in the same commit; or an error names columns, and nothing is."""
+    spark = stream.spark
+    name = "fitted" if named else f"delta.`{stream.table}`"
+    spark.sql(f"CREATE TABLE {name} ({TABLE_DDL}) USING delta")
+    try:
+        location = Path(detail(stream, name).location.removeprefix("file:"))
+        where: dict[str, Any] = {"table": name} if named else {"path": str(stream.table)}
+        evolving = DeltaSink(APP_ID, schema_evolution="addNewColumns", **where)
+        at = 0
+        for select, outcome in steps:
+            rows = spark.sql(f"SELECT {select}")
+            begin, end = (JournalOffsets({"a": offset}) for offset in (at, at + 10))
+            columns = spark.table(name).schema
+            if isinstance(outcome, list):
+                with pytest.raises(SchemaMismatchError) as caught:
+                    evolving.write_batch(rows, begin, end)
+                assert [each.column for each in caught.value.problems] == outcome, select
+                assert spark.table(name).schema == columns
+                continue
+            assert evolving.write_batch(rows, begin, end), select
+            at += 10
+            where_id = f"id = {select.split()[0].removesuffix('L')}"
+            (row,) = spark.table(name).where(where_id).selectExpr(outcome[0]).collect()
+            assert row[0] == outcome[1], select
+            version = spark.sql(f"DESCRIBE HISTORY {name} LIMIT 1").collect()[0].version
+            actions = commit_actions(location, version)
+            assert ("metaData" in actions) == (spark.table(name).schema != columns), select
+            assert actions["add"]
+            assert json.loads(actions["commitInfo"]["userMetadata"])["end"][0]["journals"] == {"a": at}
+        fail = DeltaSink(APP_ID, **where)
+        with pytest.raises(
+            SchemaMismatchError, match="column 'extra' is not in the table, and int in the batch"
+        ):
+            fail.write_batch(
+                spark.sql("SELECT 1L AS id, 1 AS extra"), *(JournalOffsets({"a": n}) for n in (at, at + 1))
+            )
+    finally:
+        spark.sql(f"DROP TABLE IF EXISTS {name}" if named else "SELECT 1")
+
+
+def evolving(stream: FileStream) -> DeltaSink:
+    """A writer of the stream's table that adds columns."""
+    return DeltaSink(APP_ID, path=str(stream.table), schema_evolution="addNewColumns")
+
+
+def test_a_crash_after_columns_were_added_is_a_replay(
+    stream: FileStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns, rows and entry were one commit: the batch is skipped, and the query goes on."""
+    stream.append(10)
+    stream.run()
+    stream.append(10)
+    with pytest.raises(
+        StreamingQueryException, match=r"SchemaMismatchError.*column 'size' is not in the table"
+    ):
+        run_rows(stream, stream.sink(), "length(value) AS size")
+    assert stream.verdict(complete=False).rows == 10
+    monkeypatch.setenv(FAILPOINT_VARIABLE, "sink.after_write:1:raise")
+    with pytest.raises(StreamingQueryException, match=r"sink\.after_write"):
+        run_rows(stream, evolving(stream), "length(value) AS size")
+    monkeypatch.delenv(FAILPOINT_VARIABLE)
+    stream.append(10)
+    run_rows(stream, evolving(stream), "length(value) AS size")
+    assert stream.assert_exact().rows == 30
+    table = stream.spark.read.format("delta").load(str(stream.table))
+    assert table.where("size IS NULL").count() == 10
+    assert "metaData" in commit_actions(stream.table, 2)
+    assert "metaData" not in commit_actions(stream.table, 3)
+
+
+@pytest.mark.parametrize(
+    ("added", "error"),
+    [
+        pytest.param("size BIGINT", MetadataChangedException("others changed the table"), id="conflict"),
+        pytest.param("size STRING", None, id="other type"),
+    ],
+)
+def test_columns_that_change_meanwhile_are_looked_at_again(
+    stream: FileStream, monkeypatch: pytest.MonkeyPatch, added: str, error: Exception | None
+) -> None:
+    """Before the write somebody adds the same column: the batch is cast to it, or refused by name."""
+    stream.append(10)
+    stream.run()
+    append = DeltaTable.append
+    left = [1]
+
+    def patched(self: DeltaTable, df: DataFrame, entry: LedgerEntry, **options: bool) -> None:
+        if left:
+            left.clear()
+            stream.sql(f"ALTER TABLE {{t}} ADD COLUMNS ({added})")
+            if error is not None:
+                raise error
+        append(self, df, entry, **options)
+
+    monkeypatch.setattr(DeltaTable, "append", patched)
+    stream.append(10)
+    if error is None:
+        with pytest.raises(StreamingQueryException, match="column 'size' is string in the table and int"):
+            run_rows(stream, evolving(stream), "length(value) AS size")
+        assert stream.verdict(complete=False).rows == 10
+        return
+    run_rows(stream, evolving(stream), "length(value) AS size")
+    assert stream.assert_exact().rows == 20
+    assert (
+        stream.spark.read.format("delta").load(str(stream.table)).schema["size"].dataType.typeName() == "long"
+    )
+
+
+def test_a_batch_is_few_files_and_the_table_is_compacted(stream: FileStream) -> None:
+    """One file for a small batch of two journals; OPTIMIZE by the entries' number, over restarts."""
+    sink = DeltaSink(APP_ID, path=str(stream.table), target_file_bytes=1 << 20, compact_every=3)
+    for _ in range(2):
+        stream.append(12)
+        stream.run(sink, maxBytesPerTrigger=70)
+    stream.assert_exact()
+    history = stream.spark.sql(f"DESCRIBE HISTORY delta.`{stream.table}`").collect()[::-1]
+    numbers = [json.loads(row.userMetadata)["txn_version"] if row.userMetadata else -1 for row in history]
+    entries = max(numbers) + 1
+    compacted = [numbers[at - 1] for at, row in enumerate(history) if row.operation == "OPTIMIZE"]
+    assert compacted == list(range(2, entries, 3))
+    files = [row.operationMetrics["numFiles"] for row in history if row.operation == "WRITE"]
+    assert set(files[1:]) == {"1"}
+    assert detail(stream, f"delta.`{stream.table}`").numFiles <= 3

@@ -1,0 +1,168 @@
+"""A table's columns are looked up when they can have changed, and at no other time."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from pyspark.sql.types import IntegerType, LongType, StructType
+
+from gazette_spark.errors import OptionError, SchemaMismatchError
+from gazette_spark.ledger import Batch, LedgerEntry, LedgerState
+from gazette_spark.table.delta_table import TableDetail
+from gazette_spark.table.upkeep import Upkeep
+
+ID = StructType().add("id", LongType())
+MORE = StructType([*ID.fields]).add("n", IntegerType())
+BATCH = Batch("t", "orders", "q", 1, (), ())
+
+
+@dataclass
+class FakeTable:
+    """A table that counts how often it is looked at."""
+
+    columns: StructType
+    properties: dict[str, str] = field(default_factory=dict)
+    looks: int = 0
+    details: int = 0
+    name: str = "t"
+
+    def schema(self, _spark: object) -> StructType:
+        """Its columns."""
+        self.looks += 1
+        return self.columns
+
+    def detail(self, _spark: object) -> TableDetail:
+        """What else it is."""
+        self.details += 1
+        return TableDetail("/t", properties=self.properties)
+
+
+@dataclass
+class FakeSpark:
+    """A session that runs nothing."""
+
+    error: Exception | None = None
+    statements: list[str] = field(default_factory=list)
+
+    def sql(self, statement: str) -> Any:
+        """Take a statement."""
+        self.statements.append(statement)
+        raise self.error or AssertionError(statement)
+
+
+@dataclass
+class FakeRows:
+    """Rows of a schema, which nothing has to be done to."""
+
+    schema: StructType
+    sparkSession: FakeSpark = field(default_factory=FakeSpark)  # noqa: N815 - Spark's name.
+
+
+def state(version: int, *, entry_version: int | None = None, number: int = 0) -> LedgerState:
+    """A table's history, whose newest commit is the newest entry unless said otherwise."""
+    entry = LedgerEntry("orders", number, "q", 1, (), (), (), attempt="x", parent=None)
+    at = version if entry_version is None else entry_version
+    return LedgerState(entry, table_version=version, entry_version=at)
+
+
+def write(upkeep: Upkeep, rows: FakeRows, before: LedgerState, after: LedgerState) -> bool:
+    """Bring one batch in; return whether it adds columns."""
+    ready = upkeep.prepare(rows, BATCH, before)  # type: ignore[arg-type]
+    upkeep.landed(rows.sparkSession, before, after)  # type: ignore[arg-type]
+    return ready.add_columns
+
+
+def test_columns_are_looked_up_once_while_nobody_else_commits() -> None:
+    """What they were before this writer's commit they are after it."""
+    table = FakeTable(ID)
+    upkeep = Upkeep(table)  # type: ignore[arg-type]
+    for version in range(3, 8):
+        assert not write(upkeep, FakeRows(ID), state(version), state(version + 1))
+    assert (table.looks, table.details) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("after", "before_next"),
+    [
+        pytest.param(state(5), state(5), id="in between"),
+        pytest.param(state(5, entry_version=4), state(5), id="right after"),
+        pytest.param(state(4), state(5), id="later"),
+    ],
+)
+def test_commits_of_others_are_a_reason_to_look_again(after: LedgerState, before_next: LedgerState) -> None:
+    """They may have changed the columns."""
+    table = FakeTable(ID)
+    upkeep = Upkeep(table)  # type: ignore[arg-type]
+    write(upkeep, FakeRows(ID), state(3), after)
+    write(upkeep, FakeRows(ID), before_next, state(6))
+    assert table.looks == 2
+
+
+def test_columns_are_looked_up_again_after_some_were_added() -> None:
+    """The next batch finds them there."""
+    table = FakeTable(ID)
+    upkeep = Upkeep(table, schema_evolution="addNewColumns")  # type: ignore[arg-type]
+    assert write(upkeep, FakeRows(MORE), state(3), state(4))
+    table.columns = MORE
+    assert not write(upkeep, FakeRows(MORE), state(4), state(5))
+    assert table.looks == 2
+
+
+def test_a_write_that_is_turned_down_is_decided_anew() -> None:
+    """If the columns are others now: there is an error of ours, or nothing to add any more."""
+    table = FakeTable(ID)
+    upkeep = Upkeep(table, schema_evolution="addNewColumns")  # type: ignore[arg-type]
+    rows = FakeRows(MORE)
+    assert upkeep.prepare(rows, BATCH, state(3)).add_columns  # type: ignore[arg-type]
+    assert not upkeep.changed(rows.sparkSession)  # type: ignore[arg-type]
+    upkeep.prepare(rows, BATCH, state(3))  # type: ignore[arg-type]
+    table.columns = MORE
+    assert upkeep.changed(rows.sparkSession)  # type: ignore[arg-type]
+    assert not upkeep.prepare(rows, BATCH, state(3)).add_columns  # type: ignore[arg-type]
+
+
+def test_what_else_a_table_says_is_looked_up_where_it_decides() -> None:
+    """Once; a name that needs column mapping is then written, or refused."""
+    odd = StructType([*ID.fields]).add("a b", LongType())
+    for properties, allowed in (({}, False), ({"delta.columnMapping.mode": "name"}, True)):
+        table = FakeTable(ID, properties)
+        upkeep = Upkeep(table, schema_evolution="addNewColumns")  # type: ignore[arg-type]
+        if allowed:
+            assert upkeep.prepare(FakeRows(odd), BATCH, state(3)).add_columns  # type: ignore[arg-type]
+        else:
+            with pytest.raises(SchemaMismatchError, match="column 'a b' has ' ' in its name"):
+                upkeep.prepare(FakeRows(odd), BATCH, state(3))  # type: ignore[arg-type]
+        assert (table.looks, table.details) == (1, 1)
+
+
+def test_a_failed_compaction_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """It is run when due, and ends no query."""
+    spark = FakeSpark(RuntimeError("conflict\nat Scala.line"))
+    upkeep = Upkeep(FakeTable(ID), compact_every=3)  # type: ignore[arg-type]
+    with caplog.at_level(logging.WARNING):
+        for number in range(6):
+            upkeep.landed(spark, state(number), state(number + 1, number=number))  # type: ignore[arg-type]
+    assert spark.statements == ["OPTIMIZE t"] * 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "compaction_failed table=t error=conflict"
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        pytest.param({"new_table": {"schema": "a INT"}}, "new_table", id="no NewTable"),
+        pytest.param({"schema_evolution": "rescue"}, "schema_evolution", id="unknown evolution"),
+        pytest.param({"target_file_bytes": 0}, "target_file_bytes", id="no bytes"),
+        pytest.param({"target_file_bytes": "128m"}, "target_file_bytes", id="bytes as text"),
+        pytest.param({"compact_every": True}, "compact_every", id="yes is no number"),
+    ],
+)
+def test_bad_options_are_refused(arguments: dict[str, Any], option: str) -> None:
+    """Naming the argument."""
+    with pytest.raises(OptionError) as caught:
+        Upkeep(FakeTable(ID), **arguments)  # type: ignore[arg-type]
+    assert caught.value.option == option
