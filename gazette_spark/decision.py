@@ -42,6 +42,7 @@ from gazette_spark.errors import (
     OverlapError,
     RestoredError,
     SinkError,
+    TableRefusedError,
     TrimError,
 )
 from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, SourcePosition
@@ -125,6 +126,8 @@ def decide(
             first. If another is the newest now, someone else writes too.
         allowed: What it may do with a batch that does not continue the table.
     """
+    if state.entry is not None and state.entry.mode == "upsert" != batch.mode:
+        return Refuse(_appended_to_upserts(batch))
     fits = {fit for fit, _ in _fits(batch, state.entry, allowed)}
     if error := _unfit_state(state, batch, fits, seen, allowed):
         return Refuse(error)
@@ -174,6 +177,14 @@ def _unfit_state(
     if state.entry is not None and seen not in (None, state.entry.attempt):
         return fenced(state, batch)
     return None
+
+
+def _appended_to_upserts(batch: Batch) -> TableRefusedError:
+    problem = (
+        f"app id {batch.app_id!r} keeps one row of each key by upsert, and batch {batch.batch_id} would "
+        "be appended. Give DeltaSink the argument upsert that it had, or another app id for other rows"
+    )
+    return TableRefusedError(batch.table, problem)
 
 
 def fenced(state: LedgerState, batch: Batch) -> FencedError:
@@ -275,6 +286,7 @@ def _next_entry(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed
         parent=entry.attempt if entry else None,
         gaps=tuple(sorted({*new, *accepted})),
         accepted_gaps=accepted,
+        mode=batch.mode,
     )
 
 

@@ -6,6 +6,9 @@ REPLACE TABLE``, ``CLONE``) begins anew there. The search follows the jumps, so 
 the rows visible now come from. Transaction ids are not undone by either, so the highest one is
 looked for in all commits, undone or not.
 
+An entry can be there twice. Where Delta compacts a table on its own after a MERGE, that commit takes over
+the session's ``userMetadata``. It adds no rows; the older of the two is the one that did.
+
 A history can also end early, where Delta cleaned up its log. That is told apart from the table's
 beginning, and what cannot be known for that reason is never guessed.
 """
@@ -125,6 +128,8 @@ def find_state(
             at = _restored_version(row, app_id, table)
             continue
         if entry := parse_entry(row.user_metadata, app_id):
+            if found and found[-1][1].attempt == entry.attempt:
+                found.pop()
             found.append((row, entry))
         at -= 1
     return _state(rows, app_id, found, tuple(jumps), truncated=truncated)
@@ -160,13 +165,21 @@ def visible_entries(
     """
     by_version = {row.version: row for row in rows}
     at = rows[0].version if rows else -1
+    held: tuple[HistoryRow, LedgerEntry] | None = None
     while (row := by_version.get(at)) is not None and row.operation not in REPLACING:
         if row.operation == "RESTORE":
+            if held:
+                yield held
+                held = None
             at = _restored_version(row, app_id, table)
             continue
         if entry := parse_entry(row.user_metadata, app_id):
-            yield row, entry
+            if held and held[1].attempt != entry.attempt:
+                yield held
+            held = row, entry
         at -= 1
+    if held:
+        yield held
 
 
 def _state(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from gazette_spark.errors import LedgerFormatError, OffsetError, TableRefusedError
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets
@@ -23,6 +23,9 @@ SourcePosition = JournalOffsets | str | None
 
 Positions = tuple[SourcePosition, ...]
 """Where a query stands, by the number of the source in the query."""
+
+Mode = Literal["append", "upsert"]
+"""What a writer does with rows: adds them, or puts each in the place of the one with its key."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -55,6 +58,8 @@ class LedgerEntry:
     """What of this batch's ``[begin, end)`` was skipped; by journal and offset."""
     accepted_gaps: tuple[SkippedGap, ...] = ()
     """Those of ``gaps`` that the query never read, because whoever started it said so."""
+    mode: Mode = "append"
+    """Under ``upsert`` the rows are not the records: a later record takes the place of an earlier one."""
 
     @property
     def read_through(self) -> dict[str, int]:
@@ -84,6 +89,8 @@ class LedgerEntry:
             value["gaps"] = [[gap.journal, gap.begin, gap.end] for gap in self.gaps]
         if self.accepted_gaps:
             value["accepted_gaps"] = [[gap.journal, gap.begin, gap.end] for gap in self.accepted_gaps]
+        if self.mode != "append":
+            value["mode"] = self.mode
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -136,8 +143,16 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
                 parent=parent,
                 gaps=_gaps(value.get("gaps", []), app_id),
                 accepted_gaps=_gaps(value.get("accepted_gaps", []), app_id),
+                mode=_mode(value.get("mode", "append"), app_id),
             )
     raise LedgerFormatError(app_id, f"a field is missing or of the wrong type in {json.dumps(value)[:200]}")
+
+
+def _mode(value: object, app_id: str) -> Mode:
+    match value:
+        case "append" | "upsert":
+            return value
+    raise LedgerFormatError(app_id, f"mode {value!r}; use the release of gazette_spark that wrote it")
 
 
 def _gaps(values: object, app_id: str) -> tuple[SkippedGap, ...]:
@@ -194,6 +209,7 @@ class Batch:
     end: Positions
     gaps: tuple[SkippedGap, ...] = ()
     """Bytes of the batch that its source skips; those that ``end`` names if not given."""
+    mode: Mode = "append"
 
     def __post_init__(self) -> None:
         """Complete ``begin``: a journal without one is being pinned and has no rows in this batch."""

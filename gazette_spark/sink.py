@@ -37,6 +37,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 from delta.exceptions import (
@@ -68,9 +69,11 @@ from gazette_spark.query_checkpoint import (
     parse_query_id,
 )
 from gazette_spark.table.delta_table import DeltaTable, read_text
+from gazette_spark.table.merge import last_rows, upsert_rows
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.trim import kept_rows, missing_columns, origin_columns
 from gazette_spark.table.upkeep import Upkeep
+from gazette_spark.upsert import Upsert
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +115,7 @@ class DeltaSink:
         schema_evolution: str = "fail",
         target_file_bytes: int | None = None,
         compact_every: int | None = None,
+        upsert: Upsert | None = None,
     ) -> None:
         """Describe the writer; nothing is read or made yet.
 
@@ -135,13 +139,18 @@ class DeltaSink:
             target_file_bytes: Write one file for about so many bytes of the journals. A small batch is then
                 read by fewer tasks, too.
             compact_every: Put the table's small files together (OPTIMIZE) after so many ledger entries.
+            upsert: Keep one row of each key, the last, in place of all of them. Then the table takes no
+                batches without it under this app id.
         """
         _check_app_id(app_id)
         if (path is None) == (table is None):
             raise OptionError("path and table", f"path={path!r}, table={table!r}", "exactly one of them")
         if on_overlap not in ("fail", "trim"):
             raise OptionError("on_overlap", repr(on_overlap), "'fail' or 'trim'")
+        if upsert is not None and "${" in app_id:  # Spark would replace it in the settings of a MERGE.
+            raise OptionError("app_id", repr(app_id[:80]), "a name without ${, where rows are merged by key")
         self.app_id = app_id
+        self._upsert = upsert
         self._target = DeltaTable(path=path, table=table)
         self._upkeep = Upkeep(
             self._target,
@@ -183,6 +192,7 @@ class DeltaSink:
         sink = copy(self)
         sink._checkpoint, sink._checked, sink._seen = root, False, None
         self._check_table(df.sparkSession, root)
+        self._target.check(df.sparkSession, root)
         writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", root)
         if query_name:
             writer = writer.queryName(query_name)
@@ -283,6 +293,8 @@ class DeltaSink:
     def _commit_batch(self, df: DataFrame, batch: Batch, seen: str | None) -> str | None:
         """Return the attempt of the newest entry, which holds the batch."""
         spark = df.sparkSession
+        if self._upsert:
+            batch = replace(batch, mode="upsert")
         conflict: PySparkException | None = None
         for _ in range(MAX_TRIES):
             before = self._state(spark)
@@ -342,12 +354,18 @@ class DeltaSink:
     def _write(
         self, df: DataFrame, batch: Batch, before: LedgerState, decision: Write
     ) -> PySparkException | None:
-        """Append once; return the conflict, if Delta raises one, for it does not tell the outcome."""
+        """Write once; return the conflict, if Delta raises one, for it does not tell the outcome."""
         failpoint("sink.before_write")
         conflict: PySparkException | None = None
+        entry = decision.entry
         try:
-            ready = self._upkeep.prepare(df, batch, before)
-            self._target.append(ready.df, decision.entry, exists=ready.exists, add_columns=ready.add_columns)
+            if self._upsert:
+                rows = last_rows(self._target, df, entry, self._upsert)
+                ready = self._upkeep.prepare(rows, batch, before, beside=self._upsert.beside)
+                upsert_rows(self._target, ready, entry, self._upsert)
+            else:
+                ready = self._upkeep.prepare(df, batch, before)
+                self._target.append(ready.df, entry, exists=ready.exists, add_columns=ready.add_columns)
         except CONFLICTS as error:
             conflict = error
         except AnalysisException as error:

@@ -61,6 +61,7 @@ from gazette_spark.errors.sink import (
     SinkError,
     TableRefusedError,
     TrimError,
+    UpsertError,
 )
 from gazette_spark.errors.statuses import (
     EtcdTransactionFailedError,
@@ -144,6 +145,7 @@ __all__ = [
     "TokenError",
     "TrimError",
     "UnavailableError",
+    "UpsertError",
     "WatchUnsupportedError",
     "WrongAppendOffsetError",
     "WrongRouteError",

@@ -110,6 +110,22 @@ class TrimError(SinkError):
 
 
 @dataclass(eq=False)
+class UpsertError(SinkError):
+    """A batch's rows cannot be merged by their key; nothing was written."""
+
+    table: str
+    app_id: str
+    batch_id: int
+    problem: str
+
+    def __str__(self) -> str:
+        return (
+            f"table {self.table}, app id {self.app_id!r}, batch {self.batch_id}: its rows cannot be merged "
+            f"by key: {self.problem}"
+        )
+
+
+@dataclass(eq=False)
 class FencedError(SinkError):
     """Another writer with the same app id has moved the table on; this one must stop."""
 

@@ -50,7 +50,7 @@ def table_commits(rows: Sequence[HistoryRow], app_id: str, known: int = -1) -> l
         if row.operation == "RESTORE":
             at = visible.get(int(version)) if (version := _restored(row)) else None
         elif entry := parse_entry(row.user_metadata, app_id):
-            at = entry
+            at = at if at and at.attempt == entry.attempt else entry  # Delta's own compaction repeats it.
         visible[row.version] = at
         if at is not None and at is not before and row.version > known:
             steps.append(GroupCommit(row.version, epoch_ms(row.time), at.read_through))

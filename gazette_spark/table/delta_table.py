@@ -17,6 +17,7 @@ from gazette_spark.delta_history import HistoryRow
 from gazette_spark.errors import QueryCheckpointError, TableRefusedError
 from gazette_spark.ledger import LedgerEntry
 from gazette_spark.query_checkpoint import escape_glob, is_inside
+from gazette_spark.table.session import session_settings
 
 APP_ID_PREFIX = "gazette_spark/"
 """Comes before the app id in Delta's transaction id, lest it meets another program's."""
@@ -163,16 +164,8 @@ def _plain_values(df: DataFrame) -> Iterator[None]:
     if not any(f.name == "value" and isinstance(f.dataType, BinaryType) for f in df.schema.fields):
         yield
         return
-    conf = df.sparkSession.conf
-    before = conf.get(DICTIONARY_KEY, None)
-    conf.set(DICTIONARY_KEY, "false")
-    try:
+    with session_settings(df.sparkSession, {DICTIONARY_KEY: "false"}):
         yield
-    finally:
-        if before is None:
-            conf.unset(DICTIONARY_KEY)
-        else:
-            conf.set(DICTIONARY_KEY, before)
 
 
 def read_text(spark: SparkSession, path: str) -> str:

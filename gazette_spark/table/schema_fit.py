@@ -20,7 +20,7 @@ NOT NULL, CHECK, and generated columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame
@@ -270,16 +270,22 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def conform(df: DataFrame, schema: StructType) -> DataFrame:
-    """Return rows in the schema that :attr:`Fit.schema` says, which has their columns in their order."""
-    pairs = list(zip(df.schema.fields, schema.fields, strict=True))
+def conform(df: DataFrame, schema: StructType, beside: Sequence[str] = ()) -> DataFrame:
+    """Return rows in the schema that :attr:`Fit.schema` says, which has their columns in their order.
+
+    Those ``beside`` are not in the schema, and stay as they are.
+    """
+    pairs = list(
+        zip([each for each in df.schema.fields if each.name not in beside], schema.fields, strict=True)
+    )
     if all(_same(given, wanted) for given, wanted in pairs):
         return df
     return df.select(
         *(
             _shaped(F.col(quoted(given.name)), given.dataType, wanted.dataType).alias(wanted.name)
             for given, wanted in pairs
-        )
+        ),
+        *(F.col(quoted(name)) for name in beside),
     )
 
 

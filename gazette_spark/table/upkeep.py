@@ -11,6 +11,7 @@ may still change them. Then Delta turns the write down, and all is looked at and
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -101,30 +102,34 @@ class Upkeep:
         if self._new_table is not None:
             self._new_table.check_partitions(self._target.name, detail.partition_by)
 
-    def prepare(self, df: DataFrame, batch: Batch, state: LedgerState) -> Prepared:
+    def prepare(
+        self, df: DataFrame, batch: Batch, state: LedgerState, *, beside: Sequence[str] = ()
+    ) -> Prepared:
         """Make the table if there is none, and bring rows into its shape.
 
         Args:
             df: The rows.
             batch: What they are.
             state: What the history said, when it was decided that they are written.
+            beside: Columns of theirs that are not stored, and stay as they are.
 
         Raises:
             SchemaMismatchError: they do not fit; the table is as it was.
         """
         spark, exists = df.sparkSession, state.table_version >= 0
-        fitted = self._fit_known(df, state) if exists else self._fit_new(df)
+        stored = df.drop(*beside) if beside else df
+        fitted = self._fit_known(stored, state) if exists else self._fit_new(stored)
         if isinstance(fitted, Unfit):
             raise SchemaMismatchError(self._target.name, batch.app_id, batch.batch_id, fitted.problems)
         if not exists and self._new_table is not None:
-            columns = self._new_table.columns(spark, df.schema)
+            columns = self._new_table.columns(spark, stored.schema)
             spark.sql(self._new_table.statement(self._target.name, columns)).collect()
             exists = True
         if fitted.added:
             log.info("adding_columns table=%s columns=%s", self._target.name, ",".join(fitted.added))
         self._adding = bool(fitted.added)
         files = files_wanted(batch_bytes(batch), self._target_file_bytes)
-        rows = in_files(conform(df, fitted.schema), files, self._partition_by)
+        rows = in_files(conform(df, fitted.schema, beside), files, self._partition_by)
         return Prepared(rows, exists, self._adding)
 
     def changed(self, spark: SparkSession) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gazette_spark.delta_history import (
@@ -34,6 +36,11 @@ def other(version: int, operation: str = "OPTIMIZE") -> HistoryRow:
 def restore(version: int, to: int) -> HistoryRow:
     """A RESTORE to a version."""
     return HistoryRow(version, "RESTORE", {"version": str(to), "timestamp": None})
+
+
+def repeated(version: int, number: int) -> HistoryRow:
+    """Delta's own compaction after one of our commits, in whose session it runs."""
+    return replace(ours(version, number), operation="OPTIMIZE")
 
 
 def found(*oldest_first: HistoryRow, whole: bool = True) -> LedgerState | None:
@@ -77,6 +84,12 @@ CASES = [
     ),
     pytest.param([ours(0, 0), other(1, "CREATE OR REPLACE TABLE")], (None, None, 0), id="replaced"),
     pytest.param([other(0, "CLONE")], (None, None, -1), id="cloned"),
+    pytest.param(
+        [ours(0, 0), repeated(1, 0), ours(2, 1), repeated(3, 1)], ("1", "0", 1), id="repeated by compactions"
+    ),
+    pytest.param(
+        [ours(0, 0), repeated(1, 0), ours(2, 1), restore(3, 1)], ("0", None, 1), id="restore to a compaction"
+    ),
 ]
 
 
@@ -95,6 +108,11 @@ def test_what_is_undone_is_not_visible_but_its_number_counts(
         pytest.param([ours(0, 0), ours(1, 1), restore(2, 0), ours(3, 2)], ["2", "0"], id="restored"),
         pytest.param([ours(0, 0), other(1, "REPLACE TABLE"), ours(2, 1)], ["1"], id="replaced"),
         pytest.param([ours(4, 3), ours(5, 4)], ["4", "3"], id="cleaned up"),
+        pytest.param(
+            [ours(0, 0), repeated(1, 0), ours(2, 1), restore(3, 1), ours(4, 2), repeated(5, 2)],
+            ["2", "0"],
+            id="repeated by compactions",
+        ),
         pytest.param([], [], id="no table"),
     ],
 )
@@ -102,6 +120,15 @@ def test_entries_whose_rows_are_visible(oldest_first: list[HistoryRow], attempts
     """Newest first, without those that were undone, as far as the history goes."""
     entries = visible_entries(oldest_first[::-1], APP, table="t")
     assert [entry.attempt for _, entry in entries] == attempts
+
+
+def test_an_entry_is_of_the_commit_that_brought_its_rows() -> None:
+    """A compaction that repeats it comes later; what to restore is named by the first of the two."""
+    rows = [ours(0, 0), ours(1, 1), repeated(2, 1)]
+    state = found(*rows)
+    assert state is not None
+    assert (state.entry_version, state.entry_time, state.table_version) == (1, "time 1", 2)
+    assert [row.version for row, _ in visible_entries(rows[::-1], APP, table="t")] == [1, 0]
 
 
 def test_a_restore_to_a_time_is_refused() -> None:

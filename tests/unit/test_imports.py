@@ -29,7 +29,7 @@ RANKS = (
         "option_page",
         "admission",
     ),
-    ("ledger", "decision", "delta_history", "query_checkpoint", "query_progress", "framing"),
+    ("ledger", "decision", "delta_history", "query_checkpoint", "query_progress", "upsert", "framing"),
     ("client", "lag"),
     ("store", "scan", "write", "broker"),
     ("audit",),

@@ -31,6 +31,7 @@ from gazette_spark.errors import (
     Mismatch,
     OverlapError,
     RestoredError,
+    TableRefusedError,
     TrimError,
 )
 from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, parse_entry
@@ -464,6 +465,38 @@ def test_an_entry_says_which_gaps_were_accepted() -> None:
     entry = replace(GOLDEN_ENTRY, gaps=gaps, accepted_gaps=accepted)
     assert entry.to_json() == text
     assert parse_entry(text, "orders") == entry
+
+
+def test_an_entry_says_that_rows_were_merged() -> None:
+    """Under a field of its own; entries without it were appended."""
+    text = (GOLDEN / "entry-1-upsert.json").read_text(encoding="utf-8").rstrip("\n")
+    entry = replace(GOLDEN_ENTRY, mode="upsert")
+    assert entry.to_json() == text
+    assert parse_entry(text, "orders") == entry
+
+
+def test_a_mode_of_a_later_release_is_refused() -> None:
+    """Rows that are to be in the table in some other way are not appended."""
+    value = json.loads(GOLDEN_ENTRY.to_json()) | {"mode": "history"}
+    with pytest.raises(LedgerFormatError, match="mode 'history'; use the release"):
+        parse_entry(json.dumps(value), "orders")
+
+
+def test_rows_are_not_appended_to_a_table_of_one_row_per_key() -> None:
+    """A writer started without its ``upsert`` is refused, a replay's too; the other way round goes on."""
+    known = state((at(a=10),))
+    assert known.entry is not None
+    upserted = replace(known, entry=replace(known.entry, mode="upsert"))
+    for end in (20, 10):
+        error = refusal(upserted, batch(4, (at(a=10),), (at(a=end),)))
+        assert isinstance(error, TableRefusedError)
+        assert "app id 'app' keeps one row of each key" in str(error)
+        assert "batch 4" in str(error)
+    merging = replace(batch(4, (at(a=10),), (at(a=20),)), mode="upsert")
+    for each in (known, upserted):
+        decision = decided(each, merging)
+        assert isinstance(decision, Write)
+        assert decision.entry.mode == "upsert"
 
 
 def skipping(offset: int, *gaps: tuple[int, int]) -> JournalOffsets:

@@ -53,6 +53,11 @@ def test_each_entry_is_a_step() -> None:
     assert app_ids(rows) == ["else", "orders"]
 
 
+def test_an_entry_that_a_compaction_repeats_is_one_step() -> None:
+    """At the time of the commit that brought its rows."""
+    assert steps(history(("MERGE", entry(10)), ("OPTIMIZE", entry(10)))) == [(0, 500, 10)]
+
+
 def test_a_restore_is_a_step_back() -> None:
     """To where the table was at that version, be that itself one of a commit without an entry."""
     rows = history(

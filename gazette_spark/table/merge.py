@@ -1,0 +1,120 @@
+"""A batch into a Delta table by key: one MERGE, whose commit carries the ledger entry and the transaction id.
+
+MERGE has no writer options. Delta takes transaction id and ``userMetadata`` from the session, so they are set
+there for the statement. With a transaction id Delta commits a MERGE that changes nothing, too: offsets
+that move without rows get their entry.
+
+The failpoint ``sink.during_merge`` is reached when all is set and the statement comes next. Tests that are to
+kill a running MERGE do so in its tasks (``source.read`` of the test source) or at a rename of Delta's log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import reduce
+from operator import and_
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+
+from gazette_spark.errors import UpsertError
+from gazette_spark.failpoints import failpoint
+from gazette_spark.ledger import LedgerEntry
+from gazette_spark.table.delta_table import APP_ID_PREFIX, DeltaTable
+from gazette_spark.table.session import session_settings
+from gazette_spark.table.trim import origin_columns
+from gazette_spark.table.upkeep import Prepared
+from gazette_spark.upsert import Origin, Upsert, free_name, merge_statement, quoted, rank
+
+NULL_KEY = re.compile(r"upsert: (a key is null .*?) \|")
+"""How Spark says that :func:`last_rows` met a null key, and the part of it that says where."""
+
+
+def last_rows(target: DeltaTable, df: DataFrame, entry: LedgerEntry, upsert: Upsert) -> DataFrame:
+    """Return the last row of each key: the columns that are stored, and ``delete_when`` without nulls.
+
+    Running it fails if a key is null.
+
+    Raises:
+        UpsertError: the batch's columns do not fit ``upsert``.
+    """
+    origin = origin_columns(df.schema)
+    types = {field.name: field.dataType.simpleString() for field in df.schema.fields}
+    if problem := upsert.unfit(types, origin):
+        raise UpsertError(target.name, entry.app_id, entry.batch_id, problem)
+    rows = _without_null_keys(df, upsert, origin)
+    place = free_name("place_from_last", df.columns)
+    rows = rows.withColumn(place, F.expr(rank(upsert, origin))).where(_column(place) == 1)
+    flag = upsert.delete_when
+    deleted = [] if flag is None else [F.expr(f"coalesce({quoted(flag)}, false)").alias(flag)]
+    return rows.select(*map(_column, upsert.stored(df.columns)), *deleted)
+
+
+def upsert_rows(target: DeltaTable, ready: Prepared, entry: LedgerEntry, upsert: Upsert) -> None:
+    """Bring rows, of which no two have one key, and ``entry`` in one Delta commit; or do nothing, in silence.
+
+    A table that is not there is made of the rows.
+
+    Raises:
+        UpsertError: a key is null; nothing was written.
+    """
+    with _named_null_key(target, entry):
+        if ready.exists:
+            merge_rows(target, ready, entry, upsert)
+            return
+        rows = ready.df if upsert.delete_when is None else ready.df.where(~_column(upsert.delete_when))
+        target.append(rows.select(*map(_column, upsert.stored(rows.columns))), entry, exists=False)
+
+
+def merge_rows(target: DeltaTable, ready: Prepared, entry: LedgerEntry, upsert: Upsert) -> None:
+    """Merge rows into a table that is there."""
+    spark = ready.df.sparkSession
+    view = f"gazette_spark_{entry.attempt}"
+    ready.df.createOrReplaceTempView(view)
+    merge = merge_statement(target.name, view, ready.df.columns, upsert, add_columns=ready.add_columns)
+    try:
+        with session_settings(spark, commit_settings(entry)):
+            failpoint("sink.during_merge")
+            spark.sql(merge).collect()
+    finally:
+        spark.catalog.dropTempView(view)
+
+
+def commit_settings(entry: LedgerEntry) -> dict[str, str]:
+    """Return what a session must say for the next commit to carry an entry.
+
+    Spark replaces ``${…}`` in settings; JSON has another way to write the dollar sign.
+    """
+    return {
+        "spark.databricks.delta.write.txnAppId": APP_ID_PREFIX + entry.app_id,
+        "spark.databricks.delta.write.txnVersion": str(entry.txn_version),
+        "spark.databricks.delta.commitInfo.userMetadata": entry.to_json().replace("${", "\\u0024{"),
+        "spark.sql.parquet.compression.codec": "zstd",
+    }
+
+
+def _without_null_keys(df: DataFrame, upsert: Upsert, origin: Origin | None) -> DataFrame:
+    found = f"upsert: a key is null ({', '.join(upsert.keys)})"
+    found += f", in the row of {', '.join(origin)} =" if origin else ""
+    shown = [F.coalesce(_column(name).cast("string"), F.lit("null")) for name in origin or ()]
+    problem = F.concat_ws(" ", F.lit(found), *shown, F.lit("|"))
+    whole = reduce(and_, [_column(name).isNotNull() for name in upsert.keys])
+    return df.where(F.when(whole, whole).otherwise(F.raise_error(problem)))
+
+
+def _column(name: str) -> Column:
+    return F.col(quoted(name))
+
+
+@contextmanager
+def _named_null_key(target: DeltaTable, entry: LedgerEntry) -> Iterator[None]:
+    try:
+        yield
+    except PySparkException as error:
+        if found := NULL_KEY.search(str(error)):
+            problem = f"{found[1]}. Leave such rows out of the query, or give them a key"
+            raise UpsertError(target.name, entry.app_id, entry.batch_id, problem) from error
+        raise

@@ -1,0 +1,126 @@
+"""The oracle of tables that are kept by upsert: is each key's row that of its last record, at every version?
+
+It reads the table's log and Parquet files itself, with neither Spark nor the sink's own search, and holds
+each version against what the journals' true bytes make, up to the offsets that the version's entry records.
+
+A key comes from one journal. The table is on a local disk, with its log whole, not partitioned and without
+deletion vectors.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+
+from gazette_spark.testing.oracle import Version, read_versions, split_records
+
+Row = tuple[Any, ...]
+
+ReadRecord = Callable[[str, int, bytes], tuple[Hashable, Row | None]]
+"""What a record says, by its journal, offset and value: a key, and its row, None if that is to be gone."""
+
+
+@dataclass(slots=True)
+class UpsertVerdict:
+    """What the oracle found."""
+
+    rows: int = 0
+    versions: int = 0
+    entries: int = 0
+    violations: list[str] = field(default_factory=list)
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing at all is wrong."""
+        return not self.violations
+
+
+def check_upserts(
+    directory: Path,
+    truth: Mapping[str, bytes],
+    read: ReadRecord,
+    columns: Sequence[str],
+    *,
+    app_id: str,
+    complete: bool = True,
+) -> UpsertVerdict:
+    """Check a table against the true bytes of its journals.
+
+    Args:
+        directory: Of the table.
+        truth: All bytes ever appended, by journal; the query began at their first.
+        read: What a record says.
+        columns: Those of the table, in the order of a row's values.
+        app_id: Of the sink that wrote it.
+        complete: The query has read everything, so the newest entry records every whole record.
+    """
+    verdict = UpsertVerdict()
+    files = _Files(directory, columns)
+    before: Version | None = None
+    for version in read_versions(directory, app_id):
+        recorded = version.recorded()
+        held = files.rows(version.files)
+        verdict.violations += _different(version, held, last_rows(truth, recorded, read))
+        verdict.violations += _back(version, before)
+        verdict.versions += 1
+        verdict.entries += version.entry is not (before.entry if before else None)
+        verdict.rows = held.total()
+        before = version
+    recorded = before.recorded() if before else {}
+    wanted = {journal: content.rfind(b"\n") + 1 for journal, content in truth.items()}
+    if complete and any(recorded.get(journal) != end for journal, end in wanted.items()):
+        verdict.violations.append(f"the table is recorded up to {recorded}, the journals end at {wanted}")
+    return verdict
+
+
+def last_rows(truth: Mapping[str, bytes], ends: Mapping[str, int], read: ReadRecord) -> Counter[Row]:
+    """Return the rows that journals make up to some offsets."""
+    by_key: dict[Hashable, Row | None] = {}
+    for journal, end in ends.items():
+        for offset, value in split_records(truth[journal][:end]):
+            key, row = read(journal, offset, value)
+            by_key[key] = row
+    return Counter(row for row in by_key.values() if row is not None)
+
+
+class _Files:
+    """Rows of a table's Parquet files, each file read once."""
+
+    def __init__(self, directory: Path, columns: Sequence[str]) -> None:
+        self._directory = directory
+        self._columns = list(columns)
+        self._rows: dict[str, Counter[Row]] = {}
+
+    def rows(self, files: frozenset[str]) -> Counter[Row]:
+        """Return how often each row is in some files."""
+        return sum((self._file(name) for name in files), Counter())
+
+    def _file(self, name: str) -> Counter[Row]:
+        if name not in self._rows:
+            table = pq.ParquetFile(self._directory / unquote(name)).read(self._columns)
+            columns = (table[column].to_pylist() for column in self._columns)
+            self._rows[name] = Counter(zip(*columns, strict=True))
+        return self._rows[name]
+
+
+def _different(version: Version, held: Counter[Row], wanted: Counter[Row]) -> Iterator[str]:
+    for problem, rows in (("lacks", wanted - held), ("has", held - wanted)):
+        if rows:
+            first = min(rows, key=repr)
+            yield f"version {version.number} {problem} {rows.total()} rows it should not, e.g. {first}"
+
+
+def _back(version: Version, before: Version | None) -> Iterator[str]:
+    """Find journals whose recorded end went back, but by a RESTORE."""
+    if before is None or version.operation == "RESTORE":
+        return
+    now = version.recorded()
+    for journal, offset in before.recorded().items():
+        if now.get(journal, -1) < offset:
+            yield f"version {version.number}: {journal} went from {offset} back to {now.get(journal)}"

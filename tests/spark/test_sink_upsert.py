@@ -1,0 +1,357 @@
+"""A table of one row for each key holds the last of each, at every version, whatever crashes and returns."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from delta.exceptions import ConcurrentAppendException
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedError, UpsertError
+from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
+from gazette_spark.ledger import LedgerEntry
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.sink import DeltaSink
+from gazette_spark.table import merge
+from gazette_spark.table.delta_table import DeltaTable
+from gazette_spark.table.upkeep import Prepared
+from gazette_spark.testing.upsert_oracle import UpsertVerdict, check_upserts
+from gazette_spark.upsert import Upsert
+from tests.spark.conftest import APP_ID, FileStream
+from tests.spark.test_sink_writers import other_query
+
+UPSERT = Upsert(("id",), delete_when="deleted")
+COLUMNS = ("_journal", "_offset", "id", "body")
+WORDS = "split(CAST(value AS STRING), ' ')"
+
+
+class Changes(FileStream):
+    """Journals of records ``KEY put …`` and ``KEY del``, whose keys are told apart by their journal."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        super().__init__(spark, root)
+        self.random = random.Random(18)
+
+    def append(self, records: int, journal: str | None = None) -> None:
+        """Append random changes of four keys of each journal."""
+        for _ in range(records):
+            name = journal or self.random.choice("ab")
+            what = self.random.choice(["put", "put", "del"])
+            self._written += 1
+            with (self.journals / name).open("ab") as file:
+                file.write(f"{name}{self.random.randrange(4)} {what} {self._written}\n".encode())
+
+    def sink(self, **arguments: Any) -> DeltaSink:
+        """A writer that keeps one row of each key."""
+        return DeltaSink(APP_ID, path=str(self.table), upsert=UPSERT, **arguments)
+
+    def rows(self, **options: Any) -> DataFrame:
+        """The changes as a stream."""
+        return (
+            super()
+            .rows(**options)
+            .selectExpr(
+                "journal AS _journal",
+                "offset AS _offset",
+                f"{WORDS}[0] AS id",
+                "CAST(value AS STRING) AS body",
+                f"{WORDS}[1] = 'del' AS deleted",
+            )
+        )
+
+    def verdict(self, *, complete: bool = True) -> UpsertVerdict:  # type: ignore[override]
+        """What the oracle of upserts says about the table."""
+        truth = self.truth()
+        return check_upserts(self.table, truth, read_change, COLUMNS, app_id=APP_ID, complete=complete)
+
+    def check(self, *, complete: bool = True) -> UpsertVerdict:
+        """Hold every version against the changes that it records."""
+        verdict = self.verdict(complete=complete)
+        assert verdict.exact, verdict
+        return verdict
+
+
+def read_change(journal: str, offset: int, value: bytes) -> tuple[str, tuple[Any, ...] | None]:
+    """Key and row of a record."""
+    body = value.decode()
+    key, what, _ = body.split()
+    return key, None if what == "del" else (journal, offset, key, body)
+
+
+@pytest.fixture
+def changes(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Changes:
+    """A new stream whose two journals are empty."""
+    monkeypatch.delenv(FAILPOINT_VARIABLE, raising=False)
+    made = Changes(spark, tmp_path)
+    for journal in ("a", "b"):
+        (made.journals / journal).touch()
+    return made
+
+
+def test_a_crash_between_the_steps_of_a_batch_changes_nothing(
+    changes: Changes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each of the sink's points; all versions hold what they record, and in the end that is all."""
+    for point in ("entry", "before_write", "during_merge", "after_write", "return"):
+        changes.append(10)
+        monkeypatch.setenv(FAILPOINT_VARIABLE, f"sink.{point}:2:raise")
+        with pytest.raises(StreamingQueryException, match=rf"sink\.{point}"):
+            changes.run(maxBytesPerTrigger=40)
+        changes.check(complete=False)
+    monkeypatch.delenv(FAILPOINT_VARIABLE)
+    changes.run(maxBytesPerTrigger=40)
+    verdict = changes.check()
+    assert 0 < verdict.rows <= 8
+    assert verdict.entries == verdict.versions > 7
+
+
+def test_a_lost_a_stale_and_a_restored_state_are_continued(changes: Changes) -> None:
+    """From the ledger; batches that overlap the table are trimmed before they are merged, if one says so."""
+    changes.append(20)
+    changes.run(maxBytesPerTrigger=60)
+    stale = changes.copy_checkpoint("stale")
+    changes.append(20)
+    changes.lose_checkpoint()
+    changes.run(startingOffsets=changes.sink().resume_offsets(), maxBytesPerTrigger=110)
+    changes.check()
+    changes.append(20)
+    with pytest.raises(StreamingQueryException, match="OverlapError"):
+        changes.run(checkpoint=stale)
+    changes.run(changes.sink(on_overlap="trim"), checkpoint=stale)
+    changes.check()
+    changes.sql("RESTORE TABLE {t} TO VERSION AS OF 3")
+    changes.append(2)
+    with pytest.raises(StreamingQueryException, match="GapError"):
+        changes.run(checkpoint=stale)
+    changes.lose_checkpoint()
+    changes.run(startingOffsets=changes.sink().resume_offsets())
+    changes.check()
+
+
+@contextmanager
+def before_merge(monkeypatch: pytest.MonkeyPatch, happen: Callable[[], None]) -> Iterator[None]:
+    """Have something happen once between the decision on a batch and its MERGE."""
+    merge_rows, left = merge.merge_rows, [happen]
+
+    def patched(target: DeltaTable, ready: Prepared, entry: LedgerEntry, upsert: Upsert) -> None:
+        if left:
+            left.pop()()
+        merge_rows(target, ready, entry, upsert)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(merge, "merge_rows", patched)
+        yield
+    assert not left
+
+
+def test_other_commits_between_decision_and_merge_are_seen(
+    changes: Changes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A conflict is tried again, a zombie whose MERGE Delta skips in silence is fenced; RESTORE is named."""
+
+    def conflict() -> None:
+        raise ConcurrentAppendException("turned down")
+
+    changes.append(20)
+    changes.run()
+    changes.append(10)
+    with before_merge(monkeypatch, conflict):
+        changes.run()
+    changes.append(10)
+    with (
+        before_merge(monkeypatch, lambda: other_query(changes)),
+        pytest.raises(StreamingQueryException, match=r"FencedError.*00000000-0000-4000-8000-000000000000"),
+    ):
+        changes.run()
+    changes.check()
+    changes.append(10)
+    newest = len(list((changes.table / "_delta_log").glob("*.json"))) - 1
+    with (
+        before_merge(monkeypatch, lambda: changes.sql("RESTORE TABLE {t} TO VERSION AS OF 1")),
+        pytest.raises(StreamingQueryException, match=rf"RestoredError.* TO VERSION AS OF {newest} mends it"),
+    ):
+        changes.run()
+    changes.sql(f"RESTORE TABLE {{t}} TO VERSION AS OF {newest}")
+    changes.run()
+    verdict = changes.verdict()
+    assert verdict.violations
+    assert all(each.startswith(f"version {newest + 2} ") for each in verdict.violations), verdict
+
+
+class Keyed:
+    """A table that is brought one batch after the other of one journal, in a session that others use, too."""
+
+    def __init__(self, spark: SparkSession, sink: DeltaSink, schema: str) -> None:
+        self.spark = spark
+        self.sink = sink
+        self.schema = schema
+        self.at = 0
+
+    def bring(self, *rows: tuple[Any, ...], sink: DeltaSink | None = None) -> bool:
+        """Bring the next ten bytes, which hold these rows."""
+        begin, end = (JournalOffsets({"x": at}) for at in (self.at, self.at + 10))
+        df = self.spark.createDataFrame(rows, self.schema)  # type: ignore[type-var]
+        brought = (sink or self.sink).write_batch(df, begin, end)
+        self.at += 10
+        return brought
+
+    def history(self) -> list[tuple[str, bool]]:
+        """Operation of each version but the first, and whether it has an entry."""
+        rows = self.spark.sql(f"DESCRIBE HISTORY {self.sink._target.name}").orderBy("version").collect()
+        return [(row.operation, bool(row.userMetadata)) for row in rows[1:]]
+
+    def rows(self, *columns: str) -> list[tuple[Any, ...]]:
+        """The table's rows, in order."""
+        table = self.spark.sql(f"SELECT * FROM {self.sink._target.name}")
+        return sorted(tuple(row) for row in table.select(*(columns or ["*"])).collect())
+
+
+CHANGE = "id STRING, n INT, deleted BOOLEAN, _journal STRING, _offset BIGINT"
+SETTINGS = (
+    "spark.databricks.delta.write.txnAppId",
+    "spark.databricks.delta.write.txnVersion",
+    "spark.databricks.delta.commitInfo.userMetadata",
+)
+
+
+@pytest.fixture
+def keyed(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keyed:
+    """A table of the key ``id`` that has got its first batch."""
+    monkeypatch.delenv(FAILPOINT_VARIABLE, raising=False)
+    upsert = Upsert(["id"], "deleted", leave_out=["_journal", "_offset"])
+    made = Keyed(spark, DeltaSink(APP_ID, path=str(tmp_path / "table"), upsert=upsert), CHANGE)
+    made.bring(
+        ("x", 1, False, "x", 1), ("x", 2, None, "x", 2), ("y", 3, False, "x", 3), ("y", 4, True, "x", 4)
+    )
+    return made
+
+
+def test_one_commit_brings_the_last_of_each_key(keyed: Keyed, tmp_path: Path) -> None:
+    """Puts and deletes of a key in a batch and over batches; one that changes nothing has its entry, too."""
+    assert keyed.rows() == [("x", 2)]
+    steps: list[tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]] = [
+        ([("x", 5, True, "x", 11)], []),
+        ([], []),
+        ([("z", 6, True, "x", 31)], []),
+        ([("x", 7, False, "x", 41), ("x", 8, True, "x", 43), ("x", 9, None, "x", 42)], []),
+        (
+            [("x", 7, True, "x", 51), ("x", 8, None, "x", 52), ("w", None, False, "x", 53)],
+            [("w", None), ("x", 8)],
+        ),
+        (
+            [("x", 1, False, "x", 62), ("x", 2, False, "a", 69), ("x", 3, False, "x", 61)],
+            [("w", None), ("x", 1)],
+        ),
+    ]
+    for rows, expected in steps:
+        assert keyed.bring(*rows)
+        assert keyed.rows() == expected
+    entry = keyed.sink.ledger(keyed.spark)
+    assert entry is not None
+    assert (entry.read_through, entry.mode) == ({"x": 70}, "upsert")
+    assert keyed.history() == [("MERGE", True)] * 7
+    keyed.at -= 10
+    assert keyed.bring(("x", 99, False, "x", 61)) is False
+    assert len(keyed.history()) == 7
+    files = [pq.ParquetFile(file).metadata for file in (tmp_path / "table").glob("*.parquet")]
+    assert {each.row_group(0).column(0).compression for each in files if each.num_rows} == {"ZSTD"}
+
+
+def test_batches_that_do_not_fit_are_refused(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a trace in the table, and with the session as it was; the batch can come again, mended."""
+    keyed.spark.conf.set(SETTINGS[2], "mine")
+    try:
+        with pytest.raises(
+            UpsertError, match=r"batch 1: .*a key is null \(id\), in .* _journal, _offset = x 12\."
+        ):
+            keyed.bring(("v", 1, False, "x", 11), (None, 1, True, "x", 12))
+        monkeypatch.setenv(FAILPOINT_VARIABLE, "sink.during_merge:1:raise")
+        with pytest.raises(FailpointError):
+            keyed.bring(("v", 1, False, "x", 11))
+        monkeypatch.delenv(FAILPOINT_VARIABLE)
+        assert [keyed.spark.conf.get(key, None) for key in SETTINGS] == [None, None, "mine"]
+    finally:
+        keyed.spark.conf.unset(SETTINGS[2])
+    path = keyed.sink._target.path
+    with pytest.raises(UpsertError, match="no column missing"):
+        keyed.bring(sink=DeltaSink(APP_ID, path=path, upsert=Upsert(("missing",))))
+    with pytest.raises(TableRefusedError, match="keeps one row of each key by upsert"):
+        keyed.bring(sink=DeltaSink(APP_ID, path=path))
+    with pytest.raises(OptionError, match=r"without \$\{"):
+        DeltaSink("${user.name}", path=path, upsert=UPSERT)
+    assert keyed.rows() == [("x", 2)]
+    keyed.bring(("v", 1, False, "x", 11))
+    assert keyed.rows() == [("v", 1), ("x", 2)]
+
+
+def test_deltas_own_compaction_after_a_merge_does_not_disturb(keyed: Keyed) -> None:
+    """It commits in the session of the MERGE, so the entry is there twice; the next batch goes on."""
+    automatic = {
+        "spark.databricks.delta.autoCompact.enabled": "true",
+        "spark.databricks.delta.autoCompact.minNumFiles": "2",
+        "spark.databricks.delta.autoCompact.nonBlindAppend.enabled": "true",
+    }
+    for key, value in automatic.items():
+        keyed.spark.conf.set(key, value)
+    try:
+        for name in "abc":
+            keyed.bring((name, 1, False, "x", keyed.at))
+    finally:
+        for key in automatic:
+            keyed.spark.conf.unset(key)
+    assert ("OPTIMIZE", True) in keyed.history()
+    assert [name for name, _ in keyed.rows()] == ["a", "b", "c", "x"]
+
+
+ODD = "`a.b` STRING, `new``` INT, `where` STRING, at TIMESTAMP, _journal STRING, _offset BIGINT"
+
+
+def test_order_by_decides_in_a_batch_and_against_the_table(spark: SparkSession) -> None:
+    """In a partitioned table of the catalog with odd names, one of whose columns the batches do not have."""
+    spark.sql("CREATE DATABASE IF NOT EXISTS upserts")
+    try:
+        spark.sql(
+            "CREATE TABLE upserts.odd "
+            "(`a.b` STRING, `new``` INT, `where` STRING, at TIMESTAMP, note STRING) "
+            "USING delta PARTITIONED BY (`where`) TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+        )
+        upsert = Upsert(("a.b", "new`"), order_by="at", leave_out=("_journal", "_offset"))
+        table = Keyed(spark, DeltaSink(APP_ID, table="upserts.odd", upsert=upsert), ODD)
+        last = fill_randomly(table)
+        assert table.rows("`a.b`", "`new```", "`where`", "at") == sorted(last.values())
+        spark.sql("UPDATE upserts.odd SET note = 'kept'")
+        table.bring(*[(*row, "x", table.at) for row in last.values()])
+        assert {note for (note,) in table.rows("note")} == {"kept"}
+        table.schema += ", extra INT"
+        newest = ("k", 0, "p", datetime(2030, 1, 1), "x", table.at, 5)  # noqa: DTZ001 - as Spark has it
+        with pytest.raises(SchemaMismatchError, match="extra"):
+            table.bring(newest)
+        adding = DeltaSink(APP_ID, table="upserts.odd", upsert=upsert, schema_evolution="addNewColumns")
+        table.bring(newest, sink=adding)
+    finally:
+        spark.sql("DROP DATABASE upserts CASCADE")
+
+
+def fill_randomly(table: Keyed) -> dict[tuple[str, int], tuple[Any, ...]]:
+    """Bring batches whose rows are in no order, of any journal; return the last row of each key."""
+    rng = random.Random(6)
+    moments = [datetime.fromtimestamp(second, UTC).replace(tzinfo=None) for second in range(600)]
+    rng.shuffle(moments)
+    last: dict[tuple[str, int], tuple[Any, ...]] = {}
+    for _ in range(3):
+        batch = []
+        for _ in range(150):
+            row = (rng.choice("kl"), rng.randrange(20), rng.choice("pqr"), moments.pop())
+            batch.append((*row, rng.choice("xy"), rng.randrange(1000)))
+            key = row[:2]
+            last[key] = max(last.get(key, row), row, key=lambda each: each[3])
+        table.bring(*batch)
+    return last
