@@ -32,6 +32,7 @@ import termios
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import urlsplit
@@ -223,10 +224,16 @@ class TcpProxy:
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection = _Connection(client, server, self._plan(self.connections) if self._plan else None)
             self.connections += 1
-            self._open[connection] = self._loop.create_task(self._serve(connection))
+            task = self._open[connection] = self._loop.create_task(self._serve(connection))
+            # Not left to the task: one that is cancelled before it begins does nothing at all.
+            task.add_done_callback(partial(self._close, connection))
+
+    def _close(self, connection: _Connection, _served: asyncio.Task[None]) -> None:
+        self._open.pop(connection, None)
+        connection.close()
 
     async def _serve(self, connection: _Connection) -> None:
-        """Own a connection from here to its end. Its sockets are closed once nothing waits on them."""
+        """Pass bytes on to a connection's end. When it returns, nothing waits on the sockets."""
         pumps: list[asyncio.Task[End]] = []
         try:
             await self._loop.sock_connect(connection.server, self._upstream)
@@ -238,9 +245,7 @@ class TcpProxy:
         except OSError:
             connection.end = "reset"
         finally:
-            self._open.pop(connection, None)
             await _ended(*pumps)
-            connection.close()
 
     def _toxics(self, connection: _Connection, *, to_client: bool) -> Toxics:
         if connection.own is not None:

@@ -127,7 +127,7 @@ def test_a_postfix_is_no_part_of_the_name(client: Client, broker: BrokerHandle, 
     assert rows == stored.records(stored.persisted()[-1].end)
     assert rows_of(files, journals=stored.name, fragmentPostfixLevels="2") == rows
     with pytest.raises(ValueError, match="fragmentPostfixLevels"):
-        rows_of(files, path=fresh_prefix)
+        plan(files, stored.store(path=fresh_prefix))
 
 
 def test_overlapping_fragments_come_once(reading: Client, broker: BrokerHandle, journal_name: str) -> None:

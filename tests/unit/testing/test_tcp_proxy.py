@@ -188,6 +188,27 @@ def test_open_connections_can_be_cut(proxy: TcpProxy, reset: bool) -> None:
         assert echoed(third, TEXT) == TEXT
 
 
+def test_a_connection_that_is_cut_before_it_is_served_is_closed() -> None:
+    """Its task was made and has not begun: both sockets are closed all the same."""
+    cut: list[socket.socket] = []
+    closed = threading.Event()
+
+    def cut_at_once() -> None:
+        for connection, task in proxy._open.items():
+            cut.extend((connection.client, connection.server))
+            task.cancel()
+            task.add_done_callback(lambda _: closed.set())
+
+    def plan(_number: int) -> tuple[Toxics, Toxics]:
+        # Called just before the task is made, and so what it calls soon comes before the task.
+        proxy._loop.call_soon(cut_at_once)
+        return CLEAN, CLEAN
+
+    with TcpProxy("127.0.0.1:9", plan) as proxy, socket.create_connection(("127.0.0.1", proxy.port)):
+        assert closed.wait(DEADLINE_S)
+        assert [each.fileno() for each in cut] == [-1, -1]
+
+
 def test_down_and_up(proxy: TcpProxy) -> None:
     """Down refuses and resets; up serves on the same port; both may be repeated."""
     port = proxy.port
