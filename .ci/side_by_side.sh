@@ -1,25 +1,29 @@
 #!/bin/sh
 # Run the tests that need brokers or a JVM, in two lanes side by side, for neither keeps two cores busy: those
-# that share one JVM, and beside them those that need none and then those that start JVMs of their own.
-# Arguments go to all. Fails if any of them does.
+# that share one JVM, and beside them those that need none, then those that start JVMs of their own, and then some
+# of the first kind, for the lanes to end together. Arguments go to all. Fails if any of them does.
 set -u
 pytest=${PYTEST:-.venv/bin/pytest}
 log=$(mktemp)
+tables=tests/spark/test_sink_tables.py
+upsert=tests/spark/test_sink_upsert.py
 
 {
     "$pytest" tests/conformance -m "not spark" --durations=15 "$@"
     without_jvm=$?
     "$pytest" tests -m own_jvm --durations=15 "$@"
     own_jvm=$?
-    echo "without a JVM: exit code $without_jvm; with JVMs of their own: $own_jvm"
-    [ "$without_jvm" -eq 0 ] && [ "$own_jvm" -eq 0 ]
+    "$pytest" "$tables" "$upsert" --durations=15 "$@"
+    moved=$?
+    echo "without a JVM: exit code $without_jvm; with JVMs of their own: $own_jvm; tables and upserts: $moved"
+    [ "$without_jvm" -eq 0 ] && [ "$own_jvm" -eq 0 ] && [ "$moved" -eq 0 ]
 } >"$log" 2>&1 &
 beside=$!
 # A shell that is told to stop must not leave the other run behind.
 trap 'kill "$beside" 2>/dev/null; rm -f "$log"' EXIT
 trap 'exit 130' INT TERM
 
-"$pytest" tests -m "spark and not own_jvm" --durations=25 "$@"
+"$pytest" tests -m "spark and not own_jvm" --ignore="$tables" --ignore="$upsert" --durations=25 "$@"
 with_jvm=$?
 echo "waiting for the tests beside them"
 wait "$beside"
