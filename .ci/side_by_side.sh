@@ -8,16 +8,27 @@ log=$(mktemp)
 tables=tests/spark/test_sink_tables.py
 upsert=tests/spark/test_sink_upsert.py
 
-{
-    "$pytest" tests/conformance -m "not spark" --durations=15 "$@"
+run() {
+    "$pytest" --durations=15 "$@" &
+    running=$!
+    wait "$running"
+}
+
+lane_beside() {
+    running=
+    # Told to stop, it must not leave its tests behind.
+    trap 'kill $running 2>/dev/null; exit 143' TERM
+    run tests/conformance -m "not spark" "$@"
     without_jvm=$?
-    "$pytest" tests -m own_jvm --durations=15 "$@"
+    run tests -m own_jvm "$@"
     own_jvm=$?
-    "$pytest" "$tables" "$upsert" --durations=15 "$@"
+    run "$tables" "$upsert" "$@"
     moved=$?
     echo "without a JVM: exit code $without_jvm; with JVMs of their own: $own_jvm; tables and upserts: $moved"
     [ "$without_jvm" -eq 0 ] && [ "$own_jvm" -eq 0 ] && [ "$moved" -eq 0 ]
-} >"$log" 2>&1 &
+}
+
+lane_beside "$@" >"$log" 2>&1 &
 beside=$!
 # A shell that is told to stop must not leave the other run behind.
 trap 'kill "$beside" 2>/dev/null; rm -f "$log"' EXIT
@@ -27,8 +38,8 @@ trap 'exit 130' INT TERM
 with_jvm=$?
 echo "waiting for the tests beside them"
 wait "$beside"
-beside=$?
+others=$?
 
 cat "$log"
-echo "with one JVM: exit code $with_jvm; the tests beside them: $beside"
-[ "$with_jvm" -eq 0 ] && [ "$beside" -eq 0 ]
+echo "with one JVM: exit code $with_jvm; the tests beside them: $others"
+[ "$with_jvm" -eq 0 ] && [ "$others" -eq 0 ]
