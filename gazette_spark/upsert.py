@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gazette_spark.errors import OptionError
+from gazette_spark.sql_names import quoted
 
 Origin = tuple[str, str]
 """Names of the columns that hold a row's journal and its offset."""
@@ -94,11 +95,6 @@ def _names(name: str, columns: Sequence[str]) -> tuple[str, ...]:
     if not listed or len({*columns}) < len(columns):
         raise OptionError(f"upsert.{name}", repr(columns)[:80], "different names of columns, e.g. ('id',)")
     return tuple(columns)
-
-
-def quoted(name: str) -> str:
-    """Return a column's name as SQL takes it, whatever it holds."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def order(upsert: Upsert, origin: Origin | None) -> str:

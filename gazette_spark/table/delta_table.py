@@ -17,6 +17,7 @@ from gazette_spark.delta_history import HistoryRow
 from gazette_spark.errors import QueryCheckpointError, TableRefusedError
 from gazette_spark.ledger import LedgerEntry
 from gazette_spark.query_checkpoint import escape_glob, is_inside
+from gazette_spark.sql_names import quoted
 from gazette_spark.table.session import session_settings
 
 APP_ID_PREFIX = "gazette_spark/"
@@ -56,7 +57,7 @@ class DeltaTable:
     @property
     def name(self) -> str:
         """The table as SQL and errors name it."""
-        return self.table if self.table is not None else f"delta.`{str(self.path).replace('`', '``')}`"
+        return self.table if self.table is not None else f"delta.{quoted(str(self.path))}"
 
     def history(self, spark: SparkSession, limit: int) -> list[HistoryRow]:
         """Return the newest commits, newest first; none if there is no table."""

@@ -47,6 +47,7 @@ from pyspark.sql.types import (
 )
 
 from gazette_spark.errors import ColumnProblem
+from gazette_spark.sql_names import quoted
 
 FORBIDDEN = " ,;{}()\n\t="
 """Characters that Delta takes in a column's name only with column mapping."""
@@ -263,11 +264,6 @@ def bare(kind: DataType) -> DataType:
         case CharType() | VarcharType():
             return StringType()
     return kind
-
-
-def quoted(name: str) -> str:
-    """Return a name as SQL and ``col`` take it."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def conform(df: DataFrame, schema: StructType, beside: Sequence[str] = ()) -> DataFrame:

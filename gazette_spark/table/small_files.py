@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark.ledger import Batch, LedgerEntry
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.table.schema_fit import quoted
+from gazette_spark.sql_names import quoted
 
 log = logging.getLogger(__name__)
 
