@@ -376,18 +376,19 @@ class Connection:
         with self._lock:
             self._check_usable()
             self.touch()
-        options = _channel_options(self.connect_timeout_s)
-        if self.endpoint.secure:
-            credentials = (self._tls or TlsOptions()).channel_credentials()
+        options, credentials = _channel_options(self.connect_timeout_s), self._channel_credentials()
+        if credentials is not None:
             return grpc.aio.secure_channel(self.endpoint.target, credentials, options)
         return grpc.aio.insecure_channel(self.endpoint.target, options)
 
     def _new_channel(self) -> grpc.Channel:
-        options = _channel_options(self.connect_timeout_s)
-        if self.endpoint.secure:
-            credentials = (self._tls or TlsOptions()).channel_credentials()
+        options, credentials = _channel_options(self.connect_timeout_s), self._channel_credentials()
+        if credentials is not None:
             return grpc.secure_channel(self.endpoint.target, credentials, options)
         return grpc.insecure_channel(self.endpoint.target, options)
+
+    def _channel_credentials(self) -> grpc.ChannelCredentials | None:
+        return (self._tls or TlsOptions()).channel_credentials() if self.endpoint.secure else None
 
 
 def _channel_options(connect_timeout_s: float) -> list[tuple[str, Any]]:

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 
 import grpc
 
@@ -42,57 +43,50 @@ def ask_many(
         in_flight: calls open at a time.
         timeout_s: deadline of each call.
     """
-    rounds = _Round(dial, head_of, in_flight=in_flight, timeout_s=timeout_s)
+    rounds = _Round(dial, head_of, in_flight, timeout_s)
     with ThreadPoolExecutor(1, thread_name_prefix="gazette-heads") as thread:
         return thread.submit(asyncio.run, rounds.run(journals)).result()
 
 
+@dataclass(eq=False, slots=True)
 class _Round:
     """Questions under way in one event loop."""
 
-    def __init__(
-        self,
-        dial: Callable[[str], Connection],
-        head_of: Callable[[Connection, str, pb.ReadResponse], int],
-        *,
-        in_flight: int,
-        timeout_s: float,
-    ) -> None:
-        self._dial = dial
-        self._head_of = head_of
-        self._in_flight = in_flight
-        self._timeout_s = timeout_s
-        self._asks: dict[Connection, Ask] = {}
-        self._heads: dict[str, int] = {}
+    dial: Callable[[str], Connection]
+    head_of: Callable[[Connection, str, pb.ReadResponse], int]
+    in_flight: int
+    timeout_s: float
+    asks: dict[Connection, Ask] = field(default_factory=dict)
+    heads: dict[str, int] = field(default_factory=dict)
 
     async def run(self, journals: Sequence[str]) -> Mapping[str, int]:
         """Ask for all, each asker taking the next one when it has an answer."""
         left = iter(journals)
         async with AsyncExitStack() as channels:
-            askers = [self._ask_next(left, channels) for _ in range(min(self._in_flight, len(journals)))]
+            askers = [self._ask_next(left, channels) for _ in range(min(self.in_flight, len(journals)))]
             await asyncio.gather(*askers)
-        return self._heads
+        return self.heads
 
     async def _ask_next(self, left: Iterator[str], channels: AsyncExitStack) -> None:
         for journal in left:
             try:
-                self._heads[journal] = await self._head(journal, channels)
+                self.heads[journal] = await self._head(journal, channels)
             except GazetteError:
                 continue  # The caller asks again, for as long as it takes.
 
     async def _head(self, journal: str, channels: AsyncExitStack) -> int:
-        connection = self._dial(journal)
+        connection = self.dial(journal)
         ask = await self._asker(connection, channels)
         request = pb.ReadRequest(journal=journal, offset=-1, metadata_only=True)
         metadata = connection.journal_metadata(Capability.READ, journal)
         with connection.errors():
-            answer = await ask(request, timeout=self._timeout_s, metadata=metadata)
-        return self._head_of(connection, journal, answer)
+            answer = await ask(request, timeout=self.timeout_s, metadata=metadata)
+        return self.head_of(connection, journal, answer)
 
     async def _asker(self, connection: Connection, channels: AsyncExitStack) -> Ask:
-        if (ask := self._asks.get(connection)) is None:
+        if (ask := self.asks.get(connection)) is None:
             channel = await channels.enter_async_context(connection.new_async_channel())
-            ask = self._asks[connection] = channel.unary_unary(
+            ask = self.asks[connection] = channel.unary_unary(
                 READ,
                 request_serializer=pb.ReadRequest.SerializeToString,
                 response_deserializer=pb.ReadResponse.FromString,
