@@ -137,7 +137,7 @@ def check_table(
             known, ends = frozenset(), dict(starts)
         verdict.violations += _unique_and_contiguous(version, files.rows(version.files - known), ends)
         verdict.violations += _same_transaction(version, ends, starts)
-        verdict.violations += _monotonic(version, before)
+        verdict.violations += monotonic(version, before)
         verdict.versions += 1
         verdict.entries += version.entry is not (before.entry if before else None)
         before = version
@@ -171,8 +171,8 @@ def _same_transaction(version: Version, ends: Mapping[str, int], starts: Mapping
             yield f"I4 version {version.number}: {journal} is recorded up to {says}, its rows end at {holds}"
 
 
-def _monotonic(version: Version, before: Version | None) -> Iterator[str]:
-    """Check I5."""
+def monotonic(version: Version, before: Version | None) -> Iterator[str]:
+    """Check I5: no journal's recorded end goes back, but by a RESTORE."""
     if before is None or version.operation == "RESTORE":
         return
     now = version.recorded()

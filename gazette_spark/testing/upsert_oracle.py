@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-from gazette_spark.testing.oracle import Version, read_versions, split_records
+from gazette_spark.testing.oracle import Version, monotonic, read_versions, split_records
 
 Row = tuple[Any, ...]
 
@@ -67,7 +67,7 @@ def check_upserts(
         recorded = version.recorded()
         held = files.rows(version.files)
         verdict.violations += _different(version, held, last_rows(truth, recorded, read))
-        verdict.violations += _back(version, before)
+        verdict.violations += monotonic(version, before)
         verdict.versions += 1
         verdict.entries += version.entry is not (before.entry if before else None)
         verdict.rows = held.total()
@@ -114,13 +114,3 @@ def _different(version: Version, held: Counter[Row], wanted: Counter[Row]) -> It
         if rows:
             first = min(rows, key=repr)
             yield f"version {version.number} {problem} {rows.total()} rows it should not, e.g. {first}"
-
-
-def _back(version: Version, before: Version | None) -> Iterator[str]:
-    """Find journals whose recorded end went back, but by a RESTORE."""
-    if before is None or version.operation == "RESTORE":
-        return
-    now = version.recorded()
-    for journal, offset in before.recorded().items():
-        if now.get(journal, -1) < offset:
-            yield f"version {version.number}: {journal} went from {offset} back to {now.get(journal)}"

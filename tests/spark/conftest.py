@@ -27,6 +27,8 @@ class FileStream:
         self.spark = spark
         self.journals = root / "journals"
         self.journals.mkdir()
+        for journal in ("a", "b"):
+            (self.journals / journal).touch()
         self.table = root / "table"
         self.checkpoint = root / "checkpoint"
         self._written = 0
@@ -93,7 +95,4 @@ class FileStream:
 def stream(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileStream:
     """A new stream whose two journals are empty."""
     monkeypatch.delenv(FAILPOINT_VARIABLE, raising=False)
-    made = FileStream(spark, tmp_path)
-    for journal in ("a", "b"):
-        (made.journals / journal).touch()
-    return made
+    return FileStream(spark, tmp_path)

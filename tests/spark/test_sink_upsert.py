@@ -90,10 +90,7 @@ def read_change(journal: str, offset: int, value: bytes) -> tuple[str, tuple[Any
 def changes(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Changes:
     """A new stream whose two journals are empty."""
     monkeypatch.delenv(FAILPOINT_VARIABLE, raising=False)
-    made = Changes(spark, tmp_path)
-    for journal in ("a", "b"):
-        (made.journals / journal).touch()
-    return made
+    return Changes(spark, tmp_path)
 
 
 def test_a_crash_between_the_steps_of_a_batch_changes_nothing(
