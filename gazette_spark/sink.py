@@ -192,7 +192,6 @@ class DeltaSink:
         sink = copy(self)
         sink._checkpoint, sink._checked, sink._seen = root, False, None
         self._check_table(df.sparkSession, root)
-        self._target.check(df.sparkSession, root)
         writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", root)
         if query_name:
             writer = writer.queryName(query_name)
