@@ -91,6 +91,10 @@ test: ## Install what is needed and run the whole suite
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory test-spark
 
+.PHONY: crash
+crash: install jvm class-archive ## Run N random schedules of crashes from SEED on against a Delta table; print the seeds that fail
+	@$(WITH_JAVA) $(PYTHON) -m gazette_spark.testing.crashes --schedules $(or $(N),10) $(if $(SEED),--seed $(SEED)) $(CRASH_FLAGS)
+
 .PHONY: bench
 bench: install jvm broker-binaries ## Measure beside Spark's Kafka source and file readers; write docs/performance.md
 	@$(WITH_JAVA) $(PYTHON) benchmarks/end_to_end.py $(BENCH_FLAGS)

@@ -17,12 +17,16 @@ action         what happens
 Spark's Python workers live in a group of their own, so a driver that wants them to be able to kill
 all of it, JVM included, leads a session and puts its process id into the second variable before it
 starts the JVM; workers inherit both variables.
+
+A test in the same process can have a point call a function of its own: :func:`calling`.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -36,6 +40,9 @@ EXIT_STATUS = 70
 _hits: dict[str, int] = {}
 """Calls of the armed point, by the variable's text: a point is reached from far-apart places of one
 process that share nothing else. Counting starts anew for another text, and after a call without one."""
+
+_calls: list[_Call] = []
+"""What :func:`calling` has ordered, in this process."""
 
 
 @dataclass(eq=False)
@@ -72,8 +79,34 @@ class Failpoint:
         )
 
 
+@dataclass(eq=False, slots=True)
+class _Call:
+    name: str
+    left: int
+    action: Callable[[], None]
+
+
+@contextmanager
+def calling(name: str, action: Callable[[], None], nth: int = 1) -> Iterator[None]:
+    """Have ``action`` called at the nth call of ``failpoint(name)`` within this block, in any thread, once.
+
+    What it raises is raised there. It may reach the same point itself.
+    """
+    call = _Call(name, nth, action)
+    _calls.append(call)
+    try:
+        yield
+    finally:
+        _calls.remove(call)
+
+
 def failpoint(name: str) -> None:
-    """Fail here if the environment asks for it."""
+    """Fail here if the environment, or somebody in this process, asks for it."""
+    for call in tuple(_calls):
+        if call.name == name:
+            call.left -= 1
+            if call.left == 0:
+                call.action()
     text = os.environ.get(FAILPOINT_VARIABLE)
     if not text:
         _hits.clear()

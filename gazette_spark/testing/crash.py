@@ -4,10 +4,8 @@ A driver is many processes: Python, the JVM, the data source's planner, Python w
 :class:`Driver` leads a session, which all of them stay in; their process groups differ, because
 Spark gives its workers one of their own. :meth:`Driver.kill` sends SIGKILL to the leader's group in
 one call, so Python and JVM die at one moment, and then to whatever is left of the session. A driver
-can also be told to kill itself, at a point that only it can know:
-
-- a failpoint (:mod:`gazette_spark.failpoints`), e.g. ``sink.return:2:kill_group``;
-- the n-th rename of a file, as ``tests/spark/jvm/KillAtRename.scala`` reads it.
+can also be told to kill itself, at a point that only it can know: see
+:mod:`gazette_spark.testing.crashes`.
 """
 
 from __future__ import annotations
@@ -17,15 +15,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
-
-RENAME_VARIABLE = "GAZETTE_SPARK_KILL_AT_RENAME"
 
 POLL_S = 0.02
 """Time between two looks at a condition: a kill that follows one comes at most that late."""
@@ -40,38 +36,25 @@ LEADER = (
 """Runs a script after it has named the group to be killed, which is known in the child only."""
 
 
-def kill_at_failpoint(name: str, nth: int) -> dict[str, str]:
-    """Return the environment in which a driver dies at the nth call of a failpoint."""
-    return {FAILPOINT_VARIABLE: f"{name}:{nth}:kill_group"}
-
-
-def kill_at_rename(when: str, nth: int, path_end: str) -> dict[str, str]:
-    """Return the environment in which a driver dies ``before`` or ``after`` the nth matching rename."""
-    return {RENAME_VARIABLE: f"{when} {nth} {path_end}"}
-
-
 class Driver:
     """A driver process and all that it starts. A context manager: leaving it kills the session."""
 
-    def __init__(
-        self, script: Path, arguments: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, script: Path, arguments: Sequence[str], *, log: Path) -> None:
         """Start ``script``.
 
         Args:
             script: A Python file.
             arguments: Its arguments.
             log: File that gets its output, appended.
-            env: Variables beside this process's own.
         """
-        inherited = {k: v for k, v in os.environ.items() if k not in (FAILPOINT_VARIABLE, RENAME_VARIABLE)}
+        env = {name: value for name, value in os.environ.items() if name != FAILPOINT_VARIABLE}
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", LEADER, str(script), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=inherited | dict(env or {}),
+                env=env,
                 start_new_session=True,
             )
         self._log = log

@@ -4,6 +4,9 @@ Each file of a directory is a journal of newline-ended records. Offsets, positio
 batch and the rows (``journal, offset, value``) are those of the format ``gazette``; there is no
 broker, so a test that is about the sink does not depend on one. A journal grows when its file is
 appended to.
+
+The source's part of a query runs in processes of its own, so a crash there is ordered through a file:
+``crashFile``, which may hold ``source.latest_offset:2``, or any other failpoint of this module and a number.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from gazette_spark.failpoints import failpoint
+from gazette_spark.failpoints import FailpointError, failpoint
 from gazette_spark.offsets import JournalOffsets
 
 
@@ -26,7 +29,10 @@ def whole_records(file: Path) -> int:
 
 
 class FileJournals(DataSource):
-    """The format ``file_journals``. Options: ``root``, ``startingOffsets``, ``maxBytesPerTrigger``."""
+    """The format ``file_journals``.
+
+    Options: ``root``, ``startingOffsets``, ``maxBytesPerTrigger``, ``crashFile``.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -43,6 +49,7 @@ class FileJournals(DataSource):
             Path(self.options["root"]),
             self.options.get("startingOffsets", "earliest"),
             int(self.options.get("maxBytesPerTrigger", 1 << 30)),
+            self.options.get("crashFile"),
         )
 
 
@@ -53,16 +60,29 @@ class RecordsPartition(InputPartition):
         self.journal = journal
         self.begin = begin
         self.end = end
+        self.last = False
 
 
 class FileJournalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the files of a directory."""
 
-    def __init__(self, root: Path, starting_offsets: str, max_bytes: int) -> None:
+    def __init__(
+        self, root: Path, starting_offsets: str, max_bytes: int, crash_file: str | None = None
+    ) -> None:
         self._root = root
         self._starting_offsets = starting_offsets
         self._max_bytes = max_bytes
+        self._crash_file = crash_file
+        self._reached: dict[str, int] = {}
         self._frozen: dict[str, int] | None = None
+
+    def _reach(self, name: str) -> None:
+        """Pass a failpoint, unless the file says that it is not to be passed this time."""
+        failpoint(name)
+        self._reached[name] = self._reached.get(name, 0) + 1
+        ordered = Path(self._crash_file) if self._crash_file else None
+        if ordered and ordered.exists() and ordered.read_text() == f"{name}:{self._reached[name]}":
+            raise FailpointError(name)
 
     def _heads(self) -> dict[str, int]:
         return {file.name: whole_records(file) for file in sorted(self._root.iterdir())}
@@ -84,7 +104,7 @@ class FileJournalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, ARG002
         """Return the end of the batch that begins at ``start``."""
-        failpoint("source.latest_offset")
+        self._reach("source.latest_offset")
         position = JournalOffsets.from_dict(start)
         if position.position == "initial":
             return position.at("pinned").to_dict()
@@ -104,19 +124,22 @@ class FileJournalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return one partition per journal that has moved."""
-        failpoint("source.partitions")
+        self._reach("source.partitions")
         begins, reached = JournalOffsets.from_dict(start).read_through, JournalOffsets.from_dict(end)
         if reached.position == "pinned":
             return []
-        return [
+        found = [
             RecordsPartition(journal, begins[journal], until)
             for journal, until in reached.read_through.items()
             if until > begins.get(journal, until)
         ]
+        for each in found[-1:]:
+            each.last = True
+        return list[InputPartition](found)
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str, int, bytes]]:
         """Yield the records of a partition."""
-        failpoint("source.read")
+        self._reach("source.read")
         if not isinstance(partition, RecordsPartition):  # Spark's own empty one.
             return
         content = (self._root / partition.journal).read_bytes()[partition.begin : partition.end]
@@ -124,3 +147,5 @@ class FileJournalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for line in content.splitlines(keepends=True):
             yield partition.journal, offset, line.removesuffix(b"\n")
             offset += len(line)
+        if partition.last:
+            self._reach("source.rows")

@@ -7,7 +7,10 @@ compares them with the true bytes of the journals:
 - **I2 contiguity**: per journal each record begins where the one before it ends.
 - **I3 bytes**: the records, joined, are the journal's bytes.
 - **I4 same transaction**: at *every* version the recorded ends are those of the rows visible at it.
-- **I5 monotonic**: recorded ends never go back, but by a RESTORE.
+- **I5 monotonic**: recorded ends never go back, but by a RESTORE. Each new entry names the one before it, and
+  begins where that ended.
+- **I6 agreement**: where the query checkpoint of an entry is given, the entry ends where Spark planned the
+  batch to end.
 
 The table has the columns ``journal, offset, value`` of raw records, on a local disk, with its log whole.
 """
@@ -15,7 +18,7 @@ The table has the columns ``journal, offset, value`` of raw records, on a local 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,9 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-from gazette_spark.ledger import LedgerEntry, parse_entry
+from gazette_spark.ledger import LedgerEntry, Positions, parse_entry
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.query_checkpoint import parse_offsets, parse_query_id
 
 Row = tuple[str, int, bytes]
 """Journal, offset, value without its newline."""
@@ -115,6 +120,7 @@ def check_table(
     app_id: str,
     starts: Mapping[str, int] | None = None,
     complete: bool = True,
+    checkpoints: Sequence[Path] = (),
 ) -> Verdict:
     """Check a table against the true bytes of its journals.
 
@@ -125,6 +131,8 @@ def check_table(
         starts: Where the query was told to start, 0 for journals not named.
         complete: The query has read everything: what the table lacks of the truth's whole records is
             lost. If not, only what lies before the table's recorded end is.
+        checkpoints: Directories of the queries that wrote it, as far as they exist; of copies of one all.
+            None of them trimmed a batch.
     """
     verdict = Verdict()
     starts = dict.fromkeys(truth, 0) | dict(starts or {})
@@ -138,6 +146,7 @@ def check_table(
         verdict.violations += _unique_and_contiguous(version, files.rows(version.files - known), ends)
         verdict.violations += _same_transaction(version, ends, starts)
         verdict.violations += monotonic(version, before)
+        verdict.violations += _agrees(version, before, checkpoints)
         verdict.versions += 1
         verdict.entries += version.entry is not (before.entry if before else None)
         before = version
@@ -179,6 +188,44 @@ def monotonic(version: Version, before: Version | None) -> Iterator[str]:
     for journal, offset in before.recorded().items():
         if now.get(journal, -1) < offset:
             yield f"I5 version {version.number}: {journal} went from {offset} back to {now.get(journal)}"
+    if version.entry is None or before.entry is None or version.entry == before.entry:
+        return
+    if version.entry.parent != before.entry.attempt:
+        yield f"I5 version {version.number}: its entry follows {version.entry.parent}, not the one before it"
+    begins = _offsets(version.entry.begin)
+    for journal, offset in before.recorded().items():
+        if begins.get(journal, offset) != offset:
+            yield f"I5 version {version.number}: {journal} begins at {begins[journal]}, not at {offset}"
+
+
+def _agrees(version: Version, before: Version | None, checkpoints: Sequence[Path]) -> Iterator[str]:
+    """Check I6."""
+    entry = version.entry
+    if entry is None or (before is not None and entry == before.entry):
+        return
+    planned = [ends for root in checkpoints if (ends := _planned(root, entry)) is not None]
+    if planned and all(entry.read_through | ends != entry.read_through for ends in planned):
+        says = f"was planned up to {planned}, its entry says {entry.read_through}"
+        yield f"I6 version {version.number}: batch {entry.batch_id} {says}"
+
+
+def _planned(checkpoint: Path, entry: LedgerEntry) -> dict[str, int] | None:
+    """Return where a query checkpoint says that an entry's batch ends, None if it is of another query."""
+    about, offsets = checkpoint / "metadata", checkpoint / "offsets" / str(entry.batch_id)
+    if not (about.exists() and offsets.exists()):
+        return None
+    if parse_query_id(about.read_text(), str(about)) != entry.query_id:
+        return None
+    return _offsets(parse_offsets(offsets.read_text(), str(offsets)))
+
+
+def _offsets(positions: Positions) -> dict[str, int]:
+    return {
+        journal: offset
+        for position in positions
+        if isinstance(position, JournalOffsets)
+        for journal, offset in position.read_through.items()
+    }
 
 
 def _compare(

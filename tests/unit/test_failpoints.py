@@ -14,6 +14,7 @@ from gazette_spark.failpoints import (
     FAILPOINT_VARIABLE,
     GROUP_VARIABLE,
     FailpointError,
+    calling,
     failpoint,
 )
 
@@ -91,3 +92,22 @@ def test_refuses_a_malformed_variable(text: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv(FAILPOINT_VARIABLE, text)
     with pytest.raises(ValueError, match=r"expected e\.g\. 'sink\.return:2:kill'"):
         failpoint("here")
+
+
+def test_a_function_is_called_at_the_nth_call_only() -> None:
+    """Once, within the block, even where it reaches the same point itself; what it raises comes out there."""
+    called = []
+
+    def action() -> None:
+        called.append(len(called))
+        failpoint("test.called")
+        raise KeyError("mine")
+
+    with calling("test.called", action, 2):
+        failpoint("test.elsewhere")
+        failpoint("test.called")
+        with pytest.raises(KeyError, match="mine"):
+            failpoint("test.called")
+        failpoint("test.called")
+    failpoint("test.called")
+    assert called == [0]

@@ -10,15 +10,15 @@ import org.apache.hadoop.fs.{ChecksumFs, DelegateToFileSystem, Path, RawLocalFil
   *
   * Spark (query checkpoint) and Delta (log) make a file visible by renaming it, both through Hadoop's
   * FileContext, so `fs.AbstractFileSystem.file.impl` puts this class under every step of a batch. The
-  * variable GAZETTE_SPARK_KILL_AT_RENAME holds `before` or `after`, a number n, and a regular expression,
-  * separated by spaces: SIGKILL comes at the n-th rename whose target's path ends with a match. A file's
-  * checksum is a file of its own, renamed after it.
+  * system property gazette_spark.fail_at_rename holds `before` or `after`, a number n, and a regular
+  * expression, separated by spaces: SIGKILL comes at the n-th rename, from when the property was set, whose
+  * target's path ends with a match. A file's checksum is a file of its own, renamed after it.
   */
-class KillAtRename(uri: URI, conf: Configuration) extends ChecksumFs(new KillAtRenameRaw(uri, conf))
+class FailAtRename(uri: URI, conf: Configuration) extends ChecksumFs(new FailAtRenameRaw(uri, conf))
 
-class KillAtRenameRaw(uri: URI, conf: Configuration)
+class FailAtRenameRaw(uri: URI, conf: Configuration)
     extends DelegateToFileSystem(uri, new RawLocalFileSystem, conf, "file", false) {
-  import KillAtRename._
+  import FailAtRename._
 
   override def getUriDefaultPort: Int = -1
 
@@ -28,15 +28,16 @@ class KillAtRenameRaw(uri: URI, conf: Configuration)
   override def renameInternal(src: Path, dst: Path): Unit = around(dst)(super.renameInternal(src, dst))
 }
 
-object KillAtRename {
-  private val armed = sys.env.get("GAZETTE_SPARK_KILL_AT_RENAME").map(_.split(" ", 3))
-  private val left = new AtomicInteger(armed.fold(0)(_(1).toInt))
+object FailAtRename {
+  private val hits = new AtomicInteger(0)
 
   def around(target: Path)(rename: => Unit): Unit = {
-    val hit = armed.exists(a => (".*" + a(2)).r.matches(target.toUri.getPath)) && left.decrementAndGet() == 0
-    if (hit && armed.get(0) == "before") die()
+    val order = Option(System.getProperty("gazette_spark.fail_at_rename")).map(_.split(" ", 3))
+    val hit = order.exists(o => (".*" + o(2)).r.matches(target.toUri.getPath)) &&
+      hits.incrementAndGet() == order.get(1).toInt
+    if (hit && order.get(0) == "before") die()
     rename
-    if (hit && armed.get(0) == "after") die()
+    if (hit && order.get(0) == "after") die()
   }
 
   /** SIGKILL the process group; this thread does not go on while the signal is on its way. */

@@ -1,0 +1,11 @@
+"""The crash harness: random schedules of crashes, kills, zombies and RESTOREs against a real Delta table.
+
+- ``points``     where a query can be made to die
+- ``schedules``  steps, and how a schedule is drawn from a seed
+- ``trial``      carries steps out, and asks the oracle after each
+- ``drivers``    child processes that are ready to run the query and be killed
+- ``driver``     what such a process runs
+- ``contest``    two of them that write one table at once
+- ``report``     what came of many schedules
+- ``__main__``   the command: ``python -m gazette_spark.testing.crashes --schedules 10 --seed 1``
+"""

@@ -1,0 +1,152 @@
+"""Run random schedules of crashes: ``python -m gazette_spark.testing.crashes --schedules 10 --seed 1``.
+
+Schedule number *i* has the seed ``--seed`` + *i*. Exit status 1 means that one failed; its seed and the
+command that runs it again are printed. Each schedule leaves one line of JSON in ``--log``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from gazette_spark.testing.crashes.contest import hold_contest, records_coming
+from gazette_spark.testing.crashes.drivers import Drivers, Query
+from gazette_spark.testing.crashes.report import summary
+from gazette_spark.testing.crashes.schedules import Settings, draw
+from gazette_spark.testing.crashes.trial import APP_ID, SMALL_BATCH_BYTES, Trial
+from gazette_spark.testing.local_spark import local_spark
+from gazette_spark.testing.oracle import Verdict, check_table
+
+CONF = {"spark.databricks.delta.snapshotPartitions": "1", "spark.sql.shuffle.partitions": "1"}
+
+READY_BESIDE = 1
+"""Child processes that get ready while this process runs queries of its own."""
+
+
+def run_schedule(
+    spark: SparkSession, root: Path, seed: int, settings: Settings, drivers: Drivers | None
+) -> dict[str, Any]:
+    """Run one schedule; return its line of the log. A failure is part of that."""
+    began = time.monotonic()
+    steps = draw(seed, settings)
+    trial = Trial(spark, root, drivers=drivers)
+    failure = ""
+    verdict: Verdict | None
+    try:
+        verdict = trial.run(steps)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other schedules go on
+        failure = f"{type(error).__name__}: {error}"
+        verdict = getattr(error, "verdict", None)
+    return {
+        "seed": seed,
+        "replay": f"python -m gazette_spark.testing.crashes --schedules 1 --seed {seed} "
+        f"--steps {settings.steps} --kill-share {settings.kill_share}",
+        "steps": [str(step) for step in steps],
+        "cycles": trial.counts.cycles,
+        "retries": trial.counts.retries,
+        "sigkills": trial.counts.sigkills,
+        "zombies": trial.counts.zombies,
+        "points": dict(trial.counts.points),
+        "endings": dict(trial.counts.endings),
+        "rows": verdict.rows if verdict else 0,
+        "versions": verdict.versions if verdict else 0,
+        "lost": verdict.lost if verdict else 0,
+        "duplicated": verdict.duplicated if verdict else 0,
+        "altered": verdict.altered if verdict else 0,
+        "seconds": round(time.monotonic() - began, 1),
+        "failure": failure,
+    }
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m gazette_spark.testing.crashes", description=__doc__)
+    parser.add_argument("--schedules", type=int, default=10, help="how many")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the first one")
+    parser.add_argument("--steps", type=int, default=20, help="steps of a schedule")
+    parser.add_argument("--kill-share", type=float, default=0.1, help="share of steps that are SIGKILLs")
+    parser.add_argument("--contest", type=float, default=0, help="seconds that two processes write one table")
+    parser.add_argument("--log", type=Path, help="file that gets a line of JSON for each schedule")
+    parser.add_argument("--directory", type=Path, help="keep journals and tables there")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the schedules."""
+    given = parse(arguments)
+    settings = Settings(given.steps, given.kill_share)
+    with ExitStack() as stack:
+        root = given.directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crashes-")))
+        spark = local_spark(root / "spark", conf=CONF)
+        stack.callback(spark.stop)
+        spark.sparkContext.setLogLevel("OFF")  # Queries that end with an error are what this is about.
+        drivers = None
+        if given.kill_share or given.contest:
+            options = {"maxBytesPerTrigger": str(SMALL_BATCH_BYTES)}
+            query = Query(APP_ID, "file_journals", options)
+            drivers = stack.enter_context(Drivers(root / "drivers", query, ready=READY_BESIDE))
+        records = []
+        for seed in range(given.seed, given.seed + given.schedules):
+            record = run_schedule(spark, root / f"seed-{seed}", seed, settings, drivers)
+            records.append(record)
+            _tell(record, given.log)
+            if not given.directory and not record["failure"]:
+                shutil.rmtree(root / f"seed-{seed}")
+        exact = True
+        if given.contest and drivers:
+            exact = _contest(drivers, root, given)
+    print(summary(records))  # noqa: T201 - a command
+    return 0 if exact and not any(record["failure"] for record in records) else 1
+
+
+def _tell(record: dict[str, Any], log: Path | None) -> None:
+    said = record["failure"] or "exact"
+    print(  # noqa: T201 - a command
+        f"seed {record['seed']}: {record['cycles']} crashes, {record['sigkills']} SIGKILLs, "
+        f"{record['zombies']} overtaken, {record['rows']} rows, {record['seconds']} s: {said}",
+        flush=True,
+    )
+    if log:
+        with log.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+
+def _contest(drivers: Drivers, root: Path, given: argparse.Namespace) -> bool:
+    """Hold a contest, tell what came of it, and return whether the table is exact and both have written."""
+    root, journals = root / "contest", root / "contest" / "journals"
+    journals.mkdir(parents=True)
+    options = {"root": str(journals)}
+    with records_coming(journals, given.seed):
+        held = hold_contest(drivers, root, app_id=APP_ID, seconds=given.contest, options=options)
+    truth = {file.name: file.read_bytes() for file in journals.iterdir()}
+    verdict = check_table(root / "table", truth, app_id=APP_ID, complete=False, checkpoints=held.checkpoints)
+    record = {
+        "contest_s": round(held.seconds, 1),
+        "turns": held.turns,
+        "defeats": held.defeats,
+        "rows": verdict.rows,
+        "entries": verdict.entries,
+        "lost": verdict.lost,
+        "duplicated": verdict.duplicated,
+        "altered": verdict.altered,
+        "violations": verdict.violations,
+    }
+    print(json.dumps(record), flush=True)  # noqa: T201 - a command
+    if given.log:
+        with given.log.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+    return verdict.exact and held.turns > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,115 @@
+"""Two processes write one table under one app id, and neither gives in.
+
+Each is a driver of its own with query checkpoints of its own. Whenever the sink ends its query because the
+other has won, it starts again where the table ends. Records keep coming, with pauses in which both catch
+up, so that they meet at the same entry again and again.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from gazette_spark.query_checkpoint import parse_query_id
+from gazette_spark.testing.crashes.drivers import END_WITHIN_S, Drivers
+from gazette_spark.testing.crashes.outcomes import UnexpectedEndError
+from gazette_spark.testing.oracle import read_versions
+
+JOURNALS = ("a", "b", "c")
+
+LONGEST_PAUSE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """What came of it, beside the table."""
+
+    turns: int
+    """Times that an entry of one writer follows one of the other."""
+    defeats: dict[str, int]
+    """Queries that the sink ended, by its error."""
+    seconds: float
+    checkpoints: tuple[Path, ...]
+    """Of all queries that ran."""
+
+
+def hold_contest(
+    drivers: Drivers, root: Path, *, app_id: str, seconds: float, options: Mapping[str, str] | None = None
+) -> Contest:
+    """Have two drivers write the table ``root / "table"`` for some time.
+
+    Args:
+        drivers: Where they come from.
+        root: Directory for table and query checkpoints.
+        app_id: Of the drivers.
+        seconds: How long.
+        options: Of the source, beside those that the drivers know.
+
+    Raises:
+        UnexpectedEndError: a driver failed.
+    """
+    began = time.monotonic()
+    pair = [
+        drivers.start(
+            until="deadline",
+            seconds=seconds,
+            options=dict(options or {}),
+            table=str(root / "table"),
+            checkpoint=str(root / name),
+            outcomes=str(root / f"{name}.outcomes"),
+        )
+        for name in ("one", "two")
+    ]
+    with pair[0], pair[1]:
+        for driver in pair:
+            if status := driver.wait(seconds + END_WITHIN_S):
+                raise UnexpectedEndError(f"exit status {status}\n{driver.log_end()}")
+    defeats = Counter(line for file in root.glob("*.outcomes") for line in file.read_text().split())
+    return Contest(
+        _turns(root, app_id),
+        dict(defeats),
+        time.monotonic() - began,
+        tuple(path.parent for path in root.glob("*/metadata")),
+    )
+
+
+@contextmanager
+def records_coming(journals: Path, seed: int) -> Iterator[None]:
+    """Append numbered records to journals that are files, from a thread of its own."""
+    stopped = threading.Event()
+    for name in JOURNALS:
+        (journals / name).touch()
+
+    def append() -> None:
+        rng = random.Random(seed)  # noqa: S311 - no secrets
+        number = 0
+        while not stopped.wait(rng.uniform(0, LONGEST_PAUSE_S)):
+            for _ in range(rng.randint(1, 20)):
+                with (journals / rng.choice(JOURNALS)).open("ab") as file:
+                    file.write(b"record %d\n" % number)
+                number += 1
+
+    thread = threading.Thread(target=append, name="records", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def _turns(root: Path, app_id: str) -> int:
+    """Count how often the writer changes from one entry to the next."""
+    writer_of = {
+        parse_query_id(path.read_text(), str(path)): path.parent.name.partition("-")[0]
+        for path in root.glob("*/metadata")
+    }
+    entries = [version.entry for version in read_versions(root / "table", app_id) if version.entry]
+    return sum(writer_of[a.query_id] != writer_of[b.query_id] for a, b in pairwise(entries))

@@ -1,0 +1,142 @@
+"""The process that gets killed: one query from journals into a table, described by a JSON file.
+
+It gets everything ready, then waits for a file with its orders to appear, so that the slow part of a driver's
+life can be over before its turn has come:
+
+==============  =============================================================================
+``checkpoint``  the query checkpoint
+``table``       the table's directory
+``options``     of the source, beside those it was started with
+``failpoint``   variable of :mod:`gazette_spark.failpoints`, for this process
+``rename``      orders for ``FailAtRename.scala``
+``until``       ``end``: of the journals, as they are now; ``killed``; or ``deadline``
+``seconds``     with ``deadline``: run so long, start again whenever another writer has won, with a
+                new query checkpoint each time, and write down what each run ended with (``outcomes``)
+==============  =============================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from gazette_spark import register
+from gazette_spark.failpoints import FAILPOINT_VARIABLE
+from gazette_spark.sink import DeltaSink
+from gazette_spark.table.delta_table import DeltaTable
+from gazette_spark.testing.class_archive import CLASS_PATH_VARIABLE
+from gazette_spark.testing.crashes.outcomes import refusal
+from gazette_spark.testing.file_source import FileJournals
+from gazette_spark.testing.local_spark import local_spark
+
+GO_TIMEOUT_S = 1800.0
+"""Longest a driver waits for its turn."""
+
+RENAME_PROPERTY = "gazette_spark.fail_at_rename"
+
+CONF = {
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "gazette_spark.testing.FailAtRename",
+    "spark.sql.streaming.minBatchesToRetain": "5",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+
+Settings = dict[str, Any]
+
+
+def wake_delta(spark: SparkSession, directory: Path) -> None:
+    """Write, read and describe a table of no importance: a JVM's first Delta commit takes ten seconds."""
+    target = DeltaTable(path=str(directory), table=None)
+    spark.range(1).write.format("delta").mode("overwrite").save(str(directory))
+    target.history(spark, 1)
+    target.check(spark, "/nowhere")
+
+
+def journals(spark: SparkSession, settings: Settings) -> DataStreamReader:
+    """Return the reader of the journals."""
+    return spark.readStream.format(settings["format"]).options(**settings["options"])
+
+
+def load(reader: DataStreamReader, settings: Settings) -> DataFrame:
+    """Return the journals as a stream."""
+    return reader.load(settings["load"]) if settings["load"] else reader.load()
+
+
+def await_orders(path: Path) -> Settings:
+    """Wait for the file that says it is this driver's turn; a driver whose parent is gone ends here."""
+    deadline = time.monotonic() + GO_TIMEOUT_S
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{path} did not appear within {GO_TIMEOUT_S:g} s")
+        time.sleep(0.02)
+    orders: Settings = json.loads(path.read_text())
+    return orders
+
+
+def obey(spark: SparkSession, orders: Settings) -> None:
+    """Arm what is to kill this process."""
+    if failpoint := orders.get("failpoint"):
+        os.environ[FAILPOINT_VARIABLE] = failpoint
+    if rename := orders.get("rename"):
+        jvm = spark.sparkContext._jvm
+        assert jvm is not None
+        jvm.java.lang.System.setProperty(RENAME_PROPERTY, rename)
+
+
+def contend(spark: SparkSession, settings: Settings, orders: Settings) -> None:
+    """Write until the deadline; after each defeat go on where the table ends."""
+    deadline = time.monotonic() + orders["seconds"]
+    runs = 0
+    while (left := deadline - time.monotonic()) > 0:
+        sink = DeltaSink(settings["app_id"], path=orders["table"])
+        rows = load(sink.resume(journals(spark, settings), spark), settings)
+        query = sink.start(rows, checkpoint=f"{orders['checkpoint']}-{runs}", processingTime="0 seconds")
+        runs += 1
+        try:
+            query.awaitTermination(left)
+            query.stop()
+        except StreamingQueryException as error:
+            name = refusal(str(error))
+            if name is None:
+                raise
+            with Path(orders["outcomes"]).open("a") as file:
+                file.write(name + "\n")
+
+
+def run(spark: SparkSession, rows: DataFrame, settings: Settings, orders: Settings) -> None:
+    """Run the query until killed, or to the journals' present ends."""
+    sink = DeltaSink(settings["app_id"], path=orders["table"])
+    if orders["options"] or not Path(orders["checkpoint"], "offsets", "0").exists():
+        rows = load(sink.resume(journals(spark, settings), spark), settings)
+    trigger = {"availableNow": True} if orders["until"] == "end" else {"processingTime": "0 seconds"}
+    sink.start(rows, checkpoint=orders["checkpoint"], **trigger).awaitTermination()
+
+
+def main(settings: Settings) -> None:
+    """Get ready, wait for orders, obey."""
+    # Behind all other jars, for the class data archive allows for more of them there only.
+    os.environ[CLASS_PATH_VARIABLE] = settings["jar"]
+    spark = local_spark(Path(settings["scratch"]), conf=CONF)
+    register(spark)
+    spark.dataSource.register(FileJournals)
+    rows = load(journals(spark, settings), settings)
+    wake_delta(spark, Path(settings["scratch"]) / "woken")
+    orders = await_orders(Path(settings["orders"]))
+    obey(spark, orders)
+    settings["options"] |= orders["options"]
+    if orders["until"] == "deadline":
+        contend(spark, settings, orders)
+    else:
+        run(spark, rows, settings, orders)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))

@@ -1,0 +1,158 @@
+"""Child processes that are ready to run the query, kept in stock: getting ready is most of their lives."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gazette_spark.testing.class_archive import spark_home
+from gazette_spark.testing.crash import Driver
+from gazette_spark.testing.crashes.outcomes import UnexpectedEndError
+from gazette_spark.testing.crashes.points import Failpoint, Point, Rename
+
+COMPILE_TIMEOUT_S = 300
+
+END_WITHIN_S = 600
+"""Most drivers are through in 10 s; on a machine that is busy it takes many times that."""
+
+READY = 2
+"""Drivers that get ready beside the one that runs. On two cores more of them are no faster."""
+
+
+def compile_file_system(directory: Path) -> Path:
+    """Compile the file system that kills, with the Scala compiler that comes with pyspark.
+
+    It is a jar, for a folder on its class path would cost a JVM the class data archive.
+
+    Raises:
+        subprocess.CalledProcessError: the compiler failed.
+    """
+    jar = directory / "fail_at_rename.jar"
+    source = Path(__file__).with_name("FailAtRename.scala")
+    jars = spark_home() / "jars"
+    scalac = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", "scala.tools.nsc.Main", "-usejavacp"]
+    command = [*scalac, "-d", str(jar), str(source)]
+    subprocess.run(command, check=True, capture_output=True, timeout=COMPILE_TIMEOUT_S)
+    return jar
+
+
+def orders_to_die(point: Point, nth: int) -> dict[str, str]:
+    """Return the orders with which a driver is killed at the nth time that it comes by a point."""
+    match point.kills:
+        case Rename(when, path_end):
+            return {"rename": f"{when} {nth} {path_end}"}
+        case Failpoint(name):
+            return {"failpoint": f"{name}:{nth}:kill_group"}
+    raise ValueError(f"no kill at {point.name!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What all drivers of a stock run."""
+
+    app_id: str
+    format: str
+    options: Mapping[str, str]
+    load: str = ""
+    """Argument of ``load``, if the format takes one."""
+
+
+@dataclass(eq=False)
+class _Ready:
+    driver: Driver
+    orders: Path
+
+
+class Drivers:
+    """A stock of drivers. A context manager: leaving it kills those whose turn did not come.
+
+    Used by one thread.
+    """
+
+    def __init__(
+        self, directory: Path, query: Query, *, ready: int = READY, at_most: int | None = None
+    ) -> None:
+        """Compile what kills, and start the first drivers.
+
+        Args:
+            directory: Where they may write; made if need be.
+            query: What they run.
+            ready: How many to keep ready.
+            at_most: How many will be needed in all, None if that is not known. One more is no error.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._query = query
+        self._jar = compile_file_system(directory)
+        self._ready: list[_Ready] = []
+        self._wanted = ready
+        self._at_most = at_most
+        self._started = 0
+        self._fill(ready)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        """Kill the drivers whose turn did not come, and keep none ready from now on."""
+        self._wanted = 0
+        while self._ready:
+            self._ready.pop().driver.kill()
+
+    def start(self, **orders: Any) -> Driver:  # noqa: ANN401 - JSON
+        """Have a driver start its query; see :mod:`gazette_spark.testing.crashes.driver` for the orders."""
+        self._fill(1)
+        taken = self._ready.pop(0)
+        written = taken.orders.with_suffix(".new")
+        written.write_text(json.dumps({"options": {}} | orders))
+        written.rename(taken.orders)
+        more = self._wanted if self._at_most is None else self._at_most - self._started
+        self._fill(min(self._wanted, len(self._ready) + max(0, more)))
+        return taken.driver
+
+    def run(self, **orders: Any) -> int:  # noqa: ANN401 - JSON
+        """Have a driver run until the journals' present ends, or until what it was ordered kills it.
+
+        Returns:
+            0, or -9 if it was killed.
+
+        Raises:
+            UnexpectedEndError: it ended otherwise; its log's end is shown.
+        """
+        with self.start(until="end", **orders) as driver:
+            status = driver.wait(END_WITHIN_S)
+            if status not in (0, -signal.SIGKILL):
+                raise UnexpectedEndError(f"exit status {status}\n{driver.log_end()}")
+        return status
+
+    def _fill(self, wanted: int) -> None:
+        while len(self._ready) < wanted:
+            self._started += 1
+            self._ready.append(self._prepare(f"driver-{self._started}"))
+
+    def _prepare(self, name: str) -> _Ready:
+        orders = self._directory / f"{name}.orders"
+        settings = {
+            "app_id": self._query.app_id,
+            "format": self._query.format,
+            "options": dict(self._query.options),
+            "load": self._query.load,
+            "scratch": str(self._directory / name),
+            "jar": str(self._jar),
+            "orders": str(orders),
+        }
+        file = self._directory / f"{name}.json"
+        file.write_text(json.dumps(settings))
+        script = Path(__file__).with_name("driver.py")
+        return _Ready(Driver(script, [str(file)], log=self._directory / f"{name}.log"), orders)

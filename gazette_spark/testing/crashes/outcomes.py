@@ -1,0 +1,40 @@
+"""How a run of a query ended, told from the text of Spark's error."""
+
+from __future__ import annotations
+
+import re
+
+from gazette_spark.errors import GazetteError
+
+REFUSALS = ("FencedError", "OverlapError", "GapError", "RestoredError", "LedgerLostError")
+"""Errors with which the sink ends a query that must not go on."""
+
+_REFUSED = re.compile(r"\b(" + "|".join(REFUSALS) + r"):")
+_CRASHED = re.compile(r"failpoint '[\w.]+' was reached")
+
+ENDED = "ended"
+CRASHED = "crashed"
+
+
+class UnexpectedEndError(GazetteError):
+    """A query ended in a way that no step of the schedule accounts for."""
+
+
+def refusal(error: str) -> str | None:
+    """Return the name of the sink's error in a text, None if there is none."""
+    found = _REFUSED.search(error)
+    return found[1] if found else None
+
+
+def outcome(error: str) -> str:
+    """Return how the query ended: :data:`CRASHED`, or the name of the sink's error.
+
+    Raises:
+        UnexpectedEndError: in neither way.
+    """
+    if _CRASHED.search(error):
+        return CRASHED
+    name = refusal(error)
+    if name is None:
+        raise UnexpectedEndError(error[:4000])
+    return name

@@ -1,0 +1,78 @@
+"""Where a query can be made to die: a table, so that a new step of the sink is a new line.
+
+A point is reached in two ways. In one process an exception is raised there (``raises``, the name of
+a failpoint), which Spark and Delta see as the end of the query; what they keep in memory survives. In a child
+process SIGKILL comes there (``kills``): at a failpoint of the driver, or before or after the rename that
+makes a file of the query checkpoint or of the table's log visible, which is exact to the system call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OFFSET_LOG = r"/offsets/\d+"
+COMMIT_LOG = r"/commits/\d+"
+TABLE_LOG = r"/table/_delta_log/\d{20}\.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """SIGKILL ``before`` or ``after`` a rename whose target's path ends so."""
+
+    when: str
+    path_end: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failpoint:
+    """SIGKILL at a failpoint of the driver process."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A moment in a batch."""
+
+    name: str
+    raises: str | None = None
+    """Failpoint at which an exception is raised, None where only a kill gets."""
+    kills: Rename | Failpoint | None = None
+    nths: tuple[int, ...] = (1, 1, 2)
+    """Which time that the query comes by it, where an exception is raised: one is drawn."""
+    feature: str = ""
+    """What of the sink has to be in use for the point to be reached; nothing if empty."""
+
+
+POINTS = (
+    Point("before the WAL", "source.latest_offset", Rename("before", OFFSET_LOG)),
+    Point("after the WAL", "source.partitions", Rename("after", OFFSET_LOG)),
+    Point("at the sink's entry", "sink.entry", Failpoint("sink.entry")),
+    Point("before the write", "sink.before_write", Failpoint("sink.before_write")),
+    Point("in a task", "source.read", nths=(1,)),
+    Point("files half written", "source.rows", nths=(1,)),
+    Point("files written, not committed", None, Rename("before", TABLE_LOG)),
+    Point("committed, not returned", None, Rename("after", TABLE_LOG)),
+    Point("before the read-back", "sink.after_write", Failpoint("sink.after_write")),
+    Point("before the commit log", "sink.return", Rename("before", COMMIT_LOG)),
+    Point("after the commit log", "source.latest_offset", Rename("after", COMMIT_LOG), nths=(2, 2, 3)),
+    Point("during MERGE", "sink.during_merge", Failpoint("sink.during_merge"), feature="upsert"),
+    Point(
+        "between dead letters and rows",
+        "sink.dead_letters_written",
+        Failpoint("sink.dead_letters_written"),
+        feature="dead letters",
+    ),
+)
+"""In the order of a batch's steps."""
+
+BY_NAME = {point.name: point for point in POINTS}
+
+
+def reachable(features: frozenset[str], *, by_kill: bool) -> list[Point]:
+    """Return the points that a sink with these features reaches, by SIGKILL or by an exception."""
+    return [
+        point
+        for point in POINTS
+        if (point.kills if by_kill else point.raises) and (not point.feature or point.feature in features)
+    ]

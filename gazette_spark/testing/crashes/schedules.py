@@ -1,0 +1,129 @@
+"""Schedules: what happens to a query and its table, step by step, drawn from a seed.
+
+The same seed and settings give the same schedule, in every release that draws as this one does. What a
+kill at a random moment hits is chance all the same.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from gazette_spark.testing.crashes.points import reachable
+
+Kind = Literal[
+    "crash",
+    "sink crashes",
+    "kill",
+    "random kill",
+    "run",
+    "lose checkpoint",
+    "stale checkpoint",
+    "zombie",
+    "restore",
+    "optimize",
+    "roll",
+    "property",
+    "other writer",
+    "new journal",
+]
+"""What a step does; :class:`gazette_spark.testing.crashes.trial.Trial` has a method for each."""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+SIGKILLS: frozenset[Kind] = frozenset({"kill", "random kill"})
+
+WEIGHTS: Mapping[Kind, int] = {
+    "crash": 24,
+    "sink crashes": 6,
+    "run": 1,
+    "lose checkpoint": 1,
+    "stale checkpoint": 1,
+    "zombie": 3,
+    "restore": 1,
+    "optimize": 1,
+    "roll": 1,
+    "property": 1,
+    "other writer": 1,
+    "new journal": 1,
+}
+"""How often the steps come that need no child process."""
+
+OVERTAKEN_AT = ("sink.entry", "sink.before_write", "sink.after_write", "sink.return")
+"""Where a second writer may overtake."""
+
+SINK_CRASHES = 4
+"""Points to die at in turn, where the sink alone is made anew."""
+
+KILL_NTHS = (1, 1, 1, 2)
+"""Which time that a child comes by a point it is killed: one is drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step; what its kind has no use for is left as it is."""
+
+    kind: Kind
+    point: str = ""
+    """Name of the point to die at, of several separated by ``|``, or failpoint to be overtaken at."""
+    nth: int = 1
+    records: int = 0
+    """Records to append before it."""
+    fraction: float = 0.0
+    """Which of what there is to choose from, or how much of the longest delay."""
+
+    def __str__(self) -> str:
+        where = f" {self.point} #{self.nth}" if self.point else ""
+        return f"{self.kind}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What schedules are drawn from, beside the seed."""
+
+    steps: int = 20
+    kill_share: float = 0.0
+    """Share of the steps that are SIGKILLs of a child process."""
+    features: frozenset[str] = frozenset()
+    """Of the sink; see :attr:`gazette_spark.testing.crashes.points.Point.feature`."""
+
+
+def draw(seed: int, settings: Settings) -> tuple[Step, ...]:
+    """Draw a schedule."""
+    rng = random.Random(seed)  # noqa: S311 - no secrets
+    return tuple(_step(rng, settings) for _ in range(settings.steps))
+
+
+def _step(rng: random.Random, settings: Settings) -> Step:
+    kind: Kind
+    if rng.random() < settings.kill_share:
+        kind = rng.choice(("kill", "kill", "random kill"))
+    else:
+        (kind,) = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
+    point, nth = _POINT_OF.get(kind, _nowhere)(rng, settings)
+    return Step(kind, point, nth, records=rng.randint(6, 12), fraction=round(rng.random(), 3))
+
+
+def _crash_point(rng: random.Random, settings: Settings, *, by_kill: bool) -> tuple[str, int]:
+    point = rng.choice(reachable(settings.features, by_kill=by_kill))
+    return point.name, rng.choice(KILL_NTHS if by_kill else point.nths)
+
+
+def _sink_points(rng: random.Random, settings: Settings) -> tuple[str, int]:
+    found = reachable(settings.features, by_kill=False)
+    points = [point.name for point in found if point.raises and point.raises.startswith("sink.")]
+    return "|".join(rng.choices(points, k=SINK_CRASHES)), 1
+
+
+def _nowhere(rng: random.Random, settings: Settings) -> tuple[str, int]:  # noqa: ARG001 - as its siblings
+    return "", 1
+
+
+_POINT_OF: Mapping[Kind, Callable[[random.Random, Settings], tuple[str, int]]] = {
+    "crash": lambda rng, settings: _crash_point(rng, settings, by_kill=False),
+    "sink crashes": _sink_points,
+    "kill": lambda rng, settings: _crash_point(rng, settings, by_kill=True),
+    "zombie": lambda rng, _: (rng.choice(OVERTAKEN_AT), rng.randint(1, 2)),
+}

@@ -1,0 +1,128 @@
+"""What others do to the table while a batch is being written: no matter, tried again, or reported."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+
+from gazette_spark.ledger import LedgerEntry
+from gazette_spark.table.delta_table import DeltaTable
+from tests.spark.conftest import DEADLINE_S, FileStream
+
+INTERVAL_KEY = "spark.databricks.delta.properties.defaults.checkpointInterval"
+
+
+def wait_for(path: str) -> None:
+    """Wait until a file exists."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not Path(path).exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{path} did not appear")
+        time.sleep(0.01)
+
+
+def held_up(df: DataFrame, reached: Path, go: Path) -> DataFrame:
+    """Return rows whose only task says that it is under way, and waits for leave to go on."""
+    seconds, paths = DEADLINE_S, (str(reached), str(go))
+
+    def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # Workers cannot import this module, so it uses nothing of it.
+        import time
+        from pathlib import Path
+
+        Path(paths[0]).touch()
+        deadline = time.monotonic() + seconds
+        while not Path(paths[1]).exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        yield from batches
+
+    return df.coalesce(1).mapInArrow(hold, df.schema)
+
+
+def during_write(
+    monkeypatch: pytest.MonkeyPatch, stream: FileStream, batch_id: int, happen: Callable[[], None]
+) -> list[str]:
+    """Have something happen once while the files of a batch are being written; return that batch's tries."""
+    append = DeltaTable.append
+    reached, go = stream.table.with_name("reached"), stream.table.with_name("go")
+    tries: list[str] = []
+
+    def interrupt() -> None:
+        try:
+            wait_for(str(reached))
+            happen()
+        finally:
+            go.touch()
+
+    def patched(self: DeltaTable, df: DataFrame, entry: LedgerEntry, **options: bool) -> None:
+        if entry.batch_id == batch_id:
+            tries.append(entry.attempt)
+        if entry.batch_id != batch_id or len(tries) > 1:
+            append(self, df, entry, **options)
+            return
+        with ThreadPoolExecutor(1) as pool:
+            interrupted = pool.submit(interrupt)
+            try:
+                append(self, held_up(df, reached, go), entry, **options)
+            finally:
+                interrupted.result()
+
+    monkeypatch.setattr(DeltaTable, "append", patched)
+    return tries
+
+
+@pytest.mark.parametrize(
+    ("statement", "tries", "deleted"),
+    [
+        pytest.param("OPTIMIZE {t}", 1, 0, id="OPTIMIZE and a Delta checkpoint"),
+        pytest.param("VACUUM {t}", 1, 0, id="VACUUM"),
+        pytest.param("DELETE FROM {t} WHERE offset = 0", 1, 2, id="DELETE"),
+        pytest.param("ALTER TABLE {t} SET TBLPROPERTIES ('note' = 'x')", 2, 0, id="property"),
+        pytest.param("ALTER TABLE {t} ADD COLUMN note STRING", 2, 0, id="column added"),
+    ],
+)
+def test_a_batch_lands_beside_what_others_do(
+    stream: FileStream, monkeypatch: pytest.MonkeyPatch, statement: str, tries: int, deleted: int
+) -> None:
+    """Where Delta turns the write down for it, the second try lands; the rows are there once."""
+    # Each commit writes a checkpoint of Delta's log, in between as well.
+    stream.spark.conf.set(INTERVAL_KEY, "1")
+    try:
+        stream.append(12)
+        tried = during_write(monkeypatch, stream, 2, lambda: stream.sql(statement))
+        stream.run(maxBytesPerTrigger=40)
+    finally:
+        stream.spark.conf.unset(INTERVAL_KEY)
+    verdict = stream.verdict()
+    assert len(tried) == tries
+    assert (verdict.rows, verdict.lost, verdict.duplicated, verdict.altered) == (12 - deleted, deleted, 0, 0)
+    assert verdict.exact or deleted
+
+
+def test_a_constraint_that_the_batch_breaks_is_reported(
+    stream: FileStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query ends with Delta's error and nothing is written; without the constraint it goes on."""
+
+    def constrain() -> None:
+        entry = stream.sink().ledger(stream.spark)
+        assert entry is not None
+        limit = max(entry.read_through.values())
+        stream.sql(f"ALTER TABLE {{t}} ADD CONSTRAINT early CHECK (offset < {limit})")
+
+    stream.append(12)
+    tried = during_write(monkeypatch, stream, 2, constrain)
+    with pytest.raises(StreamingQueryException, match="DELTA_VIOLATE_CONSTRAINT"):
+        stream.run(maxBytesPerTrigger=40)
+    assert len(tried) == 2
+    assert stream.verdict(complete=False).exact
+    stream.sql("ALTER TABLE {t} DROP CONSTRAINT early")
+    stream.run()
+    assert stream.assert_exact().rows == 12

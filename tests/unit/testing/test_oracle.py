@@ -1,0 +1,108 @@
+"""The oracle sees each invariant broken, in tables whose log and files are made by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gazette_spark.ledger import LedgerEntry
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.testing.oracle import Verdict, check_table
+
+APP = "app"
+TRUTH = {"j": b"one\ntwo\nthree\n"}
+RECORDS = {0: b"one", 4: b"two", 8: b"three"}
+
+
+def at(offset: int) -> tuple[JournalOffsets]:
+    """A position in the only journal."""
+    return (JournalOffsets({"j": offset}),)
+
+
+ENTRIES = (
+    LedgerEntry(APP, 0, "q", 0, at(0), at(0), at(0), "first", None),
+    LedgerEntry(APP, 1, "q", 1, at(0), at(0), at(4), "second", "first"),
+    LedgerEntry(APP, 2, "q", 2, at(0), at(4), at(14), "third", "second"),
+)
+
+
+class Table:
+    """A table of three versions, and the query checkpoint it was written from."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "table"
+        self.checkpoint = root / "checkpoint"
+        (self.root / "_delta_log").mkdir(parents=True)
+        (self.checkpoint / "offsets").mkdir(parents=True)
+        (self.checkpoint / "metadata").write_text('{"id":"q"}')
+
+    def plan(self, batch_id: int, end: int) -> None:
+        """Write where a batch ends."""
+        text = JournalOffsets({"j": end}).to_json()
+        (self.checkpoint / "offsets" / str(batch_id)).write_text(f"v1\n{{}}\n{text}")
+
+    def commit(self, number: int, offsets: list[int], entry: LedgerEntry) -> None:
+        """Add a version with the records at some offsets."""
+        rows = [("j", offset, RECORDS[offset]) for offset in offsets]
+        columns = (
+            dict(zip(("journal", "offset", "value"), zip(*rows, strict=True), strict=True)) if rows else {}
+        )
+        info = {"operation": "WRITE", "userMetadata": entry.to_json()}
+        actions: list[dict[str, object]] = [{"commitInfo": info}]
+        if rows:
+            pq.write_table(pa.table(columns), self.root / f"{number}.parquet")
+            actions.append({"add": {"path": f"{number}.parquet"}})
+        log = self.root / "_delta_log" / f"{number:020}.json"
+        log.write_text("\n".join(json.dumps(action) for action in actions))
+
+    def verdict(self) -> Verdict:
+        """What the oracle says."""
+        return check_table(self.root, TRUTH, app_id=APP, checkpoints=[self.checkpoint])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """A table that is as it should be."""
+    made = Table(tmp_path)
+    for number, offsets in enumerate([[], [0], [4, 8]]):
+        made.commit(number, offsets, ENTRIES[number])
+        made.plan(number, ENTRIES[number].read_through["j"])
+    return made
+
+
+def test_a_good_table_is_exact(table: Table) -> None:
+    """Three rows, three versions, three entries."""
+    verdict = table.verdict()
+    assert verdict.exact, verdict
+    assert (verdict.rows, verdict.versions, verdict.entries) == (3, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "entry", "found"),
+    [
+        pytest.param([0, 4, 8], ENTRIES[2], "I1", id="a row twice"),
+        pytest.param([8], ENTRIES[2], "I2", id="a row missing"),
+        pytest.param([4], ENTRIES[2], "I4", id="recorded past the rows"),
+        pytest.param([4, 8], replace(ENTRIES[2], end=at(0)), "I5", id="recorded goes back"),
+        pytest.param([4, 8], replace(ENTRIES[2], parent="first"), "I5", id="another parent"),
+        pytest.param([4, 8], replace(ENTRIES[2], begin=at(0)), "I5", id="begins before the end"),
+        pytest.param([4], replace(ENTRIES[2], end=at(8)), "I6", id="ends where no batch was planned"),
+    ],
+)
+def test_a_broken_version_is_seen(table: Table, offsets: list[int], entry: LedgerEntry, found: str) -> None:
+    """The violation names the invariant and the version."""
+    table.commit(2, offsets, entry)
+    assert [text for text in table.verdict().violations if text.startswith(f"{found} version 2")]
+
+
+def test_another_querys_checkpoint_says_nothing(table: Table) -> None:
+    """Nor does one that is gone."""
+    table.plan(2, 8)
+    assert not table.verdict().exact
+    (table.checkpoint / "metadata").write_text('{"id":"other"}')
+    assert table.verdict().exact
