@@ -43,7 +43,7 @@ def quiet(spark: SparkSession) -> Iterator[SparkSession]:
     spark.sparkContext.setLogLevel("ERROR")
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_hundred_crashes_lose_and_double_nothing(quiet: SparkSession, tmp_path: Path) -> None:
     """At each point of a batch that an exception reaches; and every record is there in the end."""
     crashes = overtaken = seed = 0

@@ -18,13 +18,15 @@ from itertools import pairwise
 from pathlib import Path
 
 from gazette_spark.query_checkpoint import parse_query_id
-from gazette_spark.testing.crashes.drivers import END_WITHIN_S, Drivers
+from gazette_spark.testing.crashes.drivers import Drivers
 from gazette_spark.testing.crashes.outcomes import UnexpectedEndError
 from gazette_spark.testing.oracle import read_versions
 
 JOURNALS = ("a", "b", "c")
 
 LONGEST_PAUSE_S = 2.0
+
+LOOK_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +43,32 @@ class Contest:
 
 
 def hold_contest(
-    drivers: Drivers, root: Path, *, app_id: str, seconds: float, options: Mapping[str, str] | None = None
+    drivers: Drivers,
+    root: Path,
+    *,
+    app_id: str,
+    seconds: float,
+    turns: int | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> Contest:
-    """Have two drivers write the table ``root / "table"`` for some time.
+    """Have two drivers write the table ``root / "table"`` for some time, then kill both.
 
     Args:
         drivers: Where they come from.
         root: Directory for table and query checkpoints.
         app_id: Of the drivers.
         seconds: How long.
+        turns: End it as soon as there have been so many.
         options: Of the source, beside those that the drivers know.
 
     Raises:
         UnexpectedEndError: a driver failed.
     """
+    drivers.get_ready(2)
     began = time.monotonic()
     pair = [
         drivers.start(
-            until="deadline",
-            seconds=seconds,
+            until="fenced",
             options=dict(options or {}),
             table=str(root / "table"),
             checkpoint=str(root / name),
@@ -68,9 +77,11 @@ def hold_contest(
         for name in ("one", "two")
     ]
     with pair[0], pair[1]:
-        for driver in pair:
-            if status := driver.wait(seconds + END_WITHIN_S):
-                raise UnexpectedEndError(f"exit status {status}\n{driver.log_end()}")
+        while time.monotonic() < began + seconds and (turns is None or _turns(root, app_id) < turns):
+            for driver in pair:
+                if not driver.alive:
+                    raise UnexpectedEndError(f"a writer ended\n{driver.log_end()}")
+            time.sleep(LOOK_EVERY_S)
     defeats = Counter(line for file in root.glob("*.outcomes") for line in file.read_text().split())
     return Contest(
         _turns(root, app_id),

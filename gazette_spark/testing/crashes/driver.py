@@ -9,14 +9,15 @@ life can be over before its turn has come:
 ``options``     of the source, beside those it was started with
 ``failpoint``   variable of :mod:`gazette_spark.failpoints`, for this process
 ``rename``      orders for ``FailAtRename.scala``
-``until``       ``end``: of the journals, as they are now; ``killed``; or ``deadline``
-``seconds``     with ``deadline``: run so long, start again whenever another writer has won, with a
-                new query checkpoint each time, and write down what each run ended with (``outcomes``)
+``until``       ``end``: of the journals, as they are now; ``killed``; or ``fenced``: then it starts again,
+                with a new query checkpoint, until it is killed
+``outcomes``    with ``fenced``: file that gets a line for each run that the sink has ended
 ==============  =============================================================================
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -70,7 +71,11 @@ def load(reader: DataStreamReader, settings: Settings) -> DataFrame:
 
 
 def await_orders(path: Path) -> Settings:
-    """Wait for the file that says it is this driver's turn; a driver whose parent is gone ends here."""
+    """Say that it is ready, and wait for the file that says it is this driver's turn.
+
+    A driver whose parent is gone ends here.
+    """
+    path.with_suffix(".ready").touch()
     deadline = time.monotonic() + GO_TIMEOUT_S
     while not path.exists():
         if time.monotonic() > deadline:
@@ -91,17 +96,13 @@ def obey(spark: SparkSession, orders: Settings) -> None:
 
 
 def contend(spark: SparkSession, settings: Settings, orders: Settings) -> None:
-    """Write until the deadline; after each defeat go on where the table ends."""
-    deadline = time.monotonic() + orders["seconds"]
-    runs = 0
-    while (left := deadline - time.monotonic()) > 0:
+    """Write until killed; after each defeat go on where the table ends."""
+    for run in itertools.count():
         sink = DeltaSink(settings["app_id"], path=orders["table"])
         rows = load(sink.resume(journals(spark, settings), spark), settings)
-        query = sink.start(rows, checkpoint=f"{orders['checkpoint']}-{runs}", processingTime="0 seconds")
-        runs += 1
+        query = sink.start(rows, checkpoint=f"{orders['checkpoint']}-{run}", processingTime="0 seconds")
         try:
-            query.awaitTermination(left)
-            query.stop()
+            query.awaitTermination()
         except StreamingQueryException as error:
             name = refusal(str(error))
             if name is None:
@@ -131,7 +132,7 @@ def main(settings: Settings) -> None:
     orders = await_orders(Path(settings["orders"]))
     obey(spark, orders)
     settings["options"] |= orders["options"]
-    if orders["until"] == "deadline":
+    if orders["until"] == "fenced":
         contend(spark, settings, orders)
     else:
         run(spark, rows, settings, orders)

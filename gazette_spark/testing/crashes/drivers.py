@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from gazette_spark.testing.class_archive import spark_home
-from gazette_spark.testing.crash import Driver
+from gazette_spark.testing.crash import POLL_S, Driver
 from gazette_spark.testing.crashes.outcomes import UnexpectedEndError
 from gazette_spark.testing.crashes.points import Failpoint, Point, Rename
 
@@ -120,6 +121,19 @@ class Drivers:
         more = self._wanted if self._at_most is None else self._at_most - self._started
         self._fill(min(self._wanted, len(self._ready) + max(0, more)))
         return taken.driver
+
+    def get_ready(self, count: int) -> None:
+        """Wait until so many drivers are ready.
+
+        Raises:
+            UnexpectedEndError: one of them ended.
+        """
+        self._fill(count)
+        deadline = time.monotonic() + END_WITHIN_S
+        while left := [each for each in self._ready if not each.orders.with_suffix(".ready").exists()]:
+            if time.monotonic() > deadline or not all(each.driver.alive for each in left):
+                raise UnexpectedEndError(f"a driver did not get ready\n{left[0].driver.log_end()}")
+            time.sleep(POLL_S)
 
     def run(self, **orders: Any) -> int:  # noqa: ANN401 - JSON
         """Have a driver run until the journals' present ends, or until what it was ordered kills it.
