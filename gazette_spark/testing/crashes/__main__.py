@@ -51,7 +51,7 @@ def run_schedule(
     try:
         verdict = trial.run(steps)
     except Exception as error:  # noqa: BLE001 - whatever it is, the other schedules go on
-        failure = f"{type(error).__name__}: {error}"
+        failure = f"{trial.at}: {type(error).__name__}: {error}"
         verdict = getattr(error, "verdict", None)
     return {
         "seed": seed,

@@ -106,6 +106,8 @@ class Trial:
         self.spark = spark
         self.table = root / "table"
         self.counts = Counts()
+        self.at = "the beginning"
+        """What it is doing, for reports."""
         self._root = root
         self._journals = root / "journals"
         self._journals.mkdir(parents=True)
@@ -131,8 +133,10 @@ class Trial:
             TableInexactError: the table is not exact after a step.
             UnexpectedEndError: a query ended in a way that no step accounts for.
         """
-        for step in steps:
+        for number, step in enumerate(steps):
+            self.at = f"step {number}, {step}"
             self.carry_out(step)
+        self.at = "the end"
         return self.finish()
 
     def carry_out(self, step: Step) -> None:
