@@ -85,6 +85,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--contest", type=float, default=0, help="seconds that two processes write one table, first of all"
     )
     parser.add_argument("--log", type=Path, help="file that gets a line of JSON for each schedule")
+    parser.add_argument("--sum-up", type=Path, nargs="+", help="run nothing, add up such files")
     parser.add_argument("--directory", type=Path, help="keep journals and tables there")
     return parser.parse_args(arguments)
 
@@ -92,6 +93,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     """Run the schedules."""
     given = parse(arguments)
+    if given.sum_up:
+        return _sum_up(given.sum_up)
     settings = Settings(given.steps, given.kill_share)
     with ExitStack() as stack:
         root = given.directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crashes-")))
@@ -113,6 +116,16 @@ def main(arguments: Sequence[str]) -> int:
                 shutil.rmtree(root / f"seed-{seed}")
     print(summary(records))  # noqa: T201 - a command
     return 0 if exact and not any(record["failure"] for record in records) else 1
+
+
+def _sum_up(logs: Sequence[Path]) -> int:
+    """Print what came of all schedules and contests of some logs."""
+    lines = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+    print(summary(line for line in lines if "seed" in line))  # noqa: T201 - a command
+    for line in lines:
+        if "contest_s" in line:
+            print(json.dumps(line))  # noqa: T201 - a command
+    return 0
 
 
 def _tell(record: dict[str, Any], log: Path | None) -> None:
