@@ -1,8 +1,8 @@
 """Two processes write one table under one app id, and neither gives in.
 
 Each is a driver of its own with query checkpoints of its own. Whenever the sink ends its query because the
-other has won, it starts again where the table ends. Records keep coming, with pauses in which both catch
-up, so that they meet at the same entry again and again.
+other has won, it starts again where the table ends, every other time with leave to trim its batches, so
+that it can get in although the other has moved on by then. Records keep coming.
 """
 
 from __future__ import annotations

@@ -96,9 +96,13 @@ def obey(spark: SparkSession, orders: Settings) -> None:
 
 
 def contend(spark: SparkSession, settings: Settings, orders: Settings) -> None:
-    """Write until killed; after each defeat go on where the table ends."""
+    """Write until killed; after each defeat go on where the table ends.
+
+    While this one starts, the other has moved on: every other run trims what that has written.
+    """
     for run in itertools.count():
-        sink = DeltaSink(settings["app_id"], path=orders["table"])
+        on_overlap = "trim" if run % 2 else "fail"
+        sink = DeltaSink(settings["app_id"], path=orders["table"], on_overlap=on_overlap)
         rows = load(sink.resume(journals(spark, settings), spark), settings)
         query = sink.start(rows, checkpoint=f"{orders['checkpoint']}-{run}", processingTime="0 seconds")
         try:
