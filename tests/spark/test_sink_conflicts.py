@@ -5,18 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark.ledger import LedgerEntry
 from gazette_spark.table.delta_table import DeltaTable
 from tests.spark.conftest import DEADLINE_S, FileStream
 
-INTERVAL_KEY = "spark.databricks.delta.properties.defaults.checkpointInterval"
+CONF = {
+    # Each commit writes a checkpoint of Delta's log, those in between as well.
+    "spark.databricks.delta.properties.defaults.checkpointInterval": "1",
+    # VACUUM lists a directory in as many tasks as this says, 10,000 by default.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+}
 
 
 def wait_for(path: str) -> None:
@@ -78,6 +84,18 @@ def during_write(
     return tries
 
 
+@contextmanager
+def conf_set(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    """Have a session's settings differ for a while; they are the defaults otherwise."""
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+
+
 @pytest.mark.parametrize(
     ("statement", "tries", "deleted"),
     [
@@ -92,14 +110,10 @@ def test_a_batch_lands_beside_what_others_do(
     stream: FileStream, monkeypatch: pytest.MonkeyPatch, statement: str, tries: int, deleted: int
 ) -> None:
     """Where Delta turns the write down for it, the second try lands; the rows are there once."""
-    # Each commit writes a checkpoint of Delta's log, in between as well.
-    stream.spark.conf.set(INTERVAL_KEY, "1")
-    try:
-        stream.append(12)
-        tried = during_write(monkeypatch, stream, 2, lambda: stream.sql(statement))
+    stream.append(12)
+    tried = during_write(monkeypatch, stream, 2, lambda: stream.sql(statement))
+    with conf_set(stream.spark, CONF):
         stream.run(maxBytesPerTrigger=40)
-    finally:
-        stream.spark.conf.unset(INTERVAL_KEY)
     verdict = stream.verdict()
     assert len(tried) == tries
     assert (verdict.rows, verdict.lost, verdict.duplicated, verdict.altered) == (12 - deleted, deleted, 0, 0)
