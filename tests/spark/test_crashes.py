@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -64,7 +65,7 @@ def test_a_hundred_crashes_lose_and_double_nothing(quiet: SparkSession, tmp_path
 class Unfenced(DeltaTable):
     """A table whose appends carry the ledger and no transaction number: no compare-and-set."""
 
-    def append(self, df: DataFrame, entry: LedgerEntry, *, exists: bool) -> None:
+    def append(self, df: DataFrame, entry: LedgerEntry, **options: Any) -> None:
         """Append, whoever else has."""
         writer = df.write.format("delta").mode("append").option("userMetadata", entry.to_json())
         writer.save(self.path)
@@ -73,10 +74,10 @@ class Unfenced(DeltaTable):
 class Twofold(DeltaTable):
     """A table that gets rows in one commit and the ledger in the next."""
 
-    def append(self, df: DataFrame, entry: LedgerEntry, *, exists: bool) -> None:
+    def append(self, df: DataFrame, entry: LedgerEntry, **options: Any) -> None:
         """Append twice."""
         df.write.format("delta").mode("append").save(self.path)
-        super().append(df.limit(0), entry, exists=True)
+        super().append(df.limit(0), entry, **options)
 
 
 def with_table(kind: type[DeltaTable], trial: Trial, checkpoint: Path) -> WriteBatch:
