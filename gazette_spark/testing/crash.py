@@ -15,8 +15,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -93,6 +93,19 @@ class Driver:
                 raise TimeoutError(f"session {session}: {left} survived SIGKILL for {GONE_WITHIN_S} s")
             time.sleep(POLL_S)
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop everything with SIGSTOP for the length of a block."""
+        self._signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in session_members(self._process.pid):
+            _kill(pid, number)
+
     def wait(self, timeout_s: float) -> int:
         """Wait for the leader's end and clean up after it; return its status, negative for a signal.
 
@@ -145,6 +158,6 @@ def session_members(session: int) -> list[int]:
     return found
 
 
-def _kill(pid: int) -> None:
+def _kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
     with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)

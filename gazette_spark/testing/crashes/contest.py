@@ -2,7 +2,8 @@
 
 Each is a driver of its own with query checkpoints of its own. Whenever the sink ends its query because the
 other has won, it starts again where the table ends, every other time with leave to trim its batches, so
-that it can get in although the other has moved on by then. Records keep coming.
+that it can get in although the other has moved on by then. Now and then the one that is ahead is stopped
+(SIGSTOP) until the other has written, and wakes up as a zombie. Records keep coming.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from gazette_spark.query_checkpoint import parse_query_id
+from gazette_spark.testing.crash import Driver
 from gazette_spark.testing.crashes.drivers import Drivers
 from gazette_spark.testing.crashes.outcomes import UnexpectedEndError
 from gazette_spark.testing.oracle import read_versions
@@ -66,8 +68,8 @@ def hold_contest(
     """
     drivers.get_ready(2)
     began = time.monotonic()
-    pair = [
-        drivers.start(
+    pair = {
+        name: drivers.start(
             until="fenced",
             options=dict(options or {}),
             table=str(root / "table"),
@@ -75,13 +77,10 @@ def hold_contest(
             outcomes=str(root / f"{name}.outcomes"),
         )
         for name in ("one", "two")
-    ]
-    with pair[0], pair[1]:
+    }
+    with pair["one"], pair["two"]:
         while time.monotonic() < began + seconds and (turns is None or _turns(root, app_id) < turns):
-            for driver in pair:
-                if not driver.alive:
-                    raise UnexpectedEndError(f"a writer ended\n{driver.log_end()}")
-            time.sleep(LOOK_EVERY_S)
+            _let_the_other_in(pair, root, app_id, until=began + seconds)
     defeats = Counter(line for file in root.glob("*.outcomes") for line in file.read_text().split())
     return Contest(
         _turns(root, app_id),
@@ -116,11 +115,35 @@ def records_coming(journals: Path, seed: int) -> Iterator[None]:
         thread.join()
 
 
+def _let_the_other_in(pair: Mapping[str, Driver], root: Path, app_id: str, *, until: float) -> None:
+    """Have the writer of the newest entry stand still until the other has written, then go on: too late."""
+    time.sleep(LOOK_EVERY_S)
+    _check_alive(pair)
+    writers = _writers(root, app_id)
+    if not writers:
+        return
+    with pair[writers[-1]].paused():
+        while _writers(root, app_id)[-1] == writers[-1] and time.monotonic() < until:
+            time.sleep(LOOK_EVERY_S)
+            _check_alive(pair)
+
+
+def _check_alive(pair: Mapping[str, Driver]) -> None:
+    for name, driver in pair.items():
+        if not driver.alive:
+            raise UnexpectedEndError(f"writer {name} ended\n{driver.log_end()}")
+
+
 def _turns(root: Path, app_id: str) -> int:
     """Count how often the writer changes from one entry to the next."""
+    return sum(a != b for a, b in pairwise(_writers(root, app_id)))
+
+
+def _writers(root: Path, app_id: str) -> list[str]:
+    """Return who has written each version with an entry."""
     writer_of = {
         parse_query_id(path.read_text(), str(path)): path.parent.name.partition("-")[0]
         for path in root.glob("*/metadata")
     }
-    entries = [version.entry for version in read_versions(root / "table", app_id) if version.entry]
-    return sum(writer_of[a.query_id] != writer_of[b.query_id] for a, b in pairwise(entries))
+    versions = read_versions(root / "table", app_id)
+    return [writer_of[version.entry.query_id] for version in versions if version.entry]
