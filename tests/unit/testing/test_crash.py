@@ -1,0 +1,42 @@
+"""A driver, with all that it starts, is stopped, goes on and dies as one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gazette_spark.testing.crash import Driver, session_members
+
+SCRIPT = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)
+time.sleep(600)
+"""
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def states(session: int) -> set[str]:
+    """What the processes of a session are doing, as the kernel says: T for stopped."""
+    stats = [Path(f"/proc/{pid}/stat").read_text() for pid in session_members(session)]
+    return {stat.rpartition(")")[2].split()[0] for stat in stats}
+
+
+def test_a_paused_driver_stands_still(tmp_path: Path) -> None:
+    """Its children in process groups of their own as well; afterwards all go on, and all are killed."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with Driver(script, [], log=tmp_path / "log") as driver:
+        session = driver._process.pid
+        wait_until(lambda: len(session_members(session)) == 2)
+        with driver.paused():
+            wait_until(lambda: states(session) == {"T"})
+        wait_until(lambda: "T" not in states(session))
+    assert session_members(session) == []
