@@ -198,9 +198,9 @@ def monotonic(version: Version, before: Version | None) -> Iterator[str]:
 
 
 def _agrees(version: Version, before: Version | None, checkpoints: Sequence[Path]) -> Iterator[str]:
-    """Check I6."""
+    """Check I6, of an entry that comes with the version: a RESTORE brings an older one back."""
     entry = version.entry
-    if entry is None or (before is not None and entry == before.entry):
+    if entry is None or version.operation == "RESTORE" or (before is not None and entry == before.entry):
         return
     recorded = before.recorded() if before else {}
     planned = [ends for root in checkpoints if (ends := _planned(root, entry)) is not None]

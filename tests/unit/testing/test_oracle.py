@@ -60,6 +60,14 @@ class Table:
         log = self.root / "_delta_log" / f"{number:020}.json"
         log.write_text("\n".join(json.dumps(action) for action in actions))
 
+    def restore(self, number: int, to: int, gone: list[int]) -> None:
+        """Add a version that is an older one again, without the rows of some versions since."""
+        info = {"operation": "RESTORE", "operationParameters": {"version": str(to)}}
+        actions: list[dict[str, object]] = [{"commitInfo": info}]
+        actions += [{"remove": {"path": f"{each}.parquet"}} for each in gone]
+        log = self.root / "_delta_log" / f"{number:020}.json"
+        log.write_text("\n".join(json.dumps(action) for action in actions))
+
     def verdict(self) -> Verdict:
         """What the oracle says."""
         return check_table(self.root, TRUTH, app_id=APP, checkpoints=[self.checkpoint])
@@ -98,6 +106,13 @@ def test_a_broken_version_is_seen(table: Table, offsets: list[int], entry: Ledge
     """The violation names the invariant and the version."""
     table.commit(2, offsets, entry)
     assert [text for text in table.verdict().violations if text.startswith(f"{found} version 2")]
+
+
+def test_a_restored_entry_is_not_held_against_what_was_undone(table: Table) -> None:
+    """It ends where its batch was planned to end, though the version before the RESTORE went further."""
+    table.restore(3, 1, [2])
+    verdict = check_table(table.root, TRUTH, app_id=APP, complete=False, checkpoints=[table.checkpoint])
+    assert verdict.exact, verdict
 
 
 def test_another_querys_checkpoint_says_nothing(table: Table) -> None:
