@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from gazette_spark.errors import LedgerFormatError, OffsetError, TableRefusedError
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets
+from gazette_spark.row_audit import AuditedRows
 
 FORMAT_VERSION = 1
 """Number of an entry's JSON form."""
@@ -60,6 +61,10 @@ class LedgerEntry:
     """Those of ``gaps`` that the query never read, because whoever started it said so."""
     mode: Mode = "append"
     """Under ``upsert`` the rows are not the records: a later record takes the place of an earlier one."""
+    audit: tuple[AuditedRows, ...] | None = None
+    """Rows that the batch brought, by journal; None if they were not counted."""
+    adopted: bool = False
+    """It begins a ledger on a table that had rows: ``start`` is where its own begin, not the table's."""
 
     @property
     def read_through(self) -> dict[str, int]:
@@ -91,6 +96,10 @@ class LedgerEntry:
             value["accepted_gaps"] = [[gap.journal, gap.begin, gap.end] for gap in self.accepted_gaps]
         if self.mode != "append":
             value["mode"] = self.mode
+        if self.audit is not None:
+            value["audit"] = [each.to_value() for each in self.audit]
+        if self.adopted:
+            value["adopted"] = True
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -144,6 +153,8 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
                 gaps=_gaps(value.get("gaps", []), app_id),
                 accepted_gaps=_gaps(value.get("accepted_gaps", []), app_id),
                 mode=_mode(value.get("mode", "append"), app_id),
+                audit=_audit(value.get("audit"), app_id),
+                adopted=value.get("adopted") is True,
             )
     raise LedgerFormatError(app_id, f"a field is missing or of the wrong type in {json.dumps(value)[:200]}")
 
@@ -164,6 +175,17 @@ def _gaps(values: object, app_id: str) -> tuple[SkippedGap, ...]:
             case _:
                 raise LedgerFormatError(app_id, f"no gap: {json.dumps(value)[:200]}")
     return tuple(found)
+
+
+def _audit(values: object, app_id: str) -> tuple[AuditedRows, ...] | None:
+    if values is None:
+        return None
+    try:
+        return tuple(
+            AuditedRows.from_value(each) for each in (values if isinstance(values, list) else [values])
+        )
+    except ValueError as error:
+        raise LedgerFormatError(app_id, str(error)) from error
 
 
 def _positions_value(positions: Positions) -> list[Any]:

@@ -14,11 +14,15 @@ class Difference:
     """Version whose entry says what is wrong, or whose rows these are."""
     journal: str | None = None
     offset: int | None = None
+    end_offset: int | None = None
+    """If given, it is somewhere in ``[offset, end_offset)``."""
 
     def __str__(self) -> str:
         place = [f"table version {self.table_version}"]
         if self.journal is not None:
             place.append(f"journal {self.journal!r}")
-        if self.offset is not None:
+        if self.end_offset is not None:
+            place.append(f"offsets [{self.offset}, {self.end_offset})")
+        elif self.offset is not None:
             place.append(f"offset {self.offset}")
         return f"{', '.join(place)}: {self.problem}"

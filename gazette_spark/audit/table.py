@@ -1,19 +1,21 @@
-"""One version of a Delta table without a JVM: its history, and its rows by offset, through ``deltalake``."""
+"""One version of a Delta table without a JVM: its history, and its rows by offset, through ``deltalake``.
+
+Rows are asked for in SQL, which ``deltalake`` answers for tables with deletion vectors and mapped columns,
+too. Files are left out whose statistics say that they hold none of what is asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gazette_spark.audit.rows import Rows, sorted_rows
 from gazette_spark.audit.tiling import Claim
 from gazette_spark.delta_history import HistoryRow, history_row
-from gazette_spark.errors import InputError
+from gazette_spark.delta_reader import named_errors, open_table
 
 ROW_METRICS = ("numOutputRows", "num_added_rows")
 """What Spark and ``deltalake`` call the rows an append wrote."""
@@ -71,15 +73,12 @@ class TableSnapshot:
 
     def __init__(self, location: str) -> None:
         self._location = location
-        with self._named_errors():
-            from deltalake import DeltaTable
-
-            self._table = DeltaTable(location)
+        self._table = open_table(location)
+        with named_errors(location):
             self.version = int(self._table.version())
             self._infos: list[dict[str, Any]] = [
                 info for info in self._table.history() if info["version"] <= self.version
             ]
-        self._dataset: Any = None
         self._columns: PlaceColumns | None = None
 
     def __repr__(self) -> str:
@@ -96,31 +95,46 @@ class TableSnapshot:
         found = ((info["version"], appended_rows(info)) for info in self._infos)
         return {version: rows for version, rows in found if rows is not None}
 
+    def schema(self) -> pa.Schema:
+        """Return the types of its columns."""
+        with named_errors(self._location):
+            return pa.schema(self._table.schema().to_arrow())
+
     def columns(self) -> PlaceColumns | None:
         """Find the columns that say where rows come from, and get ready to read them."""
-        with self._named_errors():
-            self._dataset = self._table.to_pyarrow_dataset()
-        self._columns = place_columns(self._dataset.schema)
+        self._columns = place_columns(self.schema())
         return self._columns
 
     def rows(self, journal: str, begin: int, end: int) -> Rows:
-        """Return a journal's rows that begin in ``[begin, end)``, in order.
-
-        Files are left out whose statistics say that they hold none of them.
-        """
+        """Return a journal's rows that begin in ``[begin, end)``, in order."""
         names = self._names()
-        wanted = {"offset": pc.field(names.offset).cast(pa.int64())}
-        if names.value:
-            wanted["value"] = pc.field(names.value).cast(pa.binary())
-        with self._named_errors():
-            return sorted_rows(
-                self._dataset.to_table(columns=wanted, filter=_within(names, journal, begin, end))
-            )
+        columns = [names.offset, names.value] if names.value else [names.offset]
+        with named_errors(self._location):
+            found = self._scan(columns, _within(names, journal, begin, end)).read_all()
+        offsets = found[names.offset].cast(pa.int64())
+        if not names.value:
+            return sorted_rows(pa.table({"offset": offsets}))
+        return sorted_rows(pa.table({"offset": offsets, "value": found[names.value].cast(pa.binary())}))
 
     def count(self) -> int:
-        """Return the number of rows; files say it without being read."""
-        with self._named_errors():
-            return int(self._dataset.count_rows())
+        """Return the number of rows; the log says it of most files."""
+        with named_errors(self._location):
+            return int(self._table.count())
+
+    def last_rows(self) -> list[tuple[str | None, int, int | None, int | None]]:
+        """Return journal, rows, last offset and largest end, null where the table has no ``_end_offset``."""
+        names, schema = self._names(), self.schema()
+        ends = "_end_offset" in schema.names and pa.types.is_integer(schema.field("_end_offset").type)
+        largest = ["COUNT(*)", f"MAX({sql_name(names.offset)})"]
+        largest += [f"MAX({sql_name('_end_offset')})" if ends else "CAST(NULL AS BIGINT)"]
+        journal = sql_name(names.journal)
+        with named_errors(self._location):
+            from deltalake import QueryBuilder
+
+            query = f"SELECT {journal}, {', '.join(largest)} FROM rows GROUP BY {journal}"  # noqa: S608 - quoted
+            found = QueryBuilder().register("rows", self._table).execute(query)
+            columns = pa.RecordBatchReader.from_stream(found).read_all().columns
+        return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
     def stray_row(self, claims: Sequence[Claim], *, foreign: bool) -> tuple[str | None, int | None] | None:
         """Return journal and offset of a row that lies in no claim, None if there is none.
@@ -130,39 +144,48 @@ class TableSnapshot:
             foreign: The table has rows of other sources, which are of no journal.
         """
         names = self._names()
-        journal, offset = pc.field(names.journal), pc.field(names.offset)
-        claimed = _any([_within(names, claim.journal, claim.start, claim.end) for claim in claims])
-        nowhere = offset.is_null() & journal.is_valid() if foreign else offset.is_null() | journal.is_null()
-        stray = nowhere | (journal.is_valid() & offset.is_valid() & ~claimed)
-        with self._named_errors():
-            found = self._dataset.head(1, columns={"journal": journal, "offset": offset}, filter=stray)
-        return next(((row["journal"], row["offset"]) for row in found.to_pylist()), None)
+        journal, offset = sql_name(names.journal), sql_name(names.offset)
+        claimed = _any([_within(names, claim.journal, claim.first, claim.end) for claim in claims])
+        nowhere = (
+            f"({offset} IS NULL AND {journal} IS NOT NULL)"
+            if foreign
+            else (f"({offset} IS NULL OR {journal} IS NULL)")
+        )
+        stray = f"{nowhere} OR ({journal} IS NOT NULL AND {offset} IS NOT NULL AND NOT {claimed})"
+        found = self._scan([names.journal, names.offset], stray)
+        with named_errors(self._location):
+            for batch in found:
+                for row in batch.slice(0, 1).to_pylist():
+                    return row[names.journal], row[names.offset]
+        return None
+
+    def _scan(self, columns: Sequence[str], where: str) -> pa.RecordBatchReader:
+        with named_errors(self._location):
+            return pa.RecordBatchReader.from_stream(self._table.scan(columns=list(columns), predicate=where))
 
     def _names(self) -> PlaceColumns:
         assert self._columns is not None, "columns() comes first"
         return self._columns
 
-    @contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        try:
-            from deltalake.exceptions import DeltaError
-        except ImportError:
-            problem = "to read a table without Spark, install gazette-spark[lag]"
-            raise InputError(problem) from None
-        try:
-            yield
-        except (DeltaError, OSError, pa.ArrowException) as error:
-            raise InputError(f"table {self._location} cannot be read: {error}") from error
+
+def sql_name(column: str) -> str:
+    """Return a column's name as SQL has it, whatever it is made of."""
+    return '"' + column.replace('"', '""') + '"'
 
 
-def _within(names: PlaceColumns, journal: str, begin: int, end: int) -> pc.Expression:
-    offset = pc.field(names.offset)
-    return (pc.field(names.journal) == journal) & (offset >= begin) & (offset < end)
+def sql_text(value: str) -> str:
+    """Return a text as SQL has it."""
+    return "'" + value.replace("'", "''") + "'"
 
 
-def _any(conditions: Sequence[pc.Expression]) -> pc.Expression:
+def _within(names: PlaceColumns, journal: str, begin: int, end: int) -> str:
+    offset = sql_name(names.offset)
+    return f"({sql_name(names.journal)} = {sql_text(journal)} AND {offset} >= {begin} AND {offset} < {end})"
+
+
+def _any(conditions: Sequence[str]) -> str:
     """Join conditions with OR, as a tree that is not deep."""
     if len(conditions) <= 1:
-        return conditions[0] if conditions else pc.scalar(value=False)
+        return conditions[0] if conditions else "false"
     middle = len(conditions) // 2
-    return _any(conditions[:middle]) | _any(conditions[middle:])
+    return f"({_any(conditions[:middle])} OR {_any(conditions[middle:])})"

@@ -36,6 +36,10 @@ class Span:
     begin: int
     end: int
     table_version: int
+    rows: int | None = None
+    """Rows of the journal that the commit brought, if its entry counted them."""
+    digest: str | None = None
+    """Theirs, if their bytes were at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,13 @@ class Claim:
     """Ascending, without a hole; the first begins after ``start`` if Delta cleaned up entries before it."""
     gaps: tuple[tuple[int, int], ...] = ()
     """Bytes that are not in the table because they were gone, ascending."""
+    adopted: bool = False
+    """The table had rows before its ledger began at ``start``; of those no entry says anything."""
+
+    @property
+    def first(self) -> int:
+        """Least offset the table may have a row of."""
+        return 0 if self.adopted else self.start
 
     def version_at(self, offset: int) -> int:
         """Return the version that added an offset; the nearest one where none did."""
@@ -80,6 +91,7 @@ class _Course:
 
     start: int
     end: int
+    adopted: bool = False
     spans: list[Span] = field(default_factory=list)
     gaps: list[tuple[int, int]] = field(default_factory=list)
 
@@ -106,7 +118,17 @@ def tile(app_id: str, entries: Sequence[Stored], *, cleaned_up: bool) -> Tiling 
             return difference
     newest = entries[-1][0]
     claims = [
-        Claim(app_id, source, journal, each.start, each.end, newest, tuple(each.spans), tuple(each.gaps))
+        Claim(
+            app_id,
+            source,
+            journal,
+            each.start,
+            each.end,
+            newest,
+            tuple(each.spans),
+            tuple(each.gaps),
+            adopted=each.adopted,
+        )
         for (source, journal), each in sorted(courses.items(), key=lambda item: (item[0][1], item[0][0]))
     ]
     foreign = any(isinstance(each, str) for _, entry in entries for each in entry.end)
@@ -145,11 +167,20 @@ def _follow(courses: dict[Key, _Course], stored: Stored, *, lost: bool) -> Diffe
         if problem := _torn(course, begin, end, start, lost=lost):
             return Difference(problem, version, key[1], min(begin, course.end if course else begin))
         if course is None:
-            course = courses.setdefault(key, _Course(start, end))
+            course = courses.setdefault(key, _Course(start, end, entry.adopted))
         course.end = end
         if end > begin:
-            course.spans.append(Span(begin, end, version))
+            course.spans.append(Span(begin, end, version, *_audited(entry, key[1])))
     return _add_gaps(courses, entry.gaps, version)
+
+
+def _audited(entry: LedgerEntry, journal: str) -> tuple[int | None, str | None]:
+    """Return the number of a journal's rows in a batch and their digest, as far as its entry says."""
+    by_journal = {each.journal: each for each in entry.audit or ()}
+    if entry.audit is None or by_journal.keys() == {None}:
+        return None, None
+    found = by_journal.get(journal)
+    return (found.rows, found.digest) if found else (0, None)
 
 
 def _torn(course: _Course | None, begin: int, end: int, start: int, *, lost: bool) -> str | None:

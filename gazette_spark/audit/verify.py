@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from gazette_spark.audit.differences import Difference
 from gazette_spark.audit.records import JournalRecords, without
-from gazette_spark.audit.rows import Window, first_difference, windows
-from gazette_spark.audit.table import TableSnapshot
-from gazette_spark.audit.tiling import Claim, Tiling, shared_journals, tile
+from gazette_spark.audit.rows import WINDOW_BYTES, Window, first_difference, windows
+from gazette_spark.audit.table import PlaceColumns, TableSnapshot
+from gazette_spark.audit.tiling import Claim, Stored, Tiling, shared_journals, tile
+from gazette_spark.audit.totals import SpanTotals
 from gazette_spark.delta_history import app_ids, visible_entries
 from gazette_spark.errors import InputError, JournalNotFoundError
 from gazette_spark.framing.base import Framing
@@ -57,6 +56,10 @@ class Report:
     """By version, what its commit says it appended."""
     gone: list[tuple[str, int, int]] = field(default_factory=list)
     """Bytes that no entry names and the journals no longer have; their rows are not compared."""
+    audited: int = 0
+    """Ranges of a journal and a commit that have the rows, and the digest if any, that the entry says."""
+    vouched: list[tuple[str, int, int]] = field(default_factory=list)
+    """Of these, those that journals no longer have whole: the table's rows are still what the entry says."""
     difference: Difference | None = None
 
     @property
@@ -112,11 +115,23 @@ def _tile(report: Report, table: TableSnapshot, app_id: str | None) -> Differenc
         if isinstance(tiling, Difference):
             return tiling
         report.tilings.append(tiling)
+        if miscounted := _miscounted(report, entries):
+            return miscounted
     if not report.tilings:
         whose = f"of app id {app_id!r}" if app_id else "of any writer"
         raise InputError(
             f"table {report.table} has no visible ledger entry {whose} in its {len(history)} commits"
         )
+    return None
+
+
+def _miscounted(report: Report, entries: list[Stored]) -> Difference | None:
+    """Return the oldest entry that counted other rows than its commit appended, as Delta's log says."""
+    for version, entry in reversed(entries):
+        counted = sum(each.rows for each in entry.audit or ())
+        if entry.audit is not None and report.rows.get(version) not in (None, counted):
+            problem = f"its entry says that it brings {counted} rows, the commit wrote {report.rows[version]}"
+            return Difference(problem, version)
     return None
 
 
@@ -132,10 +147,14 @@ class _Reading:
     def compare_rows(self) -> Difference | None:
         """Compare the table's rows with the records, journal by journal; then look for rows of neither."""
         columns = self.table.columns()
-        self.report.compared = "bytes" if columns and columns.value else "offsets"
+        assert columns is not None
+        self.report.compared = "bytes" if columns.value else "offsets"
         for claim in self.report.claims:
-            if difference := self._compare_journal(claim):
-                return difference
+            totals = SpanTotals(claim)
+            if different := self._compare_journal(claim, totals) or self._compare_totals(
+                claim, totals, columns
+            ):
+                return different
         if not self.report.gone and self.table.count() == sum(self.report.records.values()):
             return None
         foreign = any(tiling.foreign for tiling in self.report.tilings)
@@ -149,15 +168,13 @@ class _Reading:
         self.report.compared = "counts"
         counted: dict[int, int] = {}
         for claim in self.report.claims:
-            begins = [span.begin for span in claim.spans]
-            counts = np.zeros(len(begins), np.int64)
-            for window in self._windows(claim, values=False):
-                spans = np.searchsorted(begins, window.records.offsets, side="right") - 1
-                counts += np.bincount(spans[spans >= 0], minlength=len(begins))
-            for span, count in zip(claim.spans, counts.tolist(), strict=True):
+            totals = SpanTotals(claim)
+            for window in self._windows(claim, values=totals.digested):
+                totals.add(window.records)
+            for span, count in zip(claim.spans, totals.counts.tolist(), strict=True):
                 counted[span.table_version] = counted.get(span.table_version, 0) + count
-            if gone := self._unallowed(claim):
-                return gone
+            if different := self._unallowed(claim) or self._compare_totals(claim, totals, columns=None):
+                return different
         return self._unlike(counted)
 
     def _unlike(self, counted: Mapping[int, int]) -> Difference | None:
@@ -175,16 +192,46 @@ class _Reading:
                 return Difference(f"the commit wrote {rows} rows, its bytes hold {records} records", version)
         return None
 
-    def _compare_journal(self, claim: Claim) -> Difference | None:
-        for window in self._windows(claim, values=self.report.compared == "bytes"):
+    def _compare_journal(self, claim: Claim, totals: SpanTotals) -> Difference | None:
+        values = self.report.compared == "bytes"
+        for window in self._windows(claim, values=values or totals.digested):
             if gone := self._unallowed(claim):
                 return gone
+            totals.add(window.records)
             for begin, end in without((window.begin, window.end), self._gone_of(claim)):
                 found = self.table.rows(claim.journal, begin, end)
                 if different := first_difference(window.records_of(begin, end), found):
                     offset, problem = different
                     return Difference(problem, claim.version_at(offset), claim.journal, offset)
         return self._unallowed(claim)
+
+    def _compare_totals(
+        self, claim: Claim, totals: SpanTotals, columns: PlaceColumns | None
+    ) -> Difference | None:
+        """Compare what entries counted with the records, or with the table's rows where records are gone."""
+        gone = self._gone_of(claim)
+        for at, span in enumerate(claim.spans):
+            lossy = any(begin < span.end and span.begin < end for begin, end in gone)
+            if span.rows is None or (lossy and columns is None):
+                continue
+            if lossy and columns is not None:
+                held = self._totals_of_rows(claim, at)
+                different = held.difference(at, "rows in the table", digested=columns.value is not None)
+            else:
+                different = totals.difference(at, "records in the journal", digested=True)
+            if different:
+                return different
+            self.report.audited += 1
+            if lossy:
+                self.report.vouched.append((claim.journal, span.begin, span.end))
+        return None
+
+    def _totals_of_rows(self, claim: Claim, at: int) -> SpanTotals:
+        """Add up the table's rows of a span."""
+        totals, span = SpanTotals(claim), claim.spans[at]
+        for begin in range(span.begin, span.end, WINDOW_BYTES):
+            totals.add(self.table.rows(claim.journal, begin, min(begin + WINDOW_BYTES, span.end)))
+        return totals
 
     def _windows(self, claim: Claim, *, values: bool) -> Iterator[Window]:
         """Yield the windows of a journal, and keep what is found gone in the report."""

@@ -60,6 +60,28 @@ def broker_options(command: Decorated) -> Decorated:
     return address(timeout(command))
 
 
+def record_options(command: Decorated) -> Decorated:
+    """Let a command be told how a query read records, where that is not the default."""
+    framing = click.option(
+        "--framing",
+        type=click.Choice(["lines", "fixed", "csv", "none"]),
+        default=None,
+        help="The query's option framing; by default what the journals' labels say.",
+    )
+    separator = click.option(
+        "--sep", "separator", default=",", show_default=True, help="The query's option sep, for CSV."
+    )
+    quote = click.option("--quote", default='"', show_default=True, help="The query's option quote, for CSV.")
+    longest = click.option(
+        "--max-record-bytes",
+        type=click.IntRange(min=1),
+        default=64 << 20,
+        show_default=True,
+        help="The query's option maxRecordBytes.",
+    )
+    return framing(separator(quote(longest(command))))
+
+
 def selector_option(*, required: bool) -> Callable[[Decorated], Decorated]:
     """Return the option that says which journals a command is about."""
     text = "Label selector, such as 'name=shop/orders', 'prefix=shop/' or 'app=shop'."

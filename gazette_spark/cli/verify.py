@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gazette_spark.cli.journal_options import broker_options, make_connect
+from gazette_spark.cli.journal_options import broker_options, make_connect, record_options
 from gazette_spark.cli.output import format_option, text_table
 
 if TYPE_CHECKING:
@@ -31,21 +31,7 @@ COMPARED = {
     "--entries-only", is_flag=True, help="Look at the ledger alone: read neither journals nor rows."
 )
 @click.option("--allow-gone", is_flag=True, help="Name bytes that journals no longer have, and go on.")
-@click.option(
-    "--framing",
-    type=click.Choice(["lines", "fixed", "csv", "none"]),
-    default=None,
-    help="The query's option framing; by default what the journals' labels say.",
-)
-@click.option("--sep", "separator", default=",", show_default=True, help="The query's option sep, for CSV.")
-@click.option("--quote", default='"', show_default=True, help="The query's option quote, for CSV.")
-@click.option(
-    "--max-record-bytes",
-    type=click.IntRange(min=1),
-    default=64 << 20,
-    show_default=True,
-    help="The query's option maxRecordBytes.",
-)
+@record_options
 @format_option
 def verify(
     *,
@@ -62,7 +48,9 @@ def verify(
     The entries of its ledger must tile each journal without gap or overlap, but for gaps they name. And if
     the table has the columns _journal and _offset, or journal, offset and value, its rows must be the
     journals' records: each once, and in the second case the same bytes. Of a table without them, records are
-    counted. A query that leaves records out, or makes several rows of one, is not exact in this sense.
+    counted. Where entries count and digest their rows (DeltaSink's option audit), that must agree, too; and
+    they vouch for rows whose bytes journals no longer have. A query that leaves records out, or makes several
+    rows of one, is not exact in this sense.
 
     The exit code is 0 if that is so; 1 if not, and the first difference is printed.
     """
@@ -115,11 +103,15 @@ def report_lines(report: Report) -> Iterator[str]:
     for tiling in report.tilings:
         if tiling.cleaned_up:
             yield f"app id {tiling.app_id!r}: Delta's log no longer has its first entries"
+    for journal, begin, end in report.vouched:
+        yield f"journal {journal!r}, [{begin}, {end}): the table's rows are what their commit's entry says"
     if report.difference:
         yield f"difference: {report.difference}"
         return
     entries = sum(tiling.entries for tiling in report.tilings)
     proof = f"{entries} entries tile each journal; {COMPARED[report.compared]}"
+    if report.audited:
+        proof += f"; {report.audited} ranges have the rows, and digests, that their entries say"
     yield f"verified: version {report.table_version}, {proof}"
 
 
@@ -136,6 +128,7 @@ def report_json(report: Report) -> dict[str, Any]:
             "table_version": different.table_version,
             "journal": different.journal,
             "offset": different.offset,
+            "end_offset": different.end_offset,
             "problem": different.problem,
         },
         "writers": [
@@ -154,4 +147,8 @@ def report_json(report: Report) -> dict[str, Any]:
         ],
         "journals": list(journal_rows(report)),
         "gone": list(lost_rows(report)),
+        "audited": report.audited,
+        "vouched": [
+            {"journal": journal, "begin": begin, "end": end} for journal, begin, end in report.vouched
+        ],
     }

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gazette_spark.delta_history import HistoryRow, app_ids, history_row
+from gazette_spark.delta_reader import named_errors, open_table
 from gazette_spark.errors import GazetteError, InputError
 from gazette_spark.lag.estimates import StoredFragment
 from gazette_spark.lag.monitor import JournalStore, Monitor
@@ -157,21 +158,16 @@ class DeltaLog:
         Raises:
             InputError: ``deltalake`` is not installed, or cannot read the table.
         """
-        try:
-            from deltalake import DeltaTable
-            from deltalake.exceptions import DeltaError
-        except ImportError:
-            problem = "to read a table's history without Spark, install gazette-spark[lag]"
-            raise InputError(problem) from None
-        try:
-            if self._table is None:
-                self._table = DeltaTable(self._location)
+        with named_errors(self._location):
+            # Let go while it is brought up to date: what failed half-way is opened anew the next time.
+            table, self._table = self._table, None
+            if table is None:
+                table = open_table(self._location)
             else:
-                self._table.update_incremental()
-            return [history_row(info) for info in self._table.history(limit)]
-        except (DeltaError, OSError) as error:
-            self._table = None
-            raise InputError(f"table {self._location}: its log cannot be read: {error}") from error
+                table.update_incremental()
+            found = [history_row(info) for info in table.history(limit)]
+            self._table = table
+            return found
 
 
 class CheckpointFeed:

@@ -1,0 +1,72 @@
+"""How many rows a batch brought of each journal, and a digest of their bytes.
+
+A digest is the exclusive or, over all rows, of the first 60 bits of
+
+    SHA-256( offset in decimal, ":", value )
+
+Rows come in no order, so it has none; 60 bits are what a BIGINT of Spark holds without its sign. A row that
+is there twice cancels itself out, which the number of rows shows. It is there to find what was lost or
+changed by accident. Somebody who forges rows can forge it too.
+
+Spark computes the same in :mod:`gazette_spark.table.row_audit`; this module needs nothing but ``hashlib``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+DIGITS = 15
+"""Hexadecimal digits of a digest, four bits each."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedRows:
+    """What a batch brought of one journal."""
+
+    journal: str | None
+    """None: rows of no journal, or of a batch without a column that says which."""
+    rows: int
+    digest: str | None = None
+    """Fifteen hexadecimal digits; None where the batch does not have the records' bytes."""
+
+    def to_value(self) -> list[Any]:
+        """Return the stored form."""
+        return [self.journal, self.rows, self.digest]
+
+    @classmethod
+    def from_value(cls, value: object) -> AuditedRows:
+        """Read the stored form.
+
+        Raises:
+            ValueError: it is none.
+        """
+        match value:
+            case [str() | None as journal, int(rows), None] if rows >= 0:
+                return cls(journal, rows)
+            case [str() | None as journal, int(rows), str(digest)] if rows >= 0 and is_digest(digest):
+                return cls(journal, rows, digest)
+        raise ValueError(f"no audit of rows: {value!r:.200}")
+
+
+def is_digest(text: str) -> bool:
+    """Tell whether a text is a digest as :func:`digest_text` writes it."""
+    return len(text) == DIGITS and set(text) <= set("0123456789abcdef")
+
+
+def digest_of(rows: Iterable[tuple[int, bytes]]) -> int:
+    """Return the digest of rows, each an offset and a value, as a number.
+
+    The digest of two sets of rows is the exclusive or of theirs.
+    """
+    found = 0
+    for offset, value in rows:
+        found ^= int.from_bytes(hashlib.sha256(b"%d:%b" % (offset, value)).digest()[:8]) >> 4
+    return found
+
+
+def digest_text(digest: int) -> str:
+    """Return a digest as it is stored."""
+    return f"{digest:0{DIGITS}x}"

@@ -1,0 +1,55 @@
+"""Counts and digests a batch's rows by journal, in one pass; see :mod:`gazette_spark.row_audit`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
+
+from gazette_spark.row_audit import DIGITS, AuditedRows, digest_text
+from gazette_spark.table.trim import origin_columns
+
+RAW_COLUMNS: dict[str, DataType] = {"journal": StringType(), "offset": LongType(), "value": BinaryType()}
+"""Columns of the format ``raw``: a batch that has them has its records' bytes."""
+
+
+def audit_rows(df: DataFrame, journals: Collection[str]) -> tuple[AuditedRows, ...]:
+    """Return what rows a batch has, by journal; nothing of a journal of which it has none.
+
+    Runs the batch's plan once: the source is read here, and again when the rows are written.
+
+    Args:
+        df: The batch.
+        journals: Those it reads. Rows that name another are counted as of none: an entry is to stay small,
+            whatever a query puts into its columns.
+    """
+    counted = df.groupBy(_journal(df.schema).alias("journal")).agg(
+        F.count(F.lit(1)).alias("rows"), _digest(df.schema).alias("digest")
+    )
+    found, nowhere = [], 0
+    for row in counted.collect():
+        if row.journal in journals:
+            digest = None if row.digest is None else digest_text(row.digest)
+            found.append(AuditedRows(row.journal, row.rows, digest))
+        else:
+            nowhere += row.rows
+    if nowhere:
+        found.append(AuditedRows(None, nowhere))
+    return tuple(sorted(found, key=lambda each: each.journal or ""))
+
+
+def _journal(schema: StructType) -> Column:
+    columns = origin_columns(schema)
+    return F.lit(None).cast("string") if columns is None else F.col(columns[0])
+
+
+def _digest(schema: StructType) -> Column:
+    """Return what makes a digest of a group's rows, null where their bytes are not to be had."""
+    types = {field.name: field.dataType for field in schema.fields}
+    if any(types.get(name) != kind for name, kind in RAW_COLUMNS.items()):
+        return F.lit(None).cast("bigint")
+    text = F.encode(F.col("offset").cast("string"), "UTF-8")
+    digits = F.substring(F.sha2(F.concat(text, F.lit(b":"), F.col("value")), 256), 1, DIGITS)
+    return F.coalesce(F.bit_xor(F.conv(digits, 16, 10).cast("bigint")), F.lit(0))
