@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
+from gazette_spark.cli.journal_options import Connect, broker_options, make_connect, record_options
 from gazette_spark.cli.output import format_option, show
 from gazette_spark.delta_history import HistoryRow, app_ids, history_row, read_state, visible_entries
 from gazette_spark.ledger import LedgerState
+from gazette_spark.offsets import JournalOffsets
 
 
 @click.group()
@@ -22,15 +25,60 @@ def offsets() -> None:
 @offsets.command("show")
 @click.argument("table", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--app-id", default=None, help="Only this writer; else every one the table's history names.")
+@click.option(
+    "--from-data", is_flag=True, help="Where the rows end, for a table whose ledger was cleaned up."
+)
+@broker_options
+@record_options
 @format_option
-def show_offsets(table: Path, app_id: str | None, output_format: str) -> None:
+def show_offsets(
+    *,
+    table: Path,
+    app_id: str | None,
+    from_data: bool,
+    endpoint: str,
+    timeout: float,
+    output_format: str,
+    **options: Any,  # noqa: ANN401 - those of RecordOptions
+) -> None:
     """Show the ledger of the Delta table in the directory TABLE.
 
     Beside the offsets, the bytes that were gone or left out and are not in the table, as far back as its
     history goes.
 
-    For tables elsewhere ask a DeltaSink: `DeltaSink(app_id, table=…).ledger()`.
+    With --from-data the ledger is not looked at. The rows' columns _journal, _offset and _end_offset say how
+    far they go. Where there is no _end_offset, or rows are of the format raw, the last record of each journal
+    is read again from the broker. The JSON is what DeltaSink.adopt and the option startingOffsets take. Rows
+    of several writers are not told apart, and a journal of which the table has no row is not named.
+
+    For the ledgers of tables elsewhere ask a DeltaSink: `DeltaSink(app_id, table=…).ledger()`.
     """
+    if from_data:
+        show_data_ends(table, make_connect(endpoint, timeout), options, output_format)
+    else:
+        show_ledger(table, app_id, output_format)
+
+
+def show_data_ends(table: Path, connect: Connect, options: dict[str, Any], output_format: str) -> None:
+    """Show where a table's rows end; ask the broker only if they do not say it themselves."""
+    from gazette_spark.audit.data_ends import data_ends
+    from gazette_spark.audit.table import TableSnapshot
+    from gazette_spark.audit.verify import RecordOptions
+
+    snapshot = TableSnapshot(str(table))
+    found = data_ends(snapshot, None)
+    if any(each.read_through is None for each in found):
+        with connect() as client:
+            found = data_ends(snapshot, client, RecordOptions(**options))
+    if output_format == "json":
+        ends = {each.journal: each.read_through for each in found if each.read_through is not None}
+        click.echo(JournalOffsets(ends).to_json())
+        return
+    show([asdict(each) for each in found], ["journal", "rows", "last_offset", "read_through"], output_format)
+
+
+def show_ledger(table: Path, app_id: str | None, output_format: str) -> None:
+    """Show what a table's history says."""
     history = list(read_history(table))
     if not history:
         raise click.ClickException(f"{table} is no Delta table: it has no commit in _delta_log")

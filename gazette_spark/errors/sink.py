@@ -159,9 +159,10 @@ class LedgerLostError(SinkError):
             f"table {self.table}, app id {self.app_id!r}: rows were written before, but the table's "
             "history holds no entry that says up to which offsets: the history was cleaned up, the table is "
             "a copy, or something else writes with the transaction id "
-            f"'gazette_spark/{self.app_id}'. Nothing was written. Find the largest offset per journal in the "
-            "rows, then start with a new checkpoint, a new app id and startingOffsets just past them; keep "
-            "delta.logRetentionDuration longer than the longest pause of the query"
+            f"'gazette_spark/{self.app_id}'. Nothing was written. Find where the rows of each journal end "
+            "(gazette-spark offsets show TABLE --from-data) and have the ledger begin there: "
+            "DeltaSink.adopt(JournalOffsets.from_json(…)). Then start with a new checkpoint and "
+            "DeltaSink.resume(reader), and keep delta.logRetentionDuration longer than the longest pause"
         )
 
 

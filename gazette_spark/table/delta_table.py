@@ -5,15 +5,19 @@ Everything goes through SQL and DataFrames, which Spark Connect has too.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 from pyspark.sql.types import BinaryType, StructType
 
-from gazette_spark.delta_history import HistoryRow
+from gazette_spark.delta_history import HistoryRow, history_row
 from gazette_spark.errors import QueryCheckpointError, TableRefusedError
 from gazette_spark.ledger import LedgerEntry
 from gazette_spark.query_checkpoint import escape_glob, is_inside
@@ -27,6 +31,15 @@ RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
 
 DICTIONARY_KEY = "parquet.enable.dictionary#value"
 """Session key: Delta hands only a few writer options on to Parquet, but all keys of the session."""
+
+COMMITS_ELSEWHERE = re.compile("catalog|coordinated", re.IGNORECASE)
+"""Table features with which commits may not be in the log's directory yet: others keep their order."""
+
+COMMIT_INFO = r'^\s*\{\s*"commitInfo"'
+"""How the line of a commit begins that is about the commit itself."""
+
+FOLLOWED_COMMITS = 8
+"""Commits read one by one; of more it is quicker to ask Delta."""
 
 NO_SUCH_NAME = frozenset({"TABLE_OR_VIEW_NOT_FOUND"})
 NO_SUCH_PATH = frozenset(
@@ -53,6 +66,9 @@ class DeltaTable:
     def __init__(self, *, path: str | None, table: str | None) -> None:
         self.path = path
         self.table = table
+        self._log: str | None = None
+        """Directory of the log, once it is known that all commits are files there, and nowhere else: what
+        a catalog's name stands for can change."""
 
     @property
     def name(self) -> str:
@@ -88,6 +104,22 @@ class DeltaTable:
         """Return the columns of the table, which has to be there."""
         return spark.table(self.name).schema
 
+    def commits_after(self, spark: SparkSession, version: int) -> list[HistoryRow] | None:
+        """Return the commits after a version, oldest first; None where that is not known without a search.
+
+        ``DESCRIBE HISTORY`` lists the log's directory twice and takes a job, and a commit would pay for that
+        twice. What follows a known version is in files whose names are known. A log that is cleaned up loses
+        older files first: where the known one is left, the next one is missing because it was not written.
+        """
+        rows: list[HistoryRow] = []
+        while self._log is not None and len(rows) < FOLLOWED_COMMITS:
+            following = version + len(rows) + 1
+            info = _commit_info(spark, self._log, following)
+            if info is None:
+                return rows if rows or _commit_info(spark, self._log, version) is not None else None
+            rows.append(history_row({**info, "version": following}))
+        return None
+
     def check(self, spark: SparkSession, checkpoint: str | None) -> TableDetail | None:
         """Refuse a table on which exactly-once cannot be kept, by a query with this checkpoint if it has one.
 
@@ -101,6 +133,8 @@ class DeltaTable:
         if detail := self.detail(spark):
             location = detail.location
             kept = detail.properties.get(RETENTION_PROPERTY)
+            elsewhere = COMMITS_ELSEWHERE.search(" ".join(detail.features))
+            self._log = None if elsewhere or self.table else f"{location.rstrip('/')}/_delta_log"
             if kept is not None:
                 problem = (
                     f"property {RETENTION_PROPERTY} is {kept!r}: Delta would forget what was written and "
@@ -118,6 +152,10 @@ class DeltaTable:
             )
             raise TableRefusedError(self.name, problem)
         return detail
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        """Return the table's rows."""
+        return spark.table(self.name)
 
     def append(self, df: DataFrame, entry: LedgerEntry, *, exists: bool, add_columns: bool = False) -> None:
         """Append ``df``, and ``entry`` with it, in one Delta commit; or do nothing, in silence.
@@ -167,6 +205,19 @@ def _plain_values(df: DataFrame) -> Iterator[None]:
         return
     with session_settings(df.sparkSession, {DICTIONARY_KEY: "false"}):
         yield
+
+
+def _commit_info(spark: SparkSession, log: str, version: int) -> dict[str, Any] | None:
+    """Return what a commit says about itself, None if there is no such commit."""
+    path = escape_glob(f"{log}/{version:020}.json")
+    try:
+        lines = spark.read.text(path).where(F.col("value").rlike(COMMIT_INFO)).collect()
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return None
+        raise
+    info: dict[str, Any] = json.loads(lines[0].value)["commitInfo"] if lines else {}
+    return info
 
 
 def read_text(spark: SparkSession, path: str) -> str:

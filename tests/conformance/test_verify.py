@@ -18,6 +18,7 @@ from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.row_audit import AuditedRows, digest_of, digest_text
 from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.wire import spec, wait_for
 
@@ -55,7 +56,13 @@ class Orders:
         self.commits, self.attempt = 0, None
 
     def commit(
-        self, begin: int, end: int, rows: Sequence[Row] | None = None, gaps: Sequence[tuple[int, int]] = ()
+        self,
+        begin: int,
+        end: int,
+        rows: Sequence[Row] | None = None,
+        gaps: Sequence[tuple[int, int]] = (),
+        *,
+        audit: AuditedRows | None = None,
     ) -> None:
         """Commit a batch; rows others than its own if given."""
         self.commits += 1
@@ -70,9 +77,14 @@ class Orders:
             attempt=f"attempt {self.commits}",
             parent=self.attempt,
             gaps=tuple(SkippedGap(self.journal, *gap) for gap in gaps),
+            audit=None if audit is None else (audit,),
         )
         self.attempt = entry.attempt
         self.append(rows_of(begin, end) if rows is None else rows, entry)
+
+    def counted(self, rows: Sequence[Row]) -> AuditedRows:
+        """Return the audit of a batch with these rows."""
+        return AuditedRows(self.journal, len(rows), digest_text(digest_of(rows)))
 
     def append(self, rows: Sequence[Row], entry: LedgerEntry | None = None) -> None:
         """Append rows, with an entry or without."""
@@ -193,6 +205,75 @@ def test_a_restored_table_is_what_its_visible_entries_say(orders: Orders) -> Non
     assert orders.verify().exit_code == 0
 
 
+@pytest.mark.parametrize(
+    "columns", [("journal", "offset", "value"), ("-", "-", "name")], ids=["raw", "parsed"]
+)
+def test_what_entries_counted_is_compared(embedded_orders: Orders, columns: tuple[str, str, str]) -> None:
+    """A number of rows or a digest that is not that of the records is named with its range of offsets."""
+    orders = embedded_orders
+    orders.another_table("counted", columns)
+    for begin, end in ((0, 80), (80, 240)):
+        orders.commit(begin, end, audit=orders.counted(rows_of(begin, end)))
+    found = orders.verify()
+    assert found.exit_code == 0, found.output
+    assert "2 ranges have the rows, and digests, that their entries say" in found.output
+    changed = [*rows_of(240, 312), (312, b"other")]
+    orders.commit(240, 320, audit=orders.counted(changed))
+    difference = json.loads(orders.verify("--format", "json").stdout)["difference"]
+    assert (difference["table_version"], difference["offset"], difference["end_offset"]) == (2, 240, 320)
+    assert "digest" in difference["problem"]
+    DeltaTable(orders.table).restore(1)
+    orders.attempt = "attempt 2"
+    orders.commit(240, 320, audit=orders.counted(rows_of(240, 312)))
+    problem = orders.differs("--entries-only")[2]
+    assert problem == "its entry says that it brings 9 rows, the commit wrote 10"
+
+
+def test_where_rows_end_is_read_from_them(embedded_orders: Orders) -> None:
+    """By the last record, read again; another record there is an error, or a table that does not say."""
+    orders = embedded_orders
+    show = ["offsets", "show", str(orders.table), "--from-data", "--broker", orders.broker.endpoint]
+
+    def shown(*flags: str) -> Result:
+        return CliRunner().invoke(main, [*show, *flags])
+
+    orders.commit(0, 80)
+    assert JournalOffsets.from_json(shown("--format", "json").stdout) == JournalOffsets({orders.journal: 80})
+    (line,) = shown().stdout.splitlines()[1:]
+    assert line.split() == [orders.journal, "10", "72", "80"]
+    orders.commit(80, 88, [(80, b"other")])
+    assert "has other bytes there" in shown().stderr
+    orders.another_table("parsed", ("-", "-", "name"))
+    orders.commit(0, 80)
+    show[2] = str(orders.table)
+    assert "do not say where rows come from" in shown().stderr
+
+
+def test_rows_that_say_where_they_end_need_no_broker(tmp_path: Path) -> None:
+    """Unless the last one, written by a query without that column, does not."""
+
+    def rows(journals: list[str], offsets: list[int], ends: list[int | None]) -> None:
+        columns = {"_journal": journals, "_offset": offsets, "_end_offset": pa.array(ends, pa.int64())}
+        write_deltalake(tmp_path, pa.table(columns), mode="append", partition_by=["_journal"])
+
+    show = [
+        "offsets",
+        "show",
+        str(tmp_path),
+        "--from-data",
+        "--broker",
+        "http://localhost:1",
+        "--timeout",
+        "1",
+    ]
+    rows(["a/%2B=+", "b", "b"], [0, 5, 0], [7, 9, 5])
+    found = CliRunner().invoke(main, [*show, "--format", "json"])
+    assert found.exit_code == 0, found.output
+    assert JournalOffsets.from_json(found.stdout) == JournalOffsets({"a/%2B=+": 7, "b": 9})
+    rows(["b"], [9], [None])
+    assert CliRunner().invoke(main, show).exit_code == 1
+
+
 def test_a_gap_that_was_recorded_is_allowed(orders: Orders) -> None:
     """With the record it cut: no rows of theirs are in the table, and none may be."""
     kept = [row for row in rows_of(0, 160) if not 80 <= row[0] < 96]
@@ -238,7 +319,7 @@ def test_bytes_a_journal_has_lost_are_named(orders: Orders) -> None:
 
         gone, *_ = wait_for(lambda: listed() if len(listed()) >= parts - 1 else None, "stored fragments")
         rows = [(at * length, b"x" * (length - 1)) for at in range(parts)]
-        orders.commit(0, 3 * length, rows[:3])
+        orders.commit(0, 3 * length, rows[:3], audit=orders.counted(rows[:3]))
         orders.commit(3 * length, parts * length, rows[3:])
         assert orders.verify().exit_code == 0
         (orders.broker.file_root / gone.content_path).unlink()
@@ -249,11 +330,15 @@ def test_bytes_a_journal_has_lost_are_named(orders: Orders) -> None:
     allowed = orders.verify("--allow-gone")
     assert allowed.exit_code == 0, allowed.output
     assert str(gone.length) in allowed.output
+    assert f"[0, {3 * length}): the table's rows are what their commit's entry says" in allowed.output
     orders.append([(2 * length, b"")])
     assert orders.differs("--allow-gone")[:2] == (0, 2 * length)
     DeltaTable(orders.table).restore(1)
     orders.append([(parts * length, b"")])
     assert "no visible entry" in orders.differs("--allow-gone")[2]
+    DeltaTable(orders.table).restore(1)
+    DeltaTable(orders.table).update(predicate=f"offset = {gone.begin}", new_values={"value": "X''"})
+    assert "digest" in orders.differs("--allow-gone")[2]
 
 
 def test_offsets_alone_are_compared_where_values_are_parsed(embedded_orders: Orders) -> None:

@@ -1,0 +1,118 @@
+"""How far a table's rows go, by the rows themselves: for tables whose ledger was cleaned up.
+
+A row says where its record begins (``_offset``, or ``offset`` of the format ``raw``), and where it ends if
+the table has ``_end_offset``. Without that the last record of each journal is read again, and compared with
+its row where the table has the record's bytes.
+
+What rows cannot tell: bytes after the last record that left no row, such as records a query filters; they
+are read again, to the same effect. Journals of which there is no row. Whether a row before it is missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gazette_spark.audit.records import JournalRecords
+from gazette_spark.audit.table import TableSnapshot
+from gazette_spark.audit.verify import RecordOptions
+from gazette_spark.errors import InputError
+from gazette_spark.framing.base import Framing
+from gazette_spark.scan.boundary import next_record_end, window_reader
+from gazette_spark.scan.reads import JournalSource
+
+
+@dataclass(frozen=True, slots=True)
+class DataEnd:
+    """Where a table's rows of one journal end."""
+
+    journal: str
+    rows: int
+    last_offset: int
+    """Of the last row: where its record begins."""
+    read_through: int | None
+    """Next byte to read; None where rows do not say it."""
+
+
+def data_ends(
+    table: TableSnapshot, client: JournalSource | None, options: RecordOptions | None = None
+) -> list[DataEnd]:
+    """Return where the rows of each journal end, by name.
+
+    Args:
+        table: The version of a table.
+        client: Where the journals are, to read last records again whose rows do not say where they end.
+        options: How the query read the journals.
+
+    Raises:
+        InputError: the table has no columns of journal and offset, or rows without them; or a journal has
+            another record than the row.
+        GazetteError: a journal cannot be read.
+    """
+    columns = table.columns()
+    if columns is None:
+        raise InputError(
+            f"{table!r}: its columns do not say where rows come from; that takes _journal and _offset, or "
+            "journal, offset and value of the format raw"
+        )
+    found = []
+    for journal, rows, offset, reached in table.last_rows():
+        if journal is None or offset is None:
+            raise InputError(
+                f"{table!r}: {rows} rows have no journal, or no offset: where they end is unknown"
+            )
+        # An end before the last row is another row's: the last one was written without the column.
+        end = reached if reached is not None and reached > offset else None
+        if end is None and client is not None:
+            end = _Journal(client, journal, options or RecordOptions()).record_end(
+                offset, _value(table, journal, offset)
+            )
+        found.append(DataEnd(journal, rows, offset, end))
+    return sorted(found, key=lambda each: each.journal)
+
+
+def _value(table: TableSnapshot, journal: str, offset: int) -> bytes | None:
+    """Return the bytes of a row, None if the table does not have them."""
+    values = table.rows(journal, offset, offset + 1).values
+    return None if values is None else values[0].as_py()
+
+
+@dataclass(frozen=True, slots=True)
+class _Journal:
+    client: JournalSource
+    name: str
+    options: RecordOptions
+
+    def record_end(self, offset: int, value: bytes | None) -> int:
+        """Return where the record at an offset ends, whose bytes are these if they are known."""
+        framing = self.options.framing_of(self.client, self.name)
+        head = self.client.write_heads([self.name])[self.name]
+        if framing.name == "none":
+            end, found = self._whole(offset, head, value)
+        else:
+            end, found = self._framed(offset, head, framing)
+        if end is None or value not in (None, found):
+            problem = "has no whole record there" if end is None else "has other bytes there"
+            raise InputError(
+                f"journal {self.name!r}: the table's last row begins at offset {offset}, and the journal "
+                f"{problem}. It is another journal, or it was read in another framing"
+            )
+        return end
+
+    def _framed(self, offset: int, head: int, framing: Framing) -> tuple[int | None, bytes | None]:
+        longest = self.options.max_record_bytes
+        window = window_reader(self.client, self.name)
+        until = next_record_end(window, offset, head, longest, journal=self.name, framing=framing)
+        blocks = JournalRecords(
+            self.client, self.name, offset, until or offset, framing, max_record_bytes=longest
+        )
+        for block in blocks if until else ():
+            if len(block) and block.offsets[0] == offset:
+                return block.end_offset_array()[0].as_py(), framing.values(block)[0].as_py()
+        return None, None
+
+    def _whole(self, offset: int, head: int, value: bytes | None) -> tuple[int | None, bytes | None]:
+        """Where there is no framing a record is what a task got at once: its length says where it ends."""
+        if value is None or offset + len(value) > head:
+            return None, None
+        end = offset + len(value)
+        return end, window_reader(self.client, self.name)(offset, end)
