@@ -103,6 +103,10 @@ bench: install jvm broker-binaries ## Measure beside Spark's Kafka source and fi
 bench-planning: install broker-binaries ## Measure how long a batch over 1,000 and 10,000 journals is planned
 	@$(PYTHON) benchmarks/planning_bench.py --timed --broker deployed --journals 1000 --journals 10000 $(BENCH_FLAGS)
 
+.PHONY: bench-commits
+bench-commits: install jvm ## Measure a commit of the sink beside Delta's own append; write docs/performance.md
+	@$(WITH_JAVA) $(PYTHON) benchmarks/commit_bench.py --timed $(BENCH_FLAGS)
+
 .PHONY: bench-client
 bench-client: install broker-binaries ## Print MB/s of our client and broker beside gazctl, Go's client and the real broker
 	@$(PYTHON) benchmarks/client_parity.py --timed $(BENCH_FLAGS)

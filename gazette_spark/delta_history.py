@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -133,6 +133,39 @@ def find_state(
             found.append((row, entry))
         at -= 1
     return _state(rows, app_id, found, tuple(jumps), truncated=truncated)
+
+
+def advanced(state: LedgerState, rows: Sequence[HistoryRow], app_id: str) -> LedgerState | None:
+    """Return an app id's state after some more commits, as a search from the newest one would find it.
+
+    Args:
+        state: What the history said before.
+        rows: All commits since, oldest first.
+        app_id: Whose state.
+
+    Returns:
+        The state, or None if it takes older rows to know it: there was no entry, or rows were undone. Its
+        ``jumps`` are not looked for: only states without a previous entry need them.
+
+    Raises:
+        LedgerFormatError: an entry cannot be read.
+    """
+    for row in rows:
+        if (previous := state.entry) is None or row.operation == "RESTORE" or row.operation in REPLACING:
+            return None
+        entry = parse_entry(row.user_metadata, app_id)
+        if entry is None:
+            state = replace(state, table_version=row.version)
+            continue
+        state = LedgerState(
+            entry,
+            previous=previous.attempt,
+            txn_version=max(state.txn_version, entry.txn_version),
+            table_version=row.version,
+            entry_version=row.version,
+            entry_time=row.time,
+        )
+    return state
 
 
 def app_ids(rows: Iterable[HistoryRow]) -> list[str]:

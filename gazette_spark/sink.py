@@ -56,21 +56,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from gazette_spark.decision import Allowed, Landed, Refuse, Skip, Write, decide, verify
-from gazette_spark.delta_history import read_state
+from gazette_spark.delta_history import advanced, read_state
 from gazette_spark.errors import OffsetError, OptionError, QueryCheckpointError, TableRefusedError, TrimError
 from gazette_spark.failpoints import failpoint
-from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, unknown_journals
+from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, SkippedGap, unknown_journals
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, check_forward
-from gazette_spark.query_checkpoint import (
-    check_pinned,
-    metadata_path,
-    offsets_path,
-    parse_offsets,
-    parse_query_id,
-)
-from gazette_spark.table.delta_table import DeltaTable, read_text
+from gazette_spark.table.adopt import adopt
+from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.merge import last_rows, upsert_rows
 from gazette_spark.table.new_table import NewTable
+from gazette_spark.table.query_batches import QueryBatches
+from gazette_spark.table.row_audit import audit_rows
 from gazette_spark.table.trim import kept_rows, missing_columns, origin_columns
 from gazette_spark.table.upkeep import Upkeep
 from gazette_spark.upsert import Upsert
@@ -116,6 +112,7 @@ class DeltaSink:
         target_file_bytes: int | None = None,
         compact_every: int | None = None,
         upsert: Upsert | None = None,
+        audit: bool = False,
     ) -> None:
         """Describe the writer; nothing is read or made yet.
 
@@ -141,6 +138,9 @@ class DeltaSink:
             compact_every: Put the table's small files together (OPTIMIZE) after so many ledger entries.
             upsert: Keep one row of each key, the last, in place of all of them. Then the table takes no
                 batches without it under this app id.
+            audit: Count each batch's rows by journal, and digest their bytes where the batch has them
+                (columns ``journal, offset, value`` of the format ``raw``), for its ledger entry. Each batch
+                is read twice for that.
         """
         _check_app_id(app_id)
         if (path is None) == (table is None):
@@ -161,9 +161,13 @@ class DeltaSink:
         )
         self._checkpoint = checkpoint
         self._allowed = Allowed(on_overlap == "trim", _accepted_gaps(accept_gaps or {}))
+        self._audit = audit
         self._checked = False
         self._seen: str | None = None
         """Attempt of the newest entry after this run's last batch. Another there means another writer."""
+        self._known: LedgerState | None = None
+        """What the table's history said then: what it says now is read from there on."""
+        self._batches = QueryBatches(self._target.name, app_id)
 
     def __repr__(self) -> str:
         return f"DeltaSink({self.app_id!r}, {self._target.name}, seen={self._seen})"
@@ -190,7 +194,8 @@ class DeltaSink:
         if "realTime" in trigger:
             raise OptionError("trigger", "realTime", "processingTime or availableNow: a batch is one commit")
         sink = copy(self)
-        sink._checkpoint, sink._checked, sink._seen = root, False, None
+        sink._checkpoint, sink._checked, sink._seen, sink._known = root, False, None, None
+        sink._batches = QueryBatches(self._target.name, self.app_id)
         self._check_table(df.sparkSession, root)
         writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", root)
         if query_name:
@@ -229,6 +234,28 @@ class DeltaSink:
         offsets = self.resume_offsets(spark)
         return reader if offsets is None else reader.option("startingOffsets", offsets)
 
+    def adopt(self, offsets: JournalOffsets, spark: SparkSession | None = None) -> LedgerEntry:
+        """Have the ledger of a table begin at ``offsets``, because it was cleaned up or there never was one.
+
+        A commit without rows records it. Afterwards the table is continued like any other:
+        ``sink.start(sink.resume(reader).load(), checkpoint=…)``, with a new checkpoint.
+
+        Args:
+            offsets: By journal, the next byte after the table's rows, as ``gazette-spark offsets show TABLE
+                --from-data`` prints it. Rows that contradict it are found where the table says where rows
+                come from; else it is taken on trust.
+            spark: The session, if not the active one.
+
+        Returns:
+            The entry. Calling again with the same offsets changes nothing.
+
+        Raises:
+            TableRefusedError: the table has a ledger, or rows past the offsets.
+        """
+        session = spark or _active_session()
+        self._target.check(session, None)
+        return adopt(self._target, session, self.app_id, offsets)
+
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Bring one batch into the table, or find it there.
 
@@ -238,13 +265,14 @@ class DeltaSink:
         failpoint("sink.entry")
         # Forgotten until this batch is done: whoever runs after a failure is a new writer.
         seen, self._seen = self._seen, None
+        known, self._known = self._known, None
         spark = df.sparkSession
         root = self._checkpoint or _running_query_checkpoint(spark)
         if not self._checked:
             _know_conflicts(spark)
             self._check_table(spark, root)
-        batch = self._batch(spark, root, batch_id)
-        self._seen = self._commit_batch(df, batch, seen)
+        batch = self._batches.read(spark, root, batch_id)
+        self._seen = self._commit_batch(df, batch, seen, known)
         if not self._checked:
             self._check_table(spark, root)  # Again, now that the first batch has made the table.
             self._checked = True
@@ -289,14 +317,16 @@ class DeltaSink:
         failpoint("sink.return")
         return self._seen != before
 
-    def _commit_batch(self, df: DataFrame, batch: Batch, seen: str | None) -> str | None:
+    def _commit_batch(
+        self, df: DataFrame, batch: Batch, seen: str | None, known: LedgerState | None = None
+    ) -> str | None:
         """Return the attempt of the newest entry, which holds the batch."""
         spark = df.sparkSession
         if self._upsert:
             batch = replace(batch, mode="upsert")
         conflict: PySparkException | None = None
         for _ in range(MAX_TRIES):
-            before = self._state(spark)
+            before = self._known = self._state(spark, known)
             decision = decide(before, batch, attempt=uuid.uuid4().hex, seen=seen, allowed=self._allowed)
             if isinstance(decision, Refuse):
                 raise decision.error from conflict
@@ -304,8 +334,11 @@ class DeltaSink:
                 log.info("batch_skipped app_id=%s batch_id=%d", self.app_id, batch.batch_id)
                 return before.entry.attempt if before.entry else None
             rows = self._new_rows(df, batch, decision)
+            if self._audit:
+                counted = audit_rows(rows, decision.entry.read_through)
+                decision = replace(decision, entry=replace(decision.entry, audit=counted))
             conflict = self._write(rows, batch, before, decision)
-            after = self._state(spark)
+            after = known = self._known = self._state(spark, before)
             outcome = verify(before, after, decision.entry, batch, conflict=conflict is not None)
             if isinstance(outcome, Refuse):
                 raise outcome.error from conflict
@@ -377,24 +410,15 @@ class DeltaSink:
     def _check_table(self, spark: SparkSession, checkpoint: str | None) -> None:
         self._upkeep.checked(self._target.check(spark, checkpoint))
 
-    def _state(self, spark: SparkSession) -> LedgerState:
+    def _state(self, spark: SparkSession, known: LedgerState | None = None) -> LedgerState:
+        """Read what the history says; only what came after ``known`` where that can be done."""
+        if known is not None:
+            rows = self._target.commits_after(spark, known.table_version)
+            if rows is not None and (state := advanced(known, rows, self.app_id)):
+                return state
         return read_state(
             lambda limit: self._target.history(spark, limit), self.app_id, table=self._target.name
         )
-
-    def _batch(self, spark: SparkSession, root: str, batch_id: int) -> Batch:
-        """Read from the query checkpoint what the batch is."""
-        path = offsets_path(root, batch_id)
-        end = parse_offsets(read_text(spark, path), path)
-        if batch_id == 0:
-            check_pinned(end, path)
-            begin: Positions = ()
-        else:
-            earlier = offsets_path(root, batch_id - 1)
-            begin = parse_offsets(read_text(spark, earlier), earlier)
-        about = metadata_path(root)
-        query_id = parse_query_id(read_text(spark, about), about)
-        return Batch(self._target.name, self.app_id, query_id, batch_id, begin, end)
 
 
 def _check_app_id(app_id: object) -> None:

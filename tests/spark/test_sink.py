@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from gazette_spark.delta_history import HistoryRow
 from gazette_spark.errors import OptionError, QueryCheckpointError, TableRefusedError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.sink import DeltaSink
@@ -17,8 +18,22 @@ from gazette_spark.testing.oracle import check_table
 from tests.spark.conftest import APP_ID, FileStream
 
 
-def test_every_version_holds_rows_and_offsets_that_agree(stream: FileStream) -> None:
-    """Many batches, two runs: the oracle finds each record once and each version consistent."""
+def test_every_version_holds_rows_and_offsets_that_agree(
+    stream: FileStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many batches, two runs: the oracle finds each record once and each version consistent.
+
+    The history is searched around the batch that makes the table and before the first one of a later run;
+    from there on it is followed.
+    """
+    searched: list[int] = []
+    history = DeltaTable.history
+
+    def counted(self: DeltaTable, spark: SparkSession, limit: int) -> list[HistoryRow]:
+        searched.append(limit)
+        return history(self, spark, limit)
+
+    monkeypatch.setattr(DeltaTable, "history", counted)
     stream.append(40)
     stream.run(maxBytesPerTrigger=70)
     stream.append(10)
@@ -26,6 +41,7 @@ def test_every_version_holds_rows_and_offsets_that_agree(stream: FileStream) -> 
     verdict = stream.assert_exact()
     assert verdict.rows == 50
     assert verdict.entries == verdict.versions > 5
+    assert len(searched) == 3
 
 
 def test_the_first_batch_makes_the_table_and_its_first_entry(stream: FileStream) -> None:
@@ -88,11 +104,13 @@ def test_a_crash_between_the_steps_of_a_batch_changes_nothing(
 
 
 def test_commits_of_others_do_not_disturb(stream: FileStream) -> None:
-    """OPTIMIZE, a changed property and an app id beside ours leave the ledger alone."""
+    """OPTIMIZE, VACUUM, log checkpoints, a changed property, another app id: the ledger is left alone."""
     stream.append(6)
     stream.run(maxBytesPerTrigger=60)
+    stream.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.checkpointInterval' = '2')")
     stream.sql("OPTIMIZE {t}")
-    stream.sql("ALTER TABLE {t} SET TBLPROPERTIES ('note' = 'x')")
+    stream.sql("VACUUM {t}")
+    assert list((stream.table / "_delta_log").glob("*.checkpoint.parquet"))
     nothing = stream.spark.read.format("delta").load(str(stream.table)).limit(0)
     nothing.write.format("delta").mode("append").option("txnAppId", "other").option("txnVersion", 99).option(
         "userMetadata", '{"app_id":"other","format_version":1}'

@@ -36,6 +36,8 @@ RANKS = (
         "query_checkpoint",
         "query_progress",
         "sql_names",
+        "row_audit",
+        "delta_reader",
         "upsert",
         "framing",
     ),
@@ -67,6 +69,7 @@ HEAVY = {
         "cli",
     },
     "delta": {"table", "sink", "testing", "demo", "cli"},
+    "deltalake": {"delta_reader", "audit"},
     "grpc": {"client", "broker", "protocol", "testing"},
 }
 """Parts that may import a package which is slow to load or not always there."""

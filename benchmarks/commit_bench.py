@@ -1,0 +1,224 @@
+"""What a commit of ``DeltaSink`` costs beyond Delta's own append, on tables of 10 to 10,000 versions.
+
+    python benchmarks/commit_bench.py [--timed] [--versions 10 100 1000 10000] [--commits 20]
+
+The same rows are appended in turn by Delta alone and by the sink, to two tables of the same age. Their first
+versions are made by Spark, those in between are written into the log: a commit with an entry and a file each,
+a checkpoint at the end, and beside them the files that Delta and Hadoop leave on a local disk. No row of
+theirs is read. That all entries are there is checked always; times are taken with ``--timed`` only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from deltalake import DeltaTable
+from harness import REPORT, machine, write_section
+from pyspark.sql import DataFrame, SparkSession
+
+from gazette_spark.ledger import LedgerEntry, parse_entry
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.sink import DeltaSink
+from gazette_spark.testing.local_spark import local_spark
+
+APP_ID = "bench"
+ROWS = 1000
+WARM_UP = 5
+GOAL_MS = 150
+REAL_BEFORE = 2
+"""Versions that Spark makes before the others are written into the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Medians of one age of table."""
+
+    versions: int
+    plain_ms: float
+    sink_ms: float
+    slowest_ms: float
+    """What the slowest commit of the sink but one in twenty took beyond the plain median."""
+
+    @property
+    def overhead_ms(self) -> float:
+        """What the sink takes longer."""
+        return self.sink_ms - self.plain_ms
+
+
+class Checkpoint:
+    """The query checkpoint of a query that Spark does not run: its batches are called by hand."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "offsets").mkdir(parents=True)
+        (root / "metadata").write_text('{"id":"8a3bb1a0-0000-4000-8000-000000000000"}')
+
+    def write(self, batch_id: int) -> None:
+        """Write where a batch ends; each reads a kilobyte."""
+        position = JournalOffsets({"bench/orders": 1024 * batch_id})
+        end = position.at("pinned") if batch_id == 0 else position
+        (self.root / "offsets" / str(batch_id)).write_text(f'v1\n{{"batchTimestampMs":0}}\n{end.to_json()}')
+
+
+def grow(table: Path, versions: int) -> None:
+    """Write commits into a table's log until it has so many versions, by the model of its last one."""
+    log = table / "_delta_log"
+    last = max(log.glob("*.json"))
+    actions = [json.loads(line) for line in last.read_text().splitlines()]
+    text = next(action["commitInfo"].get("userMetadata") for action in actions if "commitInfo" in action)
+    entry = parse_entry(text, APP_ID)
+    for version in range(int(last.stem) + 1, versions):
+        if entry is not None:
+            entry = replace(
+                entry,
+                txn_version=entry.txn_version + 1,
+                begin=entry.end,
+                attempt=f"made-{version}",
+                parent=entry.attempt,
+            )
+        lines = [json.dumps(aged(action, version, entry)) for action in actions]
+        (log / f"{version:020}.json").write_text("\n".join(lines) + "\n")
+    DeltaTable(table).create_checkpoint()
+    for version in range(versions - 20):
+        for name in (f"{version:020}.crc", f".{version:020}.json.crc", f".{version:020}.crc.crc"):
+            if not (log / name).exists():
+                (log / name).write_bytes(b"\0" * 500)
+        if version % 10 == 0 and version:
+            (log / f"{version:020}.checkpoint.parquet").write_bytes(b"\0" * 500)
+
+
+def aged(action: dict[str, dict[str, object]], version: int, entry: LedgerEntry | None) -> object:
+    """Return an action of a commit as a later version has it."""
+    ((kind, value),) = action.items()
+    value = dict(value)
+    if kind == "add":
+        value["path"] = f"part-{version:05}-made.zstd.parquet"
+    if kind == "txn" and entry is not None:
+        value["version"] = entry.txn_version
+    if kind == "commitInfo" and entry is not None:
+        value["userMetadata"] = entry.to_json()
+    return {kind: value}
+
+
+class Tables:
+    """A table of Delta's own appends and one of the sink's, of the same age."""
+
+    def __init__(self, spark: SparkSession, root: Path, versions: int) -> None:
+        self.plain = root / "plain"
+        self.sunk = root / "sunk"
+        self.spark = spark
+        self.rows = rows_of(spark)
+        self.checkpoint = Checkpoint(root / "checkpoint")
+        self.batch_id = 0
+        first = DeltaSink(APP_ID, path=str(self.sunk), checkpoint=str(self.checkpoint.root))
+        first_plain = self.rows.limit(0)
+        for _ in range(REAL_BEFORE):
+            append(first_plain if not self.batch_id else self.rows, self.plain)
+            self.sink_batch(first)
+        for table in (self.plain, self.sunk):
+            grow(table, versions)
+        self.sink = DeltaSink(APP_ID, path=str(self.sunk), checkpoint=str(self.checkpoint.root))
+
+    def sink_batch(self, sink: DeltaSink | None = None) -> None:
+        """Have the sink write its next batch."""
+        self.checkpoint.write(self.batch_id)
+        (sink or self.sink)(self.rows.limit(0) if self.batch_id == 0 else self.rows, self.batch_id)
+        self.batch_id += 1
+
+    def plain_batch(self) -> None:
+        """Have Delta append the same rows."""
+        append(self.rows, self.plain)
+
+    def check(self, versions: int) -> None:
+        """Check that both tables have as many versions, and that the last entry is the last batch's."""
+        assert DeltaTable(self.plain).version() == DeltaTable(self.sunk).version() == versions - 1
+        entry = self.sink.ledger(self.spark)
+        assert entry is not None
+        assert entry.batch_id == self.batch_id - 1
+        assert entry.read_through == {"bench/orders": 1024 * entry.batch_id}
+
+
+def rows_of(spark: SparkSession) -> DataFrame:
+    """Return what each commit brings: rows as the format raw has them."""
+    columns = ("'bench/orders' AS journal", "id AS offset", "CAST(repeat('x', 100) AS BINARY) AS value")
+    return spark.range(ROWS).selectExpr(*columns)
+
+
+def append(rows: DataFrame, table: Path) -> None:
+    """Append as the sink does, but for its transaction and its entry."""
+    rows.write.format("delta").mode("append").option("compression", "zstd").save(str(table))
+
+
+def measure(spark: SparkSession, root: Path, versions: int, commits: int) -> Measured:
+    """Commit in turn to both tables."""
+    tables = Tables(spark, root, versions)
+    plain: list[float] = []
+    sunk: list[float] = []
+    for _ in range(WARM_UP + commits):
+        plain.append(milliseconds(tables.plain_batch))
+        sunk.append(milliseconds(tables.sink_batch))
+    tables.check(versions + WARM_UP + commits)
+    median = statistics.median(plain[WARM_UP:])
+    slowest = statistics.quantiles(sunk[WARM_UP:], n=20)[-1] - median if commits > 1 else sunk[-1] - median
+    return Measured(versions, median, statistics.median(sunk[WARM_UP:]), slowest)
+
+
+def milliseconds(work: Callable[[], None]) -> float:
+    """Return how long something takes."""
+    begin = time.perf_counter()
+    work()
+    return (time.perf_counter() - begin) * 1000
+
+
+def report(found: list[Measured], commits: int, about: str) -> str:
+    """Return the section of docs/performance.md."""
+    lines = [
+        f"`benchmarks/commit_bench.py --timed`: medians of {commits} commits of {ROWS:,} rows, in turn with",
+        f"Delta's own append of the same rows; {datetime.now(UTC):%Y-%m-%d}. {about}.",
+        "",
+        "| versions of the table | Delta's append | `DeltaSink` | beyond it | one in twenty takes | goal |",
+        "|---|---|---|---|---|---|",
+    ]
+    for each in found:
+        goal = "met" if each.overhead_ms <= GOAL_MS else f"missed by {each.overhead_ms / GOAL_MS - 1:.0%}"
+        lines.append(
+            f"| {each.versions:,} | {each.plain_ms:.0f} ms | {each.sink_ms:.0f} ms | "
+            f"{each.overhead_ms:.0f} ms | {each.slowest_ms:.0f} ms | {GOAL_MS} ms: {goal} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--timed", action="store_true", help="take times, and write docs/performance.md")
+    parser.add_argument("--versions", type=int, nargs="+", default=[10, 100, 1000, 10_000])
+    parser.add_argument("--commits", type=int, default=20)
+    options = parser.parse_args()
+    about = machine()
+    with tempfile.TemporaryDirectory(prefix="commits-", dir=os.environ.get("BENCH_DIR")) as folder:
+        spark = local_spark(Path(folder) / "spark")
+        commits = options.commits if options.timed else 2
+        versions = options.versions if options.timed else [10, 40]
+        found = [measure(spark, Path(folder) / str(each), each, commits) for each in versions]
+        spark.stop()
+    if not options.timed:
+        print("entries follow each other")
+        return
+    text = report(found, commits, about)
+    write_section(REPORT, "Commits", text)
+    print(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

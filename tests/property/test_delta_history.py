@@ -1,0 +1,52 @@
+"""A history says the same, searched from its newest commit or followed from an older one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gazette_spark.delta_history import HistoryRow, advanced, find_state
+from gazette_spark.ledger import LedgerEntry, LedgerState
+from gazette_spark.offsets import JournalOffsets
+
+HERE = (JournalOffsets({"a": 0}),)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[HistoryRow]:
+    """Commits of two writers and of others, RESTORE and replacement among them; oldest first."""
+    rows: list[HistoryRow] = []
+    newest: dict[str, str | None] = {"app": None, "other": None}
+    kinds = st.sampled_from(["app", "app", "app", "other", "OPTIMIZE", "RESTORE", "REPLACE TABLE"])
+    for version in range(draw(st.integers(1, 9))):
+        kind = draw(kinds)
+        if kind in newest:
+            entry = LedgerEntry(kind, version, "q", version, HERE, HERE, HERE, f"try-{version}", newest[kind])
+            newest[kind] = entry.attempt
+            rows.append(HistoryRow(version, "WRITE", {}, entry.to_json(), f"at {version}"))
+        elif kind == "RESTORE" and version:
+            rows.append(HistoryRow(version, kind, {"version": str(draw(st.integers(0, version - 1)))}))
+        else:
+            rows.append(HistoryRow(version, "OPTIMIZE" if kind == "RESTORE" else kind))
+    return rows
+
+
+def searched(rows: list[HistoryRow]) -> LedgerState:
+    """The state by a search, without what only its errors tell."""
+    state = find_state(rows[::-1], "app", table="t", whole=True)
+    assert state is not None
+    return replace(state, jumps=())
+
+
+@given(histories(), st.data())
+def test_following_a_history_is_searching_it(rows: list[HistoryRow], data: st.DataObject) -> None:
+    """Unless something was undone since: then it has to be searched."""
+    cut = data.draw(st.integers(1, len(rows)))
+    state = advanced(searched(rows[:cut]), rows[cut:], "app")
+    undone = any(row.operation in {"RESTORE", "REPLACE TABLE"} for row in rows[cut:])
+    assert state is not None or undone or searched(rows[:cut]).entry is None
+    if state is not None:
+        assert not undone
+        assert state == searched(rows)
