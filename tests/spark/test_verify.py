@@ -197,6 +197,7 @@ def test_raw_rows_are_verified(journals: Journals, tmp_path: Path, monkeypatch: 
         assert problem in text, name
 
 
+@pytest.mark.timeout(600)
 def test_parsed_rows_in_partitions_are_verified(
     journals: Journals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +216,7 @@ def test_parsed_rows_in_partitions_are_verified(
     assert TWICE in text
 
 
+@pytest.mark.timeout(600)
 def test_a_ledger_that_was_cleaned_up_begins_again(journals: Journals, tmp_path: Path) -> None:
     """The rows say where they end, the sink adopts that, once, and a new query goes on without a seam."""
     whole = Table(journals, tmp_path, "whole")
