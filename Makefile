@@ -107,6 +107,10 @@ bench-planning: install broker-binaries ## Measure how long a batch over 1,000 a
 bench-commits: install jvm ## Measure a commit of the sink beside Delta's own append; write docs/performance.md
 	@$(WITH_JAVA) $(PYTHON) benchmarks/commit_bench.py --timed $(BENCH_FLAGS)
 
+.PHONY: bench-audit
+bench-audit: install jvm ## Measure what DeltaSink(audit=True) costs a batch; write docs/performance.md
+	@$(WITH_JAVA) $(PYTHON) benchmarks/audit_bench.py --timed $(BENCH_FLAGS)
+
 .PHONY: bench-client
 bench-client: install broker-binaries ## Print MB/s of our client and broker beside gazctl, Go's client and the real broker
 	@$(PYTHON) benchmarks/client_parity.py --timed $(BENCH_FLAGS)
