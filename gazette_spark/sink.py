@@ -59,7 +59,7 @@ from gazette_spark.decision import Allowed, Landed, Refuse, Skip, Write, decide,
 from gazette_spark.delta_history import advanced, read_state
 from gazette_spark.errors import OffsetError, OptionError, QueryCheckpointError, TableRefusedError, TrimError
 from gazette_spark.failpoints import failpoint
-from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, SkippedGap, unknown_journals
+from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, Mode, SkippedGap, unknown_journals
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, check_forward
 from gazette_spark.table.adopt import adopt
 from gazette_spark.table.delta_table import DeltaTable
@@ -254,7 +254,8 @@ class DeltaSink:
         """
         session = spark or _active_session()
         self._target.check(session, None)
-        return adopt(self._target, session, self.app_id, offsets)
+        mode: Mode = "upsert" if self._upsert else "append"
+        return adopt(self._target, session, self.app_id, offsets, mode=mode)
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Bring one batch into the table, or find it there.

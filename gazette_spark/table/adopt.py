@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 from gazette_spark.delta_history import read_state
 from gazette_spark.errors import TableRefusedError
-from gazette_spark.ledger import LedgerEntry, LedgerState
+from gazette_spark.ledger import LedgerEntry, LedgerState, Mode
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.trim import origin_columns
@@ -28,7 +28,9 @@ STEPS = (10, 20, 30, 40, 50, 60)
 """Powers of two tried after the number that comes next by what the history has. A batch takes one number."""
 
 
-def adopt(target: DeltaTable, spark: SparkSession, app_id: str, offsets: JournalOffsets) -> LedgerEntry:
+def adopt(
+    target: DeltaTable, spark: SparkSession, app_id: str, offsets: JournalOffsets, *, mode: Mode = "append"
+) -> LedgerEntry:
     """Have a ledger begin at ``offsets``; return its first entry, also where that is there already.
 
     Raises:
@@ -42,7 +44,7 @@ def adopt(target: DeltaTable, spark: SparkSession, app_id: str, offsets: Journal
     rows = target.rows(spark)
     _check_rows(rows, offsets, target.name)
     for number in txn_numbers(state.txn_version):
-        entry = first_entry(app_id, offsets, number)
+        entry = first_entry(app_id, offsets, number, mode)
         target.append(rows.limit(0), entry, exists=True)
         state = read_state(lambda limit: target.history(spark, limit), app_id, table=target.name)
         if state.entry is not None:
@@ -61,7 +63,7 @@ def txn_numbers(highest: int) -> Iterator[int]:
     yield from (1 << step for step in STEPS if 1 << step > highest + 1)
 
 
-def first_entry(app_id: str, offsets: JournalOffsets, txn_version: int) -> LedgerEntry:
+def first_entry(app_id: str, offsets: JournalOffsets, txn_version: int, mode: Mode) -> LedgerEntry:
     """Return the entry that says: from here on."""
     position = (offsets.plain(),)
     attempt = uuid.uuid4().hex
@@ -75,6 +77,7 @@ def first_entry(app_id: str, offsets: JournalOffsets, txn_version: int) -> Ledge
         end=position,
         attempt=attempt,
         parent=None,
+        mode=mode,
         adopted=True,
     )
 
