@@ -154,7 +154,7 @@ def advanced(state: LedgerState, rows: Sequence[HistoryRow], app_id: str) -> Led
         if (previous := state.entry) is None or row.operation == "RESTORE" or row.operation in REPLACING:
             return None
         entry = parse_entry(row.user_metadata, app_id)
-        if entry is None:
+        if entry is None or entry.attempt == previous.attempt:  # Delta's own compaction repeats it.
             state = replace(state, table_version=row.version)
             continue
         state = LedgerState(

@@ -83,6 +83,8 @@ class Tiling:
     """Delta's log no longer has the entries before the oldest of these."""
     foreign: bool
     """The query reads other sources, too."""
+    upsert: bool = False
+    """Its rows were merged by key, at least once."""
 
 
 @dataclass(slots=True)
@@ -132,7 +134,8 @@ def tile(app_id: str, entries: Sequence[Stored], *, cleaned_up: bool) -> Tiling 
         for (source, journal), each in sorted(courses.items(), key=lambda item: (item[0][1], item[0][0]))
     ]
     foreign = any(isinstance(each, str) for _, entry in entries for each in entry.end)
-    return Tiling(app_id, len(entries), tuple(claims), lost, foreign)
+    upsert = any(entry.mode == "upsert" for _, entry in entries)
+    return Tiling(app_id, len(entries), tuple(claims), lost, foreign, upsert)
 
 
 def shared_journals(tilings: Iterable[Tiling]) -> frozenset[str]:

@@ -93,10 +93,16 @@ def verify_table(
     report.difference = _tile(report, table, app_id)
     if client is None or report.difference:
         return report
+    if upserting := [each.app_id for each in report.tilings if each.upsert]:
+        problem = (
+            f"table {name}: app id {upserting[0]!r} keeps one row of each key by upsert, so its rows are not "
+            "the journals' records; audit the entries alone (--entries-only)"
+        )
+        raise InputError(problem)
     if shared := sorted(shared_journals(report.tilings)):
         problem = (
             f"table {name}: the records of journal {shared[0]!r} are in it through several app ids or "
-            "sources, which its rows do not tell apart; audit the entries alone"
+            "sources, which its rows do not tell apart; audit the entries alone (--entries-only)"
         )
         raise InputError(problem)
     reading = _Reading(report, table, client, options or RecordOptions())

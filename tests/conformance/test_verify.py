@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from gazette_spark.cli.main import main
 from gazette_spark.client import Client
-from gazette_spark.ledger import LedgerEntry, SkippedGap
+from gazette_spark.ledger import LedgerEntry, Mode, SkippedGap
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
@@ -63,6 +63,7 @@ class Orders:
         gaps: Sequence[tuple[int, int]] = (),
         *,
         audit: AuditedRows | None = None,
+        mode: Mode = "append",
     ) -> None:
         """Commit a batch; rows others than its own if given."""
         self.commits += 1
@@ -78,6 +79,7 @@ class Orders:
             parent=self.attempt,
             gaps=tuple(SkippedGap(self.journal, *gap) for gap in gaps),
             audit=None if audit is None else (audit,),
+            mode=mode,
         )
         self.attempt = entry.attempt
         self.append(rows_of(begin, end) if rows is None else rows, entry)
@@ -227,6 +229,18 @@ def test_what_entries_counted_is_compared(embedded_orders: Orders, columns: tupl
     orders.commit(240, 320, audit=orders.counted(rows_of(240, 312)))
     problem = orders.differs("--entries-only")[2]
     assert problem == "its entry says that it brings 9 rows, the commit wrote 10"
+
+
+def test_rows_that_were_merged_are_not_compared(embedded_orders: Orders) -> None:
+    """A table of one row for each key has not the journals' records; its entries are audited alone."""
+    orders = embedded_orders
+    orders.another_table("merged", ("-", "-", "name"))
+    orders.commit(0, 80, rows_of(0, 16), mode="upsert")
+    refused = orders.verify()
+    assert refused.exit_code == 1
+    assert "app id 'orders' keeps one row of each key by upsert" in refused.stderr
+    assert "--entries-only" in refused.stderr
+    assert orders.verify("--entries-only").exit_code == 0
 
 
 def test_where_rows_end_is_read_from_them(embedded_orders: Orders) -> None:

@@ -16,20 +16,27 @@ HERE = (JournalOffsets({"a": 0}),)
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[HistoryRow]:
-    """Commits of two writers and of others, RESTORE and replacement among them; oldest first."""
+    """Commits of two writers and of others, RESTORE and replacement among them; oldest first.
+
+    "compaction" is Delta's own after a commit: it carries the commit's entry once more.
+    """
     rows: list[HistoryRow] = []
     newest: dict[str, str | None] = {"app": None, "other": None}
-    kinds = st.sampled_from(["app", "app", "app", "other", "OPTIMIZE", "RESTORE", "REPLACE TABLE"])
+    kinds = st.sampled_from(
+        ["app", "app", "app", "other", "compaction", "OPTIMIZE", "RESTORE", "REPLACE TABLE"]
+    )
     for version in range(draw(st.integers(1, 9))):
         kind = draw(kinds)
         if kind in newest:
             entry = LedgerEntry(kind, version, "q", version, HERE, HERE, HERE, f"try-{version}", newest[kind])
             newest[kind] = entry.attempt
             rows.append(HistoryRow(version, "WRITE", {}, entry.to_json(), f"at {version}"))
+        elif kind == "compaction" and rows and rows[-1].user_metadata:
+            rows.append(HistoryRow(version, "OPTIMIZE", {}, rows[-1].user_metadata, f"at {version}"))
         elif kind == "RESTORE" and version:
             rows.append(HistoryRow(version, kind, {"version": str(draw(st.integers(0, version - 1)))}))
         else:
-            rows.append(HistoryRow(version, "OPTIMIZE" if kind == "RESTORE" else kind))
+            rows.append(HistoryRow(version, kind if kind == "REPLACE TABLE" else "OPTIMIZE"))
     return rows
 
 
