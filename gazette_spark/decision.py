@@ -132,7 +132,7 @@ def decide(
     if error := _unfit_state(state, batch, fits, seen, allowed):
         return Refuse(error)
     if fits <= {Fit.NEXT, Fit.STILL} and (Fit.NEXT in fits or state.entry is None):
-        return Write(_next_entry(state, batch, attempt, allowed))
+        return Write(next_entry(state, batch, attempt, allowed))
     if fits <= {Fit.COVERED, Fit.STILL}:
         return Skip()
     if allowed.trim and fits <= TRIMMABLE:
@@ -148,7 +148,7 @@ def _trimmed(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed) -
         problem = "it is of a query of several sources, whose rows do not say what they were made of"
         return Refuse(TrimError(batch.table, batch.app_id, batch.batch_id, problem))
     kept = tuple(_kept_ranges(batch, state.entry))
-    return Write(_next_entry(state, batch, attempt, allowed), kept)
+    return Write(next_entry(state, batch, attempt, allowed), kept)
 
 
 def _kept_ranges(batch: Batch, entry: LedgerEntry) -> Iterator[KeptRange]:
@@ -251,6 +251,11 @@ def _on_its_parent(state: LedgerState) -> bool:
     return state.previous is None and state.truncated
 
 
+def check_parent(state: LedgerState, batch: Batch) -> RestoredError | None:
+    """Return what is wrong if the newest entry does not stand on the one it was decided on."""
+    return None if _on_its_parent(state) else _restored_in_between(state, batch)
+
+
 def _restored_in_between(state: LedgerState, batch: Batch) -> RestoredError:
     undone_at = state.jumps[0] if state.jumps else state.entry_version
     return RestoredError(
@@ -264,7 +269,7 @@ def _restored_in_between(state: LedgerState, batch: Batch) -> RestoredError:
     )
 
 
-def _next_entry(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed) -> LedgerEntry:
+def next_entry(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed) -> LedgerEntry:
     """Return the entry of a batch, which begins where the newest one ends.
 
     So a batch that was trimmed, or comes after a gap, leaves entries that follow each other like any other.

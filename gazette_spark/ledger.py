@@ -65,6 +65,8 @@ class LedgerEntry:
     """Rows that the batch brought, by journal; None if they were not counted."""
     adopted: bool = False
     """It begins a ledger on a table that had rows: ``start`` is where its own begin, not the table's."""
+    dead_letters: str | None = None
+    """Table for rows that do not fit, with which the commit was made; its own entries name it, too."""
 
     @property
     def read_through(self) -> dict[str, int]:
@@ -100,6 +102,8 @@ class LedgerEntry:
             value["audit"] = [each.to_value() for each in self.audit]
         if self.adopted:
             value["adopted"] = True
+        if self.dead_letters is not None:
+            value["dead_letters"] = self.dead_letters
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -139,7 +143,7 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
             "start": list(start),
             "begin": list(begin),
             "end": list(end),
-        }:
+        } if isinstance(value.get("dead_letters", ""), str):
             return LedgerEntry(
                 app_id,
                 txn_version,
@@ -155,6 +159,7 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
                 mode=_mode(value.get("mode", "append"), app_id),
                 audit=_audit(value.get("audit"), app_id),
                 adopted=value.get("adopted") is True,
+                dead_letters=value.get("dead_letters"),
             )
     raise LedgerFormatError(app_id, f"a field is missing or of the wrong type in {json.dumps(value)[:200]}")
 

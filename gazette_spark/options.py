@@ -274,9 +274,9 @@ OPTIONS: tuple[Option, ...] = (
         None,
         "raw: columns journal, offset, value, or those of them the schema names. json, csv, protobuf: the "
         "columns of the schema. All of them fill in _journal, _offset, _end_offset, _fragment_mod_time (when "
-        "the record was stored, null if it is not yet) and _labels when the schema names them. If not given, "
-        "raw for raw's columns or no schema, else what the framing holds: json in lines, csv in csv, "
-        "protobuf in fixed.",
+        "the record was stored, null if it is not yet), _labels and _record (its bytes) when the schema "
+        "names them. If not given, raw for raw's columns or no schema, else what the framing holds: json in "
+        "lines, csv in csv, protobuf in fixed.",
     ),
     *CSV_OPTIONS,
     Option(

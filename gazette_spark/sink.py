@@ -23,6 +23,9 @@ query checkpoint deleted                  the entry; see :meth:`DeltaSink.resume
 query checkpoint copied, second writer    an entry of another: one of the two is fenced
 ========================================  ================================================
 
+Rows that do not fit can go to a second table (:mod:`gazette_spark.dead_letters`): its commit comes first,
+and the table stays the authority.
+
 The source's first batch is empty and pins where the query starts. It makes the table and its first
 entry, and on an old table it is where a query that does not continue the table is refused.
 
@@ -55,6 +58,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
+from gazette_spark.dead_letters import DeadLetters
 from gazette_spark.decision import Allowed, Landed, Refuse, Skip, Write, decide, verify
 from gazette_spark.delta_history import advanced, read_state
 from gazette_spark.errors import OffsetError, OptionError, QueryCheckpointError, TableRefusedError, TrimError
@@ -62,6 +66,7 @@ from gazette_spark.failpoints import failpoint
 from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, Mode, SkippedGap, unknown_journals
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, check_forward
 from gazette_spark.table.adopt import adopt
+from gazette_spark.table.dead_letters import Diversion
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.merge import last_rows, upsert_rows
 from gazette_spark.table.new_table import NewTable
@@ -113,6 +118,7 @@ class DeltaSink:
         compact_every: int | None = None,
         upsert: Upsert | None = None,
         audit: bool = False,
+        dead_letters: DeadLetters | None = None,
     ) -> None:
         """Describe the writer; nothing is read or made yet.
 
@@ -141,6 +147,9 @@ class DeltaSink:
             audit: Count each batch's rows by journal, and digest their bytes where the batch has them
                 (columns ``journal, offset, value`` of the format ``raw``), for its ledger entry. Each batch
                 is read twice for that.
+            dead_letters: A second table for the rows that this one would not take. The query has one source,
+                whose columns ``_journal`` and ``_offset`` it keeps, or ``journal`` and ``offset`` of the
+                format ``raw``, and makes at most one row of a record.
         """
         _check_app_id(app_id)
         if (path is None) == (table is None):
@@ -162,6 +171,9 @@ class DeltaSink:
         self._checkpoint = checkpoint
         self._allowed = Allowed(on_overlap == "trim", _accepted_gaps(accept_gaps or {}))
         self._audit = audit
+        self._diversion = Diversion(
+            app_id, self._target, dead_letters, CONFLICTS, new_table, keep_origin=upsert is not None
+        )
         self._checked = False
         self._seen: str | None = None
         """Attempt of the newest entry after this run's last batch. Another there means another writer."""
@@ -196,7 +208,8 @@ class DeltaSink:
         sink = copy(self)
         sink._checkpoint, sink._checked, sink._seen, sink._known = root, False, None, None
         sink._batches = QueryBatches(self._target.name, self.app_id)
-        self._check_table(df.sparkSession, root)
+        sink._upkeep, sink._diversion = copy(self._upkeep), copy(self._diversion)
+        self._check_table(df, root)
         writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", root)
         if query_name:
             writer = writer.queryName(query_name)
@@ -271,11 +284,11 @@ class DeltaSink:
         root = self._checkpoint or _running_query_checkpoint(spark)
         if not self._checked:
             _know_conflicts(spark)
-            self._check_table(spark, root)
+            self._check_table(df, root)
         batch = self._batches.read(spark, root, batch_id)
         self._seen = self._commit_batch(df, batch, seen, known)
         if not self._checked:
-            self._check_table(spark, root)  # Again, now that the first batch has made the table.
+            self._check_table(df, root)  # Again, now that the first batch has made the table.
             self._checked = True
         failpoint("sink.return")
 
@@ -304,13 +317,13 @@ class DeltaSink:
         check_forward(begin, end)
         failpoint("sink.entry")
         seen, self._seen = None, None
-        self._check_table(df.sparkSession, None)
+        self._check_table(df, None)
         entry = self.ledger(df.sparkSession)
         name = f"batch-{uuid.uuid4().hex}"
         if new := unknown_journals(entry, begin, self._target.name):
             pinned = Batch(self._target.name, self.app_id, name, 0, (), (new.at("pinned"),))
             seen = self._commit_batch(df.limit(0), pinned, None)
-            self._check_table(df.sparkSession, None)
+            self._check_table(df, None)
         before = seen or (entry.attempt if entry else None)
         self._seen = self._commit_batch(
             df, Batch(self._target.name, self.app_id, name, 1, (begin,), (end,)), seen
@@ -327,6 +340,7 @@ class DeltaSink:
             batch = replace(batch, mode="upsert")
         conflict: PySparkException | None = None
         for _ in range(MAX_TRIES):
+            self._diversion.look(spark)
             before = self._known = self._state(spark, known)
             decision = decide(before, batch, attempt=uuid.uuid4().hex, seen=seen, allowed=self._allowed)
             if isinstance(decision, Refuse):
@@ -334,16 +348,21 @@ class DeltaSink:
             if isinstance(decision, Skip):
                 log.info("batch_skipped app_id=%s batch_id=%d", self.app_id, batch.batch_id)
                 return before.entry.attempt if before.entry else None
-            rows = self._new_rows(df, batch, decision)
-            if self._audit:
-                counted = audit_rows(rows, decision.entry.read_through)
+            parted = self._diversion.part(self._new_rows(df, batch, decision), batch, before, decision)
+            if parted is None:
+                continue
+            decision = parted.write
+            if self._audit and parted.whole:
+                counted = audit_rows(parted.rows, decision.entry.read_through)
                 decision = replace(decision, entry=replace(decision.entry, audit=counted))
-            conflict = self._write(rows, batch, before, decision)
+            conflict = self._write(parted.rows, batch, before, decision)
             after = known = self._known = self._state(spark, before)
             outcome = verify(before, after, decision.entry, batch, conflict=conflict is not None)
             if isinstance(outcome, Refuse):
                 raise outcome.error from conflict
-            if isinstance(outcome, Landed):
+            if isinstance(outcome, Landed) and not parted.whole:
+                seen = decision.entry.attempt
+            elif isinstance(outcome, Landed):
                 for gap in decision.entry.gaps:
                     log.warning(
                         "bytes are left out, recorded app_id=%s batch_id=%d journal=%s begin=%d end=%d",
@@ -408,8 +427,9 @@ class DeltaSink:
         failpoint("sink.after_write")
         return conflict
 
-    def _check_table(self, spark: SparkSession, checkpoint: str | None) -> None:
-        self._upkeep.checked(self._target.check(spark, checkpoint))
+    def _check_table(self, df: DataFrame, checkpoint: str | None) -> None:
+        self._upkeep.checked(self._target.check(df.sparkSession, checkpoint))
+        self._diversion.check(df.sparkSession, checkpoint, df.schema)
 
     def _state(self, spark: SparkSession, known: LedgerState | None = None) -> LedgerState:
         """Read what the history says; only what came after ``known`` where that can be done."""

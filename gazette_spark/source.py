@@ -92,6 +92,7 @@ METADATA_TYPES: dict[str, DataType] = {
     metadata.END_OFFSET: LongType(),
     metadata.MOD_TIME: TimestampType(),
     metadata.LABELS: MapType(StringType(), ArrayType(StringType())),
+    metadata.RECORD: BinaryType(),
 }
 """Columns that tell where a record comes from; in no query's schema unless it names them."""
 

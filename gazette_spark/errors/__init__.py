@@ -49,6 +49,7 @@ from gazette_spark.errors.journals import (
 from gazette_spark.errors.sink import (
     BatchMismatchError,
     ColumnProblem,
+    DeadLetterError,
     FencedError,
     GapError,
     LedgerFormatError,
@@ -94,6 +95,7 @@ __all__ = [
     "ColumnProblem",
     "CorruptFragmentError",
     "DataLossError",
+    "DeadLetterError",
     "DependencyError",
     "DirectReadError",
     "EmptyListingError",

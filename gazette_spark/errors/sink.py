@@ -126,6 +126,18 @@ class UpsertError(SinkError):
 
 
 @dataclass(eq=False)
+class DeadLetterError(SinkError):
+    """Rows cannot be parted into those that fit a table and dead letters; nothing was written."""
+
+    table: str
+    app_id: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"table {self.table}, app id {self.app_id!r}: no dead letters: {self.problem}"
+
+
+@dataclass(eq=False)
 class FencedError(SinkError):
     """Another writer with the same app id has moved the table on; this one must stop."""
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from gazette_spark.errors import OptionError
 from gazette_spark.framing import label_columns
-from gazette_spark.framing.base import Block, int64_array
+from gazette_spark.framing.base import Block, gathered, int64_array
 from gazette_spark.framing.label_columns import LABELS_FORM, is_labels_type, labels_array
 
 JOURNAL = "_journal"
@@ -20,6 +20,8 @@ MOD_TIME = "_fragment_mod_time"
 only brokers have it. So it is the one column that may differ when the same offsets are read again."""
 LABELS = "_labels"
 """The journal's labels, as they were when the batch was planned: all values of each name, in order."""
+RECORD = "_record"
+"""The record's bytes, without what frames it, whatever became of them in other columns."""
 
 DDL = {
     JOURNAL: "string",
@@ -27,6 +29,7 @@ DDL = {
     END_OFFSET: "bigint",
     MOD_TIME: "timestamp",
     LABELS: LABELS_FORM,
+    RECORD: "binary",
 }
 """Names and types of the columns, as Spark writes types."""
 
@@ -35,6 +38,7 @@ _TYPES = {
     OFFSET: pa.int64(),
     END_OFFSET: pa.int64(),
     MOD_TIME: pa.timestamp("us", "UTC"),
+    RECORD: pa.binary(),
 }
 
 Labels = label_columns.Labels
@@ -69,5 +73,7 @@ def metadata_column(block: Block, column: pa.Field, labels: Labels) -> pa.Array:
             return block.end_offset_array()
         case "_fragment_mod_time":
             return block.mod_time_array()
+        case "_record":
+            return gathered(block)
     one = labels_array(column.type, labels, block.journal)
     return one.take(int64_array(np.zeros(len(block), np.int64)))

@@ -75,6 +75,18 @@ class DeltaTable:
         """The table as SQL and errors name it."""
         return self.table if self.table is not None else f"delta.{quoted(str(self.path))}"
 
+    @classmethod
+    def named(cls, name: str) -> DeltaTable:
+        """Return the table that has this :attr:`name`."""
+        if name.startswith("delta.`") and name.endswith("`"):
+            return cls(path=name[7:-1].replace("``", "`"), table=None)
+        return cls(path=None, table=name)
+
+    def rows(self, spark: SparkSession, version: int | None = None) -> DataFrame:
+        """Return the rows of a table that exists, at its newest version if none is given."""
+        at = "" if version is None else f" VERSION AS OF {version}"
+        return spark.sql(f"SELECT * FROM {self.name}{at}")  # noqa: S608 - the name is quoted.
+
     def history(self, spark: SparkSession, limit: int) -> list[HistoryRow]:
         """Return the newest commits, newest first; none if there is no table."""
         rows = self._describe(
@@ -152,10 +164,6 @@ class DeltaTable:
             )
             raise TableRefusedError(self.name, problem)
         return detail
-
-    def rows(self, spark: SparkSession) -> DataFrame:
-        """Return the table's rows."""
-        return spark.table(self.name)
 
     def append(self, df: DataFrame, entry: LedgerEntry, *, exists: bool, add_columns: bool = False) -> None:
         """Append ``df``, and ``entry`` with it, in one Delta commit; or do nothing, in silence.

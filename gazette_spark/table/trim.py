@@ -37,8 +37,12 @@ def missing_columns(schema: StructType) -> str:
     )
 
 
-def kept_rows(df: DataFrame, kept: Sequence[KeptRange], columns: tuple[str, str]) -> DataFrame:
+def kept_rows(
+    df: DataFrame, kept: Sequence[KeptRange], columns: tuple[str, str], *, doing: str = "trim"
+) -> DataFrame:
     """Return the rows in the given ranges; running it fails where a row is of none of the batch's offsets.
+
+    ``doing`` is what the error says cannot be done.
 
     The ranges go into one constant, a map by journal: a condition per journal would be too deep a tree.
     """
@@ -48,7 +52,7 @@ def kept_rows(df: DataFrame, kept: Sequence[KeptRange], columns: tuple[str, str]
     begin, since, end = (F.get(span, index) for index in range(3))
     shown = (F.coalesce(column.cast("string"), F.lit("null")) for column in (journal, offset))
     problem = F.concat_ws(
-        " ", F.lit("cannot trim: the batch has no row of"), F.lit(f"{columns[0]}, {columns[1]} ="), *shown
+        " ", F.lit(f"cannot {doing}: the batch has no row of"), F.lit(f"{columns[0]}, {columns[1]} ="), *shown
     )
     inside = (offset >= begin) & (offset < end)
     return df.where(F.when(inside, offset >= since).otherwise(F.raise_error(problem)))

@@ -33,6 +33,7 @@ RANKS = (
         "row_audit",
         "ledger",
         "decision",
+        "dead_letters",
         "delta_history",
         "delta_reader",
         "query_checkpoint",

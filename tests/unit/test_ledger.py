@@ -499,6 +499,16 @@ def test_rows_are_not_appended_to_a_table_of_one_row_per_key() -> None:
         assert decision.entry.mode == "upsert"
 
 
+def test_an_entry_names_its_dead_letters() -> None:
+    """In a form that releases before it read, too; a name that is none is damage."""
+    text = (GOLDEN / "entry-1-dead-letters.json").read_text(encoding="utf-8").rstrip("\n")
+    entry = replace(GOLDEN_ENTRY, dead_letters="shop.orders_dead")
+    assert entry.to_json() == text
+    assert parse_entry(text, "orders") == entry
+    with pytest.raises(LedgerFormatError):
+        parse_entry(text.replace('"shop.orders_dead"', "7"), "orders")
+
+
 def skipping(offset: int, *gaps: tuple[int, int]) -> JournalOffsets:
     """A position in ``x/a`` whose batch skips gaps."""
     return JournalOffsets({"x/a": offset}, gaps={"x/a": gaps})

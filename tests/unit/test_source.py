@@ -162,13 +162,12 @@ LABELLED: Any = FakeLabels()
 def test_metadata_columns_come_when_the_schema_names_them(
     client: FakeClient, options: dict[str, str]
 ) -> None:
-    """Where a record begins and ends, and its journal's labels, with the columns of any format."""
+    """Where a record begins and ends, its bytes, and its journal's labels, with the columns of any format."""
     own = ("value", BinaryType()) if not options else ("id", LongType())
     labels = MapType(StringType(), ArrayType(StringType()))
     time = ("_fragment_mod_time", TimestampType())
-    schema = struct(
-        own, ("_labels", labels), ("_end_offset", LongType(), False), ("_offset", LongType()), time
-    )
+    ends, record = ("_end_offset", LongType(), False), ("_record", BinaryType())
+    schema = struct(own, ("_labels", labels), ends, ("_offset", LongType()), time, record)
     client.journal.stored = [(5, 60)]
     reader = stream_reader(schema, **options)
     (partition,) = reader._partitions(LABELLED, [WHOLE.piece])
@@ -176,6 +175,7 @@ def test_metadata_columns_come_when_the_schema_names_them(
     assert found.schema == to_arrow_schema(schema, timezone="UTC")
     assert found["_offset"].to_pylist() == [0, 9]
     assert found["_end_offset"].to_pylist() == [9, 18]
+    assert found["_record"].to_pylist() == [b'{"id":1}', b'{"id":2}']
     assert found["_fragment_mod_time"].to_pylist() == [None, datetime(1970, 1, 1, 0, 1, tzinfo=UTC)]
     assert found["_labels"].to_pylist() == [[("app", ["clicks"]), ("region", ["eu", "us"])]] * 2
     assert stream_reader()._partitions(LABELLED, [WHOLE.piece])[0].piece == WHOLE.piece

@@ -1,0 +1,315 @@
+"""Parts the rows of a batch between the main table and its dead letters, and commits the latter.
+
+What is decided, and why it holds, is in :mod:`gazette_spark.dead_letters`; which rows are dead, in
+:mod:`gazette_spark.table.misfits`. Here tables are read and written.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+from pyspark.sql.types import StructType
+
+from gazette_spark.dead_letters import (
+    APP_ID_SUFFIX,
+    DeadLetters,
+    Divert,
+    Taken,
+    TakeOver,
+    check_standing,
+    dead_batch,
+    pending_from,
+    plan,
+    settle,
+    standing_entry,
+)
+from gazette_spark.decision import KeptRange, Landed, Refuse, Write
+from gazette_spark.delta_history import read_state
+from gazette_spark.errors import DeadLetterError, OptionError
+from gazette_spark.failpoints import failpoint
+from gazette_spark.ledger import Batch, LedgerEntry, LedgerState
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.query_checkpoint import is_inside
+from gazette_spark.table.delta_table import DeltaTable
+from gazette_spark.table.misfits import (
+    ALWAYS_UNWANTED,
+    NOT_FOR_THE_TABLE,
+    TableRules,
+    dead_rows,
+    fitting,
+    with_reasons,
+)
+from gazette_spark.table.new_table import NewTable
+from gazette_spark.table.trim import kept_rows, missing_columns, origin_columns
+
+log = logging.getLogger(__name__)
+
+RULE_PREFIX = "delta.constraints."
+"""Table properties with this prefix hold the expressions of CHECK constraints."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """What the main table is to get."""
+
+    rows: DataFrame
+    write: Write
+    whole: bool = True
+    """It completes the batch. If not it is a take-over, after which the batch has to be looked at again."""
+
+
+class Diversion:
+    """The dead letters of one sink, or none: then batches pass as they are. Used by one thread."""
+
+    def __init__(
+        self,
+        app_id: str,
+        main: DeltaTable,
+        wanted: DeadLetters | None,
+        conflicts: tuple[type[PySparkException], ...],
+        new_table: NewTable | None = None,
+        *,
+        keep_origin: bool = False,
+    ) -> None:
+        """Describe the diversion; nothing is read or made yet.
+
+        Args:
+            app_id: The main table's.
+            main: The table whose rows are parted.
+            wanted: Where dead letters go.
+            conflicts: Delta's conflict errors.
+            new_table: What the main table is to be if there is none.
+            keep_origin: Where a row comes from matters on its way to the main table, too.
+        """
+        self._app_id = app_id
+        self._main = main
+        self._wanted = wanted
+        self._conflicts = conflicts
+        self._new_table = new_table or NewTable()
+        self._unwanted = ALWAYS_UNWANTED if keep_origin else NOT_FOR_THE_TABLE
+        self._table = DeltaTable(path=wanted.path, table=wanted.table) if wanted else None
+        self._dead = LedgerState()
+        self._taken: Taken | None = None
+        self._rules = TableRules()
+        self._ruled: tuple[int, str] | None = None
+        """Version and newest attempt of the main table for which the rules are known to hold."""
+
+    def __repr__(self) -> str:
+        return f"Diversion({self._app_id!r}, {self._table.name if self._table else None})"
+
+    def check(self, spark: SparkSession, checkpoint: str | None, schema: StructType) -> None:
+        """Refuse what cannot be parted, before there is a batch.
+
+        Raises:
+            DeadLetterError: the rows do not say where they come from.
+            TableRefusedError: exactly-once cannot be kept on the table of dead letters.
+            OptionError: it is the main table, or one lies inside the other.
+        """
+        if self._table is None:
+            return
+        if origin_columns(schema) is None:
+            raise self._error(missing_columns(schema))
+        mine, other = self._table, self._main
+        nested = (
+            mine.path
+            and other.path
+            and (is_inside(mine.path, other.path) or is_inside(other.path, mine.path))
+        )
+        if mine.name == other.name or nested:
+            raise OptionError("dead_letters", mine.name, f"a place apart from the table {other.name}")
+        mine.check(spark, checkpoint)
+
+    def look(self, spark: SparkSession) -> None:
+        """Read the dead letters' ledger. To be called before the main table's is read."""
+        if self._table is not None:
+            self._dead = self._state(spark, self._table)
+
+    def part(self, rows: DataFrame, batch: Batch, main: LedgerState, decided: Write) -> Parted | None:
+        """Commit the dead letters of a batch and return what is left for the main table.
+
+        Args:
+            rows: What the main table lacks of the batch.
+            batch: The batch.
+            main: The main table's state, read after :meth:`look`.
+            decided: What is to be written on it.
+
+        Returns:
+            None if somebody else moved the dead letters: look and decide again.
+
+        Raises:
+            SinkError: the batch cannot be parted.
+        """
+        spark = rows.sparkSession
+        before = main.entry.dead_letters if main.entry else None
+        mine = self._table.name if self._table else None
+        if (
+            main.entry
+            and before not in (None, mine)
+            and not self._leave(spark, before or "", main.entry, decided)
+        ):
+            return None
+        if self._table is None or self._wanted is None:
+            return Parted(rows, decided)
+        origin = self._origin(rows, batch)
+        write = replace(decided, entry=replace(decided.entry, dead_letters=mine))
+        step = plan(
+            self._dead, main, write, table=self._table.name, taken=self._taken, attempt=uuid.uuid4().hex
+        )
+        rules = self._rules_now(spark, main, write)
+        reasoned = with_reasons(rows, rules, self._wanted.corrupt_column)
+        if isinstance(step, TakeOver):
+            self._taken = step.taken
+            log.info("dead letters are not in step app_id=%s table=%s", self._app_id, mine)
+            nothing = fitting(reasoned, rules, self._wanted.corrupt_column, self._unwanted).limit(0)
+            return Parted(nothing, replace(write, entry=step.entry, kept=()), whole=False)
+        if step is not None:
+            reasoned = self._without_pending(reasoned, step, origin)
+            if not self._divert(reasoned, step, write, origin):
+                return None
+        return Parted(fitting(reasoned, rules, self._wanted.corrupt_column, self._unwanted), write)
+
+    def _divert(self, reasoned: DataFrame, step: Divert, write: Write, origin: tuple[str, str]) -> bool:
+        """Commit the dead letters; return whether they landed."""
+        assert self._table is not None
+        assert self._wanted is not None
+        dead = dead_rows(reasoned, self._app_id, self._wanted.corrupt_column, origin)
+        ranges = write.kept or tuple(_whole_ranges(step.batch))
+        dead = kept_rows(dead, ranges, ("journal", "offset"), doing="divert")
+        if not self._commit(dead, self._table, self._dead, step.entry, step.batch):
+            return False
+        for gap in step.entry.accepted_gaps:
+            log.warning(
+                "dead letters begin later, recorded app_id=%s journal=%s begin=%d end=%d",
+                self._app_id,
+                gap.journal,
+                gap.begin,
+                gap.end,
+            )
+        failpoint("sink.dead_letters_written")
+        return True
+
+    def _without_pending(self, rows: DataFrame, step: Divert, origin: tuple[str, str]) -> DataFrame:
+        """Leave out the records that are dead letters already."""
+        if step.pending_from is None or self._table is None:
+            return rows
+        journal, offset = origin
+        pending = self._letters(rows.sparkSession, self._table, self._dead, step.pending_from)
+        # Of columns that are equal Spark would hold the letters, too, against the ranges of the batch.
+        same = F.struct(rows[journal].alias("journal"), rows[offset].alias("offset")) == pending["place"]
+        return rows.join(pending, same, "left_anti")
+
+    def _letters(self, spark: SparkSession, table: DeltaTable, state: LedgerState, since: int) -> DataFrame:
+        """Return where this stream's letters lie, from an offset on, as of a state: one struct each."""
+        letters = table.rows(spark, state.table_version)
+        mine = (F.col("app_id") == self._app_id) & (F.col("offset") >= since)
+        return letters.where(mine).select(F.struct("journal", "offset").alias("place"))
+
+    def _leave(self, spark: SparkSession, name: str, main: LedgerEntry, decided: Write) -> bool:
+        """Close the dead letters that the main table was written with last; return whether that landed.
+
+        Raises:
+            DeadLetterError: it has records that the main table has not passed.
+        """
+        table = DeltaTable.named(name)
+        dead = self._state(spark, table)
+        if dead.entry is None:
+            return True  # It is gone, or empties of what it had: nobody can be ahead in it.
+        about = dead_batch(decided.entry, name)
+        check_standing(dead, about)
+        since = pending_from(dead, main)
+        if since is not None and self._has_pending(spark, table, dead, main, since):
+            problem = (
+                f"{name}, to which they went until now, has records that this table has not passed yet: "
+                "the query was stopped between its two commits. Start it as it was, with dead_letters for "
+                f"{name}, until a batch is done, then change it"
+            )
+            raise self._error(problem)
+        entry = standing_entry(dead, decided.entry, uuid.uuid4().hex, dead_letters=None)
+        log.info("dead letters are closed app_id=%s table=%s", self._app_id, name)
+        return self._commit(table.rows(spark).limit(0), table, dead, entry, about)
+
+    def _has_pending(
+        self, spark: SparkSession, table: DeltaTable, dead: LedgerState, main: LedgerEntry, since: int
+    ) -> bool:
+        done = F.from_json(F.lit(json.dumps(main.read_through)), "MAP<STRING, BIGINT>")
+        letters = self._letters(spark, table, dead, since)
+        passed = F.coalesce(F.try_element_at(done, F.col("place.journal")), F.lit(0))
+        return bool(letters.where(F.col("place.offset") >= passed).limit(1).collect())
+
+    def _commit(
+        self, rows: DataFrame, table: DeltaTable, before: LedgerState, entry: LedgerEntry, batch: Batch
+    ) -> bool:
+        """Append to a table of dead letters once; return whether that landed.
+
+        Raises:
+            SinkError: it did not, and never will.
+        """
+        conflict: PySparkException | None = None
+        try:
+            table.append(rows, entry, exists=before.table_version >= 0)
+        except self._conflicts as error:
+            conflict = error
+        after = self._state(rows.sparkSession, table)
+        outcome = settle(before, after, entry, batch, conflict=conflict is not None)
+        if isinstance(outcome, Refuse):
+            raise outcome.error from conflict
+        return isinstance(outcome, Landed)
+
+    def _state(self, spark: SparkSession, table: DeltaTable) -> LedgerState:
+        app_id = self._app_id + APP_ID_SUFFIX
+        return read_state(lambda limit: table.history(spark, limit), app_id, table=table.name)
+
+    def _origin(self, rows: DataFrame, batch: Batch) -> tuple[str, str]:
+        """Return the names of the columns that hold a row's journal and offset."""
+        origin = origin_columns(rows.schema)
+        if len(batch.end) != 1 or not isinstance(batch.end[0], JournalOffsets):
+            problem = (
+                "the query reads other sources than one of Gazette journals, so its rows are of no one record"
+            )
+            raise self._error(problem)
+        if origin is None:
+            raise self._error(missing_columns(rows.schema))
+        return origin
+
+    def _rules_now(self, spark: SparkSession, main: LedgerState, write: Write) -> TableRules:
+        """Return the main table's rules; they are read anew if somebody else has committed to it."""
+        newest = (main.table_version, main.entry.attempt if main.entry else "")
+        if newest != self._ruled:
+            exists = main.table_version >= 0
+            self._rules = (
+                read_rules(spark, self._main) if exists else TableRules(self._new_table.parsed(spark))
+            )
+            # What this writer commits next changes no rule of a table that exists.
+        self._ruled = (main.table_version + 1, write.entry.attempt) if main.table_version >= 0 else None
+        return self._rules
+
+    def _error(self, problem: str) -> DeadLetterError:
+        return DeadLetterError(self._main.name, self._app_id, problem)
+
+
+def read_rules(spark: SparkSession, table: DeltaTable) -> TableRules:
+    """Return what a table that exists asks of its rows."""
+    detail = table.detail(spark)
+    checks = {
+        name.removeprefix(RULE_PREFIX): text
+        for name, text in (detail.properties if detail else {}).items()
+        if name.startswith(RULE_PREFIX)
+    }
+    return TableRules(table.schema(spark), tuple(sorted(checks.items())))
+
+
+def _whole_ranges(batch: Batch) -> Iterator[KeptRange]:
+    """Yield the bytes of a batch of one source."""
+    for begin, end in zip(batch.begin, batch.end, strict=True):
+        assert isinstance(begin, JournalOffsets)
+        assert isinstance(end, JournalOffsets)
+        for journal, until in end.read_through.items():
+            if (since := begin.read_through[journal]) < until:
+                yield KeptRange(journal, since, since, until)

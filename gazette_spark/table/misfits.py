@@ -1,0 +1,129 @@
+"""Which rows a Delta table would not take, and why: what makes a dead letter.
+
+A row is a misfit if its record could not be read, if a NOT NULL column of the table would get null, or if a
+CHECK constraint of the table is false for it; as in SQL, one that is null passes. Everything is one
+expression over the batch, so a row's fate follows from the row and the table's rules alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+from pyspark.sql.types import BinaryType, StructType
+
+RECORD = "_record"
+"""The source's column for a record's bytes."""
+
+NOT_FOR_THE_TABLE = ("_journal", "_offset", "_end_offset", RECORD)
+"""Columns that say where a row comes from: a table that has no such column does not get it."""
+
+ALWAYS_UNWANTED = (RECORD,)
+"""Those of them that serve dead letters alone."""
+
+REASON = "__gazette_reason"
+"""Helper column, in no table."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRules:
+    """What a table asks of its rows."""
+
+    schema: StructType | None = None
+    """Its columns, None if there is no table yet."""
+    checks: tuple[tuple[str, str], ...] = ()
+    """Name and SQL expression of each CHECK constraint, by name."""
+
+    def has(self, column: str) -> bool:
+        """Say whether the table has a column; Delta does not tell upper from lower case."""
+        return self.schema is not None and column.lower() in (name.lower() for name in self.schema.names)
+
+
+def with_reasons(df: DataFrame, rules: TableRules, corrupt_column: str) -> DataFrame:
+    """Return the rows with the column :data:`REASON`: why the table would not take them, null if it would."""
+    missing = {
+        field.name: F.lit(None).cast(field.dataType)
+        for field in (rules.schema.fields if rules.schema else ())
+        if field.name.lower() not in (name.lower() for name in df.columns)
+    }
+    broken = [
+        F.when(
+            F.col(_quoted(*path)).isNull(),
+            F.lit(f"column {'.'.join(path)} is NULL but the table's is NOT NULL"),
+        )
+        for path in (_not_null(rules.schema, df.schema) if rules.schema else ())
+    ]
+    broken += [F.when(~F.expr(check), F.lit(f"CHECK {name} ({check})")) for name, check in rules.checks]
+    reason = F.nullif(F.concat_ws("; ", *broken), F.lit("")) if broken else F.lit(None).cast("string")
+    if corrupt_column in df.columns:
+        unread = F.col(_quoted(corrupt_column)).isNotNull()
+        reason = F.when(unread, F.lit("does not parse")).otherwise(reason)
+    # Names of the table that the rows lack may stand in a CHECK, where they are null.
+    return df.withColumns(missing).withColumn(REASON, reason).drop(*missing)
+
+
+def fitting(
+    reasoned: DataFrame, rules: TableRules, corrupt_column: str, unwanted: tuple[str, ...]
+) -> DataFrame:
+    """Return the rows that the table takes, without columns that are for dead letters alone.
+
+    Args:
+        reasoned: Rows with their reasons.
+        rules: The table's. A new table gets the columns that say where a row comes from, but not its bytes.
+        corrupt_column: Name of the column for records that could not be read.
+        unwanted: Other columns that a table without them does not get.
+    """
+    unwanted = ALWAYS_UNWANTED if rules.schema is None else unwanted
+    left_out = [
+        name for name in (corrupt_column, *unwanted) if name in reasoned.columns and not rules.has(name)
+    ]
+    return reasoned.where(F.col(REASON).isNull()).drop(REASON, *left_out)
+
+
+def dead_rows(reasoned: DataFrame, app_id: str, corrupt_column: str, origin: tuple[str, str]) -> DataFrame:
+    """Return the rows that the table would not take, as the table of dead letters has them."""
+    journal, offset = origin
+    ends = F.col("_end_offset") if "_end_offset" in reasoned.columns else F.lit(None)
+    return reasoned.where(F.col(REASON).isNotNull()).select(
+        F.lit(app_id).alias("app_id"),
+        F.col(journal).alias("journal"),
+        F.col(offset).alias("offset"),
+        ends.cast("bigint").alias("end_offset"),
+        _raw(reasoned, corrupt_column, origin).alias("raw"),
+        F.col(REASON).alias("reason"),
+    )
+
+
+def _raw(df: DataFrame, corrupt_column: str, origin: tuple[str, str]) -> Column:
+    """Return the record's bytes, or what is nearest to them."""
+    types = {field.name: field.dataType for field in df.schema.fields}
+    for column in (RECORD, "value") if origin == ("journal", "offset") else (RECORD,):
+        if types.get(column) == BinaryType():
+            return F.col(column)
+    kept = [F.col(_quoted(name)) for name in df.columns if name not in (corrupt_column, REASON)]
+    row = F.to_json(F.struct(*kept)).cast("binary")
+    if corrupt_column not in df.columns:
+        return row
+    return F.coalesce(F.col(_quoted(corrupt_column)).cast("binary"), row)
+
+
+def _not_null(wanted: StructType, given: StructType) -> Iterator[tuple[str, ...]]:
+    """Yield the columns, and the fields in structs, that the table wants and the rows may lack.
+
+    Where the rows have no such column at all every row would be dead: that is left to Delta, which says so.
+    """
+    has = {field.name.lower(): field for field in given.fields}
+    for field in wanted.fields:
+        found = has.get(field.name.lower())
+        if found is None:
+            continue
+        if not field.nullable:
+            yield (field.name,)
+        if isinstance(field.dataType, StructType) and isinstance(found.dataType, StructType):
+            yield from ((field.name, *inner) for inner in _not_null(field.dataType, found.dataType))
+
+
+def _quoted(*path: str) -> str:
+    return ".".join(f"`{name.replace('`', '``')}`" for name in path)

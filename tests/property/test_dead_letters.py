@@ -1,0 +1,518 @@
+"""Whatever happens between the two commits of a batch, each record is in one of two tables, once.
+
+The model is that of ``test_ledger.py``, with a main table and two for dead letters. A record is one byte.
+Which records a writer takes for dead depends on its rules, and those change, as do its dead letters: on,
+off, elsewhere. Writers are generators that stop before each look at a table and each commit; they are
+crashed by being dropped.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import pytest
+from hypothesis import HealthCheck, event, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from gazette_spark.dead_letters import (
+    APP_ID_SUFFIX,
+    Divert,
+    Taken,
+    TakeOver,
+    check_standing,
+    dead_batch,
+    pending_from,
+    plan,
+    settle,
+    standing_entry,
+)
+from gazette_spark.decision import Allowed, Landed, Refuse, Skip, Write, decide, verify
+from gazette_spark.delta_history import REPLACING, read_state, visible_entries
+from gazette_spark.errors import RestoredError, SinkError
+from gazette_spark.ledger import Batch, LedgerEntry, LedgerState
+from gazette_spark.offsets import JournalOffsets
+from tests.property.test_ledger import APP, JOURNALS, MUTANT_SETTINGS, Interval, Table, bytes_of
+
+TRIES = 6
+Byte = tuple[str, int]
+
+
+@dataclass
+class Side(Table):
+    """A table of one app id."""
+
+    name: str = "main"
+    app_id: str = APP
+
+    def state(self) -> LedgerState:
+        """What the package finds in the history."""
+        return read_state(lambda limit: self.history[::-1][:limit], self.app_id, table=self.name)
+
+    def broken(self) -> bool:
+        """Whether the newest entry does not stand on the one it was decided on."""
+        state = self.state()
+        return state.entry is not None and state.previous != state.entry.parent
+
+    def keep_what_was_restored(self) -> None:
+        """Do as the error says: undo the commit that a RESTORE slipped in before."""
+        self.restore(self.state().entry_version - 1)
+
+    def standing(self) -> list[tuple[int, LedgerEntry]]:
+        """Versions that a RESTORE may go back to, each with its entry, newest first."""
+        found = visible_entries(self.history[::-1], self.app_id, table=self.name)
+        return [(row.version, entry) for row, entry in found]
+
+    def records(self, version: int | None = None) -> set[Byte]:
+        """The records at a version, the newest if none is given; none is there twice."""
+        at = len(self.rows) - 1 if version is None else version
+        rows = self.rows[at] if at >= 0 else ()
+        assert len(bytes_of(rows)) == len(rows)
+        return bytes_of(rows)
+
+
+def records(found: set[Byte]) -> tuple[Interval, ...]:
+    """Each record as the interval of its byte."""
+    return tuple((journal, at, at + 1) for journal, at in sorted(found))
+
+
+@dataclass(eq=False)
+class Writer:
+    """A query: its checkpoint, how it was started, and where it is in its batch."""
+
+    name: str
+    ends: list[dict[str, int]]
+    letters: str | None
+    """Its table of dead letters."""
+    rules: int
+    allowed: Allowed
+    commits: int = 0
+    seen: str | None = None
+    steps: Iterator[None] | None = None
+    between: bool = False
+    """It has committed dead letters and not the rest."""
+
+    def forget(self) -> None:
+        """What a process loses when it is killed."""
+        self.seen, self.steps, self.between = None, None, False
+
+    def batch(self) -> Batch:
+        """The batch to be run: the last one planned."""
+        number = len(self.ends) - 1
+        begin = (JournalOffsets(self.ends[-2]),) if number else ()
+        return Batch("main", APP, self.name, number, begin, (JournalOffsets(self.ends[-1]),))
+
+    def new_records(self, decision: Write) -> set[Byte]:
+        """The records of the batch that the main table lacks."""
+        if decision.kept:
+            return bytes_of((each.journal, each.since, each.end) for each in decision.kept)
+        begins = self.ends[-2] if len(self.ends) > 1 else {}
+        return bytes_of((j, begins.get(j, end), end) for j, end in self.ends[-1].items())
+
+    def misfits(self, found: set[Byte]) -> set[Byte]:
+        """Those that its rules have for dead."""
+        return {(journal, at) for journal, at in found if (at + self.rules) % 3 == 0}
+
+
+class Over(Exception):  # noqa: N818 - it is no error.
+    """A batch is done, or its query has ended."""
+
+
+class TwoTables(RuleBasedStateMachine):
+    """Journals that grow, a main table, two for dead letters, any number of writers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.main = Side()
+        self.letters = {name: Side(name=name, app_id=APP + APP_ID_SUFFIX) for name in ("d1", "d2")}
+        self.heads = dict.fromkeys(JOURNALS, 6)
+        self.names = itertools.count()
+        self.writers: list[Writer] = []
+        self.undone: dict[str, set[Byte]] = {name: set() for name in self.letters}
+        """Dead letters that somebody's RESTORE took away."""
+        self.late: set[Byte] = set()
+        """Dead letters of bytes that their ledger had passed: the main table was restored, and the rules
+        have changed. An older version of that ledger claims these bytes without them."""
+        self.seen: set[str] = set()
+
+    def teardown(self) -> None:
+        """Tell what happened."""
+        for each in sorted(self.seen):
+            event(each)
+
+    @rule(journal=st.sampled_from(JOURNALS), size=st.integers(1, 6))
+    def grow(self, journal: str, size: int) -> None:
+        """A journal gets more records."""
+        self.heads[journal] += size
+
+    @rule(
+        resume=st.booleans(),
+        letters=st.sampled_from(["d1", "d1", "d2", None]),
+        rules=st.integers(0, 2),
+        trim=st.booleans(),
+    )
+    def start(self, resume: bool, letters: str | None, rules: int, trim: bool) -> None:
+        """A query without a checkpoint."""
+        entry = self.main.state().entry
+        first = {**dict.fromkeys(JOURNALS, 0), **(entry.read_through if resume and entry else {})}
+        name = f"query-{next(self.names)}"
+        self.writers.append(Writer(name, [first], letters, rules, Allowed(trim)))
+
+    @rule(data=st.data())
+    def copy(self, data: st.DataObject) -> None:
+        """Another process on a copy of a query checkpoint."""
+        if self.writers:
+            one = data.draw(st.sampled_from(self.writers))
+            ends = [dict(end) for end in one.ends]
+            self.writers.append(Writer(one.name, ends, one.letters, one.rules, one.allowed, one.commits))
+
+    @rule(
+        data=st.data(), letters=st.sampled_from(["d1", "d2", None, "same", "same"]), rules=st.integers(0, 2)
+    )
+    def crash(self, data: st.DataObject, letters: str | None, rules: int) -> None:
+        """A process dies wherever it is, and starts again from its checkpoint, maybe otherwise."""
+        if self.writers:
+            writer = data.draw(st.sampled_from(self.writers))
+            writer.forget()
+            writer.rules = rules
+            writer.letters = writer.letters if letters == "same" else letters
+
+    @rule(data=st.data(), what=st.sampled_from(["optimize", "restore", "restore"]))
+    def touch_main(self, data: st.DataObject, what: str) -> None:
+        """OPTIMIZE, or RESTORE to a version since which dead letters went to one table."""
+        if not self.main.history:
+            return
+        if what == "optimize":
+            self.main.commit("OPTIMIZE", self.main.visible(), self.main.missing())
+            return
+        standing = self.main.standing()
+        same = list(itertools.takewhile(lambda e: e[1].dead_letters == standing[0][1].dead_letters, standing))
+        if same and not self.main.broken():
+            self.seen.add("the main table is restored")
+            self.main.restore(data.draw(st.sampled_from([version for version, _ in same])))
+
+    @rule(data=st.data(), name=st.sampled_from(["d1", "d2"]), what=st.sampled_from(["restore", "replace"]))
+    def touch_letters(self, data: st.DataObject, name: str, what: str) -> None:
+        """RESTORE or replace a table of dead letters, while no query is between its two commits."""
+        table = self.letters[name]
+        if not table.history or table.broken() or any(writer.between for writer in self.writers):
+            return
+        before = table.records()
+        if what == "replace":
+            table.commit(min(REPLACING), (), ())
+        else:
+            standing = table.standing()
+            if not standing:
+                return
+            table.restore(data.draw(st.sampled_from([version for version, _ in standing])))
+        self.seen.add(f"dead letters: {what}")
+        self.undone[name] |= before - table.records()
+
+    @rule(data=st.data(), steps=st.integers(1, 40))
+    def advance(self, data: st.DataObject, steps: int) -> None:
+        """A writer takes some steps."""
+        if not self.writers:
+            return
+        writer = data.draw(st.sampled_from(self.writers))
+        for _ in range(steps):
+            if writer.steps is None:
+                if writer.commits == len(writer.ends) and not self.plan_batch(data, writer):
+                    return
+                writer.steps = self.run_batch(writer)
+            try:
+                next(writer.steps)
+            except StopIteration:
+                writer.steps = None
+
+    def plan_batch(self, data: st.DataObject, writer: Writer) -> bool:
+        """Write the next batch's end into the query checkpoint; return whether anything has moved."""
+        known = writer.ends[-1]
+        moved = {j: data.draw(st.integers(at, max(at, self.heads[j]))) for j, at in known.items()}
+        if moved == known:
+            return False
+        writer.ends.append(moved)
+        return True
+
+    def run_batch(self, writer: Writer) -> Iterator[None]:
+        """Bring a batch in, as ``DeltaSink`` and ``Diversion`` do; yield before each look and commit."""
+        seen, writer.seen, taken = writer.seen, None, None
+        with suppress(Over):
+            for _ in range(TRIES):
+                dead, main = yield from self.look(writer)
+                decision = self.decide(writer, main, seen)
+                if not (yield from self.leave_another(writer, main, decision)):
+                    continue
+                step = self.step(writer, dead, main, decision, taken)
+                found = writer.new_records(decision)
+                decision = replace(decision, entry=replace(decision.entry, dead_letters=writer.letters))
+                if isinstance(step, TakeOver):
+                    self.seen.add("a writer takes over")
+                    decision, taken, found = Write(step.entry), step.taken, set()
+                if isinstance(step, Divert):
+                    table = self.letters[writer.letters or ""]
+                    dying, found = self.part(writer, found, table.records(dead.table_version), step, dead)
+                    about = (step.batch, dying)
+                    known = dead.entry.read_through if dead.entry else {}
+                    self.late |= {each for each in dying if each[1] < known.get(each[0], 0)}
+                    if not (yield from self.commit_dead(writer, table, dead, step.entry, about)):
+                        continue
+                if (yield from self.commit_main(writer, main, decision, found)):
+                    seen = decision.entry.attempt
+                    if not isinstance(step, TakeOver):
+                        self.done(writer, seen)
+            self.stop(writer, None)
+
+    def look(self, writer: Writer) -> Generator[None, None, tuple[LedgerState, LedgerState]]:
+        """Read the two ledgers."""
+        yield
+        dead = self.letters[writer.letters].state() if writer.letters else LedgerState()
+        yield
+        return dead, self.main.state()
+
+    def decide(self, writer: Writer, main: LedgerState, seen: str | None) -> Write:
+        """Decide on the main table."""
+        made = decide(main, writer.batch(), attempt=self.attempt(), seen=seen, allowed=writer.allowed)
+        if isinstance(made, Refuse):
+            self.stop(writer, made.error)
+        if isinstance(made, Skip):
+            assert main.entry is not None
+            self.done(writer, main.entry.attempt)
+        assert isinstance(made, Write)
+        return made
+
+    def step(
+        self, writer: Writer, dead: LedgerState, main: LedgerState, decision: Write, taken: Taken | None
+    ) -> TakeOver | Divert | None:
+        """Say how the batch is parted, if it is."""
+        if writer.letters is None:
+            return None
+        try:
+            return self.plan(dead, main, decision, writer.letters, taken)
+        except RestoredError as error:
+            return self.stop(writer, error)
+
+    def leave_another(
+        self, writer: Writer, main: LedgerState, decision: Write
+    ) -> Generator[None, None, bool]:
+        """Leave the table that dead letters went to, if it is another; return whether that is done."""
+        name = main.entry.dead_letters if main.entry else None
+        if main.entry is None or name in (None, writer.letters):
+            return True
+        return (yield from self.leave(writer, name or "", main.entry, decision))
+
+    def leave(
+        self, writer: Writer, name: str, main: LedgerEntry, decision: Write
+    ) -> Generator[None, None, bool]:
+        """Close another table of dead letters; return whether that landed."""
+        table = self.letters[name]
+        yield
+        dead = table.state()
+        if dead.entry is None:
+            return True
+        about = dead_batch(decision.entry, name)
+        try:
+            check_standing(dead, about)
+        except RestoredError as error:
+            self.stop(writer, error)
+        done = main.read_through
+        if pending_from(dead, main) is not None and any(
+            at >= done.get(journal, 0) for journal, at in table.records(dead.table_version)
+        ):
+            self.seen.add("dead letters cannot be left")
+            self.stop(writer, None)
+        self.seen.add("dead letters are left")
+        entry = standing_entry(dead, decision.entry, self.attempt(), dead_letters=None)
+        return (yield from self.commit_dead(writer, table, dead, entry, (about, set())))
+
+    def commit_dead(
+        self,
+        writer: Writer,
+        table: Side,
+        before: LedgerState,
+        entry: LedgerEntry,
+        about: tuple[Batch, set[Byte]],
+    ) -> Generator[None, None, bool]:
+        """Commit to a table of dead letters; return whether that landed."""
+        yield
+        writer.between = True
+        batch, rows = about
+        table.append(entry, records(rows))
+        yield
+        outcome = settle(before, table.state(), entry, batch, conflict=False)
+        if isinstance(outcome, Refuse):
+            self.stop(writer, outcome.error)
+        return isinstance(outcome, Landed)
+
+    def commit_main(
+        self, writer: Writer, before: LedgerState, decision: Write, rows: set[Byte]
+    ) -> Generator[None, None, bool]:
+        """Commit to the main table; return whether that landed."""
+        yield
+        self.main.append(decision.entry, records(rows))
+        yield
+        writer.between = False
+        outcome = verify(before, self.main.state(), decision.entry, writer.batch(), conflict=False)
+        if isinstance(outcome, Refuse):
+            self.stop(writer, outcome.error)
+        return isinstance(outcome, Landed)
+
+    def plan(
+        self, dead: LedgerState, main: LedgerState, decision: Write, table: str, taken: Taken | None
+    ) -> TakeOver | Divert | None:
+        """The package's plan; mutants have their own."""
+        return plan(dead, main, decision, table=table, taken=taken, attempt=self.attempt())
+
+    def part(
+        self, writer: Writer, found: set[Byte], letters: set[Byte], step: Divert, dead: LedgerState
+    ) -> tuple[set[Byte], set[Byte]]:
+        """Return the dead letters to commit and the records for the main table; mutants have their own."""
+        if step.pending_from is not None:
+            self.seen.add("dead letters are ahead")
+            found = found - {each for each in letters if each[1] >= step.pending_from}
+        dying = writer.misfits(found)
+        return dying, found - dying
+
+    def attempt(self) -> str:
+        """A fresh name."""
+        return f"attempt-{next(self.names)}"
+
+    def done(self, writer: Writer, seen: str) -> NoReturn:
+        """Spark writes ``commits/<n>``."""
+        self.seen.add("a batch is done")
+        writer.commits, writer.seen, writer.between = len(writer.ends), seen, False
+        raise Over
+
+    def stop(self, writer: Writer, error: SinkError | None) -> NoReturn:
+        """The query ends, and may be started again. If a table has to be mended, somebody does."""
+        self.seen.add(type(error).__name__)
+        writer.seen, writer.between = None, False
+        if isinstance(error, RestoredError):
+            table = self.letters.get(error.table, self.main)
+            if table.broken():
+                table.keep_what_was_restored()
+        raise Over
+
+    @invariant()
+    def every_record_is_in_one_table_once(self) -> None:
+        """Of all bytes that the main table has passed; and no dead letter is one of its rows."""
+        entry = self.main.state().entry
+        if entry is None or self.main.broken() or any(table.broken() for table in self.letters.values()):
+            return
+        rows = self.main.records()
+        dead = {name: table.records() for name, table in self.letters.items()}
+        assert rows.isdisjoint(dead["d1"] | dead["d2"])
+        assert dead["d1"].isdisjoint(dead["d2"])
+        (start,) = entry.start
+        assert isinstance(start, JournalOffsets)
+        passed = bytes_of((j, start.read_through[j], at) for j, at in entry.read_through.items())
+        assert rows <= passed
+        for journal, at in passed - rows - dead["d1"] - dead["d2"]:
+            assert any(self.is_recorded(name, journal, at) for name in self.letters)
+
+    def is_recorded(self, name: str, journal: str, at: int) -> bool:
+        """Whether a table of dead letters lost a record to a RESTORE, and does not claim to have it."""
+        if (journal, at) not in self.undone[name]:
+            return False
+        entry = self.letters[name].state().entry
+        if entry is None or not isinstance(start := entry.start[0], JournalOffsets):
+            return True
+        begin, end = start.read_through.get(journal, 0), entry.read_through.get(journal, 0)
+        if not begin <= at < end or (journal, at) in self.late:
+            return True
+        return (journal, at) in bytes_of(self.letters[name].missing())
+
+
+TwoTables.TestCase.settings = settings(
+    max_examples=200, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestTwoTables = TwoTables.TestCase
+
+
+class NeverTakesOver(TwoTables):
+    """Parts a batch whatever state the dead letters are in."""
+
+    def plan(
+        self, dead: LedgerState, main: LedgerState, decision: Write, table: str, taken: Taken | None
+    ) -> TakeOver | Divert | None:
+        mine = Taken(main.entry.attempt, dead.entry.attempt if dead.entry else None) if main.entry else None
+        return super().plan(dead, main, decision, table, mine)
+
+
+class TrustsOffsets(TwoTables):
+    """Takes what the dead letters' ledger covers for parted, by the rules of the day."""
+
+    def part(
+        self, writer: Writer, found: set[Byte], letters: set[Byte], step: Divert, dead: LedgerState
+    ) -> tuple[set[Byte], set[Byte]]:
+        done = dead.entry.read_through if dead.entry else {}
+        dying = writer.misfits(found)
+        return {each for each in dying if each[1] >= done.get(each[0], 0)}, found - dying
+
+
+class IgnoresWhatIsPending(TwoTables):
+    """Writes dead letters again after a crash between the commits."""
+
+    def part(
+        self, writer: Writer, found: set[Byte], letters: set[Byte], step: Divert, dead: LedgerState
+    ) -> tuple[set[Byte], set[Byte]]:
+        dying = writer.misfits(found)
+        return dying, found - dying
+
+
+class LeavesTheDoorOpen(TwoTables):
+    """Goes on without its dead letters, or with others, and does not close what it leaves."""
+
+    def leave(
+        self, writer: Writer, name: str, main: LedgerEntry, decision: Write
+    ) -> Generator[None, None, bool]:
+        yield
+        return True
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        TrustsOffsets,
+        IgnoresWhatIsPending,
+        LeavesTheDoorOpen,
+    ],
+)
+def test_the_model_catches_a_broken_sink(mutant: type[TwoTables]) -> None:
+    """A machine that finds nothing wrong with these would prove nothing about ours."""
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(mutant, settings=MUTANT_SETTINGS)
+
+
+def overtaken(machine: TwoTables) -> None:
+    """Let a writer with other rules come between the two commits of one, which then goes on."""
+    slow = Writer("query-0", [dict.fromkeys(JOURNALS, 0)], "d1", 0, Allowed())
+    machine.writers.append(slow)
+    list(machine.run_batch(slow))
+    slow.ends.append(dict(machine.heads))
+    steps = run_until_diverted(machine, slow)
+    fast = Writer("query-0", [dict(end) for end in slow.ends], "d1", 1, Allowed(), slow.commits)
+    machine.writers.append(fast)
+    rest = run_until_diverted(machine, fast)
+    list(steps)
+    list(rest)
+    machine.every_record_is_in_one_table_once()
+    assert slow.commits + fast.commits == 3
+
+
+def run_until_diverted(machine: TwoTables, writer: Writer) -> Iterator[None]:
+    """Run a batch until its dead letters are committed, and return its other steps."""
+    steps, before = machine.run_batch(writer), machine.letters["d1"].records()
+    while machine.letters["d1"].records() == before:
+        next(steps)
+    return steps
+
+
+def test_a_writer_overtaken_between_its_commits_adds_nothing() -> None:
+    """Its rows would be those that the other took for dead; without a take-over they get in."""
+    overtaken(TwoTables())
+    with pytest.raises(AssertionError):
+        overtaken(NeverTakesOver())

@@ -1,0 +1,221 @@
+"""Rows that do not fit go to a second table, and crashes between the two commits lose and double none.
+
+Most tests write ranges of offsets, as a backfill does, in place of a query's batches: what the sink does with
+them is the same, and each takes a fraction of the time. Record *n* lies at offset *n*, one byte long.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from gazette_spark.dead_letters import APP_ID_SUFFIX, DeadLetters
+from gazette_spark.errors import DeadLetterError, OptionError
+from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
+from gazette_spark.ledger import LedgerEntry, SkippedGap
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.sink import DeltaSink
+from gazette_spark.testing.oracle import split_records
+from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
+
+POINTS = ("sink.entry", "sink.dead_letters_written", "sink.before_write", "sink.after_write", "sink.return")
+UNREAD = "does not parse"
+NAMELESS = "column Name is NULL but the table's is NOT NULL"
+
+
+class TwoTables:
+    """A table with rules and its dead letters.
+
+    Record *n* does not parse if *n* ends in 0, has no name if it ends in 1, and breaks a CHECK if in 2.
+    """
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self.spark = spark
+        self.table = root / "table"
+        self.dead = root / "dead"
+        self.sql(
+            "CREATE TABLE {t} (id BIGINT, Name STRING NOT NULL, _journal STRING, _offset BIGINT) USING delta"
+        )
+        self.sql("ALTER TABLE {t} ADD CONSTRAINT small CHECK (id % 10 <> 2)")
+
+    def sql(self, statement: str) -> None:
+        """Run a statement on the main table, written ``{t}``."""
+        self.spark.sql(statement.format(t=f"delta.`{self.table}`")).collect()
+
+    def sink(self, *, dead: bool = True) -> DeltaSink:
+        """A writer of the two tables, as a fresh process would make it."""
+        letters = DeadLetters(path=str(self.dead)) if dead else None
+        return DeltaSink(APP_ID, path=str(self.table), dead_letters=letters)
+
+    def write(self, begin: int, end: int, *, dead: bool = True, without: str = "") -> bool:
+        """Write the records of a range, leaving out a column."""
+        rows = records(
+            self.spark.range(begin, end).selectExpr("'j' AS journal", "id AS offset", "id AS number")
+        )
+        first, last = (JournalOffsets({"j": at}) for at in (begin, end))
+        return self.sink(dead=dead).write_batch(rows.drop(*without.split()), first, last)
+
+    def letters(self) -> list[Row]:
+        """The dead letters."""
+        return self.spark.read.format("delta").load(str(self.dead)).orderBy("offset").collect()
+
+    def dead_ledger(self) -> LedgerEntry:
+        """The newest entry of the dead letters."""
+        entry = DeltaSink(APP_ID + APP_ID_SUFFIX, path=str(self.dead)).ledger(self.spark)
+        assert entry is not None
+        return entry
+
+    def fitting(self) -> list[int]:
+        """Offsets of the main table's rows."""
+        rows = self.spark.read.format("delta").load(str(self.table)).select("_offset").collect()
+        return [row._offset for row in rows]
+
+    def assert_parted(self, end: int) -> dict[int, str]:
+        """Check that each record before ``end`` is in one table, once; return each dead one's reason."""
+        letters = self.letters()
+        assert Counter([*self.fitting(), *(row.offset for row in letters)]) == Counter(range(end))
+        return {row.offset: row.reason for row in letters}
+
+
+def records(reader: DataFrame) -> DataFrame:
+    """What a query makes of rows with a journal, an offset and a number."""
+    return reader.selectExpr(
+        "journal AS _journal",
+        "offset AS _offset",
+        "CAST(CAST(number AS STRING) AS BINARY) AS _record",
+        "IF(number % 10 = 0, concat('{', number), NULL) AS _corrupt_record",
+        "IF(number % 10 = 0, NULL, number) AS id",
+        "IF(number % 10 < 2, NULL, 'a') AS name",
+    )
+
+
+@pytest.fixture
+def tables(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TwoTables:
+    """Two empty tables."""
+    monkeypatch.delenv(FAILPOINT_VARIABLE, raising=False)
+    return TwoTables(spark, tmp_path)
+
+
+def crash_at(tables: TwoTables, monkeypatch: pytest.MonkeyPatch, point: str, begin: int, end: int) -> None:
+    """Write a range until a failpoint is reached."""
+    monkeypatch.setenv(FAILPOINT_VARIABLE, f"{point}:1:raise")
+    with pytest.raises(FailpointError, match=point):
+        tables.write(begin, end)
+    monkeypatch.delenv(FAILPOINT_VARIABLE)
+
+
+def test_a_crash_at_any_step_parts_each_record_once(
+    tables: TwoTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same range is written again, or others over the same bytes; the reasons say what is wrong."""
+    tables.write(0, 10)
+    for number, point in enumerate(POINTS, 1):
+        begin, end = 10 * number, 10 * number + 10
+        crash_at(tables, monkeypatch, point, begin, end)
+        ends = [begin + 1, end] if point == "sink.dead_letters_written" else [end]
+        for first, last in zip([begin, *ends], ends, strict=False):
+            landed = point in ("sink.after_write", "sink.return")
+            assert tables.write(first, last) is not landed
+    reasons = tables.assert_parted(60)
+    check = "CHECK small (id % 10 <> 2)"
+    assert reasons == {at: (UNREAD, NAMELESS, check)[at % 10] for at in range(60) if at % 10 < 3}
+    letters = tables.letters()
+    assert [bytes(row.raw) for row in letters] == [b"%d" % row.offset for row in letters]
+    assert {(row.app_id, row.journal, row.end_offset) for row in letters} == {(APP_ID, "j", None)}
+
+
+def test_rules_that_change_between_the_commits_part_each_record_once(
+    tables: TwoTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is a dead letter stays one; what is in no table yet goes by the new rules."""
+    crash_at(tables, monkeypatch, "sink.dead_letters_written", 0, 20)
+    tables.sql("ALTER TABLE {t} DROP CONSTRAINT small")
+    tables.sql("ALTER TABLE {t} ADD CONSTRAINT odd CHECK (id % 10 <> 3)")
+    tables.write(0, 30)
+    reasons = Counter(reason.split()[1] for reason in tables.assert_parted(30).values())
+    assert reasons == {"not": 3, "Name": 3, "small": 2, "odd": 3}
+
+
+def test_dead_letters_are_switched_on_and_off(tables: TwoTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no record is between the tables; the ledgers say from where to where there are dead letters."""
+    extra = "_corrupt_record _record"
+    tables.write(3, 9, dead=False, without=extra)
+    crash_at(tables, monkeypatch, "sink.dead_letters_written", 9, 20)
+    with pytest.raises(DeadLetterError, match="stopped between its two commits"):
+        tables.write(9, 10, dead=False, without=extra)
+    tables.write(9, 20)
+    tables.write(20, 23)
+    tables.spark.sql(f"RESTORE TABLE delta.`{tables.dead}` TO VERSION AS OF 0")
+    tables.write(23, 33)
+    assert tables.dead_ledger().accepted_gaps == (SkippedGap("j", 20, 23),)
+    tables.write(33, 36, dead=False, without=extra)
+    assert tables.dead_ledger().dead_letters is None
+    tables.write(36, 43)
+    offsets = [*tables.fitting(), *(row.offset for row in tables.letters())]
+    assert sorted(offsets) == [*range(3, 20), *range(23, 43)]
+
+
+def test_a_restored_table_does_not_double_its_dead_letters(tables: TwoTables) -> None:
+    """They stay as they are and the rest comes again; without _record a row's JSON is its raw."""
+    for begin in (0, 10, 20):
+        tables.write(begin, begin + 10, without="_record")
+    tables.sql("RESTORE TABLE {t} TO VERSION AS OF 4")
+    restored = tables.sink().ledger(tables.spark)
+    assert restored is not None
+    tables.write(restored.read_through["j"], 30, without="_record")
+    tables.assert_parted(30)
+    raw = {row.reason.split()[1]: bytes(row.raw)[:9] for row in tables.letters() if row.offset < 10}
+    assert raw == {"not": b"{0", "Name": b'{"_journa', "small": b'{"_journa'}
+
+
+def test_what_cannot_be_parted_is_refused(tables: TwoTables, tmp_path: Path) -> None:
+    """Rows that do not say where they come from, one table for both, other sources than journals."""
+    checkpoint = str(tmp_path / "checkpoint")
+    rate = tables.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+    with pytest.raises(DeadLetterError, match="do not say where they come from"):
+        tables.sink().start(rate, checkpoint=checkpoint)
+    rows = rate.selectExpr("'j' AS _journal", "value AS _offset", "value AS id", "'a' AS name")
+    same = DeltaSink(APP_ID, path=str(tables.table), dead_letters=DeadLetters(path=str(tables.table)))
+    with pytest.raises(OptionError, match="a place apart"):
+        same.start(rows, checkpoint=checkpoint)
+    query = tables.sink().start(rows, checkpoint=checkpoint, availableNow=True)
+    with pytest.raises(StreamingQueryException, match=r"DeadLetterError.*other sources"):
+        query.awaitTermination(DEADLINE_S)
+    assert not tables.dead.exists()
+
+
+def test_a_stream_without_its_checkpoint_goes_on(
+    stream: FileStream, tables: TwoTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was lost between the two commits; other batches come over the same bytes."""
+    for max_bytes in (1000, 100):
+        reader = stream.spark.readStream.format("file_journals").options(
+            root=str(stream.journals), maxBytesPerTrigger=str(max_bytes)
+        )
+        stream.append(20)
+        sink = tables.sink()
+        number = "CAST(split(CAST(value AS STRING), ' ')[1] AS BIGINT) AS number"
+        rows = records(sink.resume(reader, stream.spark).load().selectExpr("journal", "offset", number))
+        if max_bytes == 1000:
+            monkeypatch.setenv(FAILPOINT_VARIABLE, "sink.dead_letters_written:1:raise")
+            with pytest.raises(StreamingQueryException, match="dead_letters_written"):
+                run(sink, rows, stream.checkpoint)
+            monkeypatch.delenv(FAILPOINT_VARIABLE)
+            stream.lose_checkpoint()
+        else:
+            run(sink, rows, stream.checkpoint)
+    parted = stream.spark.read.format("delta").load(str(stream.table)).selectExpr("_journal", "_offset")
+    letters = stream.spark.read.format("delta").load(str(tables.dead)).select("journal", "offset")
+    truth = {(name, at) for name, content in stream.truth().items() for at, _ in split_records(content)}
+    assert Counter(tuple(row) for row in parted.union(letters).collect()) == Counter(truth)
+    assert letters.count() == 12
+
+
+def run(sink: DeltaSink, rows: DataFrame, checkpoint: Path) -> None:
+    """Run a query to its end."""
+    query = sink.start(rows, checkpoint=str(checkpoint), availableNow=True)
+    assert query.awaitTermination(DEADLINE_S)
