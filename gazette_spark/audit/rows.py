@@ -6,7 +6,7 @@ themselves, not by digests: both sides of a window are at hand.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,6 +57,16 @@ def sorted_rows(table: pa.Table) -> Rows:
     if "value" not in table.column_names:
         return Rows(offsets[order])
     return Rows(offsets[order], _one_array(table["value"].chunks).take(pa.array(order)))
+
+
+def joined_rows(parts: Sequence[Rows], *, values: bool) -> Rows:
+    """Return rows of several tables as those of one, by offset."""
+    columns: dict[str, pa.Array] = {
+        "offset": pa.concat_arrays([pa.array(each.offsets, pa.int64()) for each in parts])
+    }
+    if values:
+        columns["value"] = _one_array([each.values for each in parts])
+    return sorted_rows(pa.table(columns))
 
 
 def windows(

@@ -107,10 +107,13 @@ class TableSnapshot:
 
     def rows(self, journal: str, begin: int, end: int) -> Rows:
         """Return a journal's rows that begin in ``[begin, end)``, in order."""
-        names = self._names()
+        return self.rows_at(self._names(), journal, begin, end)
+
+    def rows_at(self, names: PlaceColumns, journal: str, begin: int, end: int, *, only: str = "true") -> Rows:
+        """Return a journal's rows by the columns of these names, if an SQL condition is true for them."""
         columns = [names.offset, names.value] if names.value else [names.offset]
         with named_errors(self._location):
-            found = self._scan(columns, _within(names, journal, begin, end)).read_all()
+            found = self._scan(columns, f"{_within(names, journal, begin, end)} AND {only}").read_all()
         offsets = found[names.offset].cast(pa.int64())
         if not names.value:
             return sorted_rows(pa.table({"offset": offsets}))

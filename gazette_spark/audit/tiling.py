@@ -85,6 +85,8 @@ class Tiling:
     """The query reads other sources, too."""
     upsert: bool = False
     """Its rows were merged by key, at least once."""
+    dead_letters: tuple[str, ...] = ()
+    """Names of the tables, by name, that have records which did not fit."""
 
 
 @dataclass(slots=True)
@@ -135,7 +137,8 @@ def tile(app_id: str, entries: Sequence[Stored], *, cleaned_up: bool) -> Tiling 
     ]
     foreign = any(isinstance(each, str) for _, entry in entries for each in entry.end)
     upsert = any(entry.mode == "upsert" for _, entry in entries)
-    return Tiling(app_id, len(entries), tuple(claims), lost, foreign, upsert)
+    dead = tuple(sorted({entry.dead_letters for _, entry in entries if entry.dead_letters}))
+    return Tiling(app_id, len(entries), tuple(claims), lost, foreign, upsert, dead)
 
 
 def shared_journals(tilings: Iterable[Tiling]) -> frozenset[str]:

@@ -6,12 +6,15 @@ compared is decided in ``tiling`` and ``rows``; here it is fetched.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from gazette_spark.audit.dead_letters import DeadLetterRows, location_of
 from gazette_spark.audit.differences import Difference
 from gazette_spark.audit.records import JournalRecords, without
-from gazette_spark.audit.rows import WINDOW_BYTES, Window, first_difference, windows
+from gazette_spark.audit.rows import WINDOW_BYTES, Rows, Window, first_difference, joined_rows, windows
 from gazette_spark.audit.table import PlaceColumns, TableSnapshot
 from gazette_spark.audit.tiling import Claim, Stored, Tiling, shared_journals, tile
 from gazette_spark.audit.totals import SpanTotals
@@ -34,6 +37,8 @@ class RecordOptions:
     max_record_bytes: int = MAX_RECORD_BYTES
     allow_gone: bool = False
     """Bytes that journals no longer have are named and no difference."""
+    dead_letters: Mapping[str, str] = field(default_factory=dict)
+    """Locations of tables of dead letters, by their names in a catalog."""
 
     def framing_of(self, client: JournalSource, journal: str) -> Framing:
         """Return the framing a journal is read in."""
@@ -54,6 +59,8 @@ class Report:
     """By journal, those that were found and compared."""
     rows: dict[int, int] = field(default_factory=dict)
     """By version, what its commit says it appended."""
+    dead: dict[str, int] = field(default_factory=dict)
+    """By journal, those of its records that are dead letters; only of writers that have some."""
     gone: list[tuple[str, int, int]] = field(default_factory=list)
     """Bytes that no entry names and the journals no longer have; their rows are not compared."""
     audited: int = 0
@@ -105,9 +112,22 @@ def verify_table(
             "sources, which its rows do not tell apart; audit the entries alone (--entries-only)"
         )
         raise InputError(problem)
-    reading = _Reading(report, table, client, options or RecordOptions())
-    report.difference = reading.compare_rows() if table.columns() else reading.compare_counts()
+    options = options or RecordOptions()
+    columns = table.columns()
+    values = columns is not None and columns.value is not None
+    dead = {
+        each.app_id: DeadLetterRows(_open(each.dead_letters, options), each.app_id, values=values)
+        for each in report.tilings
+        if each.dead_letters
+    }
+    reading = _Reading(report, table, client, options, dead)
+    report.difference = reading.compare_rows(columns) if columns else reading.compare_counts()
     return report
+
+
+def _open(names: Iterable[str], options: RecordOptions) -> list[TableSnapshot]:
+    locations = {location_of(name, options.dead_letters) for name in names}
+    return [TableSnapshot(location) for location in sorted(locations)]
 
 
 def _tile(report: Report, table: TableSnapshot, app_id: str | None) -> Difference | None:
@@ -149,11 +169,11 @@ class _Reading:
     table: TableSnapshot
     client: JournalSource
     options: RecordOptions
+    dead: Mapping[str, DeadLetterRows]
+    """Of each writer that has some."""
 
-    def compare_rows(self) -> Difference | None:
+    def compare_rows(self, columns: PlaceColumns) -> Difference | None:
         """Compare the table's rows with the records, journal by journal; then look for rows of neither."""
-        columns = self.table.columns()
-        assert columns is not None
         self.report.compared = "bytes" if columns.value else "offsets"
         for claim in self.report.claims:
             totals = SpanTotals(claim)
@@ -161,7 +181,8 @@ class _Reading:
                 claim, totals, columns
             ):
                 return different
-        if not self.report.gone and self.table.count() == sum(self.report.records.values()):
+        expected = sum(self.report.records.values()) - sum(self.report.dead.values())
+        if not self.report.gone and self.table.count() == expected:
             return None
         foreign = any(tiling.foreign for tiling in self.report.tilings)
         if stray := self.table.stray_row(self.report.claims, foreign=foreign):
@@ -178,7 +199,8 @@ class _Reading:
             for window in self._windows(claim, values=totals.digested):
                 totals.add(window.records)
             for span, count in zip(claim.spans, totals.counts.tolist(), strict=True):
-                counted[span.table_version] = counted.get(span.table_version, 0) + count
+                fit = count - len(self._dead_rows(claim, span.begin, span.end))
+                counted[span.table_version] = counted.get(span.table_version, 0) + fit
             if different := self._unallowed(claim) or self._compare_totals(claim, totals, columns=None):
                 return different
         return self._unlike(counted)
@@ -206,6 +228,8 @@ class _Reading:
             totals.add(window.records)
             for begin, end in without((window.begin, window.end), self._gone_of(claim)):
                 found = self.table.rows(claim.journal, begin, end)
+                if len(dead := self._dead_rows(claim, begin, end)):
+                    found = joined_rows([found, dead], values=values)
                 if different := first_difference(window.records_of(begin, end), found):
                     offset, problem = different
                     return Difference(problem, claim.version_at(offset), claim.journal, offset)
@@ -214,13 +238,16 @@ class _Reading:
     def _compare_totals(
         self, claim: Claim, totals: SpanTotals, columns: PlaceColumns | None
     ) -> Difference | None:
-        """Compare what entries counted with the records, or with the table's rows where records are gone."""
-        gone = self._gone_of(claim)
+        """Compare what entries counted with the records; with the table's rows where records have none.
+
+        Those of gone records are vouched for by the entry, those of dead letters are elsewhere.
+        """
+        gone, parted = self._gone_of(claim), claim.app_id in self.dead
         for at, span in enumerate(claim.spans):
             lossy = any(begin < span.end and span.begin < end for begin, end in gone)
-            if span.rows is None or (lossy and columns is None):
+            if span.rows is None or ((lossy or parted) and columns is None):
                 continue
-            if lossy and columns is not None:
+            if (lossy or parted) and columns is not None:
                 held = self._totals_of_rows(claim, at)
                 different = held.difference(at, "rows in the table", digested=columns.value is not None)
             else:
@@ -238,6 +265,14 @@ class _Reading:
         for begin in range(span.begin, span.end, WINDOW_BYTES):
             totals.add(self.table.rows(claim.journal, begin, min(begin + WINDOW_BYTES, span.end)))
         return totals
+
+    def _dead_rows(self, claim: Claim, begin: int, end: int) -> Rows:
+        """Return the dead letters of a range of a claim, and count them in the report."""
+        if claim.app_id not in self.dead:
+            return Rows(np.empty(0, np.int64))
+        found = self.dead[claim.app_id].rows(claim.journal, begin, end)
+        self.report.dead[claim.journal] = self.report.dead.get(claim.journal, 0) + len(found)
+        return found
 
     def _windows(self, claim: Claim, *, values: bool) -> Iterator[Window]:
         """Yield the windows of a journal, and keep what is found gone in the report."""

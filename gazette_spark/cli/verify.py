@@ -31,6 +31,12 @@ COMPARED = {
     "--entries-only", is_flag=True, help="Look at the ledger alone: read neither journals nor rows."
 )
 @click.option("--allow-gone", is_flag=True, help="Name bytes that journals no longer have, and go on.")
+@click.option(
+    "--dead-letters",
+    multiple=True,
+    metavar="NAME=LOCATION",
+    help="Where a table of dead letters is that the entries name by its name in a catalog. Repeatable.",
+)
 @record_options
 @format_option
 def verify(
@@ -40,6 +46,7 @@ def verify(
     timeout: float,
     app_id: str | None,
     entries_only: bool,
+    dead_letters: tuple[str, ...],
     output_format: str,
     **options: Any,  # noqa: ANN401 - those of RecordOptions
 ) -> None:
@@ -49,8 +56,8 @@ def verify(
     the table has the columns _journal and _offset, or journal, offset and value, its rows must be the
     journals' records: each once, and in the second case the same bytes. Of a table without them, records are
     counted. Where entries count and digest their rows (DeltaSink's option audit), that must agree, too; and
-    they vouch for rows whose bytes journals no longer have. A query that leaves records out, or makes several
-    rows of one, is not exact in this sense.
+    they vouch for rows whose bytes journals no longer have. Records among the table's dead letters have no
+    row. A query that leaves records out, or makes several rows of one, is not exact in this sense.
 
     The exit code is 0 if that is so; 1 if not, and the first difference is printed.
     """
@@ -58,7 +65,7 @@ def verify(
     from gazette_spark.audit.verify import RecordOptions, verify_table
 
     snapshot = TableSnapshot(table)
-    how = RecordOptions(**options)
+    how = RecordOptions(**options, dead_letters=dict(map(_named_location, dead_letters)))
     if entries_only:
         report = verify_table(snapshot, None, how, name=table, app_id=app_id)
     else:
@@ -72,6 +79,13 @@ def verify(
         raise click.exceptions.Exit(1)
 
 
+def _named_location(text: str) -> tuple[str, str]:
+    name, equals, location = text.partition("=")
+    if not (name and equals and location):
+        raise click.BadParameter(f"{text!r} is not NAME=LOCATION", param_hint="--dead-letters")
+    return name, location
+
+
 def journal_rows(report: Report) -> Iterator[dict[str, object]]:
     """Yield a line for each journal of each writer."""
     for claim in report.claims:
@@ -82,6 +96,7 @@ def journal_rows(report: Report) -> Iterator[dict[str, object]]:
             "end": claim.end,
             "commits": len(claim.spans),
             "records": report.records.get(claim.journal),
+            "dead_letters": report.dead.get(claim.journal, 0),
         }
 
 
@@ -110,6 +125,8 @@ def report_lines(report: Report) -> Iterator[str]:
         return
     entries = sum(tiling.entries for tiling in report.tilings)
     proof = f"{entries} entries tile each journal; {COMPARED[report.compared]}"
+    if dead := sum(report.dead.values()):
+        proof += f"; {dead} records are dead letters"
     if report.audited:
         proof += f"; {report.audited} ranges have the rows, and digests, that their entries say"
     yield f"verified: version {report.table_version}, {proof}"

@@ -64,6 +64,7 @@ class Orders:
         *,
         audit: AuditedRows | None = None,
         mode: Mode = "append",
+        dead_letters: str | None = None,
     ) -> None:
         """Commit a batch; rows others than its own if given."""
         self.commits += 1
@@ -80,6 +81,7 @@ class Orders:
             gaps=tuple(SkippedGap(self.journal, *gap) for gap in gaps),
             audit=None if audit is None else (audit,),
             mode=mode,
+            dead_letters=dead_letters,
         )
         self.attempt = entry.attempt
         self.append(rows_of(begin, end) if rows is None else rows, entry)
@@ -241,6 +243,44 @@ def test_rows_that_were_merged_are_not_compared(embedded_orders: Orders) -> None
     assert "app id 'orders' keeps one row of each key by upsert" in refused.stderr
     assert "--entries-only" in refused.stderr
     assert orders.verify("--entries-only").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "columns", [("journal", "offset", "value"), ("-", "-", "name")], ids=["raw", "parsed"]
+)
+def test_dead_letters_have_no_row(embedded_orders: Orders, columns: tuple[str, str, str]) -> None:
+    """A record is a row or a dead letter; one that is both, or neither, is a difference."""
+    orders = embedded_orders
+    orders.another_table("parted", columns)
+    dead = orders.table.with_name("dead")
+    name = f"delta.`{dead}`"
+
+    def bury(app_id: str, rows: Sequence[Row]) -> None:
+        offsets, values = zip(*rows, strict=True)
+        letters = {"app_id": [app_id] * len(rows), "journal": [orders.journal] * len(rows)}
+        write_deltalake(dead, pa.table({**letters, "offset": offsets, "raw": values}), mode="append")
+
+    bury("orders", rows_of(16, 32))
+    bury("another", rows_of(0, 8))
+    fit = [*rows_of(0, 16), *rows_of(32, 80)]
+    orders.commit(0, 80, fit, audit=orders.counted(fit), dead_letters=name)
+    found = orders.verify()
+    assert found.exit_code == 0, found.output
+    assert "2 records are dead letters" in found.output
+    bury("orders", rows_of(80, 96))  # Of a batch whose other rows are not there yet.
+    assert orders.verify().exit_code == 0
+    orders.commit(80, 160, rows_of(88, 160), dead_letters="shop.dead")
+    refused = orders.verify()
+    assert refused.exit_code == 1
+    assert "--dead-letters shop.dead=URL" in refused.stderr
+    where = ("--dead-letters", f"shop.dead={dead}")
+    assert orders.verify("--dead-letters", "shop.dead").exit_code == 2
+    problem = json.loads(orders.verify("--format", "json", *where).stdout)["difference"]
+    assert problem["table_version"] == 1
+    assert problem["problem"] in (
+        "the record is in the table more than once",
+        "the commit wrote 9 rows, its bytes hold 8 records",
+    )
 
 
 def test_where_rows_end_is_read_from_them(embedded_orders: Orders) -> None:
