@@ -43,9 +43,13 @@ class Places:
         """Return a streaming DataFrame."""
         return self._load(self.spark.readStream, journal, schema, options)
 
-    def _load(self, reader: Any, journal: str, schema: str | None, options: dict[str, Any]) -> DataFrame:
+    def reader(self, reader: Any, **options: Any) -> Any:
+        """Return a reader of the broker's journals."""
         reader = reader.format("gazette").option("brokerAddress", self.settings["endpoint"])
-        reader = reader.option("startingOffsets", "earliest").options(**options)
+        return reader.option("startingOffsets", "earliest").options(**options)
+
+    def _load(self, reader: Any, journal: str, schema: str | None, options: dict[str, Any]) -> DataFrame:
+        reader = self.reader(reader, **options)
         if schema:
             reader = reader.schema(schema)
         loaded: DataFrame = reader.load(self.settings["prefix"] + journal)
@@ -59,7 +63,7 @@ def observe(spark: SparkSession, settings: dict[str, str]) -> dict[str, Any]:
         spark: Any session.
         settings: ``endpoint`` of a broker, ``prefix`` of its journals, ``directory`` for the table and
             query checkpoints, ``more``: the text that is appended between two runs of the stream,
-            ``brief``: whether that is all.
+            ``brief``: whether that is all; ``choices``: whether the sink's options are tried, too.
     """
     places = Places(spark, settings)
     seen = {
@@ -70,7 +74,8 @@ def observe(spark: SparkSession, settings: dict[str, str]) -> dict[str, Any]:
         return seen
     typed = places.batch(MAIN, TYPED, format="json").collect()
     errors = {name: error_of(attempt, places) for name, attempt in FAILURES.items()}
-    return seen | {"typed": sorted(map(list, typed)), "conflict": conflict(places), "errors": errors}
+    seen |= {"typed": sorted(map(list, typed)), "conflict": conflict(places), "errors": errors}
+    return seen | (choices(places) if settings["choices"] else {})
 
 
 def raw_row(row: Row) -> list[Any]:
@@ -100,6 +105,62 @@ def streamed(places: Places) -> dict[str, Any]:
                 client.append(f"{settings['prefix']}{MAIN}a", settings["more"].encode())
     table = places.spark.read.format("delta").load(f"{directory}/table")
     return {"runs": runs, "table": sorted(raw_row(row) for row in table.collect())}
+
+
+def choices(places: Places) -> dict[str, Any]:
+    """Stream with the options of the sink that read a table back, and with a listener."""
+    from gazette_spark.dead_letters import DeadLetters
+    from gazette_spark.listener import LagListener
+    from gazette_spark.offsets import JournalOffsets
+    from gazette_spark.sink import DeltaSink
+    from gazette_spark.upsert import Upsert
+
+    directory, spark = places.settings["directory"], places.spark
+    listener = LagListener()
+    spark.streams.addListener(listener)
+
+    def table(name: str) -> list[list[Any]]:
+        rows = spark.read.format("delta").load(f"{directory}/{name}").collect()
+        return sorted([list(row) for row in rows], key=str)
+
+    def run(sink: DeltaSink, rows: DataFrame, checkpoint: str) -> str:
+        query = sink.start(rows, checkpoint=f"{directory}/{checkpoint}", availableNow=True)
+        if not query.awaitTermination(WAIT_S):
+            raise TimeoutError(f"the stream has not ended within {WAIT_S} s")
+        return str(query.id)
+
+    upsert = Upsert(("id",), leave_out=("_journal", "_offset"))
+    merging = DeltaSink("merged", path=f"{directory}/merged", upsert=upsert, on_overlap="trim", audit=True)
+    for checkpoint in ("merged-1", "merged-2"):  # The second begins anew: all of it is trimmed.
+        run(merging, places.stream(MAIN, TYPED, format="json"), checkpoint)
+
+    letters = DeadLetters(path=f"{directory}/letters")
+    parting = DeltaSink("parted", path=f"{directory}/parted", dead_letters=letters, target_file_bytes=1 << 20)
+    schema = f"{TYPED}, _corrupt_record STRING, _record BINARY"
+    query_id = run(parting, places.stream(BROKEN, schema, format="json"), "parted")
+
+    name = places.settings["prefix"] + BROKEN
+    spark.sql(f"CREATE TABLE delta.`{directory}/adopted` ({TYPED}) USING delta").collect()
+    adopting = DeltaSink("adopted", path=f"{directory}/adopted")
+    adopting.adopt(JournalOffsets({name: 0}))
+    rows = adopting.resume(places.reader(spark.readStream, format="json", mode="DROPMALFORMED"))
+    run(adopting, rows.schema(TYPED).load(name), "adopted")
+
+    deadline = time.monotonic() + WAIT_S
+    while (lag := listener.lag(query_id)) is None and time.monotonic() < deadline:
+        time.sleep(0.1)  # Spark tells its listeners after it has answered.
+    spark.streams.removeListener(listener)
+    return {
+        "merged": table("merged"),
+        "merged_entries": merging.ledger(spark).audit is not None,  # type: ignore[union-attr]
+        "parted": table("parted"),
+        "letters": [
+            [row.offset, bytes(row.raw).decode()]
+            for row in spark.read.format("delta").load(letters.path).collect()
+        ],
+        "adopted": table("adopted"),
+        "lag": lag.total_bytes if lag else None,
+    }
 
 
 def unknown_option(places: Places) -> None:

@@ -97,7 +97,7 @@ class Scene:
             client.create_journals(journal_spec(broken))
             client.append(broken, lines(0, 3) + b"{no json\n")
 
-    def settings(self, *, remote: str = "", brief: bool = False) -> dict[str, str]:
+    def settings(self, *, remote: str = "", brief: bool = False, choices: bool = False) -> dict[str, str]:
         """Return what the program is told."""
         return {
             "endpoint": self.endpoint,
@@ -105,6 +105,7 @@ class Scene:
             "directory": str(self.directory),
             "more": self.MORE.decode(),
             "brief": "yes" if brief else "",
+            "choices": "yes" if choices else "",
             "remote": remote,
             "result": str(self.directory / "result.json"),
         }
@@ -144,6 +145,20 @@ class Scene:
             for record in [json.loads(value)]
         )
         assert seen["conflict"], "a conflict is known for what it is"
+
+    def check_choices(self, seen: dict[str, Any]) -> None:
+        """Check the tables of the sink's options."""
+        truth = dict(self.content)
+        truth[self.prefix + "main/a"] += self.MORE
+        records = [json.loads(value) for _, _, value in raw_rows(truth)]
+        assert seen["merged"] == sorted(([each["id"], each["text"]] for each in records), key=str)
+        assert seen["merged_entries"]
+        good = [json.loads(line) for line in lines(0, 3).splitlines()]
+        bad = len(lines(0, 3))
+        for name in ("parted", "adopted"):
+            assert [row[:2] for row in seen[name]] == [[each["id"], each["text"]] for each in good]
+        assert seen["letters"] == [[bad, "{no json"]]
+        assert seen["lag"] == 0
 
     def errors(self, seen: dict[str, Any]) -> dict[str, str]:
         """Return our line of each error, with the run's own names taken out."""
@@ -268,9 +283,10 @@ def cluster(root: Path, executor_python: Path) -> Iterator[StandaloneCluster]:
 def classic_errors(spark: SparkSession, endpoint: str, root: Path) -> dict[str, str]:
     """What a classic local session says to each slip."""
     scene = Scene(endpoint, "classic/", root / "classic")
-    seen = everywhere_job.observe(spark, scene.settings())
+    seen = everywhere_job.observe(spark, scene.settings(choices=True))
     scene.check(seen)
     scene.check_the_rest(seen)
+    scene.check_choices(seen)
     return scene.errors(seen)
 
 
@@ -355,7 +371,7 @@ def test_spark_connect(scene: Scene, pythons: Pythons, root: Path, classic_error
     archive = find_archive()
     settings = conf(archive, directory / "warehouse")
     with ConnectServer(directory, conf=settings, python=python, archive=archive) as server:
-        program = scene.program(remote=server.url)
+        program = scene.program(remote=server.url, choices=True)
         env = server_environment(python) | {"PYTHONPATH": python_path()}
         del env["SPARK_HOME"]
         with SparkProcess([python, *program], log=scene.directory / "client.log", env=env) as client:
@@ -364,6 +380,7 @@ def test_spark_connect(scene: Scene, pythons: Pythons, root: Path, classic_error
     assert seen["session"] == "pyspark.sql.connect.session"
     scene.check(seen)
     scene.check_the_rest(seen)
+    scene.check_choices(seen)
     assert scene.errors(seen) == classic_errors
     for place in [seen["driver"], *seen["imported"]]:
         assert_only_from(python.parents[1], place)
