@@ -36,8 +36,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 SIGKILLS: frozenset[Kind] = frozenset({"kill", "random kill"})
 
 WEIGHTS: Mapping[Kind, int] = {
-    "crash": 24,
-    "sink crashes": 6,
+    "crash": 12,
+    "sink crashes": 14,
     "run": 1,
     "lose checkpoint": 1,
     "stale checkpoint": 1,
@@ -49,13 +49,13 @@ WEIGHTS: Mapping[Kind, int] = {
     "other writer": 1,
     "new journal": 1,
 }
-"""How often the steps come that need no child process."""
+"""How often the steps come that need no child process. A sink alone dies at a tenth of what a query costs."""
 
 OVERTAKEN_AT = ("sink.entry", "sink.before_write", "sink.after_write", "sink.return")
 """Where a second writer may overtake."""
 
 SINK_CRASHES = 4
-"""Points to die at in turn, where the sink alone is made anew."""
+"""Points to die at on each batch, where the sink alone is made anew."""
 
 KILL_NTHS = (1, 1, 1, 2)
 """Which time that a child comes by a point it is killed: one is drawn."""
