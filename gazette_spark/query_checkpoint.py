@@ -28,6 +28,11 @@ def metadata_path(root: str) -> str:
     return f"{root.rstrip('/')}/metadata"
 
 
+def state_path(root: str) -> str:
+    """Return the directory that holds the state of a query, and is there only if it has some."""
+    return f"{root.rstrip('/')}/state"
+
+
 def parse_offsets(text: str, path: str) -> Positions:
     """Read an ``offsets/<batch_id>`` file.
 

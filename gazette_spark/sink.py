@@ -70,7 +70,7 @@ from gazette_spark.table.dead_letters import Diversion
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.merge import last_rows, upsert_rows
 from gazette_spark.table.new_table import NewTable
-from gazette_spark.table.query_batches import QueryBatches
+from gazette_spark.table.query_batches import QueryBatches, keep_state
 from gazette_spark.table.row_audit import audit_rows
 from gazette_spark.table.trim import kept_rows, missing_columns, origin_columns
 from gazette_spark.table.upkeep import Upkeep
@@ -286,7 +286,7 @@ class DeltaSink:
             _know_conflicts(spark)
             self._check_table(df, root)
         batch = self._batches.read(spark, root, batch_id)
-        self._seen = self._commit_batch(df, batch, seen, known)
+        self._seen = self._commit_batch(df, batch, seen, known, checkpoint=root)
         if not self._checked:
             self._check_table(df, root)  # Again, now that the first batch has made the table.
             self._checked = True
@@ -332,7 +332,13 @@ class DeltaSink:
         return self._seen != before
 
     def _commit_batch(
-        self, df: DataFrame, batch: Batch, seen: str | None, known: LedgerState | None = None
+        self,
+        df: DataFrame,
+        batch: Batch,
+        seen: str | None,
+        known: LedgerState | None = None,
+        *,
+        checkpoint: str | None = None,
     ) -> str | None:
         """Return the attempt of the newest entry, which holds the batch."""
         spark = df.sparkSession
@@ -347,6 +353,8 @@ class DeltaSink:
                 raise decision.error from conflict
             if isinstance(decision, Skip):
                 log.info("batch_skipped app_id=%s batch_id=%d", self.app_id, batch.batch_id)
+                if checkpoint is not None:
+                    keep_state(df, checkpoint)
                 return before.entry.attempt if before.entry else None
             parted = self._diversion.part(self._new_rows(df, batch, decision), batch, before, decision)
             if parted is None:

@@ -246,6 +246,17 @@ def read_text(spark: SparkSession, path: str) -> str:
     return str(rows[0].value)
 
 
+def path_exists(spark: SparkSession, path: str) -> bool:
+    """Say whether there is a file or directory."""
+    try:
+        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(escape_glob(path))
+        return bool(files.schema)  # Spark Connect looks only now.
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return False
+        raise
+
+
 def _has_files(spark: SparkSession, path: str) -> bool:
     try:
         files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(escape_glob(path))

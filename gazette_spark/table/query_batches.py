@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark.ledger import Batch, Positions
 from gazette_spark.query_checkpoint import (
@@ -13,8 +13,9 @@ from gazette_spark.query_checkpoint import (
     offsets_path,
     parse_offsets,
     parse_query_id,
+    state_path,
 )
-from gazette_spark.table.delta_table import read_text
+from gazette_spark.table.delta_table import path_exists, read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +65,17 @@ class QueryBatches:
             end = parse_offsets(read_text(spark, path), path)
         about = metadata_path(root)
         return _Known(root, batch_id - 1, parse_query_id(read_text(spark, about), about), end)
+
+
+def keep_state(df: DataFrame, root: str) -> None:
+    """Run a batch whose rows nobody wants, if its query has state: the next batch begins with this one's.
+
+    Without it Spark ends the query (``STATE_STORE_COMMIT_VALIDATION_FAILED``). A batch whose state is there
+    already may run again, and makes the same.
+
+    Args:
+        df: The batch.
+        root: The query checkpoint.
+    """
+    if path_exists(df.sparkSession, state_path(root)):
+        df.write.format("noop").mode("overwrite").save()
