@@ -124,7 +124,7 @@ def choices(places: Places) -> dict[str, Any]:
         return sorted([list(row) for row in rows], key=str)
 
     def run(sink: DeltaSink, rows: DataFrame, checkpoint: str) -> str:
-        query = sink.start(rows, checkpoint=f"{directory}/{checkpoint}", availableNow=True)
+        query = sink.start(rows, checkpoint=f"{directory}/of-{checkpoint}", availableNow=True)
         if not query.awaitTermination(WAIT_S):
             raise TimeoutError(f"the stream has not ended within {WAIT_S} s")
         return str(query.id)
