@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.client import Client
@@ -22,7 +23,9 @@ from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.testing.crashes.contest import hold_contest
 from gazette_spark.testing.crashes.drivers import Drivers, Query, orders_to_die
 from gazette_spark.testing.crashes.points import BY_NAME
-from gazette_spark.testing.oracle import Verdict, Version, check_table, read_versions
+from gazette_spark.testing.crashes.sinks import COLUMNS, KEYS, dead_table, fits, read_keyed
+from gazette_spark.testing.oracle import Verdict, Version, check_table, read_versions, split_records
+from gazette_spark.testing.upsert_oracle import check_upserts
 
 APP_ID = "kills"
 JOURNALS = ("kills/a", "kills/b", "kills/c")
@@ -36,8 +39,8 @@ KILLS_PER_PART = 4
 CONTEST_S = 240.0
 """It ends with the second turn, mostly within 20 s."""
 
-DRIVERS = 8 + 2 * KILLS_PER_PART + 2 + 2
-"""With two for the contest, and the first one and the last one, which are not killed."""
+DRIVERS = 8 + 2 * KILLS_PER_PART + 4 + 2 + 2
+"""With four for two other sinks, two for the contest, and the first and the last one, which live."""
 
 pytestmark = pytest.mark.slow
 
@@ -250,6 +253,47 @@ def test_kills_at_random_moments_change_nothing(rig: Rig, part: str) -> None:
         rig.run_and_kill(rng)
         rig.check()
     assert rig.kills == kills + KILLS_PER_PART
+
+
+def die_at(rig: Rig, point: str) -> Path:
+    """Have a driver with the sink that a point needs die there, and a next one go on; return the table."""
+    sink = BY_NAME[point].feature
+    table = rig.root / sink / "table"
+    table.parent.mkdir()
+    orders = {"sink": sink, "table": str(table), "checkpoint": str(table.parent / "checkpoint")}
+    with rig.drivers.start(until="killed", **orders, **orders_to_die(BY_NAME[point], 2)) as driver:
+        assert driver.wait(START_WITHIN_S) == -9, driver.log_end()
+    assert rig.drivers.run(**orders) == 0
+    return table
+
+
+@pytest.mark.timeout(900)
+def test_a_kill_inside_a_merge_changes_nothing(rig: Rig) -> None:
+    """Each version has the last row of each key, up to what it records."""
+    table = die_at(rig, "during MERGE")
+    truth = rig.writer.truth()
+    verdict = check_upserts(table, truth, read_keyed, COLUMNS, app_id=APP_ID, complete=False)
+    assert verdict.exact, verdict
+    assert verdict.rows == KEYS * len(JOURNALS)
+
+
+@pytest.mark.timeout(900)
+def test_a_kill_between_dead_letters_and_rows_changes_nothing(rig: Rig) -> None:
+    """Each record is in one of the two tables, once, up to what the main table records."""
+    table = die_at(rig, "between dead letters and rows")
+    entry = list(read_versions(table, APP_ID))[-1].entry
+    assert entry is not None
+    records = [
+        (journal, offset, value)
+        for journal, content in rig.writer.truth().items()
+        for offset, value in split_records(content[: entry.read_through[journal]])
+    ]
+    rows = DeltaTable(table).to_pyarrow_table(columns=["journal", "offset", "value"])
+    dead = DeltaTable(dead_table(table)).to_pyarrow_table(columns=["journal", "offset", "raw"])
+    for held, wanted in ((rows, True), (dead, False)):
+        found = sorted(zip(*(column.to_pylist() for column in held.columns), strict=True))
+        assert found == sorted(each for each in records if fits(each[2]) is wanted)
+        assert found
 
 
 @pytest.mark.timeout(900)

@@ -12,6 +12,7 @@ life can be over before its turn has come:
 ``until``       ``end``: of the journals, as they are now; ``killed``; or ``fenced``: then it starts again,
                 with a new query checkpoint, until it is killed
 ``outcomes``    with ``fenced``: file that gets a line for each run that the sink has ended
+``sink``        name of one in :mod:`gazette_spark.testing.crashes.sinks`, ``raw`` unless given
 ==============  =============================================================================
 """
 
@@ -35,6 +36,7 @@ from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.testing.class_archive import CLASS_PATH_VARIABLE
 from gazette_spark.testing.crashes.outcomes import refusal
+from gazette_spark.testing.crashes.sinks import SINKS
 from gazette_spark.testing.file_source import FileJournals
 from gazette_spark.testing.local_spark import local_spark
 
@@ -117,9 +119,11 @@ def contend(spark: SparkSession, settings: Settings, orders: Settings) -> None:
 
 def run(spark: SparkSession, rows: DataFrame, settings: Settings, orders: Settings) -> None:
     """Run the query until killed, or to the journals' present ends."""
-    sink = DeltaSink(settings["app_id"], path=orders["table"])
+    make = SINKS[orders.get("sink", "raw")]
     if orders["options"] or not Path(orders["checkpoint"], "offsets", "0").exists():
+        _, sink = make(rows, settings["app_id"], orders["table"])
         rows = load(sink.resume(journals(spark, settings), spark), settings)
+    rows, sink = make(rows, settings["app_id"], orders["table"])
     trigger = {"availableNow": True} if orders["until"] == "end" else {"processingTime": "0 seconds"}
     sink.start(rows, checkpoint=orders["checkpoint"], **trigger).awaitTermination()
 
