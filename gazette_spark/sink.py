@@ -171,9 +171,7 @@ class DeltaSink:
         self._checkpoint = checkpoint
         self._allowed = Allowed(on_overlap == "trim", _accepted_gaps(accept_gaps or {}))
         self._audit = audit
-        self._diversion = Diversion(
-            app_id, self._target, dead_letters, CONFLICTS, new_table, keep_origin=upsert is not None
-        )
+        self._diversion = Diversion(app_id, self._target, dead_letters, CONFLICTS, new_table, upsert=upsert)
         self._checked = False
         self._seen: str | None = None
         """Attempt of the newest entry after this run's last batch. Another there means another writer."""

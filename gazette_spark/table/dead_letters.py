@@ -48,6 +48,7 @@ from gazette_spark.table.misfits import (
 )
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.trim import kept_rows, missing_columns, origin_columns
+from gazette_spark.upsert import Upsert
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class Diversion:
         conflicts: tuple[type[PySparkException], ...],
         new_table: NewTable | None = None,
         *,
-        keep_origin: bool = False,
+        upsert: Upsert | None = None,
     ) -> None:
         """Describe the diversion; nothing is read or made yet.
 
@@ -86,14 +87,16 @@ class Diversion:
             wanted: Where dead letters go.
             conflicts: Delta's conflict errors.
             new_table: What the main table is to be if there is none.
-            keep_origin: Where a row comes from matters on its way to the main table, too.
+            upsert: How rows are merged, if they are: then where one comes from matters on its way to the
+                main table, too, and one that takes another away need not fit.
         """
         self._app_id = app_id
         self._main = main
         self._wanted = wanted
         self._conflicts = conflicts
         self._new_table = new_table or NewTable()
-        self._unwanted = ALWAYS_UNWANTED if keep_origin else NOT_FOR_THE_TABLE
+        self._upsert = upsert
+        self._unwanted = ALWAYS_UNWANTED if upsert else NOT_FOR_THE_TABLE
         self._table = DeltaTable(path=wanted.path, table=wanted.table) if wanted else None
         self._dead = LedgerState()
         self._taken: Taken | None = None
@@ -163,7 +166,8 @@ class Diversion:
             self._dead, main, write, table=self._table.name, taken=self._taken, attempt=uuid.uuid4().hex
         )
         rules = self._rules_now(spark, main, write)
-        reasoned = with_reasons(rows, rules, self._wanted.corrupt_column)
+        delete_when = self._upsert.delete_when if self._upsert else None
+        reasoned = with_reasons(rows, rules, self._wanted.corrupt_column, delete_when)
         if isinstance(step, TakeOver):
             self._taken = step.taken
             log.info("dead letters are not in step app_id=%s table=%s", self._app_id, mine)

@@ -41,8 +41,18 @@ class TableRules:
         return self.schema is not None and column.lower() in (name.lower() for name in self.schema.names)
 
 
-def with_reasons(df: DataFrame, rules: TableRules, corrupt_column: str) -> DataFrame:
-    """Return the rows with the column :data:`REASON`: why the table would not take them, null if it would."""
+def with_reasons(
+    df: DataFrame, rules: TableRules, corrupt_column: str, delete_when: str | None = None
+) -> DataFrame:
+    """Return the rows with the column :data:`REASON`: why the table would not take them, null if it would.
+
+    Args:
+        df: Rows of a batch.
+        rules: The table's.
+        corrupt_column: Name of the column for records that could not be read.
+        delete_when: Name of the column that is true in rows that take another away: the table does not get
+            them, so what it asks of its rows does not matter.
+    """
     missing = {
         field.name: F.lit(None).cast(field.dataType)
         for field in (rules.schema.fields if rules.schema else ())
@@ -57,9 +67,14 @@ def with_reasons(df: DataFrame, rules: TableRules, corrupt_column: str) -> DataF
     ]
     broken += [F.when(~F.expr(check), F.lit(f"CHECK {name} ({check})")) for name, check in rules.checks]
     reason = F.nullif(F.concat_ws("; ", *broken), F.lit("")) if broken else F.lit(None).cast("string")
+    if delete_when is not None and delete_when in df.columns:
+        deletes = F.coalesce(F.col(_quoted(delete_when)), F.lit(False))  # noqa: FBT003 - a literal
+        reason = F.when(~deletes, reason)
     if corrupt_column in df.columns:
         unread = F.col(_quoted(corrupt_column)).isNotNull()
         reason = F.when(unread, F.lit("does not parse")).otherwise(reason)
+    if not missing:  # Spark Connect takes no empty list of columns.
+        return df.withColumn(REASON, reason)
     # Names of the table that the rows lack may stand in a CHECK, where they are null.
     return df.withColumns(missing).withColumn(REASON, reason).drop(*missing)
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, Row, SparkSession
 
+    from gazette_spark.listener import LagListener
+
 APP_ID = "everywhere"
 WAIT_S = 200
 """Longest a query over a few kilobytes may take on a busy machine."""
@@ -109,15 +111,24 @@ def streamed(places: Places) -> dict[str, Any]:
 
 def choices(places: Places) -> dict[str, Any]:
     """Stream with the options of the sink that read a table back, and with a listener."""
-    from gazette_spark.dead_letters import DeadLetters
     from gazette_spark.listener import LagListener
+
+    listener = LagListener()
+    places.spark.streams.addListener(listener)
+    try:
+        return options_of_the_sink(places, listener)
+    finally:
+        places.spark.streams.removeListener(listener)  # Or a client of Spark Connect does not end.
+
+
+def options_of_the_sink(places: Places, listener: LagListener) -> dict[str, Any]:
+    """Upsert and trim, part, and adopt; then ask the listener."""
+    from gazette_spark.dead_letters import DeadLetters
     from gazette_spark.offsets import JournalOffsets
     from gazette_spark.sink import DeltaSink
     from gazette_spark.upsert import Upsert
 
     directory, spark = places.settings["directory"], places.spark
-    listener = LagListener()
-    spark.streams.addListener(listener)
 
     def table(name: str) -> list[list[Any]]:
         rows = spark.read.format("delta").load(f"{directory}/{name}").collect()
@@ -149,7 +160,6 @@ def choices(places: Places) -> dict[str, Any]:
     deadline = time.monotonic() + WAIT_S
     while (lag := listener.lag(query_id)) is None and time.monotonic() < deadline:
         time.sleep(0.1)  # Spark tells its listeners after it has answered.
-    spark.streams.removeListener(listener)
     return {
         "merged": table("merged"),
         "merged_entries": merging.ledger(spark).audit is not None,  # type: ignore[union-attr]

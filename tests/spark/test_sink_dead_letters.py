@@ -20,6 +20,7 @@ from gazette_spark.ledger import LedgerEntry, SkippedGap
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.sink import DeltaSink
 from gazette_spark.testing.oracle import split_records
+from gazette_spark.upsert import Upsert
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 
 POINTS = ("sink.entry", "sink.dead_letters_written", "sink.before_write", "sink.after_write", "sink.return")
@@ -170,6 +171,28 @@ def test_a_restored_table_does_not_double_its_dead_letters(tables: TwoTables) ->
     tables.assert_parted(30)
     raw = {row.reason.split()[1]: bytes(row.raw)[:9] for row in tables.letters() if row.offset < 10}
     assert raw == {"not": b"{0", "Name": b'{"_journa', "small": b'{"_journa'}
+
+
+def test_a_row_that_takes_another_away_need_not_fit(tables: TwoTables) -> None:
+    """The table does not get it: a deletion without a name is none for the dead letters, a change is."""
+    upsert = Upsert(("id",), delete_when="gone")
+    sink = DeltaSink(
+        APP_ID, path=str(tables.table), upsert=upsert, dead_letters=DeadLetters(path=str(tables.dead))
+    )
+    schema = "id BIGINT, name STRING, _journal STRING, _offset BIGINT, gone BOOLEAN"
+    batches = [
+        [(3, "a", "j", 0, None), (4, "a", "j", 1, False)],
+        [(3, None, "j", 2, True), (5, None, "j", 3, None), (4, None, "j", 4, False)],
+    ]
+    at = 0
+    for batch in batches:
+        begin, end = (JournalOffsets({"j": offset}) for offset in (at, at + len(batch)))
+        assert sink.write_batch(tables.spark.createDataFrame(batch, schema), begin, end)
+        at += len(batch)
+    assert tables.fitting() == [1]
+    assert [(row.offset, row.reason) for row in tables.letters()] == [
+        (at, "column Name is NULL but the table's is NOT NULL") for at in (3, 4)
+    ]
 
 
 def test_what_cannot_be_parted_is_refused(tables: TwoTables, tmp_path: Path) -> None:
