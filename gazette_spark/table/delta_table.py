@@ -14,14 +14,14 @@ from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 from pyspark.sql.types import BinaryType, StructType
 
 from gazette_spark.delta_history import HistoryRow, history_row
-from gazette_spark.errors import QueryCheckpointError, TableRefusedError
+from gazette_spark.errors import TableRefusedError
 from gazette_spark.ledger import LedgerEntry
-from gazette_spark.query_checkpoint import escape_glob, is_inside
+from gazette_spark.query_checkpoint import is_inside
 from gazette_spark.sql_names import quoted
+from gazette_spark.table.files import find_line, has_files
 from gazette_spark.table.session import session_settings
 
 APP_ID_PREFIX = "gazette_spark/"
@@ -154,7 +154,7 @@ class DeltaTable:
                     f"Run ALTER TABLE {self.name} UNSET TBLPROPERTIES ('{RETENTION_PROPERTY}')"
                 )
                 raise TableRefusedError(self.name, problem)
-        elif self.path is not None and _has_files(spark, self.path):
+        elif self.path is not None and has_files(spark, self.path):
             raise TableRefusedError(
                 self.name, "the directory holds files but no Delta table; use an empty one"
             )
@@ -217,51 +217,8 @@ def _plain_values(df: DataFrame) -> Iterator[None]:
 
 def _commit_info(spark: SparkSession, log: str, version: int) -> dict[str, Any] | None:
     """Return what a commit says about itself, None if there is no such commit."""
-    path = escape_glob(f"{log}/{version:020}.json")
-    try:
-        lines = spark.read.text(path).where(F.col("value").rlike(COMMIT_INFO)).collect()
-    except AnalysisException as error:
-        if error.getCondition() == "PATH_NOT_FOUND":
-            return None
-        raise
-    info: dict[str, Any] = json.loads(lines[0].value)["commitInfo"] if lines else {}
+    line = find_line(spark, f"{log}/{version:020}.json", COMMIT_INFO)
+    if line is None:
+        return None
+    info: dict[str, Any] = json.loads(line)["commitInfo"] if line else {}
     return info
-
-
-def read_text(spark: SparkSession, path: str) -> str:
-    """Return a small file's text.
-
-    Raises:
-        QueryCheckpointError: it is missing or empty.
-    """
-    try:
-        rows = spark.read.text(escape_glob(path), wholetext=True).collect()
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise
-        problem = "the file is missing. Is this the checkpoint of the query that calls the sink?"
-        raise QueryCheckpointError(path, problem) from error
-    if len(rows) != 1:
-        raise QueryCheckpointError(path, "the file is empty")
-    return str(rows[0].value)
-
-
-def path_exists(spark: SparkSession, path: str) -> bool:
-    """Say whether there is a file or directory."""
-    try:
-        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(escape_glob(path))
-        return bool(files.schema)  # Spark Connect looks only now.
-    except AnalysisException as error:
-        if error.getCondition() == "PATH_NOT_FOUND":
-            return False
-        raise
-
-
-def _has_files(spark: SparkSession, path: str) -> bool:
-    try:
-        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(escape_glob(path))
-        return bool(files.select("path").limit(1).collect())
-    except AnalysisException as error:
-        if error.getCondition() == "PATH_NOT_FOUND":
-            return False
-        raise

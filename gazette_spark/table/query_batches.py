@@ -15,7 +15,7 @@ from gazette_spark.query_checkpoint import (
     parse_query_id,
     state_path,
 )
-from gazette_spark.table.delta_table import path_exists, read_text
+from gazette_spark.table.files import path_exists, read_text
 
 
 @dataclass(frozen=True, slots=True)

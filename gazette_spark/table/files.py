@@ -1,0 +1,132 @@
+"""Reads small files, of a query checkpoint and of a table's log, wherever Spark's file systems reach.
+
+A Spark job for one line costs a tenth of a second, and a commit of the sink would pay for five of them. So a
+classic session opens the file itself, through Hadoop; Spark Connect, which has no such way, runs the job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+
+from gazette_spark.errors import QueryCheckpointError
+from gazette_spark.query_checkpoint import escape_glob
+
+NOT_FOUND = "java.io.FileNotFoundException"
+
+LINES_LOOKED_AT = 20
+"""Of a long file it is quicker to ask Spark for the rest: each line is a call to the JVM."""
+
+
+def read_text(spark: SparkSession, path: str) -> str:
+    """Return a small file's text.
+
+    Raises:
+        QueryCheckpointError: it is missing or empty.
+    """
+    text = _whole_text(spark, path)
+    if text is None:
+        problem = "the file is missing. Is this the checkpoint of the query that calls the sink?"
+        raise QueryCheckpointError(path, problem)
+    if not text:
+        raise QueryCheckpointError(path, "the file is empty")
+    return text
+
+
+def find_line(spark: SparkSession, path: str, pattern: str) -> str | None:
+    """Return the first line in which a regular expression is found, "" if none has it.
+
+    Returns:
+        None if there is no such file.
+    """
+    if _is_classic(spark):
+        with _opened(spark, path) as reader:
+            if reader is None:
+                return None
+            for _ in range(LINES_LOOKED_AT):
+                line = reader.readLine()
+                if line is None:
+                    return ""
+                if re.search(pattern, line):
+                    return str(line)
+    try:
+        found = spark.read.text(escape_glob(path)).where(F.col("value").rlike(pattern)).limit(1).collect()
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return None
+        raise
+    return str(found[0].value) if found else ""
+
+
+def path_exists(spark: SparkSession, path: str) -> bool:
+    """Say whether there is a file or directory."""
+    try:
+        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(escape_glob(path))
+        return bool(files.schema)  # Spark Connect looks only now.
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return False
+        raise
+
+
+def has_files(spark: SparkSession, path: str) -> bool:
+    """Say whether a directory holds a file, at any depth; not whether it is there."""
+    try:
+        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(escape_glob(path))
+        return bool(files.select("path").limit(1).collect())
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return False
+        raise
+
+
+def _whole_text(spark: SparkSession, path: str) -> str | None:
+    if _is_classic(spark):
+        with _opened(spark, path) as reader:
+            if reader is None:
+                return None
+            lines = iter(reader.readLine, None)
+            return "\n".join(map(str, lines))
+    try:
+        rows = spark.read.text(escape_glob(path), wholetext=True).collect()
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return None
+        raise
+    return str(rows[0].value) if rows else ""
+
+
+def _is_classic(spark: SparkSession) -> bool:
+    """Say whether the session's JVM can be called; a session of Spark Connect has none."""
+    return getattr(spark, "_jsparkSession", None) is not None
+
+
+@contextmanager
+def _opened(spark: SparkSession, path: str) -> Iterator[Any]:
+    """Yield a Java reader of a file's lines, None if there is no such file."""
+    jvm = spark._jvm
+    assert jvm is not None
+    name = jvm.org.apache.hadoop.fs.Path(path)
+    files = name.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    if not files.exists(name):  # To hear of it by an exception takes 50 ms.
+        yield None
+        return
+    try:
+        stream = files.open(name)
+    except Py4JJavaError as error:
+        if error.java_exception.getClass().getName() != NOT_FOUND:
+            raise
+        yield None
+        return
+    reader = jvm.java.io.BufferedReader(jvm.java.io.InputStreamReader(stream, "UTF-8"))
+    try:
+        yield reader
+    finally:
+        reader.close()
