@@ -29,6 +29,8 @@ class Log:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.entries: list[LedgerEntry] = []
+        """What holds at each version."""
         (directory / "_delta_log").mkdir()
 
     def commit(self, rows: list[tuple[str, int]], operation: str = "MERGE", **ends: int) -> None:
@@ -40,10 +42,16 @@ class Log:
         info: dict[str, Any] = {"operation": operation}
         if operation == "RESTORE":
             info["operationParameters"] = {"version": ends["to"]}
+            self.entries.append(self.entries[ends["to"]])
         else:
-            at = (JournalOffsets(ends),)
-            entry = LedgerEntry("app", number, "q", number, at, at, at, str(number), None, mode="upsert")
+            end = (JournalOffsets(ends),)
+            before = self.entries[-1] if self.entries else None
+            begin, parent = (before.end, before.attempt) if before else (end, None)
+            entry = LedgerEntry(
+                "app", number, "q", number, end, begin, end, str(number), parent, mode="upsert"
+            )
             info["userMetadata"] = entry.to_json()
+            self.entries.append(entry)
         actions = [
             {"commitInfo": info},
             {"add": {"path": f"{number}.parquet"}},
