@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 
 from gazette_spark.testing.brokers import BrokerHandle, DeployedBroker
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from gazette_spark.client import Client
+
+# How long an example takes says more about what else the machine does than about what is tested.
+hypothesis.settings.register_profile("gazette_spark", deadline=None)
+hypothesis.settings.load_profile("gazette_spark")
 
 BROKERS = ["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)]
 
