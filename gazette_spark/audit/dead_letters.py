@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from gazette_spark.audit.rows import Rows, joined_rows
 from gazette_spark.audit.table import PlaceColumns, TableSnapshot, sql_text
 from gazette_spark.errors import InputError
+from gazette_spark.sql_names import path_of
 
 COLUMNS = PlaceColumns("journal", "offset", "raw")
 
@@ -47,8 +48,8 @@ def location_of(name: str, given: Mapping[str, str]) -> str:
     """
     if name in given:
         return given[name]
-    if name.startswith("delta.`") and name.endswith("`"):
-        return name[len("delta.`") : -1].replace("``", "`")
+    if (path := path_of(name)) is not None:
+        return path
     problem = (
         f"its dead letters are in table {name} of a catalog: say where that is, --dead-letters {name}=URL"
     )

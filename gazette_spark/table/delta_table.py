@@ -20,7 +20,7 @@ from gazette_spark.delta_history import HistoryRow, history_row
 from gazette_spark.errors import TableRefusedError
 from gazette_spark.ledger import LedgerEntry
 from gazette_spark.query_checkpoint import is_inside
-from gazette_spark.sql_names import quoted
+from gazette_spark.sql_names import path_of, table_at
 from gazette_spark.table.files import find_line, has_files
 from gazette_spark.table.session import session_settings
 
@@ -73,14 +73,13 @@ class DeltaTable:
     @property
     def name(self) -> str:
         """The table as SQL and errors name it."""
-        return self.table if self.table is not None else f"delta.{quoted(str(self.path))}"
+        return self.table if self.table is not None else table_at(str(self.path))
 
     @classmethod
     def named(cls, name: str) -> DeltaTable:
         """Return the table that has this :attr:`name`."""
-        if name.startswith("delta.`") and name.endswith("`"):
-            return cls(path=name[7:-1].replace("``", "`"), table=None)
-        return cls(path=None, table=name)
+        path = path_of(name)
+        return cls(path=path, table=name if path is None else None)
 
     def rows(self, spark: SparkSession, version: int | None = None) -> DataFrame:
         """Return the rows of a table that exists, at its newest version if none is given."""

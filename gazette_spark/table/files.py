@@ -7,17 +7,19 @@ classic session opens the file itself, through Hadoop; Spark Connect, which has 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
 from gazette_spark.errors import QueryCheckpointError
 from gazette_spark.query_checkpoint import escape_glob
+
+Found = TypeVar("Found")
 
 NOT_FOUND = "java.io.FileNotFoundException"
 
@@ -56,34 +58,33 @@ def find_line(spark: SparkSession, path: str, pattern: str) -> str | None:
                     return ""
                 if re.search(pattern, line):
                     return str(line)
-    try:
-        found = spark.read.text(escape_glob(path)).where(F.col("value").rlike(pattern)).limit(1).collect()
-    except AnalysisException as error:
-        if error.getCondition() == "PATH_NOT_FOUND":
-            return None
-        raise
-    return str(found[0].value) if found else ""
+    matching = F.col("value").rlike(pattern)
+    found = _if_there(lambda: spark.read.text(escape_glob(path)).where(matching).limit(1).collect())
+    return None if found is None else str(found[0].value) if found else ""
 
 
 def path_exists(spark: SparkSession, path: str) -> bool:
     """Say whether there is a file or directory."""
-    try:
-        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(escape_glob(path))
-        return bool(files.schema)  # Spark Connect looks only now.
-    except AnalysisException as error:
-        if error.getCondition() == "PATH_NOT_FOUND":
-            return False
-        raise
+    # Spark Connect looks when it is asked for the columns.
+    return _if_there(lambda: _files_below(spark, path).schema) is not None
 
 
 def has_files(spark: SparkSession, path: str) -> bool:
     """Say whether a directory holds a file, at any depth; not whether it is there."""
+    return bool(_if_there(lambda: _files_below(spark, path).select("path").limit(1).collect()))
+
+
+def _files_below(spark: SparkSession, path: str) -> DataFrame:
+    return spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(escape_glob(path))
+
+
+def _if_there(read: Callable[[], Found]) -> Found | None:
+    """Return what a read of a path returns, None if there is no such path."""
     try:
-        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(escape_glob(path))
-        return bool(files.select("path").limit(1).collect())
+        return read()
     except AnalysisException as error:
         if error.getCondition() == "PATH_NOT_FOUND":
-            return False
+            return None
         raise
 
 
@@ -94,13 +95,8 @@ def _whole_text(spark: SparkSession, path: str) -> str | None:
                 return None
             lines = iter(reader.readLine, None)
             return "\n".join(map(str, lines))
-    try:
-        rows = spark.read.text(escape_glob(path), wholetext=True).collect()
-    except AnalysisException as error:
-        if error.getCondition() == "PATH_NOT_FOUND":
-            return None
-        raise
-    return str(rows[0].value) if rows else ""
+    rows = _if_there(lambda: spark.read.text(escape_glob(path), wholetext=True).collect())
+    return None if rows is None else str(rows[0].value) if rows else ""
 
 
 def _is_classic(spark: SparkSession) -> bool:

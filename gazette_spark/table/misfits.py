@@ -14,6 +14,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 from pyspark.sql.types import BinaryType, StructType
 
+from gazette_spark.sql_names import quoted
+
 RECORD = "_record"
 """The source's column for a record's bytes."""
 
@@ -60,7 +62,7 @@ def with_reasons(
     }
     broken = [
         F.when(
-            F.col(_quoted(*path)).isNull(),
+            F.col(".".join(map(quoted, path))).isNull(),
             F.lit(f"column {'.'.join(path)} is NULL but the table's is NOT NULL"),
         )
         for path in (_not_null(rules.schema, df.schema) if rules.schema else ())
@@ -68,10 +70,10 @@ def with_reasons(
     broken += [F.when(~F.expr(check), F.lit(f"CHECK {name} ({check})")) for name, check in rules.checks]
     reason = F.nullif(F.concat_ws("; ", *broken), F.lit("")) if broken else F.lit(None).cast("string")
     if delete_when is not None and delete_when in df.columns:
-        deletes = F.coalesce(F.col(_quoted(delete_when)), F.lit(False))  # noqa: FBT003 - a literal
+        deletes = F.coalesce(F.col(quoted(delete_when)), F.lit(False))  # noqa: FBT003 - a literal
         reason = F.when(~deletes, reason)
     if corrupt_column in df.columns:
-        unread = F.col(_quoted(corrupt_column)).isNotNull()
+        unread = F.col(quoted(corrupt_column)).isNotNull()
         reason = F.when(unread, F.lit("does not parse")).otherwise(reason)
     if not missing:  # Spark Connect takes no empty list of columns.
         return df.withColumn(REASON, reason)
@@ -117,11 +119,11 @@ def _raw(df: DataFrame, corrupt_column: str, origin: tuple[str, str]) -> Column:
     for column in (RECORD, "value") if origin == ("journal", "offset") else (RECORD,):
         if types.get(column) == BinaryType():
             return F.col(column)
-    kept = [F.col(_quoted(name)) for name in df.columns if name not in (corrupt_column, REASON)]
+    kept = [F.col(quoted(name)) for name in df.columns if name not in (corrupt_column, REASON)]
     row = F.to_json(F.struct(*kept)).cast("binary")
     if corrupt_column not in df.columns:
         return row
-    return F.coalesce(F.col(_quoted(corrupt_column)).cast("binary"), row)
+    return F.coalesce(F.col(quoted(corrupt_column)).cast("binary"), row)
 
 
 def _not_null(wanted: StructType, given: StructType) -> Iterator[tuple[str, ...]]:
@@ -138,7 +140,3 @@ def _not_null(wanted: StructType, given: StructType) -> Iterator[tuple[str, ...]
             yield (field.name,)
         if isinstance(field.dataType, StructType) and isinstance(found.dataType, StructType):
             yield from ((field.name, *inner) for inner in _not_null(field.dataType, found.dataType))
-
-
-def _quoted(*path: str) -> str:
-    return ".".join(f"`{name.replace('`', '``')}`" for name in path)

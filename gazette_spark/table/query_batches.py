@@ -29,7 +29,7 @@ class _Known:
 
 
 class QueryBatches:
-    """Reads one file for a batch that follows the last one, three for any other; each costs a job."""
+    """Reads one file for a batch that follows the last one, three for any other."""
 
     def __init__(self, table: str, app_id: str) -> None:
         self._table = table
