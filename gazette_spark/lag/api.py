@@ -4,7 +4,7 @@ Paths, shapes and codes are Burrow's; what it leaves out of JSON, such as a jour
 ``/gazette/v1``. A name in a path is percent-encoded, a ``/`` in it as ``%2F``: prefixes end in one.
 
 ================================================  =========================================================
-GET  /burrow/admin, /burrow/admin/ready           alive; write heads are known
+GET  /burrow/admin, /burrow/admin/ready           alive; heads are known, each feed was looked at
 GET  /metrics                                     Prometheus
 GET  /v3/kafka[/CLUSTER[/…]]                      clusters, topics, groups, verdicts
 DELETE of a consumer or a topic                   405, unless enabled
@@ -174,7 +174,7 @@ def _alive(_: Api, __: tuple[str, ...], ___: HttpRequest) -> HttpAnswer:
 
 
 def _ready(api: Api, _: tuple[str, ...], __: HttpRequest) -> HttpAnswer:
-    if api.monitor.heads_failure is None:
+    if api.monitor.ready:
         return HttpAnswer(200, PLAIN, b"READY")
     return HttpAnswer(503, PLAIN, b"STARTING")
 

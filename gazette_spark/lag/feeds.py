@@ -230,4 +230,5 @@ def poll_all(feeds: Sequence[Feed], monitor: Monitor, now_ms: int) -> list[str]:
             if isinstance(feed, HeadFeed):
                 monitor.observe_failure(text)
             failures.append(f"{feed!r}: {text}")
+    monitor.observe_round()
     return failures

@@ -53,8 +53,10 @@ def fields(api: Api, path: str, method: str = "GET", body: bytes = b"", status: 
 
 
 def test_alive_and_ready_are_words(api: Api) -> None:
-    """Ready is who has seen write heads."""
+    """Ready is who has seen write heads, and every feed: no group that exists is missing."""
     assert ask(api, "/burrow/admin").body == b"GOOD"
+    assert ask(api, "/burrow/admin/ready").body == b"STARTING"
+    api.monitor.observe_round()
     assert ask(api, "/burrow/admin/ready").body == b"READY"
     api.monitor.observe_failure("no broker")
     answer = ask(api, "/burrow/admin/ready")

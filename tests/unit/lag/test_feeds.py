@@ -1,0 +1,47 @@
+"""Rounds of feeds: what a monitor says in the middle of one."""
+
+from __future__ import annotations
+
+from gazette_spark.errors import InputError
+from gazette_spark.lag.evaluate import Evaluator
+from gazette_spark.lag.feeds import poll_all
+from gazette_spark.lag.history import History, HistoryOptions
+from gazette_spark.lag.monitor import Monitor
+from gazette_spark.lag.rules import Thresholds
+
+
+class Heads:
+    """A feed of one write head."""
+
+    groups = ()
+
+    def poll(self, monitor: Monitor, now_ms: int) -> None:
+        """Tell it."""
+        monitor.observe_heads({"shop/a": 1}, now_ms)
+
+
+class SlowTable:
+    """A feed that looks, while it reads, at what others are told meanwhile, and then fails."""
+
+    groups = ("orders",)
+
+    def __init__(self) -> None:
+        self.ready: list[bool] = []
+
+    def poll(self, monitor: Monitor, now_ms: int) -> None:
+        """Note whether the monitor calls itself ready."""
+        assert monitor.heads_failure is None
+        self.ready.append(monitor.ready)
+        raise InputError("no table")
+
+
+def test_ready_is_who_has_looked_at_every_feed_once() -> None:
+    """Until then the group of a table that exists would be unknown. A feed that fails does not block."""
+    history = History(HistoryOptions())
+    monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
+    table = SlowTable()
+    assert not monitor.ready
+    assert len(poll_all([Heads(), table], monitor, 1_700_000_000_000)) == 1
+    assert monitor.ready
+    poll_all([Heads(), table], monitor, 1_700_000_000_001)
+    assert table.ready == [False, True]
