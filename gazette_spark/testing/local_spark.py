@@ -25,6 +25,12 @@ LOCAL_CONF = {
 }
 """What a laptop or a CI machine wants; a cluster brings its own."""
 
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Settings under which no code is compiled for a query: for a few rows that costs more than it saves."""
+
 PACKAGES = frozenset(
     {"spark.jars.packages", "spark.jars", "spark.jars.ivySettings", "spark.driver.extraClassPath"}
 )

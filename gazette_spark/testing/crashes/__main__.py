@@ -24,15 +24,12 @@ from gazette_spark.testing.crashes.drivers import Drivers, Query
 from gazette_spark.testing.crashes.report import summary
 from gazette_spark.testing.crashes.schedules import Settings, draw
 from gazette_spark.testing.crashes.trial import APP_ID, SMALL_BATCH_BYTES, Trial
-from gazette_spark.testing.local_spark import local_spark
+from gazette_spark.testing.local_spark import INTERPRETED, local_spark
 from gazette_spark.testing.oracle import Verdict, check_table
 
-CONF = {
+CONF = INTERPRETED | {
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.shuffle.partitions": "1",
-    # To compile code for a few rows costs more than it saves.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
 READY_BESIDE = 1

@@ -38,14 +38,14 @@ from gazette_spark.testing.class_archive import CLASS_PATH_VARIABLE
 from gazette_spark.testing.crashes.outcomes import refusal
 from gazette_spark.testing.crashes.sinks import SINKS
 from gazette_spark.testing.file_source import FileJournals
-from gazette_spark.testing.local_spark import local_spark
+from gazette_spark.testing.local_spark import INTERPRETED, local_spark
 
 GO_TIMEOUT_S = 1800.0
 """Longest a driver waits for its turn."""
 
 RENAME_PROPERTY = "gazette_spark.fail_at_rename"
 
-CONF = {
+CONF = INTERPRETED | {
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "gazette_spark.testing.FailAtRename",
     "spark.sql.streaming.minBatchesToRetain": "5",
     "spark.databricks.delta.snapshotPartitions": "1",
