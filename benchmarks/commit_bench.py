@@ -48,6 +48,8 @@ class Measured:
     """Medians of one age of table."""
 
     versions: int
+    named: bool
+    """By its name in the catalog, not by path."""
     plain_ms: float
     txn_ms: float
     sink_ms: float
@@ -118,21 +120,25 @@ def aged(action: dict[str, dict[str, object]], version: int, entry: LedgerEntry 
 class Tables:
     """A table of Delta's own appends and one of the sink's, of the same age."""
 
-    def __init__(self, spark: SparkSession, root: Path, versions: int) -> None:
-        self.plain = root / "plain"
-        self.sunk = root / "sunk"
+    def __init__(self, spark: SparkSession, root: Path, versions: int, *, named: bool) -> None:
+        self.named = named
+        if named:
+            root = Path(spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:"))
+        self.plain = root / f"plain_{versions}"
+        self.sunk = root / f"sunk_{versions}"
         self.spark = spark
         self.rows = rows_of(spark)
-        self.checkpoint = Checkpoint(root / "checkpoint")
+        self.checkpoint = Checkpoint(root / f"checkpoint_{versions}")
         self.batch_id = 0
-        first = DeltaSink(APP_ID, path=str(self.sunk), checkpoint=str(self.checkpoint.root))
+        where = {"table": self.sunk.name} if named else {"path": str(self.sunk)}
+        first = DeltaSink(APP_ID, checkpoint=str(self.checkpoint.root), **where)
         first_plain = self.rows.limit(0)
         for _ in range(REAL_BEFORE):
-            append(first_plain if not self.batch_id else self.rows, self.plain)
+            self.append(first_plain if not self.batch_id else self.rows)
             self.sink_batch(first)
         for table in (self.plain, self.sunk):
             grow(table, versions)
-        self.sink = DeltaSink(APP_ID, path=str(self.sunk), checkpoint=str(self.checkpoint.root))
+        self.sink = DeltaSink(APP_ID, checkpoint=str(self.checkpoint.root), **where)
 
     def sink_batch(self, sink: DeltaSink | None = None) -> None:
         """Have the sink write its next batch."""
@@ -142,11 +148,21 @@ class Tables:
 
     def plain_batch(self) -> None:
         """Have Delta append the same rows."""
-        append(self.rows, self.plain)
+        self.append(self.rows)
 
     def txn_batch(self) -> None:
         """Have Delta append the same rows in a transaction of an application."""
-        append(self.rows, self.plain, txnAppId="plain", txnVersion=str(self.batch_id))
+        self.append(self.rows, txnAppId="plain", txnVersion=str(self.batch_id))
+
+    def append(self, rows: DataFrame, **options: str) -> None:
+        """Append as the sink does, but for its entry."""
+        options["compression"] = "zstd"
+        if not self.named:
+            rows.write.format("delta").mode("append").options(**options).save(str(self.plain))
+        elif self.plain.exists():
+            rows.writeTo(self.plain.name).options(**options).append()
+        else:
+            rows.writeTo(self.plain.name).using("delta").create()
 
     def check(self, versions: int) -> None:
         """Check that both tables have as many versions, and that the last entry is the last batch's."""
@@ -163,15 +179,9 @@ def rows_of(spark: SparkSession) -> DataFrame:
     return spark.range(ROWS).selectExpr(*columns)
 
 
-def append(rows: DataFrame, table: Path, **options: str) -> None:
-    """Append as the sink does, but for its entry."""
-    writer = rows.write.format("delta").mode("append").option("compression", "zstd")
-    writer.options(**options).save(str(table))
-
-
-def measure(spark: SparkSession, root: Path, versions: int, commits: int) -> Measured:
+def measure(spark: SparkSession, root: Path, versions: int, commits: int, *, named: bool) -> Measured:
     """Commit in turn to both tables."""
-    tables = Tables(spark, root, versions)
+    tables = Tables(spark, root, versions, named=named)
     works = (tables.plain_batch, tables.txn_batch, tables.sink_batch)
     found: list[list[float]] = [[], [], []]
     for _ in range(WARM_UP + commits):
@@ -180,7 +190,7 @@ def measure(spark: SparkSession, root: Path, versions: int, commits: int) -> Mea
     tables.check(versions + WARM_UP + commits)
     plain, txn, sunk = (statistics.median(times[WARM_UP:]) for times in found)
     slowest = statistics.quantiles(found[2][WARM_UP:], n=20)[-1] - txn
-    return Measured(versions, plain, txn, sunk, slowest)
+    return Measured(versions, named, plain, txn, sunk, slowest)
 
 
 def milliseconds(work: Callable[[], None]) -> float:
@@ -201,8 +211,9 @@ def report(found: list[Measured], commits: int, about: str) -> str:
     ]
     for each in found:
         goal = "met" if each.overhead_ms <= GOAL_MS else f"missed by {each.overhead_ms / GOAL_MS - 1:.0%}"
+        which = f"{each.versions:,}{', by name' if each.named else ''}"
         lines.append(
-            f"| {each.versions:,} | {each.plain_ms:.0f} ms | {each.txn_ms:.0f} ms | {each.sink_ms:.0f} ms | "
+            f"| {which} | {each.plain_ms:.0f} ms | {each.txn_ms:.0f} ms | {each.sink_ms:.0f} ms | "
             f"{each.overhead_ms:.0f} ms | {each.slowest_ms:.0f} ms | {GOAL_MS} ms: {goal} |"
         )
     return "\n".join(lines)
@@ -220,7 +231,11 @@ def main() -> None:
         spark = local_spark(Path(folder) / "spark", java_options="")
         commits = options.commits if options.timed else 2
         versions = options.versions if options.timed else [10, 40]
-        found = [measure(spark, Path(folder) / str(each), each, commits) for each in versions]
+        found = [
+            measure(spark, Path(folder), each, commits, named=named)
+            for named in (False, True)
+            for each in versions
+        ]
         spark.stop()
     if not options.timed:
         print("entries follow each other")

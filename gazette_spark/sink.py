@@ -60,7 +60,6 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from gazette_spark.dead_letters import DeadLetters
 from gazette_spark.decision import Allowed, Landed, Refuse, Skip, Write, decide, verify
-from gazette_spark.delta_history import advanced, read_state
 from gazette_spark.errors import OffsetError, OptionError, QueryCheckpointError, TableRefusedError, TrimError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, Mode, SkippedGap, unknown_journals
@@ -217,7 +216,7 @@ class DeltaSink:
 
     def ledger(self, spark: SparkSession | None = None) -> LedgerEntry | None:
         """Return the table's newest entry of this app id, None if it has none."""
-        return self._state(spark or _active_session()).entry
+        return self._target.ledger(spark or _active_session(), self.app_id).entry
 
     def resume_offsets(self, spark: SparkSession | None = None) -> str | None:
         """Return the ``startingOffsets`` with which a query without a checkpoint continues the table.
@@ -345,7 +344,7 @@ class DeltaSink:
         conflict: PySparkException | None = None
         for _ in range(MAX_TRIES):
             self._diversion.look(spark)
-            before = self._known = self._state(spark, known)
+            before = self._known = self._target.ledger(spark, self.app_id, known)
             decision = decide(before, batch, attempt=uuid.uuid4().hex, seen=seen, allowed=self._allowed)
             if isinstance(decision, Refuse):
                 raise decision.error from conflict
@@ -362,7 +361,7 @@ class DeltaSink:
                 counted = audit_rows(parted.rows, decision.entry.read_through)
                 decision = replace(decision, entry=replace(decision.entry, audit=counted))
             conflict = self._write(parted.rows, batch, before, decision)
-            after = known = self._known = self._state(spark, before)
+            after = known = self._known = self._target.ledger(spark, self.app_id, before)
             outcome = verify(before, after, decision.entry, batch, conflict=conflict is not None)
             if isinstance(outcome, Refuse):
                 raise outcome.error from conflict
@@ -436,16 +435,6 @@ class DeltaSink:
     def _check_table(self, df: DataFrame, checkpoint: str | None) -> None:
         self._upkeep.checked(self._target.check(df.sparkSession, checkpoint))
         self._diversion.check(df.sparkSession, checkpoint, df.schema)
-
-    def _state(self, spark: SparkSession, known: LedgerState | None = None) -> LedgerState:
-        """Read what the history says; only what came after ``known`` where that can be done."""
-        if known is not None:
-            rows = self._target.commits_after(spark, known.table_version)
-            if rows is not None and (state := advanced(known, rows, self.app_id)):
-                return state
-        return read_state(
-            lambda limit: self._target.history(spark, limit), self.app_id, table=self._target.name
-        )
 
 
 def _check_app_id(app_id: object) -> None:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from gazette_spark.delta_history import read_state
 from gazette_spark.errors import TableRefusedError
 from gazette_spark.ledger import LedgerEntry, LedgerState, Mode
 from gazette_spark.offsets import JournalOffsets
@@ -36,7 +35,7 @@ def adopt(
     Raises:
         TableRefusedError: there is no table, it has a ledger, or rows that lie past the offsets.
     """
-    state = read_state(lambda limit: target.history(spark, limit), app_id, table=target.name)
+    state = target.ledger(spark, app_id)
     if state.table_version < 0:
         raise TableRefusedError(target.name, "there is no table to begin a ledger on; a query makes its own")
     if state.entry is not None:
@@ -46,7 +45,7 @@ def adopt(
     for number in txn_numbers(state.txn_version):
         entry = first_entry(app_id, offsets, number, mode)
         target.append(rows.limit(0), entry, exists=True)
-        state = read_state(lambda limit: target.history(spark, limit), app_id, table=target.name)
+        state = target.ledger(spark, app_id)
         if state.entry is not None:
             log.warning(
                 "ledger_adopted table=%s app_id=%s offsets=%s", target.name, app_id, offsets.to_json()

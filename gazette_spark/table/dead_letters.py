@@ -31,7 +31,6 @@ from gazette_spark.dead_letters import (
     standing_entry,
 )
 from gazette_spark.decision import KeptRange, Landed, Refuse, Write
-from gazette_spark.delta_history import read_state
 from gazette_spark.errors import DeadLetterError, OptionError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.ledger import Batch, LedgerEntry, LedgerState
@@ -99,6 +98,7 @@ class Diversion:
         self._unwanted = ALWAYS_UNWANTED if upsert else NOT_FOR_THE_TABLE
         self._table = DeltaTable(path=wanted.path, table=wanted.table) if wanted else None
         self._dead = LedgerState()
+        """What the dead letters' history said last: what it says now is read from there on."""
         self._taken: Taken | None = None
         self._rules = TableRules()
         self._ruled: tuple[int, str] | None = None
@@ -132,7 +132,7 @@ class Diversion:
     def look(self, spark: SparkSession) -> None:
         """Read the dead letters' ledger. To be called before the main table's is read."""
         if self._table is not None:
-            self._dead = self._state(spark, self._table)
+            self._dead = self._table.ledger(spark, self._app_id + APP_ID_SUFFIX, self._dead)
 
     def part(self, rows: DataFrame, batch: Batch, main: LedgerState, decided: Write) -> Parted | None:
         """Commit the dead letters of a batch and return what is left for the main table.
@@ -222,7 +222,7 @@ class Diversion:
             DeadLetterError: it has records that the main table has not passed.
         """
         table = DeltaTable.named(name)
-        dead = self._state(spark, table)
+        dead = table.ledger(spark, self._app_id + APP_ID_SUFFIX)
         if dead.entry is None:
             return True  # It is gone, or empties of what it had: nobody can be ahead in it.
         about = dead_batch(decided.entry, name)
@@ -260,15 +260,13 @@ class Diversion:
             table.append(rows, entry, exists=before.table_version >= 0)
         except self._conflicts as error:
             conflict = error
-        after = self._state(rows.sparkSession, table)
+        if before.table_version < 0:
+            table.check(rows.sparkSession, None)  # Where its log lies is known only now that there is one.
+        after = table.ledger(rows.sparkSession, self._app_id + APP_ID_SUFFIX, before)
         outcome = settle(before, after, entry, batch, conflict=conflict is not None)
         if isinstance(outcome, Refuse):
             raise outcome.error from conflict
         return isinstance(outcome, Landed)
-
-    def _state(self, spark: SparkSession, table: DeltaTable) -> LedgerState:
-        app_id = self._app_id + APP_ID_SUFFIX
-        return read_state(lambda limit: table.history(spark, limit), app_id, table=table.name)
 
     def _origin(self, rows: DataFrame, batch: Batch) -> tuple[str, str]:
         """Return the names of the columns that hold a row's journal and offset."""

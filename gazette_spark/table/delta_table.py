@@ -6,23 +6,28 @@ Everything goes through SQL and DataFrames, which Spark Connect has too.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import dropwhile
 from typing import Any
 
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import BinaryType, StructType
 
-from gazette_spark.delta_history import HistoryRow, history_row
+from gazette_spark.delta_history import HistoryRow, advanced, history_row, read_state
 from gazette_spark.errors import TableRefusedError
-from gazette_spark.ledger import LedgerEntry
+from gazette_spark.ledger import LedgerEntry, LedgerState, parse_entry
 from gazette_spark.query_checkpoint import is_inside
 from gazette_spark.sql_names import path_of, table_at
 from gazette_spark.table.files import find_line, has_files
 from gazette_spark.table.session import session_settings
+
+log = logging.getLogger(__name__)
 
 APP_ID_PREFIX = "gazette_spark/"
 """Comes before the app id in Delta's transaction id, lest it meets another program's."""
@@ -66,9 +71,8 @@ class DeltaTable:
     def __init__(self, *, path: str | None, table: str | None) -> None:
         self.path = path
         self.table = table
-        self._log: str | None = None
-        """Directory of the log, once it is known that all commits are files there, and nowhere else: what
-        a catalog's name stands for can change."""
+        self._location: str | None = None
+        """Where the table lies, once it is known that all commits are files in its log, and nowhere else."""
 
     @property
     def name(self) -> str:
@@ -102,6 +106,23 @@ class DeltaTable:
             for row in rows or []
         ]
 
+    def ledger(self, spark: SparkSession, app_id: str, known: LedgerState | None = None) -> LedgerState:
+        """Return what the history says of an app id.
+
+        Args:
+            spark: The session.
+            app_id: Whose state.
+            known: What it said before: only what came after is read, where that can be done.
+
+        Raises:
+            SinkError: an entry cannot be read, or the history does not reach back to it.
+        """
+        if known is not None:
+            rows = self._commits_since(spark, known)
+            if rows is not None and (state := advanced(known, rows, app_id)):
+                return state
+        return read_state(lambda limit: self.history(spark, limit), app_id, table=self.name)
+
     def detail(self, spark: SparkSession) -> TableDetail | None:
         """Return what the table says about itself, None if there is no table."""
         columns = ("location", "partitionColumns", "properties", "tableFeatures")
@@ -115,21 +136,26 @@ class DeltaTable:
         """Return the columns of the table, which has to be there."""
         return spark.table(self.name).schema
 
-    def commits_after(self, spark: SparkSession, version: int) -> list[HistoryRow] | None:
-        """Return the commits after a version, oldest first; None where that is not known without a search.
+    def _commits_since(self, spark: SparkSession, known: LedgerState) -> list[HistoryRow] | None:
+        """Return the commits after a state, oldest first; None where that takes a search.
 
         ``DESCRIBE HISTORY`` lists the log's directory twice and takes a job, and a commit would pay for that
-        twice. What follows a known version is in files whose names are known. A log that is cleaned up loses
-        older files first: where the known one is left, the next one is missing because it was not written.
+        twice. What follows a known version is in files whose names are known.
+
+        What a catalog's name stands for can change, so it is asked each time, which takes a tenth as long. A
+        catalog may also keep files from who has their table: then Delta is asked.
         """
-        rows: list[HistoryRow] = []
-        while self._log is not None and len(rows) < FOLLOWED_COMMITS:
-            following = version + len(rows) + 1
-            info = _commit_info(spark, self._log, following)
-            if info is None:
-                return rows if rows or _commit_info(spark, self._log, version) is not None else None
-            rows.append(history_row({**info, "version": following}))
-        return None
+        location = self._location
+        if location is None or (self.table is not None and _location_now(spark, self.table) != location):
+            return None
+        try:
+            return _commits_since(spark, f"{location}/_delta_log", known)
+        except (PySparkException, Py4JError) as error:
+            if self.table is None:
+                raise
+            log.info("log_not_followed table=%s problem=%s", self.table, str(error).partition("\n")[0])
+            self._location = None
+            return None
 
     def check(self, spark: SparkSession, checkpoint: str | None) -> TableDetail | None:
         """Refuse a table on which exactly-once cannot be kept, by a query with this checkpoint if it has one.
@@ -145,7 +171,7 @@ class DeltaTable:
             location = detail.location
             kept = detail.properties.get(RETENTION_PROPERTY)
             elsewhere = COMMITS_ELSEWHERE.search(" ".join(detail.features))
-            self._log = None if elsewhere or self.table else f"{location.rstrip('/')}/_delta_log"
+            self._location = None if elsewhere else self._where(spark, location)
             if kept is not None:
                 problem = (
                     f"property {RETENTION_PROPERTY} is {kept!r}: Delta would forget what was written and "
@@ -191,6 +217,9 @@ class DeltaTable:
                 df.limit(0).write.format("delta").mode("ignore").saveAsTable(self.table)
             df.writeTo(self.table).options(**options).append()
 
+    def _where(self, spark: SparkSession, location: str) -> str | None:
+        return location.rstrip("/") if self.table is None else _location_now(spark, self.table)
+
     def _describe(self, spark: SparkSession, what: str, *columns: str) -> list[Row] | None:
         """Return the answer of a DESCRIBE statement, None if there is no table."""
         try:
@@ -214,9 +243,41 @@ def _plain_values(df: DataFrame) -> Iterator[None]:
         yield
 
 
-def _commit_info(spark: SparkSession, log: str, version: int) -> dict[str, Any] | None:
+def _location_now(spark: SparkSession, table: str) -> str | None:
+    """Return where a table of the catalog lies at the moment, None if the catalog does not say."""
+    try:
+        rows = spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
+    except AnalysisException:
+        return None  # It is gone, which who reads its history hears as well.
+    after = dropwhile(lambda row: row.col_name != "# Detailed Table Information", rows)
+    return next((str(row.data_type).rstrip("/") for row in after if row.col_name == "Location"), None)
+
+
+def _commits_since(spark: SparkSession, directory: str, known: LedgerState) -> list[HistoryRow] | None:
+    """Follow a log from a state on, if it is still the log of that state: a table may be made anew.
+
+    A log that is cleaned up loses older files first: where the known entry is left, a commit is missing
+    because it was not written.
+    """
+    if known.entry is None:
+        return None
+    recorded = _commit_info(spark, directory, known.entry_version) or {}
+    entry = parse_entry(recorded.get("userMetadata"), known.entry.app_id)
+    if entry is None or entry.attempt != known.entry.attempt:
+        return None
+    rows: list[HistoryRow] = []
+    while len(rows) < FOLLOWED_COMMITS:
+        version = known.table_version + len(rows) + 1
+        info = _commit_info(spark, directory, version)
+        if info is None:
+            return rows
+        rows.append(history_row({**info, "version": version}))
+    return None
+
+
+def _commit_info(spark: SparkSession, directory: str, version: int) -> dict[str, Any] | None:
     """Return what a commit says about itself, None if there is no such commit."""
-    line = find_line(spark, f"{log}/{version:020}.json", COMMIT_INFO)
+    line = find_line(spark, f"{directory}/{version:020}.json", COMMIT_INFO)
     if line is None:
         return None
     info: dict[str, Any] = json.loads(line)["commitInfo"] if line else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from gazette_spark.delta_history import HistoryRow
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.sink import DeltaSink
+from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.testing.file_source import FileJournals
 from gazette_spark.testing.oracle import Verdict, check_table
 
@@ -96,3 +99,17 @@ def stream(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """A new stream whose two journals are empty."""
     monkeypatch.delenv(FAILPOINT_VARIABLE, raising=False)
     return FileStream(spark, tmp_path)
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often the history of each table was searched rather than followed."""
+    counts: Counter[str] = Counter()
+    search = DeltaTable.history
+
+    def counted(table: DeltaTable, spark: SparkSession, limit: int) -> list[HistoryRow]:
+        counts[table.name] += 1
+        return search(table, spark, limit)
+
+    monkeypatch.setattr(DeltaTable, "history", counted)
+    return counts

@@ -212,9 +212,9 @@ def test_what_cannot_be_parted_is_refused(tables: TwoTables, tmp_path: Path) -> 
 
 
 def test_a_stream_without_its_checkpoint_goes_on(
-    stream: FileStream, tables: TwoTables, monkeypatch: pytest.MonkeyPatch
+    stream: FileStream, tables: TwoTables, monkeypatch: pytest.MonkeyPatch, searches: Counter[str]
 ) -> None:
-    """It was lost between the two commits; other batches come over the same bytes."""
+    """It was lost between the two commits; other batches come over the same bytes. Histories are followed."""
     for max_bytes in (1000, 100):
         reader = stream.spark.readStream.format("file_journals").options(
             root=str(stream.journals), maxBytesPerTrigger=str(max_bytes)
@@ -229,8 +229,11 @@ def test_a_stream_without_its_checkpoint_goes_on(
                 run(sink, rows, stream.checkpoint)
             monkeypatch.delenv(FAILPOINT_VARIABLE)
             stream.lose_checkpoint()
+            searches.clear()
         else:
             run(sink, rows, stream.checkpoint)
+    assert len(list((stream.checkpoint / "commits").glob("[0-9]*"))) > 5
+    assert searches == {f"delta.`{tables.table}`": 2, f"delta.`{tables.dead}`": 1}
     parted = stream.spark.read.format("delta").load(str(stream.table)).selectExpr("_journal", "_offset")
     letters = stream.spark.read.format("delta").load(str(tables.dead)).select("journal", "offset")
     truth = {(name, at) for name, content in stream.truth().items() for at, _ in split_records(content)}

@@ -1,0 +1,88 @@
+"""A running query follows a table's log file by file, and notices when it is another table's."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from gazette_spark.ledger import LedgerState
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.sink import DeltaSink
+from gazette_spark.table import delta_table
+from gazette_spark.table.delta_table import DeltaTable
+from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
+
+
+def test_a_table_of_the_catalog_is_searched_at_the_start_only(
+    stream: FileStream, searches: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless its files are not for those who have the table."""
+    stream.spark.sql("CREATE TABLE followed (journal STRING, offset BIGINT, value BINARY) USING delta")
+    try:
+        location = DeltaTable(path=None, table="followed").detail(stream.spark)
+        assert location is not None
+        stream.table = Path(location.location.removeprefix("file:"))
+        done = 0
+        for denied in (False, True):
+            stream.append(30)
+            query = DeltaSink(APP_ID, table="followed").start(
+                stream.rows(maxBytesPerTrigger="100"), checkpoint=str(stream.checkpoint), availableNow=True
+            )
+            assert query.awaitTermination(DEADLINE_S)
+            batches = len(list((stream.checkpoint / "commits").glob("[0-9]*"))) - done
+            assert batches >= 3
+            # The first entry of all is found by a search, too.
+            assert searches == {"followed": 2 * batches if denied else 2}
+            stream.assert_exact()
+            monkeypatch.setattr(delta_table, "find_line", deny)
+            done += batches
+            searches.clear()
+    finally:
+        stream.spark.sql("DROP TABLE followed")
+
+
+def deny(*_: object) -> str:
+    """Refuse to open a file, as a catalog does that hands out credentials for tables only."""
+    raise Py4JError("not yours")
+
+
+def filled(spark: SparkSession, table: DeltaTable, app_id: str, until: int) -> LedgerState:
+    """Write ten bytes a commit; return what the history says."""
+    sink = DeltaSink(app_id, path=table.path, table=table.table)
+    for begin in range(0, until, 10):
+        rows = spark.range(begin, begin + 10)
+        sink.write_batch(rows, JournalOffsets({"a": begin}), JournalOffsets({"a": begin + 10}))
+    table.check(spark, None)
+    return table.ledger(spark, app_id)
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["path", "catalog"])
+def test_a_table_made_anew_is_not_taken_for_the_old_one(
+    spark: SparkSession, tmp_path: Path, searches: Counter[str], named: bool
+) -> None:
+    """Though its log has versions that would follow."""
+    name = "made_anew" if named else f"delta.`{tmp_path}/table`"
+    table = DeltaTable.named(name)
+    for place in ("first", "second"):
+        at = f"LOCATION '{tmp_path}/{place}'" if named else ""
+        spark.sql(f"CREATE TABLE {name} (id BIGINT) USING delta {at}")
+        try:
+            if place == "first":
+                known = filled(spark, table, APP_ID, 10)
+                searches.clear()
+                assert table.ledger(spark, APP_ID, known) == known
+                assert not searches
+            else:
+                filled(spark, table, "another", 30)
+                found = table.ledger(spark, APP_ID, known)
+                assert (found.entry, found.table_version > known.table_version) == (None, True)
+        finally:
+            if named:
+                spark.sql(f"DROP TABLE {name}")
+            else:
+                shutil.rmtree(tmp_path / "table")
