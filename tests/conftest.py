@@ -74,10 +74,10 @@ def client(broker: BrokerHandle) -> Iterator[Client]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local Spark with Delta: one JVM for all tests of a run."""
-    from gazette_spark.testing.local_spark import local_spark
+    """A local Spark with Delta: one JVM for all tests of a run. Other JVMs compile their queries."""
+    from gazette_spark.testing.local_spark import INTERPRETED, local_spark
 
-    session = local_spark(tmp_path_factory.mktemp("spark"))
+    session = local_spark(tmp_path_factory.mktemp("spark"), conf=INTERPRETED)
     yield session
     session.stop()
 
