@@ -111,6 +111,10 @@ bench-commits: install jvm ## Measure a commit of the sink beside Delta's own ap
 bench-audit: install jvm ## Measure what DeltaSink(audit=True) costs a batch; write docs/performance.md
 	@$(WITH_JAVA) $(PYTHON) benchmarks/audit_bench.py --timed $(BENCH_FLAGS)
 
+.PHONY: bench-small-batches
+bench-small-batches: install jvm broker-binaries ## Measure a stream of small batches by the sink's settings; write docs/performance.md
+	@$(WITH_JAVA) $(PYTHON) benchmarks/small_batches.py --timed $(BENCH_FLAGS)
+
 .PHONY: bench-client
 bench-client: install broker-binaries ## Print MB/s of our client and broker beside gazctl, Go's client and the real broker
 	@$(PYTHON) benchmarks/client_parity.py --timed $(BENCH_FLAGS)

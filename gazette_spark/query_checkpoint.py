@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 
 from gazette_spark.errors import OffsetError, QueryCheckpointError
 from gazette_spark.ledger import Positions, SourcePosition
@@ -16,6 +17,7 @@ from gazette_spark.offsets import JournalOffsets
 
 OFFSET_LOG_VERSION = "v1"
 NO_OFFSET = "-"
+UNFINISHED = re.compile(r"\.{1,2}\d+\.[0-9a-f-]{36}\.tmp(\.crc)?")
 
 
 def offsets_path(root: str, batch_id: int) -> str:
@@ -26,6 +28,16 @@ def offsets_path(root: str, batch_id: int) -> str:
 def metadata_path(root: str) -> str:
     """Return the file that holds the query's id."""
     return f"{root.rstrip('/')}/metadata"
+
+
+def offsets_directory(root: str) -> str:
+    """Return where Spark writes down what its batches read."""
+    return offsets_path(root, 0).rpartition("/")[0]
+
+
+def is_unfinished(name: str) -> bool:
+    """Say whether a file in ``offsets`` is one that Spark was writing, and would have given another name."""
+    return UNFINISHED.fullmatch(name) is not None
 
 
 def state_path(root: str) -> str:

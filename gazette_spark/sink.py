@@ -67,6 +67,7 @@ from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, check_forward
 from gazette_spark.table.adopt import adopt
 from gazette_spark.table.dead_letters import Diversion
 from gazette_spark.table.delta_table import DeltaTable
+from gazette_spark.table.files import clear_unfinished
 from gazette_spark.table.merge import last_rows, upsert_rows
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.query_batches import QueryBatches, keep_state
@@ -207,6 +208,7 @@ class DeltaSink:
         sink._batches = QueryBatches(self._target.name, self.app_id)
         sink._upkeep, sink._diversion = copy(self._upkeep), copy(self._diversion)
         self._check_table(df, root)
+        clear_unfinished(df.sparkSession, root)
         writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", root)
         if query_name:
             writer = writer.queryName(query_name)

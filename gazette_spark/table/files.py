@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
 from gazette_spark.errors import QueryCheckpointError
-from gazette_spark.query_checkpoint import escape_glob
+from gazette_spark.query_checkpoint import escape_glob, is_unfinished, offsets_directory
 
 Found = TypeVar("Found")
 
@@ -74,6 +74,22 @@ def has_files(spark: SparkSession, path: str) -> bool:
     return bool(_if_there(lambda: _files_below(spark, path).select("path").limit(1).collect()))
 
 
+def clear_unfinished(spark: SparkSession, root: str) -> None:
+    """Delete what a kill left of the first file in a query checkpoint: Spark would refuse to start on it.
+
+    Only where there is nothing else, so no batch is forgotten. On Spark Connect nothing is done.
+    """
+    if not _is_classic(spark):
+        return
+    files, directory = _file_system(spark, offsets_directory(root))
+    if not files.exists(directory):
+        return
+    found = [status.getPath() for status in files.listStatus(directory)]
+    if all(is_unfinished(path.getName()) for path in found):
+        for path in found:
+            files.delete(path, False)  # noqa: FBT003 - Java's
+
+
 def _files_below(spark: SparkSession, path: str) -> DataFrame:
     return spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(escape_glob(path))
 
@@ -104,13 +120,18 @@ def _is_classic(spark: SparkSession) -> bool:
     return getattr(spark, "_jsparkSession", None) is not None
 
 
-@contextmanager
-def _opened(spark: SparkSession, path: str) -> Iterator[Any]:
-    """Yield a Java reader of a file's lines, None if there is no such file."""
+def _file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    """Return Hadoop's file system for a path, and its name of that."""
     jvm = spark._jvm
     assert jvm is not None
     name = jvm.org.apache.hadoop.fs.Path(path)
-    files = name.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    return name.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), name
+
+
+@contextmanager
+def _opened(spark: SparkSession, path: str) -> Iterator[Any]:
+    """Yield a Java reader of a file's lines, None if there is no such file."""
+    files, name = _file_system(spark, path)
     if not files.exists(name):  # To hear of it by an exception takes 50 ms.
         yield None
         return
@@ -121,6 +142,8 @@ def _opened(spark: SparkSession, path: str) -> Iterator[Any]:
             raise
         yield None
         return
+    jvm = spark._jvm
+    assert jvm is not None
     reader = jvm.java.io.BufferedReader(jvm.java.io.InputStreamReader(stream, "UTF-8"))
     try:
         yield reader

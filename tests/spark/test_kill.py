@@ -255,16 +255,25 @@ def test_kills_at_random_moments_change_nothing(rig: Rig, part: str) -> None:
     assert rig.kills == kills + KILLS_PER_PART
 
 
-def die_at(rig: Rig, point: str) -> Path:
+def die_at(rig: Rig, point: str, time: int = 2) -> Path:
     """Have a driver with the sink that a point needs die there, and a next one go on; return the table."""
-    sink = BY_NAME[point].feature
-    table = rig.root / sink / "table"
+    sink = BY_NAME[point].feature or "raw"
+    table = rig.root / f"{sink}-alone" / "table"
     table.parent.mkdir()
     orders = {"sink": sink, "table": str(table), "checkpoint": str(table.parent / "checkpoint")}
-    with rig.drivers.start(until="killed", **orders, **orders_to_die(BY_NAME[point], 2)) as driver:
+    with rig.drivers.start(until="killed", **orders, **orders_to_die(BY_NAME[point], time)) as driver:
         assert driver.wait(START_WITHIN_S) == -9, driver.log_end()
     assert rig.drivers.run(**orders) == 0
     return table
+
+
+@pytest.mark.timeout(900)
+def test_a_kill_in_the_first_write_of_a_query_changes_nothing(rig: Rig) -> None:
+    """Spark refuses to start on what that leaves in the query checkpoint."""
+    table = die_at(rig, "before the WAL", 1)
+    verdict = check_table(table, rig.writer.truth(), app_id=APP_ID, complete=False)
+    assert verdict.exact, verdict
+    assert verdict.rows
 
 
 @pytest.mark.timeout(900)

@@ -10,7 +10,9 @@ from gazette_spark.query_checkpoint import (
     check_pinned,
     escape_glob,
     is_inside,
+    is_unfinished,
     metadata_path,
+    offsets_directory,
     offsets_path,
     parse_offsets,
     parse_query_id,
@@ -90,3 +92,20 @@ def test_a_relative_path_is_below_the_working_directory() -> None:
 def test_glob_letters_are_escaped() -> None:
     """Spark would take them for a pattern."""
     assert escape_glob("/a{b}[c]*?\\") == "/a\\{b\\}\\[c\\]\\*\\?\\\\"
+
+
+@pytest.mark.parametrize(
+    ("name", "unfinished"),
+    [
+        (".0.1ea017e3-1b5f-4967-82f2-f81a60cee9d6.tmp", True),
+        ("..0.1ea017e3-1b5f-4967-82f2-f81a60cee9d6.tmp.crc", True),
+        ("0", False),
+        (".0.crc", False),
+        (".0.tmp", False),
+        ("notes.1ea017e3-1b5f-4967-82f2-f81a60cee9d6.tmp", False),
+    ],
+)
+def test_what_spark_was_writing_is_known_by_its_name(name: str, unfinished: bool) -> None:
+    """Files it has written, and those of others, are not taken for it."""
+    assert is_unfinished(name) is unfinished
+    assert offsets_directory("s3://a/b/") == "s3://a/b/offsets"
