@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from pyspark.sql import SparkSession
 from gazette_spark.testing.crashes.contest import hold_contest, records_coming
 from gazette_spark.testing.crashes.drivers import Drivers, Query
 from gazette_spark.testing.crashes.report import summary
-from gazette_spark.testing.crashes.schedules import Settings, draw
+from gazette_spark.testing.crashes.schedules import WEIGHTS, Settings, draw
 from gazette_spark.testing.crashes.trial import APP_ID, SMALL_BATCH_BYTES, Trial
 from gazette_spark.testing.local_spark import INTERPRETED, local_spark
 from gazette_spark.testing.oracle import Verdict, check_table
@@ -52,8 +53,7 @@ def run_schedule(
         verdict = getattr(error, "verdict", None)
     return {
         "seed": seed,
-        "replay": f"python -m gazette_spark.testing.crashes --schedules 1 --seed {seed} "
-        f"--steps {settings.steps} --kill-share {settings.kill_share}",
+        "replay": replay(seed, settings),
         "steps": [str(step) for step in steps],
         "cycles": trial.counts.cycles,
         "retries": trial.counts.retries,
@@ -71,6 +71,13 @@ def run_schedule(
     }
 
 
+def replay(seed: int, settings: Settings) -> str:
+    """Return the command that runs a schedule again."""
+    command = f"python -m gazette_spark.testing.crashes --schedules 1 --seed {seed} --steps {settings.steps}"
+    only = ["--only", *sorted(settings.only)] if settings.only else []
+    return shlex.join([*command.split(), "--kill-share", str(settings.kill_share), *only])
+
+
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m gazette_spark.testing.crashes", description=__doc__)
@@ -78,6 +85,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the first one")
     parser.add_argument("--steps", type=int, default=20, help="steps of a schedule")
     parser.add_argument("--kill-share", type=float, default=0.1, help="share of steps that are SIGKILLs")
+    parser.add_argument(
+        "--only", choices=list(WEIGHTS), nargs="+", default=[], metavar="KIND", help="of the other steps"
+    )
     parser.add_argument(
         "--contest", type=float, default=0, help="seconds that two processes write one table, first of all"
     )
@@ -92,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parse(arguments)
     if given.sum_up:
         return _sum_up(given.sum_up)
-    settings = Settings(given.steps, given.kill_share)
+    settings = Settings(given.steps, given.kill_share, frozenset(given.only))
     with ExitStack() as stack:
         root = given.directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crashes-")))
         spark = local_spark(root / "spark", conf=CONF)

@@ -86,6 +86,8 @@ class Settings:
     steps: int = 20
     kill_share: float = 0.0
     """Share of the steps that are SIGKILLs of a child process."""
+    only: frozenset[Kind] = frozenset()
+    """Kinds of the other steps, all if none is named."""
     features: frozenset[str] = frozenset()
     """Of the sink; see :attr:`gazette_spark.testing.crashes.points.Point.feature`."""
 
@@ -101,7 +103,10 @@ def _step(rng: random.Random, settings: Settings) -> Step:
     if rng.random() < settings.kill_share:
         kind = rng.choice(("kill", "kill", "random kill"))
     else:
-        (kind,) = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
+        weights = {
+            kind: weight for kind, weight in WEIGHTS.items() if not settings.only or kind in settings.only
+        }
+        (kind,) = rng.choices(list(weights), list(weights.values()))
     point, nth = _POINT_OF.get(kind, _nowhere)(rng, settings)
     return Step(kind, point, nth, records=rng.randint(6, 12), fraction=round(rng.random(), 3))
 

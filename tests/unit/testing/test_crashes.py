@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, get_args
 
 import pytest
 
+from gazette_spark.testing.crashes.__main__ import parse, replay
 from gazette_spark.testing.crashes.drivers import orders_to_die
 from gazette_spark.testing.crashes.outcomes import CRASHED, UnexpectedEndError, outcome
 from gazette_spark.testing.crashes.points import BY_NAME, POINTS, reachable
@@ -37,6 +39,15 @@ def test_without_kills_no_child_process_is_needed() -> None:
     assert not SIGKILLS & {step.kind for step in steps}
     names = {name for step in steps for name in step.point.split("|")}
     assert not names & {point.name for point in POINTS if point.feature}
+
+
+def test_a_schedule_of_some_kinds_is_replayed_by_its_command() -> None:
+    """Other kinds are not drawn; kills come by their own share."""
+    settings = Settings(1000, 0.1, frozenset({"zombie", "sink crashes"}))
+    assert {step.kind for step in draw(1, settings)} == {"zombie", "sink crashes", *SIGKILLS}
+    given = parse(shlex.split(replay(7, settings))[3:])
+    assert (given.seed, given.schedules) == (7, 1)
+    assert Settings(given.steps, given.kill_share, frozenset(given.only)) == settings
 
 
 @pytest.mark.parametrize("kind", KINDS)
