@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from delta.exceptions import MetadataChangedException
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from gazette_spark.errors import SchemaMismatchError, TableRefusedError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
@@ -19,6 +19,7 @@ from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.testing.oracle import Verdict, check_table
+from gazette_spark.upsert import Upsert
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 
 RAW_DDL = "journal STRING NOT NULL COMMENT 'it''s whose', offset BIGINT, value BINARY, part INT"
@@ -151,6 +152,21 @@ def test_what_is_decided_is_what_delta_takes(
             )
     finally:
         spark.sql(f"DROP TABLE IF EXISTS {name}" if named else "SELECT 1")
+
+
+@pytest.mark.parametrize("upsert", [None, Upsert(("id",))], ids=["append", "upsert"])
+def test_columns_that_the_table_computes_are_computed(
+    spark: SparkSession, tmp_path: Path, upsert: Upsert | None
+) -> None:
+    """They may be missing from a batch, though they are NOT NULL and partition the table."""
+    name = f"delta.`{tmp_path}/table`"
+    ddl = "id BIGINT, _journal STRING, _offset BIGINT, half BIGINT NOT NULL GENERATED ALWAYS AS (id DIV 2)"
+    spark.sql(f"CREATE TABLE {name} ({ddl}) USING delta PARTITIONED BY (half)")
+    rows = spark.range(10).selectExpr("id", "'a' AS _journal", "id AS _offset")
+    sink = DeltaSink(APP_ID, path=f"{tmp_path}/table", upsert=upsert)
+    assert sink.write_batch(rows, JournalOffsets({"a": 0}), JournalOffsets({"a": 10}))
+    found = spark.table(name).orderBy("id").select("id", "half").collect()
+    assert found == [(number, number // 2) for number in range(10)]
 
 
 def evolving(stream: FileStream) -> DeltaSink:

@@ -22,6 +22,7 @@ from gazette_spark.offsets import JournalOffsets
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table import merge
 from gazette_spark.table.delta_table import DeltaTable
+from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.upkeep import Prepared
 from gazette_spark.testing.upsert_oracle import UpsertVerdict, check_upserts
 from gazette_spark.upsert import Upsert
@@ -112,8 +113,9 @@ def test_a_crash_between_the_steps_of_a_batch_changes_nothing(
 
 def test_a_lost_a_stale_and_a_restored_state_are_continued(changes: Changes) -> None:
     """From the ledger; batches that overlap the table are trimmed before they are merged, if one says so."""
+    clustered = NewTable("id STRING, body STRING, _journal STRING, _offset BIGINT", cluster_by=["id"])
     changes.append(20)
-    changes.run(maxBytesPerTrigger=60)
+    changes.run(changes.sink(new_table=clustered), maxBytesPerTrigger=60)
     stale = changes.copy_checkpoint("stale")
     changes.append(20)
     changes.lose_checkpoint()
