@@ -65,7 +65,7 @@ from gazette_spark.failpoints import failpoint
 from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, Mode, SkippedGap, unknown_journals
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, check_forward
 from gazette_spark.table.adopt import adopt
-from gazette_spark.table.dead_letters import Diversion
+from gazette_spark.table.dead_letters import Diversion, Parted
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.files import clear_unfinished
 from gazette_spark.table.merge import last_rows, upsert_rows
@@ -351,44 +351,54 @@ class DeltaSink:
             if isinstance(decision, Refuse):
                 raise decision.error from conflict
             if isinstance(decision, Skip):
-                log.info("batch_skipped app_id=%s batch_id=%d", self.app_id, batch.batch_id)
-                if checkpoint is not None:
-                    keep_state(df, checkpoint)
-                return before.entry.attempt if before.entry else None
+                return self._skipped(df, batch, before, checkpoint)
             parted = self._diversion.part(self._new_rows(df, batch, decision), batch, before, decision)
             if parted is None:
                 continue
-            decision = parted.write
-            if self._audit and parted.whole:
-                counted = audit_rows(parted.rows, decision.entry.read_through)
-                decision = replace(decision, entry=replace(decision.entry, audit=counted))
-            conflict = self._write(parted.rows, batch, before, decision)
+            write = self._audited(parted)
+            conflict = self._write(parted.rows, batch, before, write)
             after = known = self._known = self._target.ledger(spark, self.app_id, before)
-            outcome = verify(before, after, decision.entry, batch, conflict=conflict is not None)
+            outcome = verify(before, after, write.entry, batch, conflict=conflict is not None)
             if isinstance(outcome, Refuse):
                 raise outcome.error from conflict
-            if isinstance(outcome, Landed) and not parted.whole:
-                seen = decision.entry.attempt
-            elif isinstance(outcome, Landed):
-                for gap in decision.entry.gaps:
-                    log.warning(
-                        "bytes are left out, recorded app_id=%s batch_id=%d journal=%s begin=%d end=%d",
-                        self.app_id,
-                        batch.batch_id,
-                        gap.journal,
-                        gap.begin,
-                        gap.end,
-                    )
-                log.info(
-                    "batch_written app_id=%s batch_id=%d table_version=%d",
-                    self.app_id,
-                    batch.batch_id,
-                    after.entry_version,
-                )
-                self._upkeep.landed(spark, before, after)
-                return decision.entry.attempt
+            if isinstance(outcome, Landed):
+                if parted.whole:
+                    self._landed(spark, batch, before, after)
+                    return write.entry.attempt
+                seen = write.entry.attempt
         problem = f"batch {batch.batch_id} was turned down {MAX_TRIES} times by commits of others"
         raise TableRefusedError(self._target.name, problem) from conflict
+
+    def _skipped(self, df: DataFrame, batch: Batch, state: LedgerState, checkpoint: str | None) -> str | None:
+        """Leave out a batch that the table has; return the attempt of the newest entry."""
+        log.info("batch_skipped app_id=%s batch_id=%d", self.app_id, batch.batch_id)
+        if checkpoint is not None:
+            keep_state(df, checkpoint)
+        return state.entry.attempt if state.entry else None
+
+    def _audited(self, parted: Parted) -> Write:
+        """Count and digest what completes a batch, if that was asked for."""
+        write = parted.write
+        if not self._audit or not parted.whole:
+            return write
+        counted = audit_rows(parted.rows, write.entry.read_through)
+        return replace(write, entry=replace(write.entry, audit=counted))
+
+    def _landed(self, spark: SparkSession, batch: Batch, before: LedgerState, after: LedgerState) -> None:
+        """Say what is in the table now, and look after its files."""
+        assert after.entry is not None
+        for gap in after.entry.gaps:
+            log.warning(
+                "bytes are left out, recorded app_id=%s batch_id=%d journal=%s begin=%d end=%d",
+                self.app_id,
+                batch.batch_id,
+                gap.journal,
+                gap.begin,
+                gap.end,
+            )
+        version = after.entry_version
+        log.info("batch_written app_id=%s batch_id=%d table_version=%d", self.app_id, batch.batch_id, version)
+        self._upkeep.landed(spark, before, after)
 
     def _new_rows(self, df: DataFrame, batch: Batch, decision: Write) -> DataFrame:
         """Return what of the batch is to be written."""

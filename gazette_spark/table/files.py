@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
@@ -77,17 +77,17 @@ def has_files(spark: SparkSession, path: str) -> bool:
 def clear_unfinished(spark: SparkSession, root: str) -> None:
     """Delete what a kill left of the first file in a query checkpoint: Spark would refuse to start on it.
 
-    Only where there is nothing else, so no batch is forgotten. On Spark Connect nothing is done.
+    Only where there is nothing else, so no batch is forgotten. Where it cannot be done, as on Spark Connect,
+    it is Spark that says what is wrong.
     """
     if not _is_classic(spark):
         return
-    files, directory = _file_system(spark, offsets_directory(root))
-    if not files.exists(directory):
-        return
-    found = [status.getPath() for status in files.listStatus(directory)]
-    if all(is_unfinished(path.getName()) for path in found):
-        for path in found:
-            files.delete(path, False)  # noqa: FBT003 - Java's
+    with suppress(Py4JError):
+        files, directory = _file_system(spark, offsets_directory(root))
+        found = [each.getPath() for each in files.listStatus(directory)] if files.exists(directory) else []
+        if all(is_unfinished(path.getName()) for path in found):
+            for path in found:
+                files.delete(path, False)  # noqa: FBT003 - Java's
 
 
 def _files_below(spark: SparkSession, path: str) -> DataFrame:
