@@ -36,11 +36,14 @@ SEED = 20260
 KILLS_PER_PART = 4
 """Twice; beside the four that follow the kills at exact steps."""
 
+AT_ONCE = {"maxBytesPerTrigger": "100000000"}
+"""Of the source, where it is the end that counts: the journals have grown for minutes by then."""
+
 CONTEST_S = 240.0
 """It ends with the second turn, mostly within 20 s."""
 
-DRIVERS = 8 + 2 * KILLS_PER_PART + 4 + 2 + 2
-"""With four for two other sinks, two for the contest, and the first and the last one, which live."""
+DRIVERS = 8 + 2 * KILLS_PER_PART + 6 + 2 + 2
+"""With six for three tables of their own, two for the contest, and the first and the last one, which live."""
 
 pytestmark = pytest.mark.slow
 
@@ -263,7 +266,7 @@ def die_at(rig: Rig, point: str, time: int = 2) -> Path:
     orders = {"sink": sink, "table": str(table), "checkpoint": str(table.parent / "checkpoint")}
     with rig.drivers.start(until="killed", **orders, **orders_to_die(BY_NAME[point], time)) as driver:
         assert driver.wait(START_WITHIN_S) == -9, driver.log_end()
-    assert rig.drivers.run(**orders) == 0
+    assert rig.drivers.run(**orders, options=AT_ONCE) == 0
     return table
 
 
@@ -322,6 +325,6 @@ def test_two_processes_that_write_one_table_leave_one_stream(rig: Rig) -> None:
 def test_in_the_end_everything_is_there_once(rig: Rig) -> None:
     """The writer stops, a last driver reads on to the end: no record is lost, doubled or altered."""
     rig.writer.stop()
-    rig.drivers.run(**rig.orders())
+    rig.drivers.run(**rig.orders(), options=AT_ONCE)
     verdict = rig.check(complete=True)
     assert verdict.rows == sum(content.count(b"\n") for content in rig.writer.truth().values()) > 0
