@@ -232,7 +232,7 @@ def test_a_stream_without_its_checkpoint_goes_on(
             searches.clear()
         else:
             run(sink, rows, stream.checkpoint)
-    assert len(list((stream.checkpoint / "commits").glob("[0-9]*"))) > 5
+    assert len(list((stream.checkpoint / "commits").glob("[0-9]*"))) >= 4
     assert searches == {f"delta.`{tables.table}`": 2, f"delta.`{tables.dead}`": 1}
     parted = stream.spark.read.format("delta").load(str(stream.table)).selectExpr("_journal", "_offset")
     letters = stream.spark.read.format("delta").load(str(tables.dead)).select("journal", "offset")
