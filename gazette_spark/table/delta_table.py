@@ -24,7 +24,7 @@ from gazette_spark.errors import TableRefusedError
 from gazette_spark.ledger import LedgerEntry, LedgerState, parse_entry
 from gazette_spark.query_checkpoint import is_inside
 from gazette_spark.sql_names import path_of, table_at
-from gazette_spark.table.files import find_line, has_files
+from gazette_spark.table.files import find_line, has_files, path_exists
 from gazette_spark.table.session import session_settings
 
 log = logging.getLogger(__name__)
@@ -179,7 +179,7 @@ class DeltaTable:
                     f"Run ALTER TABLE {self.name} UNSET TBLPROPERTIES ('{RETENTION_PROPERTY}')"
                 )
                 raise TableRefusedError(self.name, problem)
-        elif self.path is not None and has_files(spark, self.path):
+        elif self.path is not None and has_files(spark, self.path) and not self._begun(spark):
             raise TableRefusedError(
                 self.name, "the directory holds files but no Delta table; use an empty one"
             )
@@ -216,6 +216,10 @@ class DeltaTable:
                 # A table made with rows records neither transaction id nor metadata (Delta 4.4).
                 df.limit(0).write.format("delta").mode("ignore").saveAsTable(self.table)
             df.writeTo(self.table).options(**options).append()
+
+    def _begun(self, spark: SparkSession) -> bool:
+        """Say whether a table is being made, or was when a kill came: its log's directory is there first."""
+        return path_exists(spark, f"{self.path}/_delta_log")
 
     def _where(self, spark: SparkSession, location: str) -> str | None:
         return location.rstrip("/") if self.table is None else _location_now(spark, self.table)

@@ -42,8 +42,8 @@ AT_ONCE = {"maxBytesPerTrigger": "100000000"}
 CONTEST_S = 240.0
 """It ends with the second turn, mostly within 20 s."""
 
-DRIVERS = 8 + 2 * KILLS_PER_PART + 6 + 2 + 2
-"""With six for three tables of their own, two for the contest, and the first and the last one, which live."""
+DRIVERS = 8 + 2 * KILLS_PER_PART + 8 + 2 + 2
+"""With eight for four tables of their own, two for the contest, and the first and the last, which live."""
 
 pytestmark = pytest.mark.slow
 
@@ -261,7 +261,7 @@ def test_kills_at_random_moments_change_nothing(rig: Rig, part: str) -> None:
 def die_at(rig: Rig, point: str, time: int = 2) -> Path:
     """Have a driver with the sink that a point needs die there, and a next one go on; return the table."""
     sink = BY_NAME[point].feature or "raw"
-    table = rig.root / f"{sink}-alone" / "table"
+    table = rig.root / point / "table"
     table.parent.mkdir()
     orders = {"sink": sink, "table": str(table), "checkpoint": str(table.parent / "checkpoint")}
     with rig.drivers.start(until="killed", **orders, **orders_to_die(BY_NAME[point], time)) as driver:
@@ -271,9 +271,10 @@ def die_at(rig: Rig, point: str, time: int = 2) -> Path:
 
 
 @pytest.mark.timeout(900)
-def test_a_kill_in_the_first_write_of_a_query_changes_nothing(rig: Rig) -> None:
-    """Spark refuses to start on what that leaves in the query checkpoint."""
-    table = die_at(rig, "before the WAL", 1)
+@pytest.mark.parametrize("point", ["before the WAL", "files written, not committed"])
+def test_a_kill_in_the_first_write_of_all_changes_nothing(rig: Rig, point: str) -> None:
+    """What it leaves of a query checkpoint, or of a table, is neither."""
+    table = die_at(rig, point, 1)
     verdict = check_table(table, rig.writer.truth(), app_id=APP_ID, complete=False)
     assert verdict.exact, verdict
     assert verdict.rows

@@ -158,6 +158,15 @@ def test_a_directory_of_other_files_is_refused(stream: FileStream) -> None:
         stream.run()
 
 
+def test_a_table_that_is_being_made_is_made(stream: FileStream) -> None:
+    """Its first files are there before its first commit, by another query or by one that was killed."""
+    (stream.table / "_delta_log").mkdir(parents=True)
+    (stream.table / "part-00000-c000.zstd.parquet").write_bytes(b"")
+    stream.append(5)
+    stream.run()
+    stream.assert_exact()
+
+
 def test_a_batch_outside_a_query_is_refused(stream: FileStream) -> None:
     """Without the query's checkpoint nobody knows the batch's offsets."""
     rows = stream.spark.createDataFrame([("a", 0, b"x")], "journal STRING, offset BIGINT, value BINARY")
