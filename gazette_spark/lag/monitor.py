@@ -138,7 +138,7 @@ class Monitor:
         self._groups: dict[str, _Group] = {}
         self._failures: dict[str, str] = {}
         self._failure: str | None = "no write head was asked for yet"
-        self._rounds = 0
+        self._looked = False
         history.add_cluster(cluster)
 
     def __repr__(self) -> str:
@@ -152,12 +152,12 @@ class Monitor:
     @property
     def ready(self) -> bool:
         """Whether heads are known and each feed was looked at: before, a group that exists may be missing."""
-        return self._rounds > 0 and self._failure is None
+        return self._looked and self._failure is None
 
     def observe_round(self) -> None:
         """Note that every feed was looked at once more."""
         with self.lock:
-            self._rounds += 1
+            self._looked = True
 
     def observe_heads(self, heads: Mapping[str, int], now_ms: int, topic: str | None = None) -> None:
         """Take write heads as those of now, and follow each group's lag.

@@ -132,7 +132,7 @@ class Diversion:
     def look(self, spark: SparkSession) -> None:
         """Read the dead letters' ledger. To be called before the main table's is read."""
         if self._table is not None:
-            self._dead = self._table.ledger(spark, self._app_id + APP_ID_SUFFIX, self._dead)
+            self._dead = self._state(spark, self._table, self._dead)
 
     def part(self, rows: DataFrame, batch: Batch, main: LedgerState, decided: Write) -> Parted | None:
         """Commit the dead letters of a batch and return what is left for the main table.
@@ -222,7 +222,7 @@ class Diversion:
             DeadLetterError: it has records that the main table has not passed.
         """
         table = DeltaTable.named(name)
-        dead = table.ledger(spark, self._app_id + APP_ID_SUFFIX)
+        dead = self._state(spark, table)
         if dead.entry is None:
             return True  # It is gone, or empties of what it had: nobody can be ahead in it.
         about = dead_batch(decided.entry, name)
@@ -262,11 +262,14 @@ class Diversion:
             conflict = error
         if before.table_version < 0:
             table.check(rows.sparkSession, None)  # Where its log lies is known only now that there is one.
-        after = table.ledger(rows.sparkSession, self._app_id + APP_ID_SUFFIX, before)
+        after = self._state(rows.sparkSession, table, before)
         outcome = settle(before, after, entry, batch, conflict=conflict is not None)
         if isinstance(outcome, Refuse):
             raise outcome.error from conflict
         return isinstance(outcome, Landed)
+
+    def _state(self, spark: SparkSession, table: DeltaTable, known: LedgerState | None = None) -> LedgerState:
+        return table.ledger(spark, self._app_id + APP_ID_SUFFIX, known)
 
     def _origin(self, rows: DataFrame, batch: Batch) -> tuple[str, str]:
         """Return the names of the columns that hold a row's journal and offset."""

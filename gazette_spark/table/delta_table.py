@@ -146,10 +146,12 @@ class DeltaTable:
         catalog may also keep files from who has their table: then Delta is asked.
         """
         location = self._location
-        if location is None or (self.table is not None and _location_now(spark, self.table) != location):
+        if location is None or known.entry is None:
+            return None
+        if self.table is not None and _location_now(spark, self.table) != location:
             return None
         try:
-            return _commits_since(spark, f"{location}/_delta_log", known)
+            return _follow(spark, f"{location}/_delta_log", known, known.entry)
         except (PySparkException, Py4JError) as error:
             if self.table is None:
                 raise
@@ -257,25 +259,25 @@ def _location_now(spark: SparkSession, table: str) -> str | None:
     return next((str(row.data_type).rstrip("/") for row in after if row.col_name == "Location"), None)
 
 
-def _commits_since(spark: SparkSession, directory: str, known: LedgerState) -> list[HistoryRow] | None:
+def _follow(
+    spark: SparkSession, directory: str, known: LedgerState, entry: LedgerEntry
+) -> list[HistoryRow] | None:
     """Follow a log from a state on, if it is still the log of that state: a table may be made anew.
 
     A log that is cleaned up loses older files first: where the known entry is left, a commit is missing
     because it was not written.
     """
-    if known.entry is None:
-        return None
-    recorded = _commit_info(spark, directory, known.entry_version) or {}
-    entry = parse_entry(recorded.get("userMetadata"), known.entry.app_id)
-    if entry is None or entry.attempt != known.entry.attempt:
+    info = _commit_info(spark, directory, known.entry_version) or {}
+    recorded = parse_entry(info.get("userMetadata"), entry.app_id)
+    if recorded is None or recorded.attempt != entry.attempt:
         return None
     rows: list[HistoryRow] = []
     while len(rows) < FOLLOWED_COMMITS:
         version = known.table_version + len(rows) + 1
-        info = _commit_info(spark, directory, version)
-        if info is None:
+        following = _commit_info(spark, directory, version)
+        if following is None:
             return rows
-        rows.append(history_row({**info, "version": version}))
+        rows.append(history_row({**following, "version": version}))
     return None
 
 

@@ -120,11 +120,16 @@ def _is_classic(spark: SparkSession) -> bool:
     return getattr(spark, "_jsparkSession", None) is not None
 
 
-def _file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    """Return Hadoop's file system for a path, and its name of that."""
+def _jvm(spark: SparkSession) -> Any:  # noqa: ANN401 - Java's packages
+    """Return the JVM of a classic session."""
     jvm = spark._jvm
     assert jvm is not None
-    name = jvm.org.apache.hadoop.fs.Path(path)
+    return jvm
+
+
+def _file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    """Return Hadoop's file system for a path, and its name of that."""
+    name = _jvm(spark).org.apache.hadoop.fs.Path(path)
     return name.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), name
 
 
@@ -142,8 +147,7 @@ def _opened(spark: SparkSession, path: str) -> Iterator[Any]:
             raise
         yield None
         return
-    jvm = spark._jvm
-    assert jvm is not None
+    jvm = _jvm(spark)
     reader = jvm.java.io.BufferedReader(jvm.java.io.InputStreamReader(stream, "UTF-8"))
     try:
         yield reader

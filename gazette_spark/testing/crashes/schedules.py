@@ -103,10 +103,8 @@ def _step(rng: random.Random, settings: Settings) -> Step:
     if rng.random() < settings.kill_share:
         kind = rng.choice(("kill", "kill", "random kill"))
     else:
-        weights = {
-            kind: weight for kind, weight in WEIGHTS.items() if not settings.only or kind in settings.only
-        }
-        (kind,) = rng.choices(list(weights), list(weights.values()))
+        kinds = [each for each in WEIGHTS if not settings.only or each in settings.only]
+        (kind,) = rng.choices(kinds, [WEIGHTS[each] for each in kinds])
     point, nth = _POINT_OF.get(kind, _nowhere)(rng, settings)
     return Step(kind, point, nth, records=rng.randint(6, 12), fraction=round(rng.random(), 3))
 
