@@ -27,8 +27,8 @@ from pyspark.sql.types import StructType
 from gazette_spark.admission import Limits
 from gazette_spark.errors import OffsetBeyondHeadError, OptionError
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.options import SourceOptions, parse_options
-from gazette_spark.query_range import LATEST
+from gazette_spark.options.query_range import LATEST
+from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.scan.planner import Planner
 from gazette_spark.sink import DeltaSink
 from gazette_spark.source import open_journals

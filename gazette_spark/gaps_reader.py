@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from gazette_spark.client import FragmentGap
 from gazette_spark.errors import OptionError
-from gazette_spark.options import SourceOptions
+from gazette_spark.options.source import SourceOptions
 from gazette_spark.scan.gaps import gaps_of_query
 from gazette_spark.scan.reads import JournalSource
 

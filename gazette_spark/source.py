@@ -62,7 +62,8 @@ from gazette_spark.framing.metadata import Labels
 from gazette_spark.framing.rows import RowParser
 from gazette_spark.gaps_reader import GAPS_DDL, GapsReader
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets
-from gazette_spark.options import FORMAT_FRAMINGS, SourceOptions, parse_options
+from gazette_spark.options.source import FORMAT_FRAMINGS, SourceOptions, parse_options
+from gazette_spark.options.write import checked_address, parse_write_options, spark_purpose
 from gazette_spark.pushed_filters import are_pushed, conditions_of, origin_columns
 from gazette_spark.scan.conditions import EVERYTHING
 from gazette_spark.scan.formats import row_parser
@@ -75,7 +76,6 @@ from gazette_spark.scan.reads import Journals
 from gazette_spark.scan.records import PieceScan, raw_record_batches
 from gazette_spark.scan.stores import listed_store, store_of_piece, with_fragments
 from gazette_spark.store.journals import StoreJournals
-from gazette_spark.write_options import checked_address, parse_write_options, spark_purpose
 
 if TYPE_CHECKING:  # What writes is not loaded by the many processes that read.
     from gazette_spark.writer import BatchWriter, StreamWriter
@@ -102,7 +102,7 @@ and each look costs the brokers a call per journal. Where a look takes longer, t
 
 
 class GazetteDataSource(DataSource):
-    """Journals of a Gazette cluster; the options are in :data:`gazette_spark.options.OPTIONS`."""
+    """Journals of a Gazette cluster; the options are in :data:`gazette_spark.options.source.OPTIONS`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         # Spark asks not to override this, but it is the first call, whatever the source is made for: at

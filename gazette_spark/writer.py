@@ -23,9 +23,9 @@ from pyspark.sql.types import StructType
 from gazette_spark.client import Client
 from gazette_spark.errors import OptionError
 from gazette_spark.failpoints import failpoint
+from gazette_spark.options.write import WriteOptions
 from gazette_spark.write.columns import write_columns
 from gazette_spark.write.task import Appended, Targets, TaskWriter, open_service
-from gazette_spark.write_options import WriteOptions
 
 log = logging.getLogger(__name__)
 

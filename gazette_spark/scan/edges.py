@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gazette_spark.errors import DataLossError, OffsetError
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.query_range import EARLIEST, LATEST
+from gazette_spark.options.query_range import EARLIEST, LATEST
 from gazette_spark.scan.boundary import window_reader
 from gazette_spark.scan.conditions import EVERYTHING, RowFilter
 from gazette_spark.scan.ranges import OffsetRange

@@ -10,7 +10,7 @@ from gazette_spark.framing.json import JsonFormat, JsonParser
 from gazette_spark.framing.json_values import JsonDialect
 from gazette_spark.framing.metadata import Labels
 from gazette_spark.framing.rows import RowParser
-from gazette_spark.options import SourceOptions
+from gazette_spark.options.source import SourceOptions
 
 
 def row_parser(

@@ -13,7 +13,7 @@ from gazette_spark.framing.csv import CsvFraming
 from gazette_spark.framing.fixed import FIXED
 from gazette_spark.framing.lines import LINES
 from gazette_spark.framing.whole import CHUNK_BYTES, NoFraming
-from gazette_spark.options import FORMAT_FRAMINGS, SourceOptions
+from gazette_spark.options.source import FORMAT_FRAMINGS, SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import (
     CONTENT_TYPE,

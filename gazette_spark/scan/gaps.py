@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gazette_spark.client.gaps import FragmentGap, gaps_between
 from gazette_spark.errors import OffsetError
-from gazette_spark.options import SourceOptions
+from gazette_spark.options.query_range import EARLIEST, LATEST
+from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.query_range import EARLIEST, LATEST
 from gazette_spark.scan.listings import AskedJournals, selector_of
 from gazette_spark.scan.reads import JournalSource
 from gazette_spark.scan.selection import Selection

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from gazette_spark.errors import OptionError
 from gazette_spark.framing import json_infer, metadata
-from gazette_spark.options import FORMAT_FRAMINGS, SourceOptions
+from gazette_spark.options.source import FORMAT_FRAMINGS, SourceOptions
 from gazette_spark.scan.formats import json_dialect
 from gazette_spark.scan.sampling import plan_sample, sampled
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from gazette_spark.errors import GazetteError, WatchUnsupportedError
-from gazette_spark.options import SourceOptions
+from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import label_set, parse_selector
 from gazette_spark.scan.reads import JournalSource

@@ -34,7 +34,7 @@ from gazette_spark.errors import JournalNotFoundError, OffsetBeyondHeadError
 from gazette_spark.framing.base import Framing
 from gazette_spark.framing.metadata import Labels
 from gazette_spark.offsets import JournalOffsets, changed, check_forward
-from gazette_spark.options import SourceOptions
+from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.scan.boundary import boundaries_around, limited_end, window_of

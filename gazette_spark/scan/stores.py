@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gazette_spark.options import SourceOptions
+from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol.labels import PREFIX, parse_selector, values_of
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.store.files import open_store

@@ -14,7 +14,7 @@ from gazette_spark.client import retry
 from gazette_spark.errors import SuspendedError, UnavailableError
 from gazette_spark.framing.base import Framing
 from gazette_spark.framing.metadata import Labels
-from gazette_spark.options import SourceOptions
+from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.labels import label_set, values_of

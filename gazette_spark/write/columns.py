@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gazette_spark.errors import OptionError
-from gazette_spark.write_options import WriteOptions
+from gazette_spark.options.write import WriteOptions
 
 TYPES = {"value": ("binary", "string"), "key": ("binary", "string"), "journal": ("string",)}
 """Types that a column may have, as Spark writes them."""

@@ -10,8 +10,8 @@ from gazette_spark.admission import Limits
 from gazette_spark.client import Client
 from gazette_spark.errors import OffsetError
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.option_table import Use
-from gazette_spark.options import parse_options
+from gazette_spark.options.source import parse_options
+from gazette_spark.options.table import Use
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec

@@ -13,7 +13,7 @@ import pytest
 
 from gazette_spark.client import Client
 from gazette_spark.errors import DataLossError, FragmentConflictError
-from gazette_spark.options import SourceOptions, parse_options
+from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec

@@ -12,8 +12,8 @@ from gazette_spark.client import Listing
 from gazette_spark.client.heads import MANY, Tail
 from gazette_spark.errors import JournalNotFoundError, SuspendedError
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.option_table import Use
-from gazette_spark.options import parse_options
+from gazette_spark.options.source import parse_options
+from gazette_spark.options.table import Use
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import expand_prefix, labels_with_name, parse_selector, selector_matches
 from gazette_spark.scan.planner import Planner

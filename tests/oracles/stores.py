@@ -13,7 +13,7 @@ import pyarrow as pa
 from gazette_spark.broker.codecs import encode
 from gazette_spark.client.fragments import FragmentReader
 from gazette_spark.errors import DirectReadError
-from gazette_spark.options import SourceOptions, parse_options
+from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.scan.conditions import EVERYTHING, RowFilter

@@ -22,6 +22,7 @@ from gazette_spark.client.key_columns import fnv1a32_each
 from gazette_spark.client.mappings import ModuloMapping, RendezvousMapping, fnv1a32
 from gazette_spark.framing import encode
 from gazette_spark.framing.encode import Refused, encoded, value_bounds, value_octets
+from gazette_spark.options.write import parse_write_options
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.scan.framings import framing_named
@@ -29,7 +30,6 @@ from gazette_spark.write import task as task_module
 from gazette_spark.write.columns import write_columns
 from gazette_spark.write.shares import KeyMapping, Share, shares_by_name
 from gazette_spark.write.task import Targets, TaskWriter, open_service
-from gazette_spark.write_options import parse_write_options
 
 RNG = np.random.default_rng(5)
 FAULTS = Faults()

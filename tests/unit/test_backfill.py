@@ -10,7 +10,7 @@ from gazette_spark.backfill import Backfilled, continued, is_open, pinned_option
 from gazette_spark.errors import OffsetBeyondHeadError, TableRefusedError
 from gazette_spark.ledger import LedgerEntry, Positions, unknown_journals
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.options import parse_options
+from gazette_spark.options.source import parse_options
 from tests.oracles.brokers import at
 
 BROKER = {"brokerAddress": "http://broker.test:80", "path": "log/"}

@@ -18,17 +18,7 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 RANKS = (
     ("errors", "version", "failpoints"),
     ("offsets", "protocol"),
-    (
-        "option_table",
-        "option_values",
-        "csv_options",
-        "query_range",
-        "store_options",
-        "options",
-        "write_options",
-        "option_page",
-        "admission",
-    ),
+    ("options", "admission"),
     (
         "row_audit",
         "ledger",
@@ -57,7 +47,6 @@ ORDER = {part: index for index, part in enumerate(part for row in RANKS for part
 
 HEAVY = {
     "pyspark": {
-        "backfill",
         "writer",
         "pushed_filters",
         "gaps_reader",
@@ -65,13 +54,14 @@ HEAVY = {
         "listener",
         "table",
         "sink",
+        "backfill",
         "testing",
         "demo",
         "cli",
     },
     "delta": {"table", "sink", "testing", "demo", "cli"},
     "deltalake": {"delta_reader", "audit"},
-    "grpc": {"client", "broker", "protocol", "testing"},
+    "grpc": {"protocol", "client", "broker", "testing"},
 }
 """Parts that may import a package which is slow to load or not always there."""
 

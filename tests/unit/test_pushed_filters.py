@@ -28,7 +28,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType, Time
 
 from gazette_spark.errors import OptionError
 from gazette_spark.framing.label_columns import Labels
-from gazette_spark.options import parse_options
+from gazette_spark.options.source import parse_options
 from gazette_spark.pushed_filters import PUSHING_WORKER, are_pushed
 from gazette_spark.scan.conditions import Comparison, Condition, Subject
 from gazette_spark.source import FilteringReader, GazetteDataSource

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gazette_spark.client.gaps import FragmentGap, gaps_between
 from gazette_spark.errors import OffsetError
-from gazette_spark.options import parse_options
+from gazette_spark.options.source import parse_options
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import NO_SUM, Fragment
 from gazette_spark.scan.gaps import byte_range

@@ -23,10 +23,21 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from gazette_spark.csv_options import CSV_OPTIONS, check_csv
 from gazette_spark.errors import OptionError, ProtocolError
-from gazette_spark.option_table import Option, Use, option_texts, parse_texts
-from gazette_spark.option_values import (
+from gazette_spark.options.csv import CSV_OPTIONS, check_csv
+from gazette_spark.options.query_range import (
+    EARLIEST,
+    LATEST,
+    OffsetChoice,
+    check_offsets,
+    check_timestamps,
+    parse_ending_offsets,
+    parse_starting_offsets,
+    parse_timestamp,
+)
+from gazette_spark.options.store import check_store, parse_store
+from gazette_spark.options.table import Option, Use, option_texts, parse_texts
+from gazette_spark.options.values import (
     check_journal,
     count,
     depth,
@@ -42,17 +53,6 @@ from gazette_spark.option_values import (
     word,
 )
 from gazette_spark.protocol.labels import PREFIX, format_selector, parse_selector, values_of
-from gazette_spark.query_range import (
-    EARLIEST,
-    LATEST,
-    OffsetChoice,
-    check_offsets,
-    check_timestamps,
-    parse_ending_offsets,
-    parse_starting_offsets,
-    parse_timestamp,
-)
-from gazette_spark.store_options import check_store, parse_store
 
 FORMAT_FRAMINGS = {"json": "lines", "csv": "csv", "protobuf": "fixed"}
 """The framing whose records each format reads; raw reads any."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gazette_spark.errors import OptionError
-from gazette_spark.option_table import Option
-from gazette_spark.option_values import parse_bool, shown
+from gazette_spark.options.table import Option
+from gazette_spark.options.values import parse_bool, shown
 
 
 def check_csv(values: Mapping[str, Any], texts: Mapping[str, str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from gazette_spark.errors import OptionError
-from gazette_spark.option_values import shown
+from gazette_spark.options.values import shown
 
 STORE_FORM = (
     "file:///directory, or a URL with s3://, gs:// or abfs:// as pyarrow takes it, without credentials: "

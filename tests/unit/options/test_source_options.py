@@ -8,9 +8,9 @@ import pickle
 import pytest
 
 from gazette_spark.errors import OptionError
-from gazette_spark.option_table import Use
-from gazette_spark.options import OPTIONS, SourceOptions, parse_options
-from gazette_spark.query_range import EARLIEST, LATEST, OffsetChoice
+from gazette_spark.options.query_range import EARLIEST, LATEST, OffsetChoice
+from gazette_spark.options.source import OPTIONS, SourceOptions, parse_options
+from gazette_spark.options.table import Use
 
 ADDRESS = "http://broker.test:8080"
 

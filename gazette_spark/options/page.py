@@ -1,6 +1,6 @@
 """The tables of options in ``docs/options.md`` and ``docs/writing.md``, made from the code's own.
 
-In a clone of the repository ``python -m gazette_spark.option_page`` writes the tables into the pages; a test
+In a clone of the repository ``python -m gazette_spark.options.page`` writes the tables into the pages; a test
 fails while they differ.
 """
 
@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gazette_spark.errors import OptionError
-from gazette_spark.option_table import Option
-from gazette_spark.options import OPTIONS
-from gazette_spark.write_options import WRITE_OPTIONS
+from gazette_spark.options.source import OPTIONS
+from gazette_spark.options.table import Option
+from gazette_spark.options.write import WRITE_OPTIONS
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 PAGES: dict[Path, Sequence[Option]] = {DOCS / "options.md": OPTIONS, DOCS / "writing.md": WRITE_OPTIONS}
 """Each page and the options of its table."""
 
-BEGIN = "<!-- The table is made from the code: python -m gazette_spark.option_page -->"
+BEGIN = "<!-- The table is made from the code: python -m gazette_spark.options.page -->"
 END = "<!-- End of the table. -->"
 
 

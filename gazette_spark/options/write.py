@@ -1,4 +1,4 @@
-"""Every option of writing to journals, in one table; its rules are those of :mod:`gazette_spark.options`.
+"""Every option of writing to journals, in one table; rules as in :mod:`gazette_spark.options.source`.
 
 An option of the same name means the same as when reading. Where rows go is said in one way: by naming a
 journal, by selecting journals among which rows are shared out, or, without either, by the rows' own
@@ -14,17 +14,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gazette_spark.csv_options import CSV_OPTIONS
 from gazette_spark.errors import OptionError
-from gazette_spark.option_table import Option, option_texts, parse_texts
-from gazette_spark.option_values import check_journal, count, parse_address, parse_token, size, word
-from gazette_spark.options import (
+from gazette_spark.options.csv import CSV_OPTIONS
+from gazette_spark.options.source import (
     DAY_MS,
     Selection,
     parse_options,
     parse_path,
     parse_selector_option,
 )
+from gazette_spark.options.table import Option, option_texts, parse_texts
+from gazette_spark.options.values import check_journal, count, parse_address, parse_token, size, word
 
 Purpose = Literal["read", "write"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from gazette_spark.errors import OffsetError, OptionError
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, parse_json_object
-from gazette_spark.option_values import check_journal, shown
+from gazette_spark.options.values import check_journal, shown
 
 EARLIEST = -2
 """Stands for a journal's first available offset, as in Spark's Kafka source."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from gazette_spark.errors import OptionError
-from gazette_spark.options import Selection
-from gazette_spark.write_options import (
+from gazette_spark.options.source import Selection
+from gazette_spark.options.write import (
     PURPOSES,
     WRITE_OPTIONS,
     Purpose,

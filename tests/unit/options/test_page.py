@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.option_page import BEGIN, END, PAGES, table, with_table
-from gazette_spark.options import OPTIONS
-from gazette_spark.write_options import WRITE_OPTIONS
+from gazette_spark.options.page import BEGIN, END, PAGES, table, with_table
+from gazette_spark.options.source import OPTIONS
+from gazette_spark.options.write import WRITE_OPTIONS
 
 SPARKS_OWN_NAMES = {"writeStream", "checkpointLocation"}
 
@@ -18,7 +18,7 @@ PAGE_NAMES = [path.name for path in PAGES]
 
 @pytest.mark.parametrize("path", PAGES, ids=PAGE_NAMES)
 def test_the_table_is_up_to_date(path: Path) -> None:
-    """Made anew, the page does not change; else run python -m gazette_spark.option_page."""
+    """Made anew, the page does not change; else run python -m gazette_spark.options.page."""
     page = path.read_text(encoding="utf-8")
     assert with_table(page, PAGES[path]) == page
 
