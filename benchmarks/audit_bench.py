@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from gazette_spark import register
 from gazette_spark.backfill import backfill
-from gazette_spark.row_audit import AuditedRows, digest_of, digest_text
+from gazette_spark.ledger.row_digest import AuditedRows, digest_of, digest_text
 from gazette_spark.sink import DeltaSink
 from gazette_spark.testing.local_spark import local_spark
 

@@ -30,7 +30,7 @@ from deltalake import DeltaTable
 from harness import REPORT, machine, write_section
 from pyspark.sql import DataFrame, SparkSession
 
-from gazette_spark.ledger import LedgerEntry, parse_entry
+from gazette_spark.ledger.entry import LedgerEntry, parse_entry
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.sink import DeltaSink
 from gazette_spark.testing.local_spark import local_spark

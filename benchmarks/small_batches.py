@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark import register
 from gazette_spark.client import Client
-from gazette_spark.dead_letters import DeadLetters
+from gazette_spark.ledger.dead_letters import DeadLetters
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.sink import DeltaSink
 from gazette_spark.testing.local_spark import local_spark

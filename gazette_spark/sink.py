@@ -7,7 +7,7 @@ Why a row cannot be lost or doubled:
 - **The table decides, not a batch id.** Before it writes, the sink reads the newest entry and compares
   it with the offsets Spark wrote into the query checkpoint for this batch. It writes only what
   continues the table, byte by byte; a batch that is in the table is skipped, anything else is refused
-  (:mod:`gazette_spark.decision`). The source gives the same rows for the same offsets, always.
+  (:mod:`gazette_spark.ledger.decision`). The source gives the same rows for the same offsets, always.
 - **The write is a compare-and-set.** It carries a Delta transaction id numbered one past the newest
   entry's, undone ones included. Of two writers that decided on the same entry Delta lets one through.
 - **Silence is not success.** Delta skips a transaction number it knows without a word, and a conflict
@@ -23,8 +23,8 @@ query checkpoint deleted                  the entry; see :meth:`DeltaSink.resume
 query checkpoint copied, second writer    an entry of another: one of the two is fenced
 ========================================  ================================================
 
-Rows that do not fit can go to a second table (:mod:`gazette_spark.dead_letters`): its commit comes first,
-and the table stays the authority.
+Rows that do not fit can go to a second table (:mod:`gazette_spark.ledger.dead_letters`): its commit comes
+first, and the table stays the authority.
 
 The source's first batch is empty and pins where the query starts. It makes the table and its first
 entry, and on an old table it is where a query that does not continue the table is refused.
@@ -58,11 +58,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from gazette_spark.dead_letters import DeadLetters
-from gazette_spark.decision import Allowed, Landed, Refuse, Skip, Write, decide, verify
 from gazette_spark.errors import OffsetError, OptionError, QueryCheckpointError, TableRefusedError, TrimError
 from gazette_spark.failpoints import failpoint
-from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, Mode, SkippedGap, unknown_journals
+from gazette_spark.ledger.dead_letters import DeadLetters
+from gazette_spark.ledger.decision import Allowed, Landed, Refuse, Skip, Write, decide, verify
+from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, Mode, SkippedGap, unknown_journals
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, check_forward
 from gazette_spark.table.adopt import adopt
 from gazette_spark.table.dead_letters import Diversion, Parted

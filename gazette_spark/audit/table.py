@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from gazette_spark.audit.rows import Rows, sorted_rows
 from gazette_spark.audit.tiling import Claim
-from gazette_spark.delta_history import HistoryRow, history_row
-from gazette_spark.delta_reader import named_errors, open_table
+from gazette_spark.ledger.delta_reader import named_errors, open_table
+from gazette_spark.ledger.history import HistoryRow, history_row
 
 ROW_METRICS = ("numOutputRows", "num_added_rows")
 """What Spark and ``deltalake`` call the rows an append wrote."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from gazette_spark.audit.differences import Difference
-from gazette_spark.ledger import LedgerEntry, Positions, SkippedGap
+from gazette_spark.ledger.entry import LedgerEntry, Positions, SkippedGap
 from gazette_spark.offsets import JournalOffsets
 
 Stored = tuple[int, LedgerEntry]

@@ -8,7 +8,7 @@ import pyarrow as pa
 from gazette_spark.audit.differences import Difference
 from gazette_spark.audit.rows import Rows
 from gazette_spark.audit.tiling import Claim, Span
-from gazette_spark.row_audit import digest_of, digest_text
+from gazette_spark.ledger.row_digest import digest_of, digest_text
 
 
 class SpanTotals:

@@ -18,9 +18,9 @@ from gazette_spark.audit.rows import WINDOW_BYTES, Rows, Window, first_differenc
 from gazette_spark.audit.table import PlaceColumns, TableSnapshot
 from gazette_spark.audit.tiling import Claim, Stored, Tiling, shared_journals, tile
 from gazette_spark.audit.totals import SpanTotals
-from gazette_spark.delta_history import app_ids, visible_entries
 from gazette_spark.errors import InputError, JournalNotFoundError
 from gazette_spark.framing.base import Framing
+from gazette_spark.ledger.history import app_ids, visible_entries
 from gazette_spark.scan.blocks import MAX_RECORD_BYTES
 from gazette_spark.scan.framings import framing_name, framing_named
 from gazette_spark.scan.reads import JournalSource

@@ -12,8 +12,8 @@ import click
 
 from gazette_spark.cli.journal_options import Connect, broker_options, make_connect, record_options
 from gazette_spark.cli.output import format_option, show
-from gazette_spark.delta_history import HistoryRow, app_ids, history_row, read_state, visible_entries
-from gazette_spark.ledger import LedgerState
+from gazette_spark.ledger.entry import LedgerState
+from gazette_spark.ledger.history import HistoryRow, app_ids, history_row, read_state, visible_entries
 from gazette_spark.offsets import JournalOffsets
 
 

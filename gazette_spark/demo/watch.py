@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gazette_spark.demo.settings import APP_ID
-from gazette_spark.ledger import parse_entry
+from gazette_spark.ledger.entry import parse_entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gazette_spark.delta_history import HistoryRow, app_ids, history_row
-from gazette_spark.delta_reader import named_errors, open_table
 from gazette_spark.errors import GazetteError, InputError
 from gazette_spark.lag.estimates import StoredFragment
 from gazette_spark.lag.monitor import JournalStore, Monitor
@@ -22,7 +20,9 @@ from gazette_spark.lag.positions import (
     reaches_back,
     table_commits,
 )
-from gazette_spark.query_checkpoint import parse_offsets
+from gazette_spark.ledger.delta_reader import named_errors, open_table
+from gazette_spark.ledger.history import HistoryRow, app_ids, history_row
+from gazette_spark.ledger.query_checkpoint import parse_offsets
 
 if TYPE_CHECKING:
     from gazette_spark.client import Client

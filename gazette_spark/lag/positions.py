@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gazette_spark.delta_history import REPLACING, HistoryRow
-from gazette_spark.ledger import LedgerEntry, Positions, parse_entry
+from gazette_spark.ledger.entry import LedgerEntry, Positions, parse_entry
+from gazette_spark.ledger.history import REPLACING, HistoryRow
 from gazette_spark.offsets import JournalOffsets
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
 from gazette_spark.errors import TableRefusedError
-from gazette_spark.ledger import LedgerEntry, LedgerState, Mode
+from gazette_spark.ledger.entry import LedgerEntry, LedgerState, Mode
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.trim import origin_columns

@@ -1,6 +1,6 @@
 """Parts the rows of a batch between the main table and its dead letters, and commits the latter.
 
-What is decided, and why it holds, is in :mod:`gazette_spark.dead_letters`; which rows are dead, in
+What is decided, and why it holds, is in :mod:`gazette_spark.ledger.dead_letters`; which rows are dead, in
 :mod:`gazette_spark.table.misfits`. Here tables are read and written.
 """
 
@@ -17,7 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 from pyspark.sql.types import StructType
 
-from gazette_spark.dead_letters import (
+from gazette_spark.errors import DeadLetterError, OptionError
+from gazette_spark.failpoints import failpoint
+from gazette_spark.ledger.dead_letters import (
     APP_ID_SUFFIX,
     DeadLetters,
     Divert,
@@ -30,12 +32,10 @@ from gazette_spark.dead_letters import (
     settle,
     standing_entry,
 )
-from gazette_spark.decision import KeptRange, Landed, Refuse, Write
-from gazette_spark.errors import DeadLetterError, OptionError
-from gazette_spark.failpoints import failpoint
-from gazette_spark.ledger import Batch, LedgerEntry, LedgerState
+from gazette_spark.ledger.decision import KeptRange, Landed, Refuse, Write
+from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState
+from gazette_spark.ledger.query_checkpoint import is_inside
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.query_checkpoint import is_inside
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.misfits import (
     ALWAYS_UNWANTED,

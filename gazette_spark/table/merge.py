@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 from gazette_spark.errors import UpsertError
 from gazette_spark.failpoints import failpoint
-from gazette_spark.ledger import LedgerEntry
+from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.sql_names import quoted
 from gazette_spark.table.delta_table import APP_ID_PREFIX, DeltaTable
 from gazette_spark.table.session import session_settings

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from gazette_spark.ledger import Batch, Positions
-from gazette_spark.query_checkpoint import (
+from gazette_spark.ledger.entry import Batch, Positions
+from gazette_spark.ledger.query_checkpoint import (
     check_pinned,
     metadata_path,
     offsets_path,

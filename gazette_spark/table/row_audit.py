@@ -1,4 +1,4 @@
-"""Counts and digests a batch's rows by journal, in one pass; see :mod:`gazette_spark.row_audit`."""
+"""Counts and digests a batch's rows by journal, in one pass; see :mod:`gazette_spark.ledger.row_digest`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
 
-from gazette_spark.row_audit import DIGITS, AuditedRows, digest_text
+from gazette_spark.ledger.row_digest import DIGITS, AuditedRows, digest_text
 from gazette_spark.table.trim import origin_columns
 
 RAW_COLUMNS: dict[str, DataType] = {"journal": StringType(), "offset": LongType(), "value": BinaryType()}

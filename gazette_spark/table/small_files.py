@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from gazette_spark.ledger import Batch, LedgerEntry
+from gazette_spark.ledger.entry import Batch, LedgerEntry
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.sql_names import quoted
 

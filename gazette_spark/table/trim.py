@@ -1,8 +1,8 @@
 """Drops the rows of a batch that its table has already.
 
-Which rows those are is decided by offsets (:mod:`gazette_spark.decision`); here they are found by the columns
-that say where a row comes from. A row that comes from elsewhere than the batch shows that the columns mean
-something else, or were changed. It ends the query: to keep it could double it, to drop it could lose it.
+Which rows those are is decided by offsets (:mod:`gazette_spark.ledger.decision`); here they are found by the
+columns that say where a row comes from. A row that comes from elsewhere than the batch shows that the columns
+mean something else, or were changed. It ends the query: to keep it could double it, to drop it could lose it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 from pyspark.sql.types import LongType, StringType, StructType
 
-from gazette_spark.decision import KeptRange
+from gazette_spark.ledger.decision import KeptRange
 
 ORIGIN_COLUMNS = (("_journal", "_offset"), ("journal", "offset"))
 """Journal and offset of a row, by name: the metadata columns, or those of the format ``raw``."""

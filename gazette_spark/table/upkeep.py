@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from gazette_spark.errors import OptionError, SchemaMismatchError
-from gazette_spark.ledger import Batch, LedgerState
+from gazette_spark.ledger.entry import Batch, LedgerState
 from gazette_spark.table.delta_table import DeltaTable, TableDetail
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.schema_fit import Fit, Rules, Unfit, conform, fit

@@ -26,9 +26,9 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-from gazette_spark.ledger import LedgerEntry, Positions, parse_entry
+from gazette_spark.ledger.entry import LedgerEntry, Positions, parse_entry
+from gazette_spark.ledger.query_checkpoint import parse_offsets, parse_query_id
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.query_checkpoint import parse_offsets, parse_query_id
 
 Row = tuple[str, int, bytes]
 """Journal, offset, value without its newline."""

@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from gazette_spark.client import Client
 from gazette_spark.lag.server import _bound, _is_local
-from gazette_spark.ledger import LedgerEntry
+from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.testing.brokers import BrokerHandle
 from tests.browser import browse

@@ -13,12 +13,12 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from gazette_spark.cli.main import main
 from gazette_spark.client import Client
-from gazette_spark.ledger import LedgerEntry, Mode, SkippedGap
+from gazette_spark.ledger.entry import LedgerEntry, Mode, SkippedGap
+from gazette_spark.ledger.row_digest import AuditedRows, digest_of, digest_text
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.row_audit import AuditedRows, digest_of, digest_text
 from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.wire import spec, wait_for
 

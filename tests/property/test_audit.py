@@ -18,7 +18,7 @@ from gazette_spark.audit.rows import Rows, Window, first_difference, sorted_rows
 from gazette_spark.audit.tiling import Stored, Tiling, shared_journals, tile
 from gazette_spark.errors import RecordError
 from gazette_spark.framing.lines import LINES
-from gazette_spark.ledger import LedgerEntry, SkippedGap
+from gazette_spark.ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.records import PieceScan

@@ -19,7 +19,8 @@ from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from gazette_spark.dead_letters import (
+from gazette_spark.errors import RestoredError, SinkError
+from gazette_spark.ledger.dead_letters import (
     APP_ID_SUFFIX,
     Divert,
     Taken,
@@ -31,10 +32,9 @@ from gazette_spark.dead_letters import (
     settle,
     standing_entry,
 )
-from gazette_spark.decision import Allowed, Landed, Refuse, Skip, Write, decide, verify
-from gazette_spark.delta_history import REPLACING, read_state, visible_entries
-from gazette_spark.errors import RestoredError, SinkError
-from gazette_spark.ledger import Batch, LedgerEntry, LedgerState
+from gazette_spark.ledger.decision import Allowed, Landed, Refuse, Skip, Write, decide, verify
+from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState
+from gazette_spark.ledger.history import REPLACING, read_state, visible_entries
 from gazette_spark.offsets import JournalOffsets
 from tests.property.test_ledger import APP, JOURNALS, MUTANT_SETTINGS, Interval, Table, bytes_of
 

@@ -18,7 +18,8 @@ from hypothesis import Phase, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from gazette_spark.decision import (
+from gazette_spark.errors import GapError, RestoredError
+from gazette_spark.ledger.decision import (
     Again,
     Allowed,
     Decision,
@@ -30,9 +31,8 @@ from gazette_spark.decision import (
     decide,
     verify,
 )
-from gazette_spark.delta_history import HistoryRow, read_state
-from gazette_spark.errors import GapError, RestoredError
-from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, SkippedGap, parse_entry
+from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, SkippedGap, parse_entry
+from gazette_spark.ledger.history import HistoryRow, read_state
 from gazette_spark.offsets import JournalOffsets
 
 APP = "app"

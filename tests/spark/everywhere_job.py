@@ -123,7 +123,7 @@ def choices(places: Places) -> dict[str, Any]:
 
 def options_of_the_sink(places: Places, listener: LagListener) -> dict[str, Any]:
     """Upsert and trim, part, and adopt; then ask the listener."""
-    from gazette_spark.dead_letters import DeadLetters
+    from gazette_spark.ledger.dead_letters import DeadLetters
     from gazette_spark.offsets import JournalOffsets
     from gazette_spark.sink import DeltaSink
     from gazette_spark.upsert import Upsert

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from gazette_spark.ledger import LedgerEntry
+from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.testing.crashes.points import reachable

@@ -10,7 +10,7 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from gazette_spark.ledger import LedgerState
+from gazette_spark.ledger.entry import LedgerState
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table import delta_table

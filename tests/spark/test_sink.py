@@ -9,9 +9,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from gazette_spark.delta_history import HistoryRow
 from gazette_spark.errors import OptionError, QueryCheckpointError, TableRefusedError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
+from gazette_spark.ledger.history import HistoryRow
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.testing.oracle import check_table

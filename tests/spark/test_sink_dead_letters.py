@@ -13,10 +13,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from gazette_spark.dead_letters import APP_ID_SUFFIX, DeadLetters
 from gazette_spark.errors import DeadLetterError, OptionError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
-from gazette_spark.ledger import LedgerEntry, SkippedGap
+from gazette_spark.ledger.dead_letters import APP_ID_SUFFIX, DeadLetters
+from gazette_spark.ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.sink import DeltaSink
 from gazette_spark.testing.oracle import split_records

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from gazette_spark.errors import SchemaMismatchError, TableRefusedError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
-from gazette_spark.ledger import LedgerEntry
+from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedError, UpsertError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
-from gazette_spark.ledger import LedgerEntry
+from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table import merge

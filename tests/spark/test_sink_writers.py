@@ -10,7 +10,7 @@ from delta.exceptions import ConcurrentTransactionException
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from gazette_spark.ledger import LedgerEntry
+from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.table.delta_table import DeltaTable
 from tests.spark.conftest import DEADLINE_S, FileStream
 

@@ -20,7 +20,7 @@ from gazette_spark import gaps
 from gazette_spark.cli.main import main
 from gazette_spark.cli.offsets import read_history
 from gazette_spark.client import Client
-from gazette_spark.ledger import SkippedGap, parse_entry
+from gazette_spark.ledger.entry import SkippedGap, parse_entry
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.sink import DeltaSink

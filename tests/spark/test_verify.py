@@ -17,8 +17,8 @@ from gazette_spark.cli.main import main
 from gazette_spark.client import Client
 from gazette_spark.errors import TableRefusedError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
+from gazette_spark.ledger.row_digest import digest_of, digest_text
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.row_audit import digest_of, digest_text
 from gazette_spark.sink import DeltaSink
 from gazette_spark.testing.brokers import BrokerHandle
 from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals, records

@@ -8,7 +8,7 @@ import pytest
 
 from gazette_spark.backfill import Backfilled, continued, is_open, pinned_options
 from gazette_spark.errors import OffsetBeyondHeadError, TableRefusedError
-from gazette_spark.ledger import LedgerEntry, Positions, unknown_journals
+from gazette_spark.ledger.entry import LedgerEntry, Positions, unknown_journals
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options.source import parse_options
 from tests.oracles.brokers import at

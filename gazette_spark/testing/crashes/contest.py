@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from gazette_spark.query_checkpoint import parse_query_id
+from gazette_spark.ledger.query_checkpoint import parse_query_id
 from gazette_spark.testing.crash import Driver
 from gazette_spark.testing.crashes.drivers import Drivers
 from gazette_spark.testing.crashes.outcomes import UnexpectedEndError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from gazette_spark.dead_letters import DeadLetters
+from gazette_spark.ledger.dead_letters import DeadLetters
 from gazette_spark.sink import DeltaSink
 from gazette_spark.upsert import Upsert
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gazette_spark.cli.main import main
-from gazette_spark.ledger import LedgerEntry, SkippedGap
+from gazette_spark.ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark.offsets import JournalOffsets
 
 

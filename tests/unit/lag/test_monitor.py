@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from gazette_spark.delta_history import HistoryRow
 from gazette_spark.errors import InputError, OptionError
 from gazette_spark.lag.alarms import Alarms
 from gazette_spark.lag.estimates import Age, StoredFragment
@@ -16,6 +15,7 @@ from gazette_spark.lag.history import History, HistoryOptions
 from gazette_spark.lag.monitor import JournalStore, Monitor, Unread
 from gazette_spark.lag.positions import GroupCommit
 from gazette_spark.lag.rules import Thresholds
+from gazette_spark.ledger.history import HistoryRow
 from tests.unit.lag.test_positions import entry, history
 
 NOW_MS = 1_700_000_000_000

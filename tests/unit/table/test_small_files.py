@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gazette_spark.ledger import Batch, LedgerEntry, Positions
+from gazette_spark.ledger.entry import Batch, LedgerEntry, Positions
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table.small_files import batch_bytes, compaction_due, files_wanted, in_files
 

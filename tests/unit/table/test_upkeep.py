@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StructType
 
 from gazette_spark.errors import OptionError, SchemaMismatchError
-from gazette_spark.ledger import Batch, LedgerEntry, LedgerState
+from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState
 from gazette_spark.table.delta_table import TableDetail
 from gazette_spark.table.upkeep import Upkeep
 

@@ -45,7 +45,7 @@ from gazette_spark.errors import (
     TableRefusedError,
     TrimError,
 )
-from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, SourcePosition
+from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, SourcePosition
 from gazette_spark.offsets import JournalOffsets
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gazette_spark.errors import LedgerFormatError, OffsetError, TableRefusedError
+from gazette_spark.ledger.row_digest import AuditedRows
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets
-from gazette_spark.row_audit import AuditedRows
 
 FORMAT_VERSION = 1
 """Number of an entry's JSON form."""

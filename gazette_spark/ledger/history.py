@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gazette_spark.errors import RestoredError
-from gazette_spark.ledger import LedgerEntry, LedgerState, parse_entry
+from gazette_spark.ledger.entry import LedgerEntry, LedgerState, parse_entry
 
 REPLACING = frozenset(
     {

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gazette_spark.errors import QueryCheckpointError
-from gazette_spark.offsets import JournalOffsets
-from gazette_spark.query_checkpoint import (
+from gazette_spark.ledger.query_checkpoint import (
     check_pinned,
     escape_glob,
     is_inside,
@@ -17,6 +16,7 @@ from gazette_spark.query_checkpoint import (
     parse_offsets,
     parse_query_id,
 )
+from gazette_spark.offsets import JournalOffsets
 
 OURS = '{"format_version":1,"journals":{"a/b":5},"position":"pinned"}'
 

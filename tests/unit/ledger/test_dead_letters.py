@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gazette_spark.dead_letters import (
+from gazette_spark.errors import LedgerLostError, OptionError, RestoredError
+from gazette_spark.ledger.dead_letters import (
     DeadLetters,
     Divert,
     Taken,
@@ -18,9 +19,8 @@ from gazette_spark.dead_letters import (
     settle,
     standing_entry,
 )
-from gazette_spark.decision import Again, Landed, Refuse, Write
-from gazette_spark.errors import LedgerLostError, OptionError, RestoredError
-from gazette_spark.ledger import LedgerEntry, LedgerState, SkippedGap
+from gazette_spark.ledger.decision import Again, Landed, Refuse, Write
+from gazette_spark.ledger.entry import LedgerEntry, LedgerState, SkippedGap
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table.delta_table import DeltaTable
 

@@ -12,7 +12,7 @@ import posixpath
 import re
 
 from gazette_spark.errors import OffsetError, QueryCheckpointError
-from gazette_spark.ledger import Positions, SourcePosition
+from gazette_spark.ledger.entry import Positions, SourcePosition
 from gazette_spark.offsets import JournalOffsets
 
 OFFSET_LOG_VERSION = "v1"

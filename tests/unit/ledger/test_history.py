@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gazette_spark.delta_history import (
+from gazette_spark.errors import RestoredError
+from gazette_spark.ledger.entry import LedgerEntry, LedgerState
+from gazette_spark.ledger.history import (
     FIRST_PAGE,
     HistoryRow,
     find_state,
@@ -14,8 +16,6 @@ from gazette_spark.delta_history import (
     read_state,
     visible_entries,
 )
-from gazette_spark.errors import RestoredError
-from gazette_spark.ledger import LedgerEntry, LedgerState
 from gazette_spark.offsets import JournalOffsets
 
 APP = "app"

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.decision import (
+from gazette_spark.errors import (
+    FencedError,
+    GapError,
+    LedgerFormatError,
+    LedgerLostError,
+    Mismatch,
+    OverlapError,
+    RestoredError,
+    TableRefusedError,
+    TrimError,
+)
+from gazette_spark.ledger.decision import (
     Again,
     Allowed,
     Decision,
@@ -23,21 +34,10 @@ from gazette_spark.decision import (
     fit_journal,
     verify,
 )
-from gazette_spark.errors import (
-    FencedError,
-    GapError,
-    LedgerFormatError,
-    LedgerLostError,
-    Mismatch,
-    OverlapError,
-    RestoredError,
-    TableRefusedError,
-    TrimError,
-)
-from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, parse_entry
+from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, parse_entry
 from gazette_spark.offsets import JournalOffsets
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "ledger"
+GOLDEN = Path(__file__).parents[2] / "golden" / "ledger"
 
 
 def at(**offsets: int) -> JournalOffsets:

@@ -3,7 +3,7 @@
 Each table has its own ledger. A batch is brought into the two in this order:
 
 1. read the dead letters' ledger, then the main table's, and decide on the main table
-   (:mod:`~gazette_spark.decision`);
+   (:mod:`~gazette_spark.ledger.decision`);
 2. commit the dead letters, with an entry of the same bytes, on the entry read in 1;
 3. commit the other rows to the main table, on the entry read in 1.
 
@@ -42,9 +42,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gazette_spark.decision import Again, Allowed, Landed, Refuse, Write, check_parent, next_entry, verify
 from gazette_spark.errors import FencedError, OptionError, RestoredError, SinkError
-from gazette_spark.ledger import Batch, LedgerEntry, LedgerState, Positions, SkippedGap
+from gazette_spark.ledger.decision import (
+    Again,
+    Allowed,
+    Landed,
+    Refuse,
+    Write,
+    check_parent,
+    next_entry,
+    verify,
+)
+from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, Positions, SkippedGap
 from gazette_spark.offsets import JournalOffsets
 
 APP_ID_SUFFIX = "/dead-letters"
@@ -182,7 +191,7 @@ def standing_entry(
 def settle(
     before: LedgerState, after: LedgerState, entry: LedgerEntry, batch: Batch, *, conflict: bool
 ) -> Landed | Again | Refuse:
-    """Say what became of a commit to a table of dead letters; see :func:`~gazette_spark.decision.verify`.
+    """Say what became of a commit to a table of dead letters; see :mod:`gazette_spark.ledger.decision`.
 
     That another writer was faster is no reason to stop here: the main table says whose turn it is.
     """

@@ -1,0 +1,1 @@
+"""What a table has committed, and what follows for a batch: values in, decisions out."""
