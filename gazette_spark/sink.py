@@ -74,7 +74,7 @@ from gazette_spark.table.query_batches import QueryBatches, keep_state
 from gazette_spark.table.row_audit import audit_rows
 from gazette_spark.table.trim import kept_rows, missing_columns, origin_columns
 from gazette_spark.table.upkeep import Upkeep
-from gazette_spark.upsert import Upsert
+from gazette_spark.table.upsert import Upsert
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from gazette_spark.audit.rows import Rows, joined_rows
 from gazette_spark.audit.table import PlaceColumns, TableSnapshot, sql_text
 from gazette_spark.errors import InputError
-from gazette_spark.sql_names import path_of
+from gazette_spark.table.sql_names import path_of
 
 COLUMNS = PlaceColumns("journal", "offset", "raw")
 

@@ -47,7 +47,7 @@ from gazette_spark.table.misfits import (
 )
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.trim import kept_rows, missing_columns, origin_columns
-from gazette_spark.upsert import Upsert
+from gazette_spark.table.upsert import Upsert
 
 log = logging.getLogger(__name__)
 

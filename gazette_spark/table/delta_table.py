@@ -23,9 +23,9 @@ from gazette_spark.errors import TableRefusedError
 from gazette_spark.ledger.entry import LedgerEntry, LedgerState, parse_entry
 from gazette_spark.ledger.history import HistoryRow, advanced, history_row, read_state
 from gazette_spark.ledger.query_checkpoint import is_inside
-from gazette_spark.sql_names import path_of, table_at
 from gazette_spark.table.files import find_line, has_files, path_exists
 from gazette_spark.table.session import session_settings
+from gazette_spark.table.sql_names import path_of, table_at
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 from pyspark.sql.types import BinaryType, StructType
 
-from gazette_spark.sql_names import quoted
+from gazette_spark.table.sql_names import quoted
 
 RECORD = "_record"
 """The source's column for a record's bytes."""

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from gazette_spark.errors import OptionError, TableRefusedError
-from gazette_spark.sql_names import quoted
+from gazette_spark.table.sql_names import quoted
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ from pyspark.sql.types import (
 )
 
 from gazette_spark.errors import ColumnProblem
-from gazette_spark.sql_names import quoted
+from gazette_spark.table.sql_names import quoted
 
 FORBIDDEN = " ,;{}()\n\t="
 """Characters that Delta takes in a column's name only with column mapping."""

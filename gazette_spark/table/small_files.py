@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark.ledger.entry import Batch, LedgerEntry
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.sql_names import quoted
+from gazette_spark.table.sql_names import quoted
 
 log = logging.getLogger(__name__)
 

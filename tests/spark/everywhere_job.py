@@ -126,7 +126,7 @@ def options_of_the_sink(places: Places, listener: LagListener) -> dict[str, Any]
     from gazette_spark.ledger.dead_letters import DeadLetters
     from gazette_spark.offsets import JournalOffsets
     from gazette_spark.sink import DeltaSink
-    from gazette_spark.upsert import Upsert
+    from gazette_spark.table.upsert import Upsert
 
     directory, spark = places.settings["directory"], places.spark
 

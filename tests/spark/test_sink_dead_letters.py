@@ -19,8 +19,8 @@ from gazette_spark.ledger.dead_letters import APP_ID_SUFFIX, DeadLetters
 from gazette_spark.ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.sink import DeltaSink
+from gazette_spark.table.upsert import Upsert
 from gazette_spark.testing.oracle import split_records
-from gazette_spark.upsert import Upsert
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 
 POINTS = ("sink.entry", "sink.dead_letters_written", "sink.before_write", "sink.after_write", "sink.return")

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from gazette_spark.ledger.dead_letters import DeadLetters
 from gazette_spark.sink import DeltaSink
-from gazette_spark.upsert import Upsert
+from gazette_spark.table.upsert import Upsert
 
 KEYS = 40
 """Of each journal, where one row of each is kept."""

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gazette_spark.errors import OptionError
-from gazette_spark.sql_names import quoted
+from gazette_spark.table.sql_names import quoted
 
 Origin = tuple[str, str]
 """Names of the columns that hold a row's journal and its offset."""

@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 from gazette_spark.errors import OptionError, UpsertError
-from gazette_spark.sql_names import quoted
-from gazette_spark.upsert import Upsert, free_name, merge_statement, order, rank
+from gazette_spark.table.sql_names import quoted
+from gazette_spark.table.upsert import Upsert, free_name, merge_statement, order, rank
 
 TYPES = {"id": "bigint", "name": "string", "gone": "boolean", "_journal": "string", "_offset": "bigint"}
 ORIGIN = ("_journal", "_offset")
