@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from gazette_spark.admission import Limits
 from gazette_spark.errors import OffsetBeyondHeadError, OptionError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options.query_range import LATEST
 from gazette_spark.options.source import SourceOptions, parse_options
+from gazette_spark.scan.admission import Limits
 from gazette_spark.scan.planner import Planner
 from gazette_spark.sink import DeltaSink
 from gazette_spark.source import open_journals

@@ -52,7 +52,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from gazette_spark.admission import Limits
 from gazette_spark.client import Client
 from gazette_spark.errors import OptionError
 from gazette_spark.failpoints import failpoint
@@ -60,17 +59,18 @@ from gazette_spark.framing import metadata
 from gazette_spark.framing.label_columns import is_labels_type, labels_array
 from gazette_spark.framing.metadata import Labels
 from gazette_spark.framing.rows import RowParser
-from gazette_spark.gaps_reader import GAPS_DDL, GapsReader
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets
 from gazette_spark.options.source import FORMAT_FRAMINGS, SourceOptions, parse_options
 from gazette_spark.options.write import checked_address, parse_write_options, spark_purpose
-from gazette_spark.pushed_filters import are_pushed, conditions_of, origin_columns
+from gazette_spark.scan.admission import Limits
 from gazette_spark.scan.conditions import EVERYTHING
 from gazette_spark.scan.formats import row_parser
 from gazette_spark.scan.framings import framing_named
+from gazette_spark.scan.gaps_reader import GAPS_DDL, GapsReader
 from gazette_spark.scan.listings import follow
 from gazette_spark.scan.logs import show_logs
 from gazette_spark.scan.planner import Planner
+from gazette_spark.scan.pushed_filters import are_pushed, conditions_of, origin_columns
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.reads import Journals
 from gazette_spark.scan.records import PieceScan, raw_record_batches

@@ -28,7 +28,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from gazette_spark.admission import Backlog, Limits, admit, admit_fragments, fragment_ends, is_due
 from gazette_spark.client.heads import MANY, Tail
 from gazette_spark.errors import JournalNotFoundError, OffsetBeyondHeadError
 from gazette_spark.framing.base import Framing
@@ -37,6 +36,7 @@ from gazette_spark.offsets import JournalOffsets, changed, check_forward
 from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.scan.admission import Backlog, Limits, admit, admit_fragments, fragment_ends, is_due
 from gazette_spark.scan.boundary import boundaries_around, limited_end, window_of
 from gazette_spark.scan.conditions import EVERYTHING, RowFilter, Spans
 from gazette_spark.scan.edges import Edges

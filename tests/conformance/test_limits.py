@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-from gazette_spark.admission import Limits
 from gazette_spark.client import Client
 from gazette_spark.errors import OffsetError
 from gazette_spark.offsets import JournalOffsets
@@ -15,6 +14,7 @@ from gazette_spark.options.table import Use
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.scan.admission import Limits
 from gazette_spark.scan.planner import Planner
 from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.wire import wait_for

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gazette_spark.admission import Limits
 from gazette_spark.errors import GazetteError, JournalNotFoundError, JournalRecreatedError
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.scan.admission import Limits
 from gazette_spark.scan.planner import Planner
 from tests.oracles.brokers import FakeClient, FakeJournal, lines, planner_of
 

@@ -18,11 +18,11 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 RANKS = (
     ("errors", "version", "failpoints"),
     ("offsets", "protocol"),
-    ("options", "admission"),
+    ("options",),
     ("ledger", "query_progress", "framing"),
     ("client", "lag"),
     ("store", "scan", "write", "broker"),
-    ("writer", "pushed_filters", "gaps_reader", "source"),
+    ("writer", "source"),
     ("listener", "table", "sink", "backfill", "audit"),
     ("testing",),
     ("demo",),
@@ -34,9 +34,8 @@ ORDER = {part: index for index, part in enumerate(part for row in RANKS for part
 
 HEAVY = {
     "pyspark": {
+        "scan",
         "writer",
-        "pushed_filters",
-        "gaps_reader",
         "source",
         "listener",
         "table",

@@ -32,12 +32,12 @@ from pyspark.sql.types import (
 
 import pyspark_gazette
 from gazette_spark import source
-from gazette_spark.admission import Limits
 from gazette_spark.client import Client
 from gazette_spark.errors import OffsetError, OptionError
 from gazette_spark.framing.fixed import frame
 from gazette_spark.offsets import MAX_OFFSET
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.scan.admission import Limits
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.source import GazetteDataSource, PiecePartition, StreamReader
 from tests.oracles.lines import FakeJournal

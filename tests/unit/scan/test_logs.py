@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from gazette_spark.admission import Limits
+from gazette_spark.scan.admission import Limits
 from gazette_spark.scan.logs import batch_line
 from gazette_spark.scan.ranges import OffsetRange
 from tests.oracles.brokers import FakeJournal, at, lines, planner_of

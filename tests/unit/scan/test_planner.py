@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_spark.admission import Limits
 from gazette_spark.errors import (
     DataLossError,
     GazetteError,
@@ -16,6 +15,7 @@ from gazette_spark.errors import (
 )
 from gazette_spark.framing.fixed import frame
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.scan.admission import Limits
 from gazette_spark.scan.ranges import Piece
 from tests.oracles.brokers import FIXED, FakeJournal, at, lines, planner_of
 

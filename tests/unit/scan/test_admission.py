@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_spark.admission import Backlog, Limits, admit, admit_fragments, fragment_ends, is_due
+from gazette_spark.scan.admission import Backlog, Limits, admit, admit_fragments, fragment_ends, is_due
 
 
 def test_without_a_limit_a_batch_may_read_to_every_head() -> None:

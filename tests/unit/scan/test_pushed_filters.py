@@ -29,8 +29,8 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType, Time
 from gazette_spark.errors import OptionError
 from gazette_spark.framing.label_columns import Labels
 from gazette_spark.options.source import parse_options
-from gazette_spark.pushed_filters import PUSHING_WORKER, are_pushed
 from gazette_spark.scan.conditions import Comparison, Condition, Subject
+from gazette_spark.scan.pushed_filters import PUSHING_WORKER, are_pushed
 from gazette_spark.source import FilteringReader, GazetteDataSource
 
 RAW = StructType().add("journal", StringType()).add("offset", LongType()).add("value", BinaryType())
@@ -134,7 +134,5 @@ def test_a_process_that_pushes_filters_knows_it() -> None:
     assert not are_pushed()
     options = CaseInsensitiveDict({"brokerAddress": "http://broker.test:80", "path": "log/"})
     assert "pushFilters" not in vars(type(GazetteDataSource(options).reader(RAW)))
-    code = (
-        f"import {PUSHING_WORKER}; from gazette_spark.pushed_filters import are_pushed; assert are_pushed()"
-    )
+    code = f"import {PUSHING_WORKER}; from gazette_spark.scan.pushed_filters import are_pushed; assert are_pushed()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
