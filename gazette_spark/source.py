@@ -78,7 +78,7 @@ from gazette_spark.scan.stores import listed_store, store_of_piece, with_fragmen
 from gazette_spark.store.journals import StoreJournals
 
 if TYPE_CHECKING:  # What writes is not loaded by the many processes that read.
-    from gazette_spark.writer import BatchWriter, StreamWriter
+    from gazette_spark.write.spark_writer import BatchWriter, StreamWriter
 
 log = logging.getLogger(__name__)
 
@@ -146,13 +146,13 @@ class GazetteDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's call.
         """Return the writer of ``df.write``."""
-        from gazette_spark.writer import BatchWriter
+        from gazette_spark.write.spark_writer import BatchWriter
 
         return BatchWriter(parse_write_options(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
         """Return the writer of ``df.writeStream``."""
-        from gazette_spark.writer import StreamWriter
+        from gazette_spark.write.spark_writer import StreamWriter
 
         return StreamWriter(parse_write_options(self.options), schema, overwrite=overwrite)
 

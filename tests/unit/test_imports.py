@@ -22,7 +22,7 @@ RANKS = (
     ("ledger", "query_progress", "framing"),
     ("client", "lag"),
     ("store", "scan", "write", "broker"),
-    ("writer", "source"),
+    ("source",),
     ("listener", "table", "sink", "backfill", "audit"),
     ("testing",),
     ("demo",),
@@ -33,18 +33,7 @@ RANKS = (
 ORDER = {part: index for index, part in enumerate(part for row in RANKS for part in row)}
 
 HEAVY = {
-    "pyspark": {
-        "scan",
-        "writer",
-        "source",
-        "listener",
-        "table",
-        "sink",
-        "backfill",
-        "testing",
-        "demo",
-        "cli",
-    },
+    "pyspark": {"scan", "write", "source", "listener", "table", "sink", "backfill", "testing", "demo", "cli"},
     "delta": {"table", "sink", "testing", "demo", "cli"},
     "deltalake": {"ledger", "audit"},
     "grpc": {"protocol", "client", "broker", "testing"},
@@ -160,7 +149,7 @@ def test_the_table_shows_the_ranks() -> None:
         "yaml",
         "numpy.typing",
         "pyarrow.compute",
-        "gazette_spark.writer",
+        "gazette_spark.write.spark_writer",
     ],
 )
 def test_what_workers_load_is_light(heavy: str) -> None:

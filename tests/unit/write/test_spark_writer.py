@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, WriterCommitMessage
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from gazette_spark import writer
 from gazette_spark.errors import OptionError
 from gazette_spark.source import GazetteDataSource
+from gazette_spark.write import spark_writer as writer
+from gazette_spark.write.spark_writer import BatchWriter, StreamWriter, Written
 from gazette_spark.write.task import Appended
-from gazette_spark.writer import BatchWriter, StreamWriter, Written
 
 ADDRESS = {"brokerAddress": "http://broker.test:80", "auth.token": "s3cret-token"}
 ROWS = StructType([StructField("journal", StringType()), StructField("value", BinaryType())])
