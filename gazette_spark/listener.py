@@ -7,7 +7,7 @@
 
 It runs in the program that adds it, on Spark Connect, too, and on a thread of PySpark's. Spark tells it of
 each micro-batch when that is done, and of nothing while a query idles. What the numbers mean stands in
-:mod:`gazette_spark.query_progress`. Each batch makes one INFO line in the log.
+:mod:`gazette_spark.lag.query_progress`. Each batch makes one INFO line in the log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from gazette_spark.query_progress import QueryLag, query_lag
+from gazette_spark.lag.query_progress import QueryLag, query_lag
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ RANKS = (
     ("errors", "version", "failpoints"),
     ("offsets", "protocol"),
     ("options",),
-    ("ledger", "query_progress", "framing"),
+    ("ledger", "framing"),
     ("client", "lag"),
     ("store", "scan", "write", "broker"),
     ("source",),

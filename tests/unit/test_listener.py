@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
+from gazette_spark.lag.query_progress import JournalLag, QueryLag
 from gazette_spark.listener import ENDED_QUERIES, LagListener, lag_line
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.query_progress import JournalLag, QueryLag
 
 A = "shop/orders"
 
