@@ -43,7 +43,7 @@ from kafka_jars import kafka_jars
 
 import gazette_spark
 from gazette_spark.client import Client
-from gazette_spark.client.upkeep import reset_head
+from gazette_spark.client.listing.upkeep import reset_head
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.testing.local_spark import local_spark

@@ -27,12 +27,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from gazette_spark.broker.embedded import EmbeddedBroker, Membership
-from gazette_spark.broker.fragment_store import STATE_DIRECTORY
 from gazette_spark.broker.gate import Gate
 from gazette_spark.broker.journal import LiveJournal
 from gazette_spark.broker.keyspace import Keyspace, replicas_wanted
-from gazette_spark.broker.pipeline import ReplicationError
-from gazette_spark.broker.topology import Member, Slots, assign
+from gazette_spark.broker.replication.pipeline import ReplicationError
+from gazette_spark.broker.replication.topology import Member, Slots, assign
+from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY
 from gazette_spark.errors import OptionError
 from gazette_spark.protocol import protocol_pb2 as pb
 

@@ -33,25 +33,25 @@ from typing import Any, Literal, Self
 
 import grpc
 
-from gazette_spark.broker.authorizer import Authorizer
-from gazette_spark.broker.call import ServiceContext
-from gazette_spark.broker.call_watch import CallWatch
+from gazette_spark.broker.api.authorizer import Authorizer
+from gazette_spark.broker.api.call import ServiceContext
+from gazette_spark.broker.api.call_watch import CallWatch
+from gazette_spark.broker.api.service import JournalService
 from gazette_spark.broker.faults import Faults
 from gazette_spark.broker.faulty_service import FaultyService
-from gazette_spark.broker.fragment_server import fragment_handler
-from gazette_spark.broker.fragment_urls import SignedUrls, UrlOf, UrlSigner, file_url
-from gazette_spark.broker.gateway import gateway_handler
-from gazette_spark.broker.http_server import HttpServer
+from gazette_spark.broker.http.fragment_server import fragment_handler
+from gazette_spark.broker.http.gateway import gateway_handler
+from gazette_spark.broker.http.server import HttpServer
+from gazette_spark.broker.http.signed_urls import SignedUrls, UrlOf, UrlSigner, file_url
 from gazette_spark.broker.identity import BrokerIdentity
 from gazette_spark.broker.journal import JournalSettings, LiveJournal
 from gazette_spark.broker.keyspace import Keyspace
-from gazette_spark.broker.peers import Peers
-from gazette_spark.broker.persister import Persister
 from gazette_spark.broker.registry import LONE_MEMBER, JournalRegistry
-from gazette_spark.broker.replicator import Replicator
-from gazette_spark.broker.service import JournalService
+from gazette_spark.broker.replication.peers import Peers
+from gazette_spark.broker.replication.replicator import Replicator
+from gazette_spark.broker.replication.topology import Member
+from gazette_spark.broker.storage.persister import Persister
 from gazette_spark.broker.tls import ServerTls
-from gazette_spark.broker.topology import Member
 from gazette_spark.errors import OptionError
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.tokens import KeySet

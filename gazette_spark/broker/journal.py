@@ -17,17 +17,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gazette_spark.broker.append_fsm import AppendPlan, JournalHead, plan_append
-from gazette_spark.broker.append_txn import AppendTxn
-from gazette_spark.broker.codecs import encode
-from gazette_spark.broker.commit_log import Registers, SpoolHeader, label_set_of
-from gazette_spark.broker.flow_control import MaxRate
-from gazette_spark.broker.fragment_store import FragmentStore, open_store
-from gazette_spark.broker.index import IndexView, Resolution, resolve_read
-from gazette_spark.broker.pipeline import Pipeline
-from gazette_spark.broker.postfix import render_postfix
-from gazette_spark.broker.replication import Extent
-from gazette_spark.broker.spool import Spool, SpoolData
+from gazette_spark.broker.api.append_fsm import AppendPlan, JournalHead, plan_append
+from gazette_spark.broker.api.append_txn import AppendTxn
+from gazette_spark.broker.api.flow_control import MaxRate
+from gazette_spark.broker.replication.pipeline import Pipeline
+from gazette_spark.broker.replication.rules import Extent
+from gazette_spark.broker.storage.commit_log import Registers, SpoolHeader, label_set_of
+from gazette_spark.broker.storage.encoders import encode
+from gazette_spark.broker.storage.fragment_store import FragmentStore, open_store
+from gazette_spark.broker.storage.index import IndexView, Resolution, resolve_read
+from gazette_spark.broker.storage.postfix import render_postfix
+from gazette_spark.broker.storage.spool import Spool, SpoolData
 from gazette_spark.broker.turnstile import Turnstile
 from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb

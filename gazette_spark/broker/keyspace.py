@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from gazette_spark.broker.state import Catalog, StateDirectory, apply_changes
-from gazette_spark.broker.topology import Member, Slots, assign, make_route, promote
+from gazette_spark.broker.replication.topology import Member, Slots, assign, make_route, promote
+from gazette_spark.broker.storage.state import Catalog, StateDirectory, apply_changes
 from gazette_spark.protocol import protocol_pb2 as pb
 
 _Suspend = pb.JournalSpec.Suspend

@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gazette_spark.broker.fragment_store import STATE_DIRECTORY, open_store
 from gazette_spark.broker.journal import JournalSettings, LiveJournal
 from gazette_spark.broker.keyspace import Keyspace, KeyspaceState
-from gazette_spark.broker.postfix import check_template
-from gazette_spark.broker.state import Catalog, CatalogEntry
-from gazette_spark.broker.topology import Member, Slots
+from gazette_spark.broker.replication.topology import Member, Slots
+from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY, open_store
+from gazette_spark.broker.storage.postfix import check_template
+from gazette_spark.broker.storage.state import Catalog, CatalogEntry
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 

@@ -137,7 +137,7 @@ def make_mapping(kind: str, client: Client, selector: str) -> Mapping:
     Raises:
         JournalNotFoundError: none does.
     """
-    from gazette_spark.client.mappings import ModuloMapping, RandomMapping, RendezvousMapping
+    from gazette_spark.client.appending.mappings import ModuloMapping, RandomMapping, RendezvousMapping
 
     journals = client.list_journals(selector)
     if not journals:

@@ -51,7 +51,7 @@ def prune_journal(
     client: Client, spec: pb.JournalSpec, file_root: Path | None
 ) -> Iterator[dict[str, object]]:
     """Delete the aged fragments of a journal, or with no root only look; yield a line for each."""
-    from gazette_spark.client import upkeep
+    from gazette_spark.client.listing import upkeep
 
     if is_fully_suspended(spec):
         return
@@ -90,7 +90,7 @@ def suspend(connect: Connect, selector: str, force: bool, printer: Printer) -> N
     """
 
     def one(client: Client, name: str) -> str:
-        from gazette_spark.client import upkeep
+        from gazette_spark.client.listing import upkeep
 
         return "suspended" if upkeep.suspend_journal(client, name, force=force) else "left as it is"
 
@@ -109,7 +109,7 @@ def reset_head(connect: Connect, selector: str, printer: Printer) -> None:
     """
 
     def one(client: Client, name: str) -> str:
-        from gazette_spark.client import upkeep
+        from gazette_spark.client.listing import upkeep
 
         head = upkeep.reset_head(client, name)
         return "raced by an append" if head is None else f"head at {head}"

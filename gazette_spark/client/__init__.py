@@ -1,19 +1,19 @@
 """A client of Gazette brokers: :class:`Client`, its readers and appenders. Loads gRPC."""
 
-from gazette_spark.client.append import Appender, AppendResult
-from gazette_spark.client.append_service import AppendService
-from gazette_spark.client.async_append import AsyncAppend
-from gazette_spark.client.chunks import Chunk
+from gazette_spark.client.appending.append import Appender, AppendResult
+from gazette_spark.client.appending.async_append import AsyncAppend
+from gazette_spark.client.appending.service import AppendService
 from gazette_spark.client.client import Client
-from gazette_spark.client.credentials import TlsOptions
-from gazette_spark.client.fragment_urls import open_fragment_url
-from gazette_spark.client.fragments import FragmentReader
-from gazette_spark.client.gaps import FragmentGap
-from gazette_spark.client.list import ListedFragment, StoreHealth
-from gazette_spark.client.reader import Reader
-from gazette_spark.client.retry_reader import RetryReader
-from gazette_spark.client.snapshots import Listing, ListingChange
-from gazette_spark.client.watch import PolledList, WatchedList
+from gazette_spark.client.connection.credentials import TlsOptions
+from gazette_spark.client.listing.listings import ListedFragment, StoreHealth
+from gazette_spark.client.listing.snapshots import Listing, ListingChange
+from gazette_spark.client.listing.watch import PolledList, WatchedList
+from gazette_spark.client.reading.chunks import Chunk
+from gazette_spark.client.reading.fragment_urls import open_fragment_url
+from gazette_spark.client.reading.fragments import FragmentReader
+from gazette_spark.client.reading.gaps import FragmentGap
+from gazette_spark.client.reading.reader import Reader
+from gazette_spark.client.reading.retry_reader import RetryReader
 
 __all__ = [
     "AppendResult",

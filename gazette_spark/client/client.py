@@ -1,7 +1,8 @@
 """A broker's client: one object for everything a program does with journals.
 
-It retries what may pass (:mod:`gazette_spark.client.retry`) and gives up at a deadline: a call takes at
-most ``timeout_s``. It has not many connections: one for all calls but reads, and one per open reader.
+It retries what may pass (:mod:`gazette_spark.client.connection.retry`) and gives up at a deadline: a call
+takes at most ``timeout_s``. It has not many connections: one for all calls but reads, and one per open
+reader.
 """
 
 from __future__ import annotations
@@ -12,26 +13,28 @@ from functools import partial
 from types import TracebackType
 from typing import NoReturn, Self, TypeVar
 
-from gazette_spark.client import environment, heads, retry
-from gazette_spark.client import list as listing
-from gazette_spark.client.append import Appender, AppendOptions, AppendResult, Bytes, Content, Piece
-from gazette_spark.client.apply import (
+from gazette_spark.client import environment
+from gazette_spark.client.appending.append import Appender, AppendOptions, AppendResult, Bytes, Content, Piece
+from gazette_spark.client.connection import retry
+from gazette_spark.client.connection.channel import Connection, Contact
+from gazette_spark.client.connection.credentials import Credentials, TlsOptions
+from gazette_spark.client.connection.routes import Dialer, RouteCache, check_ttl
+from gazette_spark.client.listing import listings as listing
+from gazette_spark.client.listing.apply import (
     CHANGES_PER_APPLY,
     apply_changes,
     apply_in_batches,
     validate_changes,
 )
-from gazette_spark.client.channel import Connection, Contact
-from gazette_spark.client.credentials import Credentials, TlsOptions
-from gazette_spark.client.fragment_urls import FragmentOpener
-from gazette_spark.client.fragments import FragmentReader
-from gazette_spark.client.gaps import FragmentGap, find_gaps
-from gazette_spark.client.list import FragmentsOptions, ListedFragment, StoreHealth
-from gazette_spark.client.read import ReadOptions, ReadStream
-from gazette_spark.client.reader import Reader
-from gazette_spark.client.retry_reader import RetryReader
-from gazette_spark.client.routes import Dialer, RouteCache, check_ttl
-from gazette_spark.client.snapshots import Listing
+from gazette_spark.client.listing.listings import FragmentsOptions, ListedFragment, StoreHealth
+from gazette_spark.client.listing.snapshots import Listing
+from gazette_spark.client.reading import heads
+from gazette_spark.client.reading.fragment_urls import FragmentOpener
+from gazette_spark.client.reading.fragments import FragmentReader
+from gazette_spark.client.reading.gaps import FragmentGap, find_gaps
+from gazette_spark.client.reading.read import ReadOptions, ReadStream
+from gazette_spark.client.reading.reader import Reader
+from gazette_spark.client.reading.retry_reader import RetryReader
 from gazette_spark.errors import GazetteError, OptionError, SuspendedError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journal_specs import validate_journal_name

@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from gazette_spark.client.heads import MANY, Tail
+from gazette_spark.client.reading.heads import MANY, Tail
 from gazette_spark.errors import JournalNotFoundError, OffsetBeyondHeadError
 from gazette_spark.framing.base import Framing
 from gazette_spark.framing.metadata import Labels

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
     from gazette_spark.client import Listing
-    from gazette_spark.client.heads import Tail
-    from gazette_spark.client.list import ListedFragment
+    from gazette_spark.client.listing.listings import ListedFragment
+    from gazette_spark.client.reading.heads import Tail
     from gazette_spark.protocol import protocol_pb2 as pb
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
-from gazette_spark.client import retry
+from gazette_spark.client.connection import retry
 from gazette_spark.errors import SuspendedError, UnavailableError
 from gazette_spark.framing.base import Framing
 from gazette_spark.framing.metadata import Labels

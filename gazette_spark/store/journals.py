@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from gazette_spark.client.heads import Tail
-from gazette_spark.client.list import ListedFragment
-from gazette_spark.client.snapshots import Listing
+from gazette_spark.client.listing.listings import ListedFragment
+from gazette_spark.client.listing.snapshots import Listing
+from gazette_spark.client.reading.heads import Tail
 from gazette_spark.errors import JournalNotFoundError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import (

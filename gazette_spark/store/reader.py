@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator
 from types import TracebackType
 from typing import Self
 
-from gazette_spark.client.chunks import Chunk
+from gazette_spark.client.reading.chunks import Chunk
 from gazette_spark.errors import DirectReadError
 from gazette_spark.store.coverage import Coverage, Overlaps
 from gazette_spark.store.files import StoreFiles

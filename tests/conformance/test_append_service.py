@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gazette_spark.client import AppendResult, AppendService, AsyncAppend, Client
-from gazette_spark.client.append import AppendOptions, Bytes
-from gazette_spark.client.mappings import ModuloMapping, RendezvousMapping
+from gazette_spark.client.appending.append import AppendOptions, Bytes
+from gazette_spark.client.appending.mappings import ModuloMapping, RendezvousMapping
 from gazette_spark.errors import (
     JournalNotFoundError,
     NoJournalPrimaryBrokerError,

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.serialization import (
 
 from gazette_spark.broker import EmbeddedBroker, ServerTls
 from gazette_spark.client import Client
-from gazette_spark.client.credentials import TlsOptions
-from gazette_spark.client.heads import MANY
+from gazette_spark.client.connection.credentials import TlsOptions
+from gazette_spark.client.reading.heads import MANY
 from gazette_spark.errors import OptionError, TlsError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc

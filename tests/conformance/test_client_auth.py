@@ -13,7 +13,7 @@ import pytest
 
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.client import Client, client
-from gazette_spark.client.credentials import Credentials
+from gazette_spark.client.connection.credentials import Credentials
 from gazette_spark.errors import AuthError, JournalNotFoundError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.tokens import Capability, Claims, KeySet, journal_claims

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gazette_spark.client import Client, Listing, PolledList, WatchedList
-from gazette_spark.client.watch import LiveList
+from gazette_spark.client.listing.watch import LiveList
 from gazette_spark.errors import BrokerError, EtcdTransactionFailedError, PartialApplyError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.testing.brokers import BrokerHandle

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from gazette_spark.client import Client
-from gazette_spark.client.mappings import ModuloMapping, RendezvousMapping
+from gazette_spark.client.appending.mappings import ModuloMapping, RendezvousMapping
 from gazette_spark.testing.brokers import BrokerHandle, ProcessError
 from gazette_spark.testing.gazctl import clean_environment, find_binary
 from tests.conformance.wire import Wire, spec, wait_for

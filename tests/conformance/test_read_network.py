@@ -13,8 +13,8 @@ import pytest
 
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.client import Client, Reader, RetryReader, WatchedList
-from gazette_spark.client.channel import Connection
-from gazette_spark.client.read import ReadOptions
+from gazette_spark.client.connection.channel import Connection
+from gazette_spark.client.reading.read import ReadOptions
 from gazette_spark.errors import GazetteError, OffsetNotYetAvailableError, UnavailableError
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.testing.brokers import BrokerHandle, DeployedBroker

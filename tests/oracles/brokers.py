@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from gazette_spark.client import Listing
-from gazette_spark.client.heads import MANY, Tail
+from gazette_spark.client.reading.heads import MANY, Tail
 from gazette_spark.errors import JournalNotFoundError, SuspendedError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options.source import parse_options

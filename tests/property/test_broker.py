@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from gazette_spark.broker.api.read import ReadStream
 from gazette_spark.broker.journal import JournalSettings, LiveJournal
-from gazette_spark.broker.read_api import ReadStream
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
 

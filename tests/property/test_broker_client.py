@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.faults import Faults
 from gazette_spark.client import Client
-from gazette_spark.client.retry_reader import RetryReader
+from gazette_spark.client.reading.retry_reader import RetryReader
 from gazette_spark.errors import ClosedError, NoJournalPrimaryBrokerError, UnavailableError
 from gazette_spark.protocol.journals import journal_spec
 

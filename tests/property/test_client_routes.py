@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gazette_spark.client.routes import RouteCache, choose_member
+from gazette_spark.client.connection.routes import RouteCache, choose_member
 from gazette_spark.protocol import protocol_pb2 as pb
 
 ZONES = ["a", "b"]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gazette_spark.client.channel import NO_ANSWER
-from gazette_spark.client.retry import BACKOFF_S
-from gazette_spark.client.snapshots import Listing
-from gazette_spark.client.watch import WATCHLESS_STREAMS, Follower
+from gazette_spark.client.connection.channel import NO_ANSWER
+from gazette_spark.client.connection.retry import BACKOFF_S
+from gazette_spark.client.listing.snapshots import Listing
+from gazette_spark.client.listing.watch import WATCHLESS_STREAMS, Follower
 from gazette_spark.errors import UnavailableError, WatchUnsupportedError
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.unit.client.listings import EMPTY, header, message, pages

@@ -10,12 +10,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gazette_spark.broker.flow_control import MAX_BANK_S, MaxRate, MinRate, effective_max_rate
+from gazette_spark.broker.api.flow_control import MAX_BANK_S, MaxRate, MinRate, effective_max_rate
+from gazette_spark.broker.api.message_pump import LOOK_AHEAD, MessagePump, NoMessage
 from gazette_spark.broker.journal import JournalSettings
-from gazette_spark.broker.message_pump import LOOK_AHEAD, MessagePump, NoMessage
-from gazette_spark.broker.persister import retry_after
 from gazette_spark.broker.registry import JournalRegistry
-from gazette_spark.broker.state import StateDirectory
+from gazette_spark.broker.storage.persister import retry_after
+from gazette_spark.broker.storage.state import StateDirectory
 from gazette_spark.broker.turnstile import Turnstile
 from gazette_spark.errors import BrokerRootError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb

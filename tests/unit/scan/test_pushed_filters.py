@@ -134,5 +134,6 @@ def test_a_process_that_pushes_filters_knows_it() -> None:
     assert not are_pushed()
     options = CaseInsensitiveDict({"brokerAddress": "http://broker.test:80", "path": "log/"})
     assert "pushFilters" not in vars(type(GazetteDataSource(options).reader(RAW)))
-    code = f"import {PUSHING_WORKER}; from gazette_spark.scan.pushed_filters import are_pushed; assert are_pushed()"
+    code = f"import {PUSHING_WORKER}; from gazette_spark.scan.pushed_filters import are_pushed; "
+    code += "assert are_pushed()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -1,0 +1,116 @@
+"""The List and Apply RPCs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gazette_spark.broker.api.authorizer import check_change
+from gazette_spark.broker.api.call import Call, ServiceContext
+from gazette_spark.broker.keyspace import KeyspaceState
+from gazette_spark.broker.replication.topology import Slots, make_route
+from gazette_spark.broker.storage.state import Catalog, CatalogEntry
+from gazette_spark.errors import ProtocolError
+from gazette_spark.protocol import labels
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.requests import validate_apply_request, validate_list_request
+
+JOURNALS_PER_MESSAGE = 25
+"""Gazette's own page; more would be allowed."""
+
+MAX_CHANGES = 128
+"""Operations of a transaction that Etcd takes by default."""
+
+
+def list_journals(context: ServiceContext, request: pb.ListRequest, call: Call) -> Iterator[pb.ListResponse]:
+    """Serve a snapshot, or with ``watch`` one after each change until the client or the broker ends it."""
+    validate_list_request(request)
+    # Journals have to match what is asked for and what the caller may see.
+    selectors = [labels.expand_prefix(each) for each in (request.selector, call.claims.selector)]
+    if not request.watch:
+        state = context.registry.keyspace.state
+        yield from _snapshot(context, state, select(state.catalog, *selectors))
+        return
+    yield from _watch(context, request, selectors, call)
+
+
+def _watch(
+    context: ServiceContext, request: pb.ListRequest, selectors: list[pb.LabelSelector], call: Call
+) -> Iterator[pb.ListResponse]:
+    registry = context.registry
+    call.wake_when_over(registry.wake)
+    resume = request.watch_resume.etcd.revision if request.HasField("watch_resume") else 0
+    if not registry.wait_for(lambda catalog: catalog.revision > resume, call.is_wanted):
+        return
+    sent: tuple[int, int] | None = None
+    while call.is_wanted():
+        state = registry.keyspace.state
+        entries = select(state.catalog, *selectors)
+        mark = (len(entries), max((entry.mod_revision for entry in entries), default=0))
+        if mark != sent:
+            sent = mark
+            yield from _snapshot(context, state, entries)
+            yield pb.ListResponse()  # Ends the snapshot.
+        seen = state.catalog.revision
+        if not registry.wait_for(lambda now, seen=seen: now.revision > seen, call.is_wanted):  # type: ignore[misc]
+            return
+
+
+def select(catalog: Catalog, *selectors: pb.LabelSelector) -> list[CatalogEntry]:
+    """Return the entries that every selector matches, ascending by name."""
+
+    def is_selected(spec: pb.JournalSpec) -> bool:
+        named = labels.labels_with_name(spec)
+        return all(labels.selector_matches(selector, named) for selector in selectors)
+
+    return [entry for _, entry in sorted(catalog.journals.items()) if is_selected(entry.spec)]
+
+
+def _snapshot(
+    context: ServiceContext, state: KeyspaceState, entries: list[CatalogEntry]
+) -> Iterator[pb.ListResponse]:
+    routes: dict[Slots, pb.Route] = {}
+    for start in range(0, len(entries) or 1, JOURNALS_PER_MESSAGE):
+        page = entries[start : start + JOURNALS_PER_MESSAGE]
+        response = pb.ListResponse(
+            journals=[
+                pb.ListResponse.Journal(
+                    spec=entry.spec,
+                    mod_revision=entry.mod_revision,
+                    create_revision=entry.create_revision,
+                    route=_route(routes, state.slots.get(entry.spec.name, ())),
+                )
+                for entry in page
+            ]
+        )
+        if start == 0:
+            response.header.CopyFrom(context.identity.header(state.catalog.revision))
+        yield response
+
+
+def _route(known: dict[Slots, pb.Route], slots: Slots) -> pb.Route:
+    """Return the route of the slots, made once: journals are many, sets of members few."""
+    if slots not in known:
+        known[slots] = make_route(slots)
+    return known[slots]
+
+
+def apply_changes(context: ServiceContext, request: pb.ApplyRequest, call: Call) -> pb.ApplyResponse:
+    """Serve one transaction: all changes, or none."""
+    validate_apply_request(request)
+    for change in request.changes:
+        check_change(call.claims, change)
+    _check_transaction(request)
+    revision = context.registry.apply(request.changes)
+    if revision is None:
+        header = context.header()
+        return pb.ApplyResponse(status=pb.ETCD_TRANSACTION_FAILED, header=header)
+    return pb.ApplyResponse(header=context.identity.header(revision))
+
+
+def _check_transaction(request: pb.ApplyRequest) -> None:
+    """Refuse, in Etcd's words, what Etcd would."""
+    if len(request.changes) > MAX_CHANGES:
+        raise ProtocolError("etcdserver", "too many operations in txn request")
+    names = {change.delete or change.upsert.name for change in request.changes}
+    if len(names) < len(request.changes):
+        raise ProtocolError("etcdserver", "duplicate key given in txn request")

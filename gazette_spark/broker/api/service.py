@@ -1,0 +1,149 @@
+"""The gRPC face of the embedded broker: handlers, and how errors leave it.
+
+Gazette answers broken rules and failures with gRPC UNKNOWN and a bare text, and so does this broker:
+Go tools then print the familiar messages.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+
+from gazette_spark.broker.api.append import append
+from gazette_spark.broker.api.authorizer import UnauthenticatedError
+from gazette_spark.broker.api.call import Call, ServiceContext
+from gazette_spark.broker.api.fragments import list_fragments, store_health
+from gazette_spark.broker.api.list_apply import apply_changes, list_journals
+from gazette_spark.broker.api.read import read
+from gazette_spark.broker.journal import JournalClosedError
+from gazette_spark.broker.replication.peers import PeerError
+from gazette_spark.broker.replication.pipeline import ReplicationError
+from gazette_spark.broker.replication.replicate import replicate
+from gazette_spark.errors import GazetteError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
+from gazette_spark.protocol.tokens import Capability
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors that go away when space is made."""
+
+_log = logging.getLogger(__name__)
+
+
+class JournalService(pb_grpc.JournalServicer):
+    """Serves ``protocol.Journal``. gRPC calls it from its pool's threads.
+
+    A read or a watch holds its thread for as long as the client tails. At most ``max_streams`` do at a
+    time, the next is told to try again later, so that threads are left for appends.
+    """
+
+    def __init__(self, context: ServiceContext, max_streams: int) -> None:
+        self._service = context
+        self._max_streams = max_streams
+        self._streams = threading.Semaphore(max_streams)
+
+    def __repr__(self) -> str:
+        return f"JournalService({self._service.identity.endpoint})"
+
+    def List(self, request: pb.ListRequest, context: grpc.ServicerContext) -> Iterator[pb.ListResponse]:  # noqa: N802 - the wire's name
+        """Serve List."""
+        with self._call(context, Capability.LIST) as call, self._stream(context):
+            yield from list_journals(self._service, request, call)
+
+    def Apply(self, request: pb.ApplyRequest, context: grpc.ServicerContext) -> pb.ApplyResponse:  # noqa: N802 - the wire's name
+        """Serve Apply."""
+        with self._call(context, Capability.APPLY) as call:
+            return apply_changes(self._service, request, call)
+
+    def Read(self, request: pb.ReadRequest, context: grpc.ServicerContext) -> Iterator[pb.ReadResponse]:  # noqa: N802 - the wire's name
+        """Serve Read."""
+        with self._call(context, Capability.READ) as call, self._stream(context):
+            yield from read(self._service, request, call)
+
+    def Append(  # noqa: N802 - the wire's name
+        self, request_iterator: Iterator[pb.AppendRequest], context: grpc.ServicerContext
+    ) -> pb.AppendResponse:
+        """Serve Append."""
+        with self._call(context, Capability.APPEND) as call:
+            return append(self._service, request_iterator, call)
+
+    def Replicate(  # noqa: N802 - the wire's name
+        self, request_iterator: Iterator[pb.ReplicateRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.ReplicateResponse]:
+        """Serve Replicate, which only a cluster's brokers call."""
+        with self._call(context, Capability.REPLICATE) as call:
+            if not self._service.has_peers:
+                context.abort(grpc.StatusCode.UNIMPLEMENTED, "this broker has no peers")
+            yield from replicate(self._service, request_iterator, call, context.cancel)
+
+    def ListFragments(  # noqa: N802 - the wire's name
+        self, request: pb.FragmentsRequest, context: grpc.ServicerContext
+    ) -> pb.FragmentsResponse:
+        """Serve ListFragments."""
+        with self._call(context, Capability.READ) as call:
+            return list_fragments(self._service, request, call)
+
+    def FragmentStoreHealth(  # noqa: N802 - the wire's name
+        self, request: pb.FragmentStoreHealthRequest, context: grpc.ServicerContext
+    ) -> pb.FragmentStoreHealthResponse:
+        """Serve FragmentStoreHealth."""
+        with self._call(context, Capability.READ):
+            return store_health(self._service, request)
+
+    @contextmanager
+    def _call(self, context: grpc.ServicerContext, needed: Capability) -> Iterator[Call]:
+        """Check the caller's token, and turn errors of the block into gRPC statuses."""
+        try:
+            claims = self._service.authorizer.authorize(_authorization(context), needed)
+            call = Call(context, claims, self._service.watch)
+            with _errors(context, call):
+                yield call
+        except UnauthenticatedError as error:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+
+    @contextmanager
+    def _stream(self, context: grpc.ServicerContext) -> Iterator[None]:
+        if not self._streams.acquire(blocking=False):
+            text = f"{self._max_streams} reads and watches are open, the most this broker serves; try again"
+            context.abort(grpc.StatusCode.UNAVAILABLE, text)
+        try:
+            yield
+        finally:
+            self._streams.release()
+
+
+def _authorization(context: grpc.ServicerContext) -> str | None:
+    for key, value in context.invocation_metadata():
+        if key == "authorization":
+            return value if isinstance(value, str) else value.decode(errors="replace")
+    return None
+
+
+@contextmanager
+def _errors(context: grpc.ServicerContext, call: Call) -> Iterator[None]:
+    """Turn errors into gRPC statuses."""
+    try:
+        yield
+    except UnauthenticatedError:
+        raise
+    except GazetteError as error:
+        if call.is_expired:
+            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the call's token expired")
+        if isinstance(error, PeerError):
+            context.abort(error.code, error.details)
+        if isinstance(error, ReplicationError):
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        if isinstance(error, JournalClosedError):
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the broker is stopping")
+        context.abort(grpc.StatusCode.UNKNOWN, str(error))
+    except OSError as error:
+        _log.warning("call_failed error=%s", error)
+        if error.errno in FULL:
+            text = f"broker storage is full: {error.strerror}; nothing was changed"
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        context.abort(grpc.StatusCode.UNKNOWN, f"broker storage: {error}")

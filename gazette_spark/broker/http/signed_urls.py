@@ -1,0 +1,81 @@
+"""The URLs under which clients read fragments past the broker.
+
+``file:///journal/name`` is the file below the root, for clients that were told the root. A signed URL is
+served by the broker itself (``fragment_server``) as an object store would: its query holds the Unix second
+it ends at and an HMAC of path and end, so that it gives access to one fragment for a short time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs, quote
+
+from gazette_spark.broker.storage.fragment_store import FragmentStore
+from gazette_spark.errors import GazetteError
+from gazette_spark.protocol.fragments import Fragment
+
+READ_TTL_S = 60.0
+"""How long the URL in a read's answer holds, as Gazette's."""
+
+UrlOf = Callable[[FragmentStore, Fragment, float], str]
+"""Makes the URL of a stored fragment that has to hold for so many seconds."""
+
+
+@dataclass(eq=False)
+class SignatureError(GazetteError):
+    """A URL's signature is missing, wrong, or has ended. Stays inside the broker."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+def file_url(store: FragmentStore, fragment: Fragment, _ttl_s: float) -> str:
+    """Return the fragment's ``file://`` URL, which needs no signature and has no end."""
+    return store.fragment_url(fragment)
+
+
+@dataclass(frozen=True, slots=True)
+class UrlSigner:
+    """Signs and checks paths. Immutable; any thread."""
+
+    key: bytes = field(repr=False)
+    clock: Callable[[], float] = time.time
+    """Unix seconds."""
+
+    def query(self, path: str, ttl_s: float) -> str:
+        """Return the query that opens ``path``, unescaped and without its leading slash."""
+        expires = int(self.clock() + ttl_s)
+        return f"expires={expires}&signature={self._signature(path, expires)}"
+
+    def check(self, path: str, query: str) -> None:
+        """Raise SignatureError unless the query opens the path now."""
+        given = parse_qs(query, max_num_fields=8)
+        expires, signature = (given.get(name, [""])[0] for name in ("expires", "signature"))
+        if not (expires.isascii() and expires.isdigit() and len(expires) < 20):
+            raise SignatureError("the URL is not signed")
+        if not hmac.compare_digest(signature.encode(), self._signature(path, int(expires)).encode()):
+            raise SignatureError("the URL's signature is invalid")
+        if self.clock() >= int(expires):
+            raise SignatureError("the URL has expired")
+
+    def _signature(self, path: str, expires: int) -> str:
+        return hmac.digest(self.key, f"{expires}\n{path}".encode(), hashlib.sha256).hex()
+
+
+@dataclass(frozen=True, slots=True)
+class SignedUrls:
+    """Makes signed URLs below ``base_url``."""
+
+    base_url: str
+    signer: UrlSigner
+
+    def __call__(self, store: FragmentStore, fragment: Fragment, ttl_s: float) -> str:
+        """Return the fragment's URL, good for so long."""
+        path = store.object_path(fragment)
+        return f"{self.base_url}/{quote(path)}?{self.signer.query(path, ttl_s)}"

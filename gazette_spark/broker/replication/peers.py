@@ -1,0 +1,200 @@
+"""Calls from one broker to another: proxied requests, and Replicate streams.
+
+A broker signs these calls itself: it has checked its own caller, and vouches for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import grpc
+
+from gazette_spark.broker.replication.pipeline import PeerLostError
+from gazette_spark.broker.replication.topology import Member
+from gazette_spark.client.connection.channel import Endpoint, cancel
+from gazette_spark.errors import GazetteError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
+from gazette_spark.protocol.tokens import Capability, KeySet, journal_claims
+
+LOOK_AHEAD = 8
+"""Messages of a Replicate stream that wait to be sent before the next one has to wait."""
+
+_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+]
+
+
+@dataclass(eq=False)
+class PeerError(GazetteError):
+    """A call to another broker failed, and so does the call made on its behalf. Stays inside the broker."""
+
+    code: grpc.StatusCode
+    details: str
+
+    def __str__(self) -> str:
+        return self.details
+
+    @classmethod
+    def of(cls, error: grpc.RpcError) -> PeerError:
+        """Return the error of a failed call. A call cut off is the peer's being out of reach."""
+        code: grpc.StatusCode = error.code()
+        if code is grpc.StatusCode.CANCELLED:
+            code = grpc.StatusCode.UNAVAILABLE
+        return cls(code, error.details() or code.name)
+
+
+class Peers:
+    """Connections to the other brokers of a cluster. Any thread may call anything."""
+
+    def __init__(
+        self,
+        local: Member,
+        *,
+        keys: KeySet | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+        is_reachable: Callable[[Member], bool] = lambda _member: True,
+    ) -> None:
+        """Prepare connections; each is made when it is first needed.
+
+        Args:
+            local: this broker.
+            keys: sign the calls, if brokers ask for tokens.
+            credentials: verify the others' certificates, if they speak TLS.
+            is_reachable: whether a member can be reached; asked at each call.
+        """
+        self._local = local
+        self._keys = keys
+        self._credentials = credentials
+        self._is_reachable = is_reachable
+        self._lock = threading.Lock()
+        self._channels: dict[Member, grpc.Channel] = {}
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"Peers({self._local.suffix}, {len(self._channels)} connections)"
+
+    def stub(self, member: Member) -> pb_grpc.JournalStub:
+        """Return a stub of a member.
+
+        Raises:
+            PeerError: it cannot be reached.
+        """
+        with self._lock:
+            if self._closed or not self._is_reachable(member):
+                problem = f"broker {member.zone}/{member.suffix} cannot be reached"
+                raise PeerError(grpc.StatusCode.UNAVAILABLE, problem)
+            if member not in self._channels:
+                self._channels[member] = self._dial(member)
+            return pb_grpc.JournalStub(self._channels[member])
+
+    def metadata(self, capability: Capability, journal: str) -> tuple[tuple[str, str], ...]:
+        """Return what a call about a journal is signed by."""
+        if self._keys is None:
+            return ()
+        token = self._keys.sign(journal_claims(capability, journal), now=time.time())
+        return (("authorization", f"Bearer {token}"),)
+
+    def cut(self, *members: Member) -> None:
+        """End every call to some members, or to all."""
+        with self._lock:
+            cut = members or tuple(self._channels)
+            channels = [self._channels.pop(member) for member in cut if member in self._channels]
+        for channel in channels:
+            channel.close()
+
+    def close(self) -> None:
+        """End every call; nothing can be called any more."""
+        with self._lock:
+            self._closed = True
+        self.cut()
+
+    def _dial(self, member: Member) -> grpc.Channel:
+        endpoint = Endpoint.parse(member.endpoint)
+        if endpoint.secure:
+            credentials = self._credentials or grpc.ssl_channel_credentials()
+            return grpc.secure_channel(endpoint.target, credentials, _OPTIONS)
+        return grpc.insecure_channel(endpoint.target, _OPTIONS)
+
+
+class ReplicateStream:
+    """A Replicate stream to one member: what is sent waits in a short queue until gRPC takes it."""
+
+    def __init__(self, member: Member, peers: Peers, journal: str) -> None:
+        """Open the stream.
+
+        Raises:
+            PeerLostError: the member cannot be reached.
+        """
+        self.member = member.process_id
+        self._changed = threading.Condition()
+        self._waiting: deque[pb.ReplicateRequest] = deque()
+        self._is_closed = False
+        self.is_over = False
+        try:
+            stub = peers.stub(member)
+            metadata = peers.metadata(Capability.REPLICATE, journal)
+            self._call = stub.Replicate(self._requests(), metadata=metadata)
+        except (PeerError, ValueError) as error:  # gRPC's for a channel closed meanwhile.
+            raise PeerLostError(str(error)) from error
+        if not self._call.add_callback(self._ended):
+            self._ended()
+
+    def __repr__(self) -> str:
+        return f"ReplicateStream({self.member.suffix}, waiting={len(self._waiting)}, over={self.is_over})"
+
+    def send(self, request: pb.ReplicateRequest) -> None:
+        """Send a message, as soon as there is room for it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.is_over or len(self._waiting) < LOOK_AHEAD)
+            if not self.is_over:
+                self._waiting.append(request)
+                self._changed.notify_all()
+                return
+        self.receive()  # The reason is there, unless answers still are.
+        raise PeerLostError("the stream ended")
+
+    def receive(self) -> pb.ReplicateResponse:
+        """Return the next answer."""
+        try:
+            answer: pb.ReplicateResponse = next(self._call)  # type: ignore[call-overload]  # It is an iterator.
+        except StopIteration:
+            raise PeerLostError("it ended the stream") from None
+        except grpc.RpcError as error:
+            raise PeerLostError(PeerError.of(error).details) from None
+        return answer
+
+    def close(self) -> None:
+        """Say that nothing follows."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def cancel(self) -> None:
+        """End the stream now."""
+        self.close()
+        cancel(self._call)
+
+    def _ended(self) -> None:
+        with self._changed:
+            self.is_over = True
+            self._changed.notify_all()
+
+    def _requests(self) -> Iterator[pb.ReplicateRequest]:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed or self.is_over)
+                if self.is_over or not self._waiting:
+                    return
+                request = self._waiting.popleft()
+                self._changed.notify_all()
+            yield request

@@ -1,0 +1,125 @@
+"""Serve a call by asking the broker that can: Read, Append and ListFragments of journals held elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import grpc
+
+from gazette_spark.broker.api.call import Call, Resolved, ServiceContext
+from gazette_spark.broker.api.flow_control import TICK_S
+from gazette_spark.broker.api.message_pump import MessagePump, NoMessage
+from gazette_spark.broker.replication.peers import PeerError
+from gazette_spark.client.connection.channel import cancel
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.tokens import Capability
+
+_Request = TypeVar("_Request", pb.ReadRequest, pb.AppendRequest, pb.FragmentsRequest)
+
+
+def proxy_read(
+    context: ServiceContext, request: pb.ReadRequest, resolved: Resolved, call: Call
+) -> Iterator[pb.ReadResponse]:
+    """Pass on a read and its answers. It ends cleanly when this broker stops.
+
+    Raises:
+        PeerError: the other broker failed, or cannot be reached.
+    """
+    assert resolved.target is not None
+    metadata = context.peers.metadata(Capability.READ, request.journal)
+    stub = context.peers.stub(resolved.target)
+    answers = stub.Read(_forwarded(request, resolved), metadata=metadata)
+    call.wake_when_over(answers.cancel)
+    try:
+        yield from answers
+    except grpc.RpcError as error:
+        if call.is_wanted() and not context.registry.stopped:
+            raise PeerError.of(error) from None
+    finally:
+        cancel(answers)
+
+
+def proxy_append(
+    context: ServiceContext,
+    request: pb.AppendRequest,
+    resolved: Resolved,
+    pump: MessagePump[pb.AppendRequest],
+    call: Call,
+) -> pb.AppendResponse:
+    """Pass on an append and its answer.
+
+    Raises:
+        PeerError: the primary failed, or cannot be reached.
+    """
+    assert resolved.target is not None
+    metadata = context.peers.metadata(Capability.APPEND, request.journal)
+    stub = context.peers.stub(resolved.target)
+    forwarding = _Forwarding(_forwarded(request, resolved), pump)
+    answer = stub.Append.future(forwarding.messages(), metadata=metadata)
+    call.wake_when_over(answer.cancel)
+    forwarding.cancel = answer.cancel
+    try:
+        response: pb.AppendResponse = _result(answer, "append")
+    finally:
+        forwarding.is_over = True
+    return response
+
+
+def proxy_fragments(
+    context: ServiceContext, request: pb.FragmentsRequest, resolved: Resolved, call: Call
+) -> pb.FragmentsResponse:
+    """Pass on a listing of fragments.
+
+    Raises:
+        PeerError: the other broker failed, or cannot be reached.
+    """
+    assert resolved.target is not None
+    metadata = context.peers.metadata(Capability.READ, request.journal)
+    stub = context.peers.stub(resolved.target)
+    answer = stub.ListFragments.future(_forwarded(request, resolved), metadata=metadata)
+    call.wake_when_over(answer.cancel)
+    response: pb.FragmentsResponse = _result(answer, "listing")
+    return response
+
+
+class _Forwarding:
+    """The messages of an append, on their way from its client to the primary."""
+
+    def __init__(self, first: pb.AppendRequest, pump: MessagePump[pb.AppendRequest]) -> None:
+        self._first = first
+        self._pump = pump
+        self.is_over = False
+        self.cancel: Callable[[], object] = lambda: None
+
+    def messages(self) -> Iterator[pb.AppendRequest]:
+        """Yield them on gRPC's thread. A client that breaks off must not look like one that half-closes."""
+        yield self._first
+        while not self.is_over:
+            message = self._pump.take(TICK_S)
+            if message is NoMessage.END:
+                return
+            if message is NoMessage.BROKEN:
+                self.cancel()
+                return
+            if not isinstance(message, NoMessage):
+                yield message
+
+
+def _result(answer: Any, what: str) -> Any:  # noqa: ANN401 - a gRPC future, and the message it brings
+    """Wait for another broker's answer."""
+    try:
+        return answer.result()
+    except grpc.FutureCancelledError:
+        raise PeerError(grpc.StatusCode.UNAVAILABLE, f"the {what} was cancelled") from None
+    except grpc.RpcError as error:
+        raise PeerError.of(error) from None
+
+
+def _forwarded(request: _Request, resolved: Resolved) -> _Request:
+    assert resolved.target is not None
+    forwarded = type(request)()
+    forwarded.CopyFrom(request)
+    forwarded.header.CopyFrom(resolved.header)
+    forwarded.header.process_id.CopyFrom(resolved.target.process_id)
+    return forwarded

@@ -1,0 +1,139 @@
+"""Keeps the pipelines of the journals a broker is primary of.
+
+A pipeline is opened when an append needs it and kept for the next one. Each holds a thread at every
+other replica, so only so many stay open; the one not used for longest is closed first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from gazette_spark.broker.identity import BrokerIdentity
+from gazette_spark.broker.journal import LiveJournal
+from gazette_spark.broker.registry import JournalRegistry
+from gazette_spark.broker.replication.peers import Peers, ReplicateStream
+from gazette_spark.broker.replication.pipeline import PeerLostError, Pipeline, ReplicationError
+from gazette_spark.broker.replication.topology import Member, Slots, make_route, same_route
+
+MAX_PIPELINES = 16
+"""Pipelines a broker keeps open between appends."""
+
+
+class Replicator:
+    """Opens and closes pipelines. Any thread may call anything; of a journal, the one with its turn."""
+
+    def __init__(self, registry: JournalRegistry, identity: BrokerIdentity, peers: Peers) -> None:
+        self._registry = registry
+        self._identity = identity
+        self._peers = peers
+        self._lock = threading.Lock()
+        self._open: OrderedDict[LiveJournal, None] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"Replicator({len(self._open)} pipelines)"
+
+    def slots(self, journal: LiveJournal) -> Slots:
+        """Return the journal's members of now."""
+        return self._registry.keyspace.state.slots.get(journal.name, ())
+
+    def prepare(self, journal: LiveJournal, slots: Slots) -> bool:
+        """Have all replicas of a journal agree, so that an append can go on.
+
+        The caller has the turn. A journal without other replicas needs no pipeline, and has none.
+
+        Returns:
+            Whether ``slots`` are still the journal's members. If not, resolve again.
+
+        Raises:
+            ReplicationError: a replica is lost.
+        """
+        others = [member for member in slots if member not in (None, self._registry.member)]
+        if not others:
+            self._close(journal)
+            if not self._registry.is_alone:
+                self._registry.keyspace.note_synced(journal.name, slots)
+            return self._is_current(journal, slots)
+        route = make_route(slots)
+        pipeline = journal.pipeline
+        if pipeline is None or not pipeline.is_usable or not same_route(pipeline.header.route, route):
+            self._close(journal)
+            if not self._sync(journal, slots, [one for one in others if one is not None]):
+                return False
+        self._keep(journal)
+        return self._is_current(journal, slots)
+
+    def pulse(self, journal: LiveJournal) -> None:
+        """Do what an empty append would, if this broker is the primary: agree, and roll if it is time.
+
+        The caller has the turn.
+
+        Raises:
+            ReplicationError: a replica is lost.
+        """
+        if not self._registry.is_primary(journal.name):
+            return
+        offset = journal.due_roll()
+        if offset is not None and self.prepare(journal, self.slots(journal)):
+            journal.roll(offset)
+
+    def close(self) -> None:
+        """Cancel every pipeline."""
+        with self._lock:
+            journals = list(self._open)
+            self._open.clear()
+        for journal in journals:
+            if (pipeline := journal.pipeline) is not None:
+                pipeline.cancel()
+
+    def _is_current(self, journal: LiveJournal, slots: Slots) -> bool:
+        return self.slots(journal) == slots and self._registry.get(journal.name) is journal
+
+    def _sync(self, journal: LiveJournal, slots: Slots, others: list[Member]) -> bool:
+        revision = self._registry.catalog.revision
+        header = self._identity.header(revision, make_route(slots))
+        streams: list[ReplicateStream] = []
+        try:
+            for member in others:
+                streams.append(ReplicateStream(member, self._peers, journal.name))  # noqa: PERF401 - may fail
+            journal.pipeline = pipeline = Pipeline(journal, streams, header)
+            if not self._is_current(journal, slots):
+                return self._give_up(journal)
+            pipeline.sync()
+        except PeerLostError as error:
+            for stream in streams:
+                stream.cancel()
+            if not self._is_current(journal, slots):
+                return self._give_up(journal)
+            raise ReplicationError(journal.name, str(error)) from error
+        except Exception:
+            current = self._is_current(journal, slots)
+            self._give_up(journal)
+            if not current:
+                return False
+            raise
+        self._registry.keyspace.note_synced(journal.name, slots)
+        return True
+
+    def _give_up(self, journal: LiveJournal) -> bool:
+        pipeline, journal.pipeline = journal.pipeline, None
+        if pipeline is not None:
+            pipeline.cancel()
+        return False
+
+    def _keep(self, journal: LiveJournal) -> None:
+        with self._lock:
+            self._open[journal] = None
+            self._open.move_to_end(journal)
+            surplus = list(self._open)[:-MAX_PIPELINES]
+        for other in surplus:
+            with other.turnstile.turn_if_free() as granted:
+                if granted:
+                    self._close(other)
+
+    def _close(self, journal: LiveJournal) -> None:
+        pipeline, journal.pipeline = journal.pipeline, None
+        if pipeline is not None:
+            pipeline.close()
+        with self._lock:
+            self._open.pop(journal, None)

@@ -1,0 +1,288 @@
+"""What a replica does with a proposal, and what a primary makes of its replicas' answers. Decisions only.
+
+Replication goes by *proposals*. A proposal names an extent of the journal - begin, end, codec, SHA-1 of
+all its bytes - and the registers that go with it. A replica compares it with the extent it holds and
+with the one it would hold if the content staged since were committed::
+
+    beyond what it has      it begins anew at the proposal's end; it agrees if the proposal is empty
+    empty, at its own end   it begins anew there: the primary rolls
+    what it holds           it forgets what is staged
+    what it has staged      it commits
+    anything else           it disagrees, and says what it holds
+
+That is the table :data:`REPLICA_TRANSITIONS`; Gazette's brokers decide alike. The primary answers
+disagreement by :func:`decide_sync`: it rolls to the largest end that any replica holds, and takes that
+one's registers, or it rolls at its own end so that a replica without the extent's beginning can follow.
+Replicas that disagree with what they agreed on a moment ago end the append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+from gazette_spark.broker.replication.topology import same_route
+from gazette_spark.broker.storage.commit_log import Registers, label_set_of, registers_of
+from gazette_spark.errors import ProtocolError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+
+NO_SUM = bytes(20)
+"""Sum of an extent without bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The bytes of a journal that one spool holds."""
+
+    begin: int
+    end: int
+    codec: int
+    sum: bytes = NO_SUM
+
+    @classmethod
+    def empty(cls, at: int, codec: int) -> Extent:
+        """Return an extent without bytes."""
+        return cls(at, at, codec)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no bytes."""
+        return self.begin == self.end
+
+    def to_pb(self, journal: str) -> pb.Fragment:
+        """Return the extent as a proposal's fragment."""
+        return Fragment(journal, self.begin, self.end, self.sum, self.codec).to_pb()
+
+    @classmethod
+    def from_pb(cls, message: pb.Fragment) -> Extent:
+        """Return the extent of a fragment.
+
+        Raises:
+            ProtocolError: it is none.
+        """
+        fragment = Fragment.from_pb(message)
+        return cls(fragment.begin, fragment.end, fragment.codec, fragment.sum)
+
+
+class ReplicaSpool(Protocol):
+    """What replication needs of a journal's spool. One thread at a time uses it."""
+
+    name: str
+
+    def held(self) -> tuple[Extent, Registers]:
+        """Return what is committed."""
+
+    def staged(self) -> Extent:
+        """Return what would be held if the staged content were committed."""
+
+    def stage(self, content: bytes) -> None:
+        """Write content behind what is committed and staged."""
+
+    def roll_back(self) -> None:
+        """Forget what is staged."""
+
+    def commit_staged(self, registers: Registers) -> None:
+        """Make what is staged part of the extent, and readable."""
+
+    def begin_at(self, offset: int, codec: int, registers: Registers) -> None:
+        """Close the extent, if it has bytes, and begin an empty one."""
+
+
+class Relation(Enum):
+    """How a proposal stands to what a replica has."""
+
+    BEYOND_EMPTY = auto()
+    """It is empty, at a larger offset than any the replica knows."""
+    BEYOND = auto()
+    """It ends at a larger offset, and has bytes the replica lacks."""
+    ROLL = auto()
+    """It is empty, at the replica's end."""
+    ROLL_OTHER_REGISTERS = auto()
+    """The same, but the registers differ."""
+    SAME = auto()
+    NEXT = auto()
+    """It is what is staged."""
+    FOREIGN = auto()
+
+
+class Action(Enum):
+    """What a replica does to its spool."""
+
+    BEGIN_THERE = auto()
+    """Begin an empty extent at the proposal's end, with the proposal's registers."""
+    BEGIN_HERE = auto()
+    """The same, with its own registers."""
+    ROLL_BACK = auto()
+    COMMIT = auto()
+    NOTHING = auto()
+
+
+REPLICA_TRANSITIONS: dict[Relation, tuple[Action, int]] = {
+    Relation.BEYOND_EMPTY: (Action.BEGIN_THERE, pb.OK),
+    Relation.BEYOND: (Action.BEGIN_THERE, pb.PROPOSAL_MISMATCH),
+    Relation.ROLL: (Action.BEGIN_HERE, pb.OK),
+    Relation.ROLL_OTHER_REGISTERS: (Action.BEGIN_HERE, pb.PROPOSAL_MISMATCH),
+    Relation.SAME: (Action.ROLL_BACK, pb.OK),
+    Relation.NEXT: (Action.COMMIT, pb.OK),
+    Relation.FOREIGN: (Action.NOTHING, pb.PROPOSAL_MISMATCH),
+}
+"""Relation to (what is done to the spool, status of the answer)."""
+
+
+def relate(
+    held: tuple[Extent, Registers], staged: Extent, proposal: Extent, registers: Registers
+) -> Relation:
+    """Tell how a proposal stands to what a replica has."""
+    extent, own_registers = held
+    if proposal.end > staged.end:
+        return Relation.BEYOND_EMPTY if proposal.is_empty else Relation.BEYOND
+    if (proposal, registers) == held:
+        return Relation.SAME
+    if proposal.is_empty and proposal.end == extent.end:
+        return Relation.ROLL if registers == own_registers else Relation.ROLL_OTHER_REGISTERS
+    if staged != extent and proposal == staged:
+        return Relation.NEXT
+    return Relation.FOREIGN
+
+
+def apply_request(spool: ReplicaSpool, request: pb.ReplicateRequest) -> pb.ReplicateResponse:
+    """Apply one valid message of a Replicate stream to a replica's spool, and return the answer to it.
+
+    Raises:
+        ProtocolError: content does not continue what is staged.
+        OSError: the disk refused.
+    """
+    if not request.HasField("proposal"):
+        extent, staged = spool.held()[0], spool.staged()
+        if request.content_delta != staged.end - extent.end:
+            problem = f"invalid ContentDelta ({request.content_delta}; expected {staged.end - extent.end})"
+            raise ProtocolError("ReplicateRequest", problem)
+        spool.stage(request.content)
+        return pb.ReplicateResponse()
+    proposal, registers = Extent.from_pb(request.proposal), registers_of(request.registers)
+    action, status = REPLICA_TRANSITIONS[relate(spool.held(), spool.staged(), proposal, registers)]
+    _act(spool, action, proposal, registers)
+    if status == pb.OK:
+        return pb.ReplicateResponse()
+    extent, own_registers = spool.held()
+    return pb.ReplicateResponse(
+        status=pb.PROPOSAL_MISMATCH,
+        fragment=extent.to_pb(spool.name),
+        registers=label_set_of(own_registers),
+    )
+
+
+def _act(spool: ReplicaSpool, action: Action, proposal: Extent, registers: Registers) -> None:
+    match action:
+        case Action.COMMIT:
+            spool.commit_staged(registers)
+        case Action.ROLL_BACK:
+            spool.roll_back()
+        case Action.BEGIN_THERE | Action.BEGIN_HERE:
+            spool.roll_back()
+            kept = registers if action is Action.BEGIN_THERE else spool.held()[1]
+            spool.begin_at(proposal.end, proposal.codec, kept)
+
+
+class SyncStep(Enum):
+    """What a primary does after its replicas answered a proposal."""
+
+    AGREED = auto()
+    ROLL = auto()
+    """Propose an empty extent at ``offset``."""
+    READ_THROUGH = auto()
+    """A replica knows a newer route, of ``revision``."""
+    FAILED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncDecision:
+    """The step, and what it needs."""
+
+    step: SyncStep
+    offset: int = 0
+    registers: Registers | None = None
+    """Registers to take up; None keeps the primary's own."""
+    revision: int = 0
+    problem: str = ""
+
+
+def decide_sync(end: int, header: pb.Header, answers: Sequence[pb.ReplicateResponse]) -> SyncDecision:
+    """Decide what follows from the replicas' answers to a proposal that ends at ``end``.
+
+    Args:
+        end: end of what the primary holds.
+        header: the primary's; its route and revision.
+        answers: one of each replica.
+    """
+    roll: SyncDecision | None = None
+    revision = 0
+    for answer in answers:
+        if answer.status == pb.OK:
+            continue
+        if answer.status == pb.WRONG_ROUTE and _is_newer(answer.header, header):
+            revision = max(revision, answer.header.etcd.revision)
+            continue
+        found = answer.fragment
+        follows = found.end > end or (found.end == end and found.begin == found.end)
+        if answer.status != pb.PROPOSAL_MISMATCH or not follows:
+            name = pb.Status.Name(answer.status)
+            text = f"unexpected {name}: [{found.begin}, {found.end}) against an end of {end}"
+            return SyncDecision(SyncStep.FAILED, problem=text)
+        if roll is None or found.end > roll.offset:
+            taken = registers_of(answer.registers) if found.end > end else None
+            roll = SyncDecision(SyncStep.ROLL, found.end, taken)
+    if revision:
+        return SyncDecision(SyncStep.READ_THROUGH, revision=revision)
+    return roll or SyncDecision(SyncStep.AGREED)
+
+
+def _is_newer(theirs: pb.Header, ours: pb.Header) -> bool:
+    return theirs.etcd.revision > ours.etcd.revision and not same_route(theirs.route, ours.route)
+
+
+class PipelineState(Enum):
+    """Where the primary's side of replication stands."""
+
+    OPENED = auto()
+    """Nothing is agreed on yet."""
+    SYNCED = auto()
+    """All replicas hold the same extent and registers."""
+    STREAMING = auto()
+    """Content is staged that no proposal covers yet."""
+    BROKEN = auto()
+    """A replica is lost, or disagrees. Only a new pipeline can find out what each one holds."""
+
+
+class PipelineEvent(Enum):
+    """What happened to it."""
+
+    AGREED = auto()
+    """All replicas acknowledged a proposal."""
+    DISAGREED = auto()
+    """A replica did not, while syncing."""
+    CONTENT = auto()
+    WITHDRAWN = auto()
+    """What was staged is rolled back everywhere."""
+    LOST = auto()
+
+
+PIPELINE_TRANSITIONS: dict[tuple[PipelineState, PipelineEvent], PipelineState] = {
+    (PipelineState.OPENED, PipelineEvent.AGREED): PipelineState.SYNCED,
+    (PipelineState.OPENED, PipelineEvent.DISAGREED): PipelineState.OPENED,
+    (PipelineState.OPENED, PipelineEvent.LOST): PipelineState.BROKEN,
+    (PipelineState.SYNCED, PipelineEvent.AGREED): PipelineState.SYNCED,
+    (PipelineState.SYNCED, PipelineEvent.CONTENT): PipelineState.STREAMING,
+    (PipelineState.SYNCED, PipelineEvent.WITHDRAWN): PipelineState.SYNCED,
+    (PipelineState.SYNCED, PipelineEvent.LOST): PipelineState.BROKEN,
+    (PipelineState.STREAMING, PipelineEvent.CONTENT): PipelineState.STREAMING,
+    (PipelineState.STREAMING, PipelineEvent.AGREED): PipelineState.SYNCED,
+    (PipelineState.STREAMING, PipelineEvent.WITHDRAWN): PipelineState.SYNCED,
+    (PipelineState.STREAMING, PipelineEvent.LOST): PipelineState.BROKEN,
+    (PipelineState.BROKEN, PipelineEvent.WITHDRAWN): PipelineState.BROKEN,
+    (PipelineState.BROKEN, PipelineEvent.LOST): PipelineState.BROKEN,
+}
+"""(state, event) to the next state. What is missing never happens; a broken pipeline agrees on nothing."""

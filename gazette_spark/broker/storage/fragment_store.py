@@ -1,0 +1,185 @@
+"""Fragment stores: directories under the broker's root.
+
+Like ``gazette serve --broker.file-only`` the embedded broker serves every scheme from its root, by the
+store's path alone: ``file:///x/`` and ``s3://bucket/x/`` are both ``root/x/``. So a production spec works
+unchanged. The directory has to exist.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+from gazette_spark.broker.storage.durable import make_directories, sync_directory
+from gazette_spark.errors import ProtocolError
+from gazette_spark.protocol.fragments import Fragment, parse_content_path
+
+_log = logging.getLogger(__name__)
+
+STATE_DIRECTORY = ".gazette"
+"""Directory under the root that holds the broker's own state; no store may reach into it."""
+
+HEALTH_CHECK = ".test/health-check"
+"""Object that checks of a store's health write, as Gazette's."""
+
+_REWRITES = ("find", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentStore:
+    """One store."""
+
+    url: str
+    """As the spec has it."""
+    root: Path
+    prefix: str
+    """Path of the URL without its leading slash; empty or ending in a slash."""
+    find: str = ""
+    """First occurrence of this in an object's path ..."""
+    replace_by: str = ""
+    """... is replaced by this."""
+
+    def problem(self) -> str:
+        """Say why the store cannot take fragments, or nothing."""
+        base = self.root / self.prefix
+        if not base.is_dir():
+            return f"store {self.url}: directory {base} does not exist"
+        if not os.access(base, os.R_OK | os.W_OK | os.X_OK):
+            return f"store {self.url}: directory {base} is not readable and writable"
+        return ""
+
+    def probe(self, delete_prefix: str | None = None) -> str:
+        """Write, read and list for a trial; say what fails, or nothing.
+
+        Args:
+            delete_prefix: where below the store an object is made and deleted, for a trial as well; None
+                deletes nothing.
+        """
+        if problem := self.problem():
+            return problem
+        base = self.root / self.prefix
+        try:
+            path = base / HEALTH_CHECK
+            _try_out(path)
+            if path.name not in os.listdir(path.parent):  # noqa: PTH208 - names are all we want
+                return f"store {self.url}: {path} was written and is not listed"
+            if delete_prefix is not None:
+                trial = base / delete_prefix / f"{HEALTH_CHECK}-{secrets.token_hex(8)}"
+                if not trial.resolve().is_relative_to(base.resolve()):
+                    return f"store {self.url}: {delete_prefix!r} leads out of the store"
+                _try_out(trial)
+                trial.unlink()
+        except OSError as error:
+            return f"store {self.url}: {error}"
+        return ""
+
+    def path(self, fragment: Fragment) -> Path:
+        """Return where the fragment's file is."""
+        return self.root / self.object_path(fragment)
+
+    def object_path(self, fragment: Fragment) -> str:
+        """Return the fragment's path below the root."""
+        return self._object(fragment.content_path)
+
+    def fragment_url(self, fragment: Fragment) -> str:
+        """Return the fragment's URL: raw, and relative to the root. Any signature is the client's reach."""
+        return f"file:///{self.object_path(fragment)}"
+
+    def list(self, journal: str, is_journal: Callable[[str], bool]) -> Iterator[Fragment]:
+        """Yield the journal's fragments, in no order.
+
+        Directories that belong to another journal, as ``is_journal`` tells by name, are left alone.
+        """
+        yield from self._walk(journal, "", self.root / self._object(journal), is_journal)
+
+    def put(self, fragment: Fragment, blocks: Iterable[bytes], *, fsync: bool) -> Fragment:
+        """Write the fragment's file, whole or not at all, and return it as stored."""
+        path = self.path(fragment)
+        make_directories(path.parent, mode=0o750, fsync=fsync)
+        if not path.exists():
+            partial = path.parent / f".partial-{path.name[:150]}{secrets.token_hex(8)}"
+            try:
+                _write(partial, blocks, fsync=fsync)
+                partial.rename(path)
+                if fsync:
+                    sync_directory(path.parent)  # The spool is deleted next.
+            finally:
+                partial.unlink(missing_ok=True)
+        return replace(fragment, backing_store=self.url, mod_time=_mod_time(path.stat()))
+
+    def _object(self, path: str) -> str:
+        return self.prefix + (path.replace(self.find, self.replace_by, 1) if self.find else path)
+
+    def _walk(
+        self, journal: str, postfix: str, directory: Path, is_journal: Callable[[str], bool]
+    ) -> Iterator[Fragment]:
+        with contextlib.ExitStack() as stack:
+            try:
+                entries = stack.enter_context(os.scandir(directory))
+            except FileNotFoundError:
+                return
+            for entry in entries:
+                inner = f"{postfix}{entry.name}"
+                if entry.is_dir(follow_symlinks=False):
+                    if not is_journal(f"{journal}/{inner}"):
+                        yield from self._walk(journal, f"{inner}/", Path(entry.path), is_journal)
+                elif entry.is_file(follow_symlinks=False) and not entry.name.startswith("."):
+                    yield from self._parse(journal, inner, entry)
+
+    def _parse(self, journal: str, inner: str, entry: os.DirEntry[str]) -> Iterator[Fragment]:
+        try:
+            found = parse_content_path(journal, inner)
+        except ProtocolError as error:
+            _log.warning("fragment_skipped path=%s problem=%s", entry.path, error.problem)
+            return
+        with contextlib.suppress(FileNotFoundError):  # Pruned since the directory was read.
+            mod_time = _mod_time(entry.stat(follow_symlinks=False))
+            yield replace(found, backing_store=self.url, mod_time=mod_time)
+
+
+def open_store(root: Path, url: str) -> FragmentStore:
+    """Return the store of a URL.
+
+    Raises:
+        ProtocolError: the URL leaves the root, names the broker's own state, or has an unknown argument.
+    """
+    parts = urlsplit(url)
+    prefix = parts.path.lstrip("/")
+    components = prefix.split("/")
+    if prefix and not prefix.endswith("/"):
+        raise ProtocolError("FragmentStore", f"{url}: path must end in '/'")
+    if ".." in components or components[0] == STATE_DIRECTORY:
+        raise ProtocolError("FragmentStore", f"{url}: path must stay inside the broker's root")
+    if not (root / prefix).resolve().is_relative_to(root.resolve()):
+        raise ProtocolError("FragmentStore", f"{url}: path leaves the broker's root through a symbolic link")
+    arguments = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if parts.scheme == "file" and (unknown := sorted(set(arguments) - set(_REWRITES))):
+        raise ProtocolError("FragmentStore", f"{url}: unknown argument {unknown[0]!r}; known: find, replace")
+    return FragmentStore(url, root, prefix, arguments.get("find", ""), arguments.get("replace", ""))
+
+
+def _try_out(path: Path) -> None:
+    path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+    path.write_bytes(b"health-check\n")
+    if path.read_bytes() != b"health-check\n":
+        raise OSError(f"{path} does not hold what was written")
+
+
+def _write(path: Path, blocks: Iterable[bytes], *, fsync: bool) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        for block in blocks:
+            file.write(block)
+        if fsync:
+            file.flush()
+            os.fsync(fd)
+
+
+def _mod_time(stat: os.stat_result) -> int:
+    return max(1, int(stat.st_mtime))  # Zero would say that the fragment is not stored.

@@ -1,0 +1,183 @@
+"""Background work: upload closed spools, pulse journals so that idle ones roll, list stores again.
+
+One thread looks at every journal once a tick and decides what is due; uploads run in a small pool. A
+failed upload leaves its spool where it is, readable, and is tried again after a second, then after twice
+as long, up to a minute.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from gazette_spark.broker.journal import JournalClosedError, LiveJournal
+from gazette_spark.broker.replication.pipeline import ReplicationError
+
+_log = logging.getLogger(__name__)
+
+UPLOAD_THREADS = 2
+"""Compression takes a core each; appends and reads want the rest."""
+
+MAX_TICK_S = 1.0
+"""Longest time between two looks at the journals."""
+
+MAX_RETRY_S = 60.0
+"""Longest time until a failed upload is tried again; the first is a second, each next one twice as long."""
+
+
+def retry_after(failures: int) -> float:
+    """Return the seconds to wait after so many failures in a row."""
+    return min(MAX_RETRY_S, 2.0 ** min(failures - 1, 10))
+
+
+@dataclass(slots=True)
+class _Due:
+    pulse: float
+    refresh: float
+
+
+@dataclass(slots=True)
+class _Failed:
+    """Uploads of a journal that failed in a row."""
+
+    count: int
+    retry: float
+    """Monotonic clock."""
+    problem: str
+
+
+class Persister:
+    """Owns the threads of the background work. ``start`` and ``stop`` once each, from one thread."""
+
+    def __init__(
+        self,
+        journals: Callable[[], list[LiveJournal]],
+        pulse_interval_s: float,
+        pulse: Callable[[LiveJournal], None] = LiveJournal.pulse,
+    ) -> None:
+        """Prepare the work; ``pulse`` is called with a journal's turn."""
+        self._journals = journals
+        self._pulse_journal = pulse
+        self._pulse_interval_s = pulse_interval_s
+        self._due: dict[int, _Due] = {}
+        self._pool = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="gazette-upload")
+        self._changed = threading.Condition()
+        self._uploading: set[LiveJournal] = set()
+        self._again: set[LiveJournal] = set()
+        self._failed: dict[LiveJournal, _Failed] = {}
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="gazette-pulse", daemon=True)
+
+    def __repr__(self) -> str:
+        return f"Persister(uploading={len(self._uploading)}, stopping={self._stopping})"
+
+    def start(self) -> None:
+        """Begin to look after the journals, and upload what an earlier broker left."""
+        for journal in self._journals():
+            if journal.sealed():
+                self.upload(journal)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the uploads in progress and end the threads. Spools not stored stay on disk."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def upload(self, journal: LiveJournal) -> None:
+        """Have a journal's closed spools uploaded soon. Any thread."""
+        with self._changed:
+            if self._stopping:
+                return
+            if journal in self._uploading:
+                self._again.add(journal)
+                return
+            self._uploading.add(journal)
+            self._pool.submit(self._upload, journal)
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no upload is in progress or queued; False when the time is up."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._uploading, timeout_s)
+
+    def problem(self, journal: LiveJournal) -> str:
+        """Say why the journal's last upload failed; nothing if it did not."""
+        with self._changed:
+            failed = self._failed.get(journal)
+            return failed.problem if failed is not None else ""
+
+    def _upload(self, journal: LiveJournal) -> None:
+        problem = ""
+        try:
+            journal.persist()
+        except OSError as error:
+            problem = str(error)
+            if not journal.closed:
+                _log.warning("persist_failed journal=%s error=%s", journal.name, error)
+        except Exception as error:  # noqa: BLE001 - a pool's worker has no caller: unlogged, it would be lost
+            problem = repr(error)
+            _log.exception("persist_failed journal=%s", journal.name)
+        finally:
+            with self._changed:
+                self._note(journal, problem)
+                again = journal in self._again
+                self._again.discard(journal)
+                self._uploading.discard(journal)
+                self._changed.notify_all()
+        if again:
+            self.upload(journal)
+
+    def _note(self, journal: LiveJournal, problem: str) -> None:
+        failed = self._failed.pop(journal, None)
+        if problem:
+            count = 1 if failed is None else failed.count + 1
+            self._failed[journal] = _Failed(count, time.monotonic() + retry_after(count), problem)
+
+    def _run(self) -> None:
+        tick = min(MAX_TICK_S, self._pulse_interval_s / 4)
+        while not self._wait(tick):
+            now = time.monotonic()
+            live = self._journals()
+            for journal in live:
+                self._look_after(journal, now)
+            self._retry(set(live), now)
+            known = {id(journal) for journal in live}
+            self._due = {key: due for key, due in self._due.items() if key in known}
+
+    def _retry(self, live: set[LiveJournal], now: float) -> None:
+        with self._changed:
+            self._failed = {journal: failed for journal, failed in self._failed.items() if journal in live}
+            due = [journal for journal, failed in self._failed.items() if now >= failed.retry]
+        for journal in due:
+            self.upload(journal)
+
+    def _wait(self, seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._stopping, seconds)
+
+    def _look_after(self, journal: LiveJournal, now: float) -> None:
+        refresh_s = journal.spec.fragment.refresh_interval.ToNanoseconds() / 1e9
+        due = self._due.setdefault(id(journal), _Due(now + self._pulse_interval_s, now + refresh_s))
+        try:
+            if now >= due.pulse:
+                due.pulse = now + self._pulse_interval_s
+                self._pulse(journal)
+            if now >= due.refresh:
+                due.refresh = now + refresh_s
+                journal.refresh()
+        except (OSError, ReplicationError, JournalClosedError) as error:
+            _log.warning("pulse_failed journal=%s error=%s", journal.name, error)
+
+    def _pulse(self, journal: LiveJournal) -> None:
+        with journal.turnstile.turn_if_free() as granted:
+            if granted and not journal.closed:
+                self._pulse_journal(journal)
+        if journal.first_store is not None and journal.sealed():
+            self.upload(journal)

@@ -1,0 +1,244 @@
+"""Spools: fragments a journal is growing, on disk, so that a killed broker loses nothing it answered.
+
+A spool is two files: ``NNNNNNNN.data`` with the journal's bytes, and ``NNNNNNNN.log``, its commit log
+(:mod:`gazette_spark.broker.storage.commit_log`). Bytes are staged behind the committed end as they arrive. A
+commit writes one record to the log; only then is the append answered. What lies past the last whole
+record - a staged append, a torn record - is cut off when the spool is next opened.
+
+Both files live in the page cache once written, so a killed process loses nothing. With ``fsync`` a commit
+is on the disk before it is answered, and a power cut loses nothing either: first the data, then the names
+of the files if they are new, then the record. Without, a power cut may take the last seconds; what is
+left still ends at a commit, for each record carries the SHA-1 of all bytes before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from gazette_spark.broker.storage import commit_log
+from gazette_spark.broker.storage.commit_log import CommitRecord, Registers, SpoolHeader
+from gazette_spark.broker.storage.durable import make_directories, sync_directory
+from gazette_spark.protocol.fragments import Fragment
+
+_log = logging.getLogger(__name__)
+
+READ_BLOCK_BYTES = 1 << 20
+"""Bytes read at once when a whole spool is walked (recovery, upload)."""
+
+_NO_SUM = bytes(20)
+
+
+class SpoolData:
+    """An open data file. It outlives its spool's deletion for as long as a reader holds it."""
+
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        weakref.finalize(self, os.close, self.fd)
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return up to ``size`` bytes from ``position``, counted from the spool's begin."""
+        return os.pread(self.fd, size, position)
+
+    def write(self, position: int, content: bytes) -> None:
+        """Write all of ``content``."""
+        view = memoryview(content)
+        while view:
+            written = os.pwrite(self.fd, view, position)
+            view, position = view[written:], position + written
+
+
+class Spool:
+    """One spool. Its journal sees to it that one thread at a time changes it."""
+
+    def __init__(self, stem: Path, header: SpoolHeader, *, fsync: bool) -> None:
+        self.stem = stem
+        self.header = header
+        self.begin = header.begin
+        self.end = header.begin
+        self.registers: Registers = header.registers
+        self.first_append_time = 0.0
+        self._fsync = fsync
+        self._sum = hashlib.sha1(usedforsecurity=False)
+        self._staged_sum = self._sum.copy()
+        self._staged_end = header.begin
+        self._data: SpoolData | None = None
+        self._log_fd: int | None = None
+        self._log_bytes = 0
+        self._names_are_synced = True
+        """Whether the directory is known to hold both files after a power cut."""
+
+    def __repr__(self) -> str:
+        return f"Spool({self.header.journal!r}, [{self.begin}, {self.end}), {self.stem.name})"
+
+    @property
+    def length(self) -> int:
+        """Committed bytes."""
+        return self.end - self.begin
+
+    @property
+    def fragment(self) -> Fragment:
+        """The committed bytes as a local fragment. An empty one has a sum of zeros."""
+        return Fragment(
+            journal=self.header.journal,
+            begin=self.begin,
+            end=self.end,
+            sum=self._sum.digest() if self.length else _NO_SUM,
+            codec=self.header.codec,
+        )
+
+    @property
+    def staged_fragment(self) -> Fragment:
+        """The fragment as it would be if what is staged were committed."""
+        if self._staged_end == self.end:
+            return self.fragment
+        return replace(self.fragment, end=self._staged_end, sum=self._staged_sum.digest())
+
+    def stage(self, content: bytes) -> None:
+        """Write content behind what is committed and staged. Readers do not see it."""
+        self.data().write(self._staged_end - self.begin, content)
+        self._staged_sum.update(content)
+        self._staged_end += len(content)
+
+    def roll_back(self) -> None:
+        """Forget what is staged."""
+        if self._staged_end != self.end:
+            with contextlib.suppress(OSError):  # The bytes past the end are never read anyway.
+                os.ftruncate(self.data().fd, self.length)
+        self._staged_end = self.end
+        self._staged_sum = self._sum.copy()
+
+    def commit_append(self, registers: Registers, now: float) -> None:
+        """Make what is staged part of the spool, durably before it returns."""
+        changed = None if registers == self.registers else registers
+        record = CommitRecord(self._staged_end, self._staged_sum.digest(), now, changed)
+        self.write_header()
+        if self._fsync:
+            os.fdatasync(self.data().fd)
+        self._sync_names()
+        self._append_to_log(commit_log.encode_commit(record))
+        self._apply(record)
+        self._sum = self._staged_sum.copy()
+
+    def write_header(self) -> None:
+        """Write the commit log with its header, whole or not at all, unless it is there already."""
+        if self._log_fd is not None:
+            return
+        path = self.stem.with_suffix(".log")
+        if not path.exists():
+            make_directories(self.stem.parent, fsync=self._fsync)
+            partial = path.with_suffix(".log.partial")
+            partial.write_bytes(commit_log.encode_header(self.header))
+            if self._fsync:
+                _sync(partial)
+            partial.rename(path)
+            self._names_are_synced = False
+            self._sync_names()
+        self._log_fd = os.open(path, os.O_RDWR | os.O_APPEND)
+        self._log_bytes = os.fstat(self._log_fd).st_size
+
+    def _sync_names(self) -> None:
+        if self._fsync and not self._names_are_synced:
+            sync_directory(self.stem.parent)
+            self._names_are_synced = True
+
+    def data(self) -> SpoolData:
+        """Return the data file, opened if it was not."""
+        if self._data is None:
+            make_directories(self.stem.parent, fsync=self._fsync)
+            path = self.stem.with_suffix(".data")
+            if not path.exists():
+                self._names_are_synced = False
+            self._data = SpoolData(path)
+        return self._data
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the committed bytes in order."""
+        data, position, length = self.data(), 0, self.length
+        while position < length:
+            block = data.read(position, min(READ_BLOCK_BYTES, length - position))
+            if not block:
+                raise OSError(f"{self!r}: its data file ends at {position}")
+            yield block
+            position += len(block)
+
+    def release(self) -> None:
+        """Close the files until they are needed again."""
+        self._data = None
+        if self._log_fd is not None:
+            os.close(self._log_fd)
+            self._log_fd = None
+
+    def delete(self) -> None:
+        """Remove the files. A reader that holds the data keeps it."""
+        self.release()
+        for suffix in (".log", ".data"):  # The log first: data without a log is nothing.
+            self.stem.with_suffix(suffix).unlink(missing_ok=True)
+
+    def _append_to_log(self, line: bytes) -> None:
+        fd = self._log_fd
+        assert fd is not None
+        try:
+            if os.write(fd, line) != len(line):
+                raise OSError(f"{self!r}: short write to its commit log")
+            if self._fsync:
+                os.fdatasync(fd)
+        except OSError:
+            os.ftruncate(fd, self._log_bytes)  # Half a record must not precede the next one.
+            raise
+        self._log_bytes += len(line)
+
+    def _apply(self, record: CommitRecord) -> None:
+        if self.first_append_time == 0.0:
+            self.first_append_time = record.at
+        if record.registers is not None:
+            self.registers = record.registers
+        self.end = self._staged_end = record.end
+
+    @classmethod
+    def recover(cls, stem: Path, *, fsync: bool) -> Spool | None:
+        """Open a spool left by an earlier broker, cut back to its last commit; None if it has no header."""
+        log_path = stem.with_suffix(".log")
+        parsed = commit_log.parse_log(log_path.read_bytes()) if log_path.exists() else None
+        if parsed is None or parsed.header is None:
+            return None
+        spool = cls(stem, parsed.header, fsync=fsync)
+        log_bytes = len(commit_log.encode_header(parsed.header))
+        data_path = stem.with_suffix(".data")
+        if parsed.records and data_path.exists():
+            log_bytes = spool._replay(parsed.records, data_path) or log_bytes
+        lost = len(parsed.records) and parsed.records[-1][0].end - spool.end
+        if lost:
+            _log.warning("spool_cut_back spool=%r lost_bytes=%d", spool, lost)
+        os.truncate(log_path, log_bytes)
+        if data_path.exists():
+            os.truncate(data_path, spool.length)
+        spool._staged_sum = spool._sum.copy()
+        return spool
+
+    def _replay(self, records: tuple[tuple[CommitRecord, int], ...], data_path: Path) -> int:
+        """Take up every commit whose bytes are all there; return the log's length up to the last."""
+        log_bytes = 0
+        with data_path.open("rb") as data:
+            for record, length in records:
+                running = self._sum.copy()
+                running.update(data.read(record.end - self.end))
+                if running.digest() != record.sum:
+                    break
+                self._sum, log_bytes = running, length
+                self._apply(record)
+        return log_bytes
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

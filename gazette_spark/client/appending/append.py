@@ -1,0 +1,329 @@
+"""Append to a journal: one transaction of bytes, all or none.
+
+The stream is: parameters, content in messages of at most 1 MiB, an empty message, half-close. The
+commit happens at the half-close; a stream that ends in any other way is rolled back. The broker may
+answer early, with a status, while content is still being sent: then its answer counts, not the
+failure to send.
+
+Appending again after a broken connection may append twice: raw appends are at-least-once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, BinaryIO, Protocol, Self, TypeAlias, cast
+
+import grpc
+
+from gazette_spark.client.connection.channel import Connection
+from gazette_spark.client.connection.status import check_status
+from gazette_spark.errors import ClosedError, ProtocolError, UnavailableError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.protocol.journal_specs import validate_journal_name
+from gazette_spark.protocol.labels import format_selector, validate_label_set, validate_selector
+from gazette_spark.protocol.tokens import Capability, journal_claims
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+
+MAX_CONTENT_BYTES = 1 << 20
+"""Content of a message: brokers take 4 MiB by default, and smaller ones overlap better."""
+
+OUTBOX_MESSAGES = 4
+"""Messages that may wait to be sent: bounds an appender's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """What an append did: its bytes are ``[begin, end)`` of the journal, with SHA-1 ``sum``."""
+
+    begin: int
+    end: int
+    sum: bytes
+    registers: pb.LabelSet
+    """The journal's registers after the append."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendOptions:
+    """What an append asks for and changes besides its bytes.
+
+    ``offset`` 0 is any; else the append fails unless the write head is there. ``check_registers`` has to
+    match, if the journal has any; then ``subtract_registers`` and ``union_registers`` change them.
+    ``suspend`` is one of ``pb.AppendRequest.SUSPEND_*``. A broker that knows less of Etcd than
+    ``min_etcd_revision`` waits until it does. With ``do_not_proxy`` a broker that is not the journal's
+    primary says so instead of passing the append on.
+    """
+
+    journal: str
+    offset: int = 0
+    check_registers: pb.LabelSelector | None = None
+    union_registers: pb.LabelSet | None = None
+    subtract_registers: pb.LabelSet | None = None
+    suspend: pb.AppendRequest.Suspend = pb.AppendRequest.SUSPEND_RESUME
+    min_etcd_revision: int = 0
+    do_not_proxy: bool = False
+
+    def __post_init__(self) -> None:
+        validate_journal_name(self.journal, allow_meta=True)
+        if self.offset < 0:
+            raise ProtocolError("AppendRequest.Offset", f"invalid Offset ({self.offset}; expected 0 or more)")
+        if self.check_registers is not None:
+            validate_selector(self.check_registers)
+        for labels in (self.union_registers, self.subtract_registers):
+            if labels is not None:
+                validate_label_set(labels)
+        if self.suspend not in pb.AppendRequest.Suspend.values():
+            raise ProtocolError("AppendRequest.Suspend", f"{self.suspend} is unknown")
+        if self.min_etcd_revision < 0:
+            problem = f"must be 0 or more, got {self.min_etcd_revision}"
+            raise ProtocolError("AppendRequest.MinEtcdRevision", problem)
+
+    @property
+    def changes_registers(self) -> bool:
+        """Whether the append needs bytes for the sake of the registers."""
+        return bool(self.union_registers and self.union_registers.labels) or bool(
+            self.subtract_registers and self.subtract_registers.labels
+        )
+
+    def request(self) -> pb.AppendRequest:
+        """Return the stream's first message."""
+        return pb.AppendRequest(
+            journal=self.journal,
+            offset=self.offset,
+            check_registers=self.check_registers,
+            union_registers=self.union_registers,
+            subtract_registers=self.subtract_registers,
+            suspend=self.suspend,
+            min_etcd_revision=self.min_etcd_revision,
+            do_not_proxy=self.do_not_proxy,
+        )
+
+
+class _Outbox:
+    """Messages on their way from the writing thread to gRPC's; closed at the end of either side."""
+
+    def __init__(self) -> None:
+        self._messages: deque[pb.AppendRequest] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._dropped = False
+
+    def put(self, message: pb.AppendRequest, *, last: bool = False) -> bool:
+        """Add a message, waiting for room; return False once the call has ended.
+
+        The wait ends with the call, and every call has a deadline.
+        """
+        with self._changed:
+            while len(self._messages) >= OUTBOX_MESSAGES and not self._dropped:
+                self._changed.wait()
+            if self._dropped:
+                return False
+            self._messages.append(message)
+            self._closed = self._closed or last
+            self._changed.notify_all()
+            return True
+
+    def drop(self) -> None:
+        """End both sides: the call is over."""
+        with self._changed:
+            self._dropped = True
+            self._messages.clear()
+            self._changed.notify_all()
+
+    def __iter__(self) -> Iterator[pb.AppendRequest]:
+        while True:
+            with self._changed:
+                while not (self._messages or self._closed or self._dropped):
+                    self._changed.wait()
+                if not self._messages:
+                    return
+                message = self._messages.popleft()
+                self._changed.notify_all()
+            yield message
+
+
+class Appender:
+    """One append under way: write, then :meth:`commit_append` or :meth:`abort`. For one thread.
+
+    The call begins with the first write, for brokers end appends that bring less than 64 KiB a second.
+    After its end it takes no more writes and commits nothing, but another abort is allowed; only
+    :meth:`reset` makes it usable again. As a context manager it aborts what was not committed.
+    """
+
+    def __init__(self, connection: Connection, options: AppendOptions, *, timeout_s: float) -> None:
+        self.options = options
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._begin()
+
+    def _begin(self) -> None:
+        self.sent_bytes = 0
+        self.response: pb.AppendResponse | None = None
+        """The broker's answer, once it gave one; kept when it was a refusal."""
+        self._outbox = _Outbox()
+        self._call: Any = None
+        self._over = False
+        self._aborted = False
+
+    def __repr__(self) -> str:
+        return f"Appender({self.options.journal!r}, sent_bytes={self.sent_bytes})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    @property
+    def request(self) -> pb.AppendRequest:
+        """The request's first message."""
+        return self.options.request()
+
+    def write(self, content: Bytes) -> int:
+        """Send bytes, of any number; return how many.
+
+        Raises:
+            GazetteError: the broker has ended the append; nothing was appended.
+        """
+        self._check_open()
+        view = memoryview(content).cast("B")
+        for at in range(0, len(view), MAX_CONTENT_BYTES):
+            piece = bytes(view[at : at + MAX_CONTENT_BYTES])
+            self._put(pb.AppendRequest(content=piece))
+            self.sent_bytes += len(piece)
+        return len(view)
+
+    def commit_append(self) -> AppendResult:
+        """Commit what was written, and return where it is. With nothing written: a write barrier.
+
+        Raises:
+            GazetteError: nothing was appended; but after an UnavailableError it may have been.
+        """
+        self._check_open()
+        if self.sent_bytes == 0 and self.options.changes_registers:
+            self.abort()
+            raise ProtocolError("AppendRequest", "register modification requires non-empty Append")
+        self._put(pb.AppendRequest(), last=True)
+        return self._result()
+
+    def reset(self) -> None:
+        """Begin anew, as if just made: for another try or append. What was not committed is aborted."""
+        self.abort()
+        self._begin()
+
+    def abort(self) -> None:
+        """Roll the append back, unless it is over. May be called again, and from any thread.
+
+        Where another thread waits for the commit, whether it was rolled back is open.
+        """
+        self._over = self._aborted = True
+        if self._call is not None:
+            self._call.cancel()
+        self._outbox.drop()
+
+    def _put(self, message: pb.AppendRequest, *, last: bool = False) -> None:
+        if self._call is None:
+            claims = journal_claims(Capability.APPEND, self.options.journal)
+            metadata = self._connection.metadata(claims)
+            self._outbox.put(self.options.request())
+            self._call = self._connection.stub().Append.future(
+                iter(self._outbox), timeout=self._timeout_s, metadata=metadata
+            )
+            # This call's outbox, not that of a later one after a reset.
+            outbox = self._outbox
+            self._call.add_done_callback(lambda _: outbox.drop())
+            self._connection.hold()
+            self._call.add_done_callback(lambda _: self._connection.release())
+            if self._aborted:  # By another thread, which saw no call to cancel.
+                self._call.cancel()
+        if not self._outbox.put(message, last=last):
+            self._result()
+            self.abort()
+            raise ProtocolError("AppendResponse", "the broker committed an append that was not finished")
+
+    def _result(self) -> AppendResult:
+        """Take the broker's answer."""
+        self._over = True
+        with self._connection.errors():
+            try:
+                self.response = self._call.result()
+            except grpc.FutureCancelledError:
+                raise UnavailableError(self._connection.endpoint.text, "the append was cancelled") from None
+        assert self.response is not None
+        self._connection.observe(self.options.journal, self.response.header)
+        return append_result(self.response, self.options.journal, self.sent_bytes)
+
+    def _check_open(self) -> None:
+        if self._over:
+            raise ClosedError(f"append to journal {self.options.journal!r}", "it was committed or aborted")
+
+
+def append_result(response: pb.AppendResponse, journal: str, sent_bytes: int) -> AppendResult:
+    """Return what the broker says it did.
+
+    Raises:
+        StatusError: it did nothing.
+        ProtocolError: it says something else than what was asked.
+    """
+    detail = response.store_health_error
+    if response.status == pb.REGISTER_MISMATCH:
+        detail = (
+            f"its registers are {format_selector(pb.LabelSelector(include=response.registers)) or 'empty'}"
+        )
+    check_status(response.status, journal, detail)
+    if not (response.HasField("commit") and response.HasField("registers")):
+        raise ProtocolError("AppendResponse", "expected Commit and Registers")
+    commit = response.commit
+    if commit.end - commit.begin != sent_bytes:
+        raise ProtocolError(
+            "AppendResponse.Commit", f"[{commit.begin}, {commit.end}) for an append of {sent_bytes} bytes"
+        )
+    return AppendResult(commit.begin, commit.end, Fragment.from_pb(commit).sum, response.registers)
+
+
+class Readable(Protocol):
+    """A file opened for reading bytes, or anything like it."""
+
+    def read(self, size: int = ..., /) -> bytes:
+        """Return up to ``size`` bytes; none at the end."""
+
+
+Piece: TypeAlias = Bytes | Readable
+
+
+class Content:
+    """Bytes to append, as often as it takes.
+
+    Pieces are bytes or files; each try reads a file from its first byte. What cannot be begun again, an
+    iterator or a pipe, is ``spent`` once its first bytes were taken.
+    """
+
+    def __init__(self, content: Piece | Iterable[Piece]) -> None:
+        alone = isinstance(content, bytes | bytearray | memoryview) or hasattr(content, "read")
+        self._pieces = cast(Iterable[Piece], (content,) if alone else content)
+        self._one_shot = iter(self._pieces) is self._pieces
+        self.spent = False
+        """Nothing can be sent again."""
+
+    def __iter__(self) -> Iterator[Bytes]:
+        for piece in self._pieces:
+            self.spent = self.spent or self._one_shot
+            if isinstance(piece, bytes | bytearray | memoryview):
+                yield piece
+            else:
+                yield from self._read(piece)
+
+    def _read(self, file: Readable) -> Iterator[bytes]:
+        again = getattr(file, "seekable", lambda: hasattr(file, "seek"))()
+        if again:
+            cast(BinaryIO, file).seek(0)
+        while content := file.read(MAX_CONTENT_BYTES):
+            self.spent = self.spent or not again
+            yield content

@@ -1,0 +1,357 @@
+"""What waits to be appended and what is done next: the decisions of AppendService, without its threads.
+
+Each journal with something to append has a lane, a queue of batches; each batch becomes one append. All
+that happens to a batch:
+
+===========  ==========================================================  ================================
+a batch is   until                                                       meanwhile
+===========  ==========================================================  ================================
+filling      it is its lane's first                                      writers join, one at a time
+waiting      its dependencies are done                                   writers join
+open         the writer at work leaves                                   –
+sent         the broker answers                                          sealed: nobody joins any more
+backing off  its time has come; then it is sent again                    sealed
+ended        –                                                           its operation is done
+===========  ==========================================================  ================================
+
+The rules are those of :mod:`gazette_spark.client.appending.batches`. A failure that is terminal, or outlasts
+the deadline, ends the lane for good: all its batches fail, and whatever comes later. Other lanes go on.
+
+Nothing here blocks, does I/O or looks at a clock, and nothing locks: the caller does.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TypeAlias
+
+from gazette_spark.client.appending.append import AppendOptions, AppendResult
+from gazette_spark.client.appending.batches import (
+    AppendBatch,
+    BatchOperation,
+    Lane,
+    Limits,
+    Place,
+    is_stuck,
+    is_terminal,
+    may_join,
+    try_s,
+)
+from gazette_spark.client.appending.futures import OpFuture, OpFutures
+from gazette_spark.client.appending.spool import Spool
+from gazette_spark.client.connection import retry
+from gazette_spark.errors import AppendWaitError, DependencyError
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Append the batch's bytes; then call ``sent`` or ``failed``."""
+
+    batch: AppendBatch
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Call ``dependency_done`` for each of the batch's dependencies once it is done."""
+
+    batch: AppendBatch
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Resolve the operations of ``ended`` with ``error`` or ``result``, close the spools ``freed``."""
+
+    ended: list[AppendBatch] = field(default_factory=list)
+    error: BaseException | None = None
+    result: AppendResult | None = None
+    freed: list[Spool] = field(default_factory=list)
+
+
+Work: TypeAlias = Send | Await | Outcome
+
+
+class AppendQueue:
+    """The lanes of all journals. A caller's lock is held during each call."""
+
+    def __init__(self, limits: Limits, *, timeout_s: float | None, try_timeout_s: float) -> None:
+        """Begin with nothing to do.
+
+        Args:
+            limits: bounds on what waits.
+            timeout_s: seconds a batch is tried for, or waits for its dependencies; None: for ever.
+            try_timeout_s: seconds one try of a small batch may take if there is no such end.
+        """
+        self.limits = limits
+        self.timeout_s = timeout_s
+        self.lanes: dict[str, Lane] = {}
+        self.pending_bytes = 0
+        self.memory_bytes = 0
+        self.files = 0
+        self._try_timeout_s = try_timeout_s
+        self._ready: deque[Lane] = deque()
+        self._timers: list[tuple[float, int, AppendBatch]] = []
+        self._sequence = count()
+
+    @property
+    def next_due(self) -> float | None:
+        """When there will be work again if nothing happens until then."""
+        return self._timers[0][0] if self._timers else None
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether :meth:`take` may have work at once."""
+        return bool(self._ready)
+
+    def enter(self, options: AppendOptions, dependencies: OpFutures) -> AppendBatch | None:
+        """Begin to write, and return the batch to write to; None while another writer is at work."""
+        lane = self.lanes.get(options.journal)
+        if lane is None:
+            lane = self.lanes[options.journal] = Lane(AppendOptions(options.journal))
+        if lane.failure is not None:
+            return AppendBatch(
+                lane, options, dependencies, lane.failure, writing=True, sealed=True, ended=True
+            )
+        if lane.batches and lane.batches[-1].writing:
+            return None
+        if options == lane.plain:
+            options = lane.plain
+        batch = lane.batches[-1] if lane.batches else None
+        if batch is None or not may_join(batch, options, dependencies, self.limits):
+            batch = AppendBatch(lane, options, dependencies, BatchOperation(lane))
+            lane.batches.append(batch)
+        batch.writing = True
+        return batch
+
+    def quick(self, journal: str, size: int) -> AppendBatch | None:
+        """Enter, find room in memory and leave, all in one; None where it is not that simple.
+
+        The caller adds the bytes to the batch's memory before anything else happens.
+        """
+        lane = self.lanes.get(journal)
+        if lane is None or not lane.batches:
+            return None
+        batch = lane.batches[-1]
+        limits = self.limits
+        if (
+            batch.writing
+            or batch.sealed
+            or batch.options is not lane.plain
+            or batch.size >= limits.batch_bytes
+            or len(batch.spool.memory) + size > limits.batch_memory_bytes
+            or self.memory_bytes + size > limits.memory_bytes
+            or self.pending_bytes + size > limits.pending_bytes
+        ):
+            return None
+        total, memory, file = batch.counted
+        batch.counted = (total + size, memory + size, file)
+        self.pending_bytes += size
+        self.memory_bytes += size
+        batch.size += size
+        batch.writers += 1
+        return batch
+
+    def place(self, batch: AppendBatch, size: int) -> Place:
+        """Decide where a writer's next bytes go, and make room for them there."""
+        if batch.ended:
+            return Place.DROPPED
+        limits = self.limits
+        if self.pending_bytes + size > limits.pending_bytes:
+            return Place.NOWHERE
+        total, memory, file = batch.counted
+        if memory + size <= limits.batch_memory_bytes and self.memory_bytes + size <= limits.memory_bytes:
+            self._count(batch, (total + size, memory + size, file))
+            return Place.MEMORY
+        if not file and self.files >= limits.files:
+            return Place.NOWHERE
+        self._count(batch, (total + size, memory, True))
+        return Place.DISK
+
+    def placed(self, batch: AppendBatch) -> None:
+        """Take note of what a batch holds after its writer moved it to disk, or took bytes back."""
+        if not batch.ended:
+            spool = batch.spool
+            self._count(batch, (len(spool), len(spool.memory), spool.on_disk))
+
+    def leave(self, batch: AppendBatch, *, kept: bool) -> Outcome:
+        """End a writer's turn: its bytes stay, or were taken back."""
+        batch.writing = False
+        if batch.ended:
+            return self._free([batch])
+        batch.writers += kept
+        self.placed(batch)
+        if batch.lane.batches[0] is batch:
+            self._enqueue(batch.lane)
+        return Outcome()
+
+    def take(self, now: float) -> Work | None:
+        """Return what is to be done next, or None: nothing, until ``next_due`` or another call."""
+        while self._timers and self._timers[0][0] <= now:
+            due, _, batch = heapq.heappop(self._timers)
+            if batch.ended or batch.due != due:
+                continue
+            batch.due = 0.0
+            if batch.waits_for == 0:
+                self._go_on(batch.lane)
+            elif (outcome := self._give_up(batch, now)) is not None:
+                return outcome
+        while self._ready:
+            lane = self._ready.popleft()
+            lane.queued = False
+            if (work := self._step(lane, now)) is not None:
+                return work
+        return None
+
+    def dependency_done(self, batch: AppendBatch, error: BaseException | None) -> Outcome:
+        """Take note that one of a batch's dependencies has ended."""
+        if batch.ended:
+            return Outcome()
+        if error is not None:
+            failure = DependencyError(batch.lane.journal, str(error) or type(error).__name__)
+            failure.__cause__ = error
+            return self._fail(batch.lane, failure)
+        batch.waits_for -= 1
+        if batch.waits_for == 0:
+            batch.due = 0.0
+            self._go_on(batch.lane)
+        return Outcome()
+
+    def sent(self, batch: AppendBatch, result: AppendResult) -> Outcome:
+        """Take note that a batch was appended."""
+        batch.sending = False
+        if batch.ended:
+            return self._free([batch])
+        return self._end_first(batch.lane, result)
+
+    def failed(self, batch: AppendBatch, error: BaseException, now: float) -> Outcome:
+        """Take note that a try failed: the batch is tried again, or its lane ends."""
+        batch.sending = False
+        if batch.ended:
+            return self._free([batch])
+        wait_s: float | None = None
+        if not is_terminal(error, batch.options):
+            wait_s = retry.backoff_s(batch.attempt)
+            if batch.deadline is not None:
+                wait_s = retry.within(wait_s, batch.deadline - now)
+        if wait_s is None:
+            return self._fail(batch.lane, error)
+        batch.attempt += 1
+        self._wake_at(batch, now + wait_s)
+        return Outcome()
+
+    def fail_all(self, error: BaseException) -> Outcome:
+        """End all lanes that have something to append."""
+        outcome = Outcome(error=error)
+        for lane in [lane for lane in self.lanes.values() if lane.batches]:
+            each = self._fail(lane, error)
+            outcome.ended += each.ended
+            outcome.freed += each.freed
+        return outcome
+
+    def pending_except(self, journal: str) -> OpFutures:
+        """Return the operations of all batches of other journals, and those journals' failures."""
+        pending: list[OpFuture] = []
+        for name, lane in self.lanes.items():
+            if name != journal:
+                pending.extend(batch.operation for batch in lane.batches)
+                if lane.failure is not None:
+                    pending.append(lane.failure)
+        return frozenset(pending)
+
+    def failures(self) -> Iterable[Lane]:
+        """Return the lanes that have failed."""
+        return [lane for lane in self.lanes.values() if lane.failure is not None]
+
+    def _give_up(self, batch: AppendBatch, now: float) -> Outcome | None:
+        """End the wait for dependencies, unless all of them are on their way: those have deadlines too."""
+        timeout_s = self.timeout_s or 0.0
+        if any(is_stuck(each) for each in batch.dependencies):
+            problem = f"{batch.waits_for} operations the append depends on are not done"
+            return self._fail(batch.lane, AppendWaitError(batch.lane.journal, timeout_s, problem))
+        self._wake_at(batch, now + timeout_s)
+        return None
+
+    def _step(self, lane: Lane, now: float) -> Work | None:
+        """Decide what a lane's first batch is in for."""
+        if lane.busy or not lane.batches:
+            return None
+        batch = lane.batches[0]
+        if batch.dependencies and not batch.awaited:
+            batch.awaited = True
+            batch.waits_for = len(batch.dependencies)
+            lane.busy = True
+            if self.timeout_s is not None:
+                self._wake_at(batch, now + self.timeout_s)
+            return Await(batch)
+        if batch.writing:
+            return None
+        if not batch.writers:
+            return self._end_first(lane, None)
+        return self._send(batch, now)
+
+    def _send(self, batch: AppendBatch, now: float) -> Send:
+        if not batch.sealed:
+            batch.sealed = True
+            batch.deadline = None if self.timeout_s is None else now + self.timeout_s
+        batch.sending = batch.lane.busy = True
+        if batch.deadline is None:
+            return Send(batch, try_s(2 * self._try_timeout_s, batch.size))
+        left_s = batch.deadline - now
+        return Send(batch, max(retry.MARGIN_S, min(left_s, try_s(left_s, batch.size))))
+
+    def _end_first(self, lane: Lane, result: AppendResult | None) -> Outcome:
+        batch = lane.batches.popleft()
+        batch.ended = True
+        lane.busy = False
+        if lane.batches:
+            self._enqueue(lane)
+        else:
+            del self.lanes[lane.journal]
+        outcome = self._free([batch])
+        outcome.ended, outcome.result = [batch], result
+        return outcome
+
+    def _fail(self, lane: Lane, error: BaseException) -> Outcome:
+        ended = list(lane.batches)
+        lane.batches.clear()
+        for batch in ended:
+            batch.ended = True
+        lane.failure = BatchOperation(lane)
+        lane.failure.resolve(error)
+        outcome = self._free(ended)
+        outcome.ended, outcome.error = ended, error
+        return outcome
+
+    def _free(self, batches: list[AppendBatch]) -> Outcome:
+        """Count batches off, but those that a writer or sender still has its hands on."""
+        outcome = Outcome()
+        for batch in batches:
+            if not (batch.writing or batch.sending):
+                self._count(batch, (0, 0, False))
+                outcome.freed.append(batch.spool)
+        return outcome
+
+    def _count(self, batch: AppendBatch, now: tuple[int, int, bool]) -> None:
+        before = batch.counted
+        self.pending_bytes += now[0] - before[0]
+        self.memory_bytes += now[1] - before[1]
+        self.files += now[2] - before[2]
+        batch.counted = now
+        batch.size = now[0]
+
+    def _go_on(self, lane: Lane) -> None:
+        lane.busy = False
+        self._enqueue(lane)
+
+    def _enqueue(self, lane: Lane) -> None:
+        if not (lane.queued or lane.busy):
+            lane.queued = True
+            self._ready.append(lane)
+
+    def _wake_at(self, batch: AppendBatch, due: float) -> None:
+        batch.due = due
+        heapq.heappush(self._timers, (due, next(self._sequence), batch))

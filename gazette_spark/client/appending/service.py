@@ -1,0 +1,503 @@
+"""Appends in the background: batched, in order, tried again until they are done.
+
+A program writes with :meth:`AppendService.append` or :meth:`~AppendService.start_append` and goes on.
+Appends to one journal are sent one after the other, in the order in which they were begun. While one is on
+its way the next ones are gathered, and those that ask for the same become a single call to the broker: this
+makes many small appends cheap.
+
+What is promised: the bytes of one writer are in one piece, in the order of the calls; an append begins only
+when all it depends on has succeeded; an append that cannot be done fails with the reason, and so does all
+that comes later to its journal, until a new service is made. What is not: an append that is tried again
+after a broken connection may be in the journal twice.
+
+Decisions are :mod:`gazette_spark.client.appending.queue`'s. Here are the threads that carry them out, and the
+waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from types import EllipsisType, TracebackType
+from typing import NoReturn, Protocol, Self
+
+from gazette_spark.client.appending.append import Appender, AppendOptions, Bytes
+from gazette_spark.client.appending.async_append import AsyncAppend
+from gazette_spark.client.appending.batches import (
+    MAX_MEMORY_BYTES,
+    MAX_PENDING_BYTES,
+    AppendBatch,
+    Lane,
+    Limits,
+    Place,
+)
+from gazette_spark.client.appending.futures import OpFuture, OpFutures, failure_of, unfinished
+from gazette_spark.client.appending.queue import AppendQueue, Await, Outcome, Send, Work
+from gazette_spark.client.appending.spool import file_opener
+from gazette_spark.client.client import Client
+from gazette_spark.errors import AppendWaitError, BacklogError, ClosedError, OptionError
+from gazette_spark.protocol import protocol_pb2 as pb
+
+_LOGGER = logging.getLogger(__name__)
+
+MAX_CONCURRENCY = 16
+"""Appends on their way to brokers at a time, each to another journal; each takes a thread."""
+
+JOIN_TIMEOUT_S = 5.0
+"""Seconds that closing waits for threads whose calls were cancelled."""
+
+
+class AsyncJournalClient(Protocol):
+    """What appends in the background; so that a program can be given something else in tests."""
+
+    def start_append(
+        self,
+        journal: str,
+        *,
+        offset: int = 0,
+        check_registers: pb.LabelSelector | None = None,
+        union_registers: pb.LabelSet | None = None,
+        subtract_registers: pb.LabelSet | None = None,
+        dependencies: Iterable[OpFuture | AsyncAppend] = (),
+    ) -> AsyncAppend:
+        """Begin an append."""
+
+    def append(self, journal: str, content: Bytes) -> AsyncAppend:
+        """Append bytes."""
+
+    def pending_except(self, journal: str) -> OpFutures:
+        """Return what is under way for other journals."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Where writers wait for each other to release an append to one journal."""
+
+    changed: threading.Condition
+    waiting: int = 0
+
+
+class AppendService:
+    """Batches, sends and, where needed, sends again what is appended to any number of journals.
+
+    Thread-safe. It belongs to the process that made it: it cannot be pickled, and does not survive a fork. As
+    a context manager it is flushed and closed at the end. It uses a client, and does not close it.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        timeout_s: float | EllipsisType | None = ...,
+        max_pending_bytes: int = MAX_PENDING_BYTES,
+        max_memory_bytes: int = MAX_MEMORY_BYTES,
+        max_concurrency: int = MAX_CONCURRENCY,
+        spool_dir: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Make a service; no thread is started yet.
+
+        Args:
+            client: makes the calls.
+            timeout_s: seconds a batch is tried for once it is its turn, and seconds it may wait before for
+                dependencies that the service is not at work on itself; also those a writer waits for room,
+                and for another writer to release. By default the client's; None: until the service is closed.
+            max_pending_bytes: bytes that may wait to be appended; then writers wait.
+            max_memory_bytes: how many of them may do so in memory; others go to files.
+            max_concurrency: appends on their way to brokers at a time.
+            spool_dir: folder of the files, by default where temporary files go. They have no names.
+            clock: seconds from any beginning.
+        """
+        limit_s = client.timeout_s if timeout_s is ... else timeout_s
+        if limit_s is not None and not limit_s > 0:
+            raise OptionError("timeout_s", repr(limit_s), "a number of seconds above 0, or None")
+        if max_concurrency < 1:
+            raise OptionError("max_concurrency", repr(max_concurrency), "1 or more")
+        limits = Limits(pending_bytes=max_pending_bytes, memory_bytes=max_memory_bytes)
+        self._client = client
+        self._timeout_s = limit_s
+        self._queue = AppendQueue(limits, timeout_s=limit_s, try_timeout_s=client.timeout_s)
+        self._max_threads = max_concurrency
+        self._open_file = file_opener(spool_dir)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        self._turns: dict[str, _Turn] = {}
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._sending: dict[AppendBatch, Appender] = {}
+        self._closing = False
+        self._stopped = False
+        self._pid = os.getpid()
+
+    def __repr__(self) -> str:
+        queue = self._queue
+        return (
+            f"AppendService({self._client!r}, lanes={len(queue.lanes)}, pending_bytes={queue.pending_bytes})"
+        )
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an AppendService cannot be pickled: make one in each process")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close(abort=not isinstance(error, Exception))
+        except Exception:  # The error on its way says more.
+            _LOGGER.exception("append_service.close_failed")
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that wait to be appended."""
+        return self._queue.pending_bytes
+
+    def append(self, journal: str, content: Bytes) -> AsyncAppend:
+        """Append bytes in the background: the short and fast form of :meth:`start_append`."""
+        if type(content) is bytes and os.getpid() == self._pid:
+            size = len(content)
+            with self._lock:
+                batch = None if self._closing else self._queue.quick(journal, size)
+                if batch is not None:
+                    batch.spool.memory += content
+                    return AsyncAppend(self, batch, batch.size - size, size, 0)
+        with self.start_append(journal) as started:
+            started.write(content)
+        return started
+
+    def start_append(
+        self,
+        journal: str,
+        *,
+        offset: int = 0,
+        check_registers: pb.LabelSelector | None = None,
+        union_registers: pb.LabelSet | None = None,
+        subtract_registers: pb.LabelSet | None = None,
+        dependencies: Iterable[OpFuture | AsyncAppend] = (),
+    ) -> AsyncAppend:
+        """Begin an append: the caller alone writes to the journal until it releases what is returned.
+
+        A dependency that fails takes the append with it, and all later ones to the journal: it should fail
+        only where nothing can go on. Arguments are those of :meth:`Client.append`.
+
+        Raises:
+            AppendWaitError: another writer has not released its append in time.
+            BacklogError: there was no room in time.
+            ClosedError: the service is closed.
+        """
+        self._check_process()
+        options = AppendOptions(journal, offset, check_registers, union_registers, subtract_registers)
+        awaited = unfinished(_operation(each) for each in dependencies)
+        with self._lock:
+            self._wait_for_room(journal)
+            batch = self._wait_for_turn(options, awaited)
+            # Dependencies are waited for while the writer is at work.
+            self._wake()
+        return AsyncAppend(self, batch, batch.size, 0, threading.get_ident())
+
+    def pending_except(self, journal: str) -> OpFutures:
+        """Return all that is under way for journals other than this one, to depend on; ``""``: for any.
+
+        A journal that has failed is represented by its failure, so that what depends on it fails too.
+        """
+        self._check_process()
+        with self._lock:
+            return self._queue.pending_except(journal)
+
+    def flush(self, timeout_s: float | EllipsisType | None = ...) -> None:
+        """Wait until all appends begun so far have ended.
+
+        Args:
+            timeout_s: seconds to wait, by default the service's; None: as long as it takes.
+
+        Raises:
+            AppendWaitError: some have not.
+            Exception: why one of them failed; failures that were raised or returned before included.
+        """
+        self._await_all(timeout_s)
+        with self._lock:
+            failed = list(self._queue.failures())
+        self._raise_first(failed)
+
+    def close(self, *, abort: bool = False, timeout_s: float | EllipsisType | None = ...) -> None:
+        """Flush and end the service; closing again does nothing.
+
+        What is not appended when the time is over has failed then, and whether it is in the journal is open
+        where it was on its way.
+
+        Args:
+            abort: cancel what is under way instead of flushing it.
+            timeout_s: seconds to wait, by default the service's; None: as long as it takes.
+
+        Raises:
+            AppendWaitError: some appends have not ended in time.
+            Exception: why an append failed, unless its result was asked for.
+        """
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+            self._wake_writers()
+        try:
+            if not abort:
+                self._await_all(timeout_s)
+        finally:
+            self._stop()
+        if not abort:
+            self._raise_first(lane for lane in self._queue.failures() if not lane.reported)
+
+    def _stop(self) -> None:
+        with self._lock:
+            outcome = self._queue.fail_all(
+                ClosedError("append service", "it was closed before the append was done")
+            )
+            self._stopped = True
+            self._work.notify_all()
+            sending = list(self._sending.values())
+            threads = list(self._threads)
+        for appender in sending:
+            appender.abort()
+        self._carry_out(outcome)
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(JOIN_TIMEOUT_S)
+
+    def _await_all(self, timeout_s: float | EllipsisType | None) -> None:
+        limit_s = self._timeout_s if timeout_s is ... else timeout_s
+        started = self._clock()
+        for operation in self.pending_except(""):
+            left_s = None if limit_s is None else max(0.0, limit_s - (self._clock() - started))
+            try:
+                operation.exception(left_s)
+            except TimeoutError:
+                with self._lock:
+                    pending = self._queue.pending_bytes
+                problem = f"{pending} bytes are not appended yet"
+                raise AppendWaitError("", limit_s or 0.0, problem) from None
+
+    def _raise_first(self, failed: Iterable[Lane]) -> None:
+        for lane in failed:
+            lane.reported = True
+            if lane.failure is not None and (error := failure_of(lane.failure)) is not None:
+                raise error.with_traceback(None)
+
+    def _write(self, batch: AppendBatch, content: memoryview, written: int) -> None:
+        """Add a writer's bytes to its batch. ``written`` are those it has written before."""
+        size = len(content)
+        with self._lock:
+            place = self._queue.place(batch, size)
+            if place is Place.NOWHERE:
+                place = self._wait_for_place(batch, size, written)
+            if place is Place.MEMORY:
+                batch.spool.memory += content
+        if place is Place.DISK:
+            try:
+                batch.spool.spill(content, self._open_file)
+            finally:
+                with self._lock:
+                    self._queue.placed(batch)
+
+    def _leave(self, batch: AppendBatch, begin: int, *, kept: bool) -> None:
+        """End a writer's turn; unless kept, its bytes from ``begin`` on are taken back."""
+        if not kept:
+            batch.spool.truncate(begin)
+        with self._lock:
+            outcome = self._queue.leave(batch, kept=kept)
+            if not kept:
+                self._room.notify_all()
+            if (turn := self._turns.get(batch.options.journal)) is not None:
+                turn.changed.notify()
+            self._wake()
+        self._carry_out(outcome)
+
+    def _wait_for_turn(self, options: AppendOptions, dependencies: OpFutures) -> AppendBatch:
+        """Enter the journal's lane as its only writer. The lock is held."""
+        self._check_open()
+        batch = self._queue.enter(options, dependencies)
+        if batch is not None:
+            return batch
+        turn = self._turns.setdefault(options.journal, _Turn(threading.Condition(self._lock)))
+        turn.waiting += 1
+        begun = self._clock()
+        try:
+            while batch is None:
+                if self._left_s(begun) == 0:
+                    problem = "another writer has not released its append"
+                    raise AppendWaitError(options.journal, self._timeout_s or 0.0, problem)
+                turn.changed.wait(self._left_s(begun))
+                self._check_open()
+                batch = self._queue.enter(options, dependencies)
+        finally:
+            turn.waiting -= 1
+            if not turn.waiting:
+                del self._turns[options.journal]
+        return batch
+
+    def _wait_for_room(self, journal: str) -> None:
+        """Wait while as much is pending as may be. The lock is held."""
+        self._check_open()
+        queue = self._queue
+        begun = self._clock()
+        while queue.pending_bytes >= queue.limits.pending_bytes:
+            if self._left_s(begun) == 0:
+                raise BacklogError(journal, 0, queue.pending_bytes, queue.limits.pending_bytes)
+            self._room.wait(self._left_s(begun))
+            self._check_open()
+
+    def _wait_for_place(self, batch: AppendBatch, size: int, written: int) -> Place:
+        """Wait for room for a writer's bytes. The lock is held."""
+        queue = self._queue
+        begun = self._clock()
+        while (place := queue.place(batch, size)) is Place.NOWHERE:
+            hopeless = written + size > queue.limits.pending_bytes
+            if hopeless or self._left_s(begun) == 0:
+                raise BacklogError(batch.lane.journal, size, queue.pending_bytes, queue.limits.pending_bytes)
+            self._room.wait(self._left_s(begun))
+            self._check_stopped()
+        return place
+
+    def _left_s(self, begun: float) -> float | None:
+        if self._timeout_s is None:
+            return None
+        return max(0.0, self._timeout_s - (self._clock() - begun))
+
+    def _wake(self) -> None:
+        """See to it that a thread takes up what is ready. The lock is held."""
+        if not self._queue.has_ready or self._stopped:
+            return
+        if self._idle:
+            self._work.notify()
+        elif len(self._threads) < self._max_threads:
+            name = f"append-service-{len(self._threads)}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _wake_writers(self) -> None:
+        self._room.notify_all()
+        for turn in self._turns.values():
+            turn.changed.notify_all()
+
+    def _run(self) -> None:
+        """Do what is to be done, until the service stops: the body of its threads."""
+        try:
+            while (work := self._next()) is not None:
+                self._do(work)
+        except Exception as error:
+            # A mistake of ours: rather nothing more than something wrong, and nobody must wait for it.
+            _LOGGER.exception("append_service.broken")
+            with self._lock:
+                self._closing = self._stopped = True
+                outcome = self._queue.fail_all(error)
+                self._wake_writers()
+                self._work.notify_all()
+            self._carry_out(outcome)
+
+    def _do(self, work: Work) -> None:
+        match work:
+            case Send():
+                self._carry_out(self._send(work))
+            case Await():
+                for each in work.batch.dependencies:
+                    each.add_done_callback(partial(self._dependency_done, work.batch))
+            case Outcome():
+                self._carry_out(work)
+
+    def _next(self) -> Work | None:
+        with self._lock:
+            while not self._stopped:
+                work = self._queue.take(self._clock())
+                if work is not None:
+                    if isinstance(work, Outcome):
+                        self._notice(work)
+                    self._wake()
+                    return work
+                due = self._queue.next_due
+                self._idle += 1
+                self._work.wait(None if due is None else max(0.0, due - self._clock()))
+                self._idle -= 1
+        return None
+
+    def _send(self, work: Send) -> Outcome:
+        batch = work.batch
+        try:
+            result = self._client.try_append(
+                batch.options, batch.spool, timeout_s=work.timeout_s, on_start=partial(self._started, batch)
+            )
+        except Exception as error:  # noqa: BLE001  # Whatever it is, the batch's writers have to hear of it.
+            with self._lock:
+                self._sending.pop(batch, None)
+                outcome = self._queue.failed(batch, error, self._clock())
+                self._notice(outcome)
+            if not batch.ended:
+                _LOGGER.warning("append_service.retry journal=%s error=%s", batch.lane.journal, error)
+            return outcome
+        with self._lock:
+            self._sending.pop(batch, None)
+            outcome = self._queue.sent(batch, result)
+            self._notice(outcome)
+        return outcome
+
+    def _started(self, batch: AppendBatch, appender: Appender) -> None:
+        with self._lock:
+            self._sending[batch] = appender
+            ended = batch.ended
+        if ended:
+            appender.abort()
+
+    def _dependency_done(self, batch: AppendBatch, dependency: OpFuture) -> None:
+        error = failure_of(dependency)
+        with self._lock:
+            outcome = self._queue.dependency_done(batch, error)
+            self._notice(outcome)
+            self._wake()
+        self._carry_out(outcome)
+
+    def _notice(self, outcome: Outcome) -> None:
+        """Wake writers that wait for what has happened. The lock is held."""
+        if outcome.freed:
+            self._room.notify_all()
+        if outcome.error is not None:
+            self._wake_writers()
+
+    def _carry_out(self, outcome: Outcome) -> None:
+        """Do what the queue has decided. The lock is not held: callbacks may come back here."""
+        for spool in outcome.freed:
+            spool.close()
+        if outcome.error is not None and outcome.ended:
+            journal = outcome.ended[0].lane.journal
+            _LOGGER.error("append_service.failed journal=%s error=%s", journal, outcome.error)
+        for batch in outcome.ended:
+            batch.operation.resolve(outcome.error, outcome.result)
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ClosedError("append service", "it is closed")
+
+    def _check_stopped(self) -> None:
+        if self._stopped:
+            raise ClosedError("append service", "it is closed")
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            problem = f"it belongs to process {self._pid}; make one in each process"
+            raise ClosedError("append service", problem)
+
+
+def _operation(dependency: OpFuture | AsyncAppend) -> OpFuture:
+    """Return what to wait for: of an append the whole, for its parts end together."""
+    return dependency.future if isinstance(dependency, AsyncAppend) else dependency

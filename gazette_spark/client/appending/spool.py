@@ -1,0 +1,103 @@
+"""Where the bytes of an append wait: in memory while few, else in a temporary file without a name."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+from gazette_spark.client.appending.append import MAX_CONTENT_BYTES, Bytes
+
+OpenFile = Callable[[], BinaryIO]
+"""Opens the file bytes are spilled to: unbuffered, for writing and reading, gone once closed."""
+
+
+class Spool:
+    """Bytes in order, the first of them perhaps on disk. For one thread at a time; read as often as wanted.
+
+    ``memory`` is public, for :class:`AppendService` extends it where every microsecond counts.
+    """
+
+    __slots__ = ("_file", "disk_bytes", "memory")
+
+    def __init__(self) -> None:
+        self.memory = bytearray()
+        self.disk_bytes = 0
+        self._file: BinaryIO | None = None
+
+    def __repr__(self) -> str:
+        return f"Spool(memory={len(self.memory)}, disk_bytes={self.disk_bytes})"
+
+    def __len__(self) -> int:
+        return self.disk_bytes + len(self.memory)
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether it holds a file."""
+        return self._file is not None
+
+    def spill(self, content: Bytes, open_file: OpenFile) -> None:
+        """Add bytes, and move all to disk.
+
+        Raises:
+            OSError: the disk is full or broken; the bytes that were there before are intact.
+        """
+        if self._file is None:
+            self._file = open_file()
+        before = self.disk_bytes
+        try:
+            for piece in (self.memory, content):
+                self._write(piece)
+        except OSError:
+            self.disk_bytes = before
+            raise
+        self.memory = bytearray()
+
+    def truncate(self, size: int) -> None:
+        """Forget the bytes from ``size`` on."""
+        kept = max(0, size - self.disk_bytes)
+        del self.memory[kept:]
+        self.disk_bytes = min(size, self.disk_bytes)
+
+    def close(self) -> None:
+        """Forget all bytes, and the file."""
+        self.memory = bytearray()
+        self.disk_bytes = 0
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield all bytes, from the first on, in pieces as large as a message may be."""
+        at = 0
+        while at < self.disk_bytes:
+            assert self._file is not None
+            content = os.pread(self._file.fileno(), min(MAX_CONTENT_BYTES, self.disk_bytes - at), at)
+            if not content:
+                raise OSError(f"spool file ends at {at}, {self.disk_bytes} bytes were written to it")
+            at += len(content)
+            yield content
+        for start in range(0, len(self.memory), MAX_CONTENT_BYTES):
+            # A slice of the bytearray would be one copy more.
+            with memoryview(self.memory) as view, view[start : start + MAX_CONTENT_BYTES] as piece:
+                content = bytes(piece)
+            yield content
+
+    def _write(self, content: Bytes) -> None:
+        assert self._file is not None
+        view = memoryview(content).cast("B")
+        with view:
+            written = 0
+            while written < len(view):
+                written += os.pwrite(self._file.fileno(), view[written:], self.disk_bytes + written)
+        self.disk_bytes += written
+
+
+def file_opener(folder: str | None) -> OpenFile:
+    """Return what opens a file without a name in ``folder``; by default where temporary files go."""
+
+    def opened() -> BinaryIO:
+        return tempfile.TemporaryFile(buffering=0, dir=folder)
+
+    return opened

@@ -1,0 +1,1 @@
+"""Channels to brokers: routes, credentials, TLS, retries and statuses."""

@@ -1,0 +1,433 @@
+"""Connections to one broker: where it is, how calls are made, what their failures mean.
+
+Reads each lease a channel, hence a connection, of their own: HTTP/2 shares one flow-control window
+among the streams of a connection, so one reader that is slow to take its bytes would starve all
+others on it. All other calls share one channel. Channels are made at first use, never at import:
+gRPC does not survive a fork, and Spark forks its Python workers.
+
+Every call has a deadline. There is no HTTP/2 keep-alive: Gazette's server cuts off clients that ping
+more often than every five minutes, so a hung connection is found by the call's deadline instead.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+import grpc
+from grpc._channel import _SingleThreadedRendezvous
+from grpc.experimental import ChannelOptions
+
+from gazette_spark.client.connection.credentials import ANONYMOUS, Credentials, Metadata, TlsOptions
+from gazette_spark.client.connection.tls_probe import (
+    handshake_problem,
+    is_closed_early,
+    refusal,
+    unverified_context,
+)
+from gazette_spark.errors import (
+    AuthError,
+    BrokerError,
+    ClosedError,
+    FlowControlError,
+    GazetteError,
+    OptionError,
+    StatusError,
+    TlsError,
+    UnavailableError,
+)
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
+from gazette_spark.protocol.tokens import LIFETIME_S, Claims
+
+if TYPE_CHECKING:
+    import httpx
+
+MAX_RECEIVE_BYTES = 16 << 20
+"""Largest message taken from a broker, as in Gazette's own client."""
+
+IDLE_CHANNELS = 4
+"""Channels of closed readers kept for the next ones: a connection costs a reader about 2 ms."""
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+NO_ANSWER = "no answer within the deadline"
+"""Problem of a call that its deadline ended."""
+
+CANCELLED = "the call was cancelled"
+"""How the problem of a call begins that was cancelled: by us, or by a broker that stops."""
+
+UNDERFLOW = "minimum append data rate"
+"""In what a broker says of an append that is too slow."""
+
+_NO_DETAILS = "no details"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a broker listens."""
+
+    text: str
+    """As given: ``http://host:port``, ``https://host:port`` or ``unix://host/path``."""
+    target: str
+    """What gRPC dials."""
+    secure: bool
+
+    @property
+    def host(self) -> str:
+        """The broker's host, without its port; this one for a socket file."""
+        return urlsplit(self.text).hostname or "" if not self.target.startswith("unix:") else "localhost"
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        """Return the endpoint of a URL.
+
+        Raises:
+            OptionError: not such a URL.
+        """
+        try:
+            url = urlsplit(text)
+            port = url.port
+        except ValueError:
+            raise _bad_endpoint(text) from None
+        if url.username is not None or url.query or url.fragment or re.search(r"\s", text):
+            raise _bad_endpoint(text)
+        if url.scheme == "unix" and url.path:
+            return cls(text, f"unix://{url.path}", secure=False)
+        if url.scheme not in DEFAULT_PORTS or not url.hostname or url.path not in ("", "/"):
+            raise _bad_endpoint(text)
+        host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
+        return cls(text, f"{host}:{port or DEFAULT_PORTS[url.scheme]}", secure=url.scheme == "https")
+
+
+def _bad_endpoint(text: str) -> OptionError:
+    shown = re.sub(r"//[^/]*@", "//***@", text)
+    return OptionError("brokerAddress", repr(shown), "a URL such as http://localhost:8080")
+
+
+def rpc_error(endpoint: str, error: grpc.RpcError, masked: Callable[[str], str]) -> GazetteError:
+    """Return the package's error for a failed call, its text as ``masked`` gives it."""
+    code: grpc.StatusCode = error.code()
+    details = masked(error.details() or _NO_DETAILS)
+    match code:
+        case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
+            return AuthError(endpoint, details)
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return UnavailableError(endpoint, NO_ANSWER)
+        case grpc.StatusCode.UNAVAILABLE:
+            return UnavailableError(endpoint, details)
+        case grpc.StatusCode.CANCELLED:
+            return UnavailableError(endpoint, f"{CANCELLED}: {details}")
+        case grpc.StatusCode.UNKNOWN if UNDERFLOW in details:
+            return FlowControlError(endpoint, code.name, details)
+    return BrokerError(endpoint, code.name, details)
+
+
+def is_no_answer(error: GazetteError | None) -> bool:
+    """Return whether a deadline ended the call."""
+    return isinstance(error, UnavailableError) and error.problem == NO_ANSWER
+
+
+class Listener(Protocol):
+    """Who is told what calls on a connection learn."""
+
+    def observe(self, journal: str, told: pb.Header | pb.Route) -> None:
+        """Take note of a header about a journal, or none if it is empty, or of a listed route."""
+
+    def failed(self, connection: Connection) -> None:
+        """Take note that the broker could not be reached."""
+
+
+@dataclass(slots=True)
+class Contact:
+    """Whether a cluster has ever answered, as all connections to it know."""
+
+    made: bool = False
+
+
+class Connection:
+    """Channels to one broker and what all calls on them share. Thread-safe; closed once.
+
+    ``contacted`` tells whether the cluster has ever answered: until then, failing to connect is more
+    likely a wrong address than a restart, and is given ``connect_timeout_s`` only.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        connect_timeout_s: float,
+        credentials: Credentials = ANONYMOUS,
+        tls: TlsOptions | None = None,
+        contact: Contact | None = None,
+        listener: Listener | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.endpoint = Endpoint.parse(endpoint)
+        if tls is not None and not self.endpoint.secure:
+            raise OptionError("tls", f"certificates for {endpoint!r}", "a broker address with https://")
+        self.connect_timeout_s = connect_timeout_s
+        self._contact = contact or Contact()
+        self._listener = listener
+        self._clock = clock
+        self._calls = 0
+        self._used_at = clock()
+        self._credentials = credentials
+        self._tls = tls
+        self._probed = False
+        self._lock = threading.Lock()
+        self._idle: list[grpc.Channel] = []
+        self._shared: grpc.Channel | None = None
+        self._stub: pb_grpc.JournalStub | None = None
+        """Of the shared channel. To make one costs as much as a call."""
+        self._http: httpx.Client | None = None
+        self._closed = False
+        self._pid = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"Connection({self.endpoint.text!r})"
+
+    @property
+    def contacted(self) -> bool:
+        """Whether the broker, or another of its cluster, has ever answered."""
+        return self._contact.made
+
+    @contacted.setter
+    def contacted(self, made: bool) -> None:
+        self._contact.made = made
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a channel, which means nothing about the broker at its end."""
+        return self._shared is not None or bool(self._idle) or self._calls > 0
+
+    def observe(self, journal: str, told: pb.Header | pb.Route) -> None:
+        """Pass on what a response says about a journal's route; an empty name is about none."""
+        if self._listener is not None:
+            self._listener.observe(journal, told)
+
+    def report(self, error: GazetteError, *, waits: bool = False) -> None:
+        """Pass on a call's failure, if it means that the broker cannot be reached.
+
+        A call that ``waits`` for something to happen may get no answer from a broker that is well.
+        """
+        if self._listener is None or not isinstance(error, UnavailableError):
+            return
+        if not (error.problem.startswith(CANCELLED) or (waits and error.problem == NO_ANSWER)):
+            self._listener.failed(self)
+
+    def metadata(self, claims: Claims, lifetime_s: float = LIFETIME_S) -> Metadata:
+        """Return what to send with one call, which claims ``claims``; never kept for the next one."""
+        return self._credentials.metadata(claims, lifetime_s)
+
+    def journal_metadata(self, capability: int, journal: str) -> Metadata:
+        """Return what to send with one call about one journal, of which there may be thousands a second."""
+        return self._credentials.journal_metadata(capability, journal)
+
+    def rpc_error(self, error: grpc.RpcError) -> GazetteError:
+        """Return the package's error for a failed call; tokens in its text are masked."""
+        translated = rpc_error(self.endpoint.text, error, self._credentials.masked)
+        if isinstance(translated, UnavailableError) and not self.contacted:
+            problem = handshake_problem(translated.problem) or self._refusal(translated.problem)
+            return TlsError(self.endpoint.text, problem) if problem else translated
+        return translated
+
+    def _refusal(self, problem: str) -> str:
+        """Ask once why the broker closes connections: certificates that it refuses, or TLS that it wants."""
+        if self._probed or not is_closed_early(problem) or self.endpoint.target.startswith("unix:"):
+            return ""
+        self._probed = True
+        tls = self._tls or TlsOptions()
+        context = unverified_context(tls.cert_file, tls.key_file)
+        return refusal(self.endpoint.target, context, secure=self.endpoint.secure)
+
+    def patience_s(self, timeout_s: float) -> float:
+        """Return the seconds to go on trying within ``timeout_s``."""
+        return timeout_s if self.contacted else min(timeout_s, self.connect_timeout_s)
+
+    def touch(self) -> None:
+        """Note that the connection is about to be used."""
+        self._used_at = self._clock()
+
+    def hold(self) -> None:
+        """Keep channels open for a call; :meth:`release` ends it."""
+        with self._lock:
+            self._calls += 1
+
+    def release(self) -> None:
+        """End what :meth:`hold` began."""
+        with self._lock:
+            self._calls -= 1
+            self.touch()
+
+    def hang_up(self, idle_s: float) -> None:
+        """Close the channels if nobody has used them for so long. The next call makes new ones."""
+        with self._lock:
+            if self._calls or self._clock() - self._used_at < idle_s:
+                return
+            channels = self._take_channels()
+        for channel in channels:
+            channel.close()
+
+    def stub(self) -> pb_grpc.JournalStub:
+        """Return a stub on the shared channel."""
+        with self._lock:
+            self._check_usable()
+            self.touch()
+            if self._shared is None or self._stub is None:
+                self._shared = self._new_channel()
+                self._stub = pb_grpc.JournalStub(self._shared)
+            return self._stub
+
+    def lease(self) -> grpc.Channel:
+        """Return a channel nobody else uses; hand it to :meth:`give_back`."""
+        with self._lock:
+            self._check_usable()
+            channel = self._idle.pop() if self._idle else self._new_channel()
+            self._calls += 1
+            return channel
+
+    def give_back(self, channel: grpc.Channel, *, silent: bool = False) -> None:
+        """Take back a leased channel with no call on it; a ``silent`` one gave no answer, and is closed."""
+        self.release()
+        with self._lock:
+            if not (silent or self._closed) and len(self._idle) < IDLE_CHANNELS:
+                self._idle.append(channel)
+                return
+        channel.close()
+
+    def distrust(self) -> None:
+        """Let new calls make new channels: a call got no answer, and its connection may be half-open.
+
+        Nothing else finds that out: gRPC goes on using such a connection for as long as the kernel does.
+        Calls under way go on.
+        """
+        with self._lock:
+            idle, self._idle = self._idle, []
+            # It closes itself when its last call has ended.
+            self._shared = self._stub = None
+        for channel in idle:
+            channel.close()
+
+    def http(self) -> httpx.Client:
+        """Return the client that fetches fragments by URL."""
+        with self._lock:
+            self._check_usable()
+            if self._http is None:
+                from gazette_spark.client.reading.fragment_http import new_http
+
+                self._http = new_http(self.connect_timeout_s, self._tls.ca_file if self._tls else None)
+            return self._http
+
+    def close(self) -> None:
+        """Close all channels; calls under way fail."""
+        with self._lock:
+            self._closed = True
+            channels = self._take_channels()
+            http, self._http = self._http, None
+        for channel in channels:
+            channel.close()
+        if http is not None:
+            http.close()
+
+    def _take_channels(self) -> list[grpc.Channel]:
+        channels = [*self._idle, *([self._shared] if self._shared else [])]
+        self._idle, self._shared, self._stub = [], None, None
+        return channels
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Raise gRPC's errors as the package's, and note whether the broker answered."""
+        self.hold()
+        try:
+            with self._translated():
+                yield
+        finally:
+            self.release()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except grpc.RpcError as error:
+            translated = self.rpc_error(error)
+            self.report(translated)
+            if is_no_answer(translated):
+                self.distrust()
+            if not isinstance(translated, UnavailableError):
+                self.contacted = True
+            raise translated from None
+        except StatusError:
+            self.contacted = True
+            raise
+        self.contacted = True
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise ClosedError(f"client of {self.endpoint.text}", "it is closed")
+        if os.getpid() != self._pid:
+            problem = f"it belongs to process {self._pid}; make one in each process"
+            raise ClosedError(f"client of {self.endpoint.text}", problem)
+
+    def new_async_channel(self) -> grpc.aio.Channel:
+        """Return a channel for the caller's event loop, who closes it."""
+        with self._lock:
+            self._check_usable()
+            self.touch()
+        options, credentials = _channel_options(self.connect_timeout_s), self._channel_credentials()
+        if credentials is not None:
+            return grpc.aio.secure_channel(self.endpoint.target, credentials, options)
+        return grpc.aio.insecure_channel(self.endpoint.target, options)
+
+    def _new_channel(self) -> grpc.Channel:
+        options, credentials = _channel_options(self.connect_timeout_s), self._channel_credentials()
+        if credentials is not None:
+            return grpc.secure_channel(self.endpoint.target, credentials, options)
+        return grpc.insecure_channel(self.endpoint.target, options)
+
+    def _channel_credentials(self) -> grpc.ChannelCredentials | None:
+        return (self._tls or TlsOptions()).channel_credentials() if self.endpoint.secure else None
+
+
+def _channel_options(connect_timeout_s: float) -> list[tuple[str, Any]]:
+    return [
+        ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
+        ("grpc.max_send_message_length", MAX_RECEIVE_BYTES),
+        # Streams are taken from on the calling thread: a third more bytes per second than by way of
+        # gRPC's own thread. Windows and frames are best left alone, they adapt to the link.
+        (ChannelOptions.SingleThreadedUnaryStream, 1),
+        # Otherwise all channels of a process to one address share a connection.
+        ("grpc.use_local_subchannel_pool", 1),
+        # As in Gazette's client: brokers are dialled directly, whatever http_proxy says.
+        ("grpc.enable_http_proxy", 0),
+        # Our own back-off decides; a connection attempt ends at the connect deadline.
+        ("grpc.min_reconnect_backoff_ms", max(1, int(connect_timeout_s * 1000))),
+        ("grpc.initial_reconnect_backoff_ms", 50),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+    ]
+
+
+def cancel(call: grpc.Call | None) -> None:
+    """Cancel a call, whatever state it is in."""
+    if call is not None:
+        with suppress(ValueError, grpc.RpcError):
+            call.cancel()  # type: ignore[no-untyped-call]  # grpc's stubs leave it out
+
+
+def settle(call: grpc.Call | None) -> None:
+    """End a call whose messages are not wanted any more. For the thread that takes them.
+
+    gRPC keeps the connection of a stream that was cancelled until all it has to say of it was taken, even
+    when the channel is closed; it leaves that to who iterates, and does not let him after a cancel.
+    """
+    cancel(call)
+    if isinstance(call, _SingleThreadedRendezvous):
+        while call._state.due:
+            call._consume_next_event()

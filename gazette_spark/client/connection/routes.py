@@ -1,0 +1,289 @@
+"""Which broker to call: routes as brokers tell them, and the connections they lead to.
+
+A journal has a primary, which takes appends, and other members, which serve reads as well. Any broker can
+be called about any journal, and passes the call on; a client that remembers routes saves that hop. Routes
+come with every answer about a journal and with every listing, and are remembered for a time, the latest
+used ones first (:class:`RouteCache`). They may be wrong by then: brokers say so, with the right one.
+
+==========================  ====================================================================
+call                        goes to
+==========================  ====================================================================
+append                      the primary
+read, listing of fragments  the member :func:`choose_member` chooses
+list, apply, store health   the default broker
+==========================  ====================================================================
+
+Without a route, or if the broker it names has just failed, calls go to the default broker. Several
+defaults stand in for each other: the next one is asked where one cannot be reached.
+
+A route is a broker's word. It never leads from ``https`` to a connection that is not secure, where the
+client's token could be read.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from gazette_spark.client.connection.channel import Connection, Endpoint
+from gazette_spark.errors import OptionError, ProtocolError
+from gazette_spark.protocol import protocol_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+IDLE_S = 30.0
+"""Time after which connections to a member that nobody used are closed, when the next one is looked up."""
+
+FAILED_S = 20.0
+"""How long a member that could not be reached is passed over: a broker's lease in Etcd by default."""
+
+
+class RouteCache:
+    """Routes of journals, or of other items by name; the latest used ones, each for a time. Thread-safe."""
+
+    def __init__(self, size: int, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """Make an empty cache.
+
+        Args:
+            size: most routes remembered, 1 or more.
+            ttl_s: seconds that a route is good for after it was told.
+            clock: seconds that only grow.
+
+        Raises:
+            OptionError: a number is out of range.
+        """
+        if size < 1:
+            raise OptionError("route_cache_size", repr(size), "1 or more routes")
+        check_ttl(ttl_s)
+        self._size = size
+        self._ttl_s = ttl_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._routes: OrderedDict[str, _Entry] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._routes)
+
+    def __repr__(self) -> str:
+        return f"RouteCache({len(self._routes)} of {self._size} routes)"
+
+    def route(self, item: str) -> pb.Route | None:
+        """Return the item's route, unless it is unknown or too old. Not to be changed."""
+        with self._lock:
+            entry = self._routes.get(item)
+            if entry is None:
+                return None
+            if self._clock() >= entry.expires_at:
+                del self._routes[item]
+                return None
+            self._routes.move_to_end(item)
+            return entry.route
+
+    def update_route(self, item: str, route: pb.Route) -> None:
+        """Remember a copy of a route; one that leads nowhere forgets the item's."""
+        usable = bool(route.members) and len(route.endpoints) == len(route.members)
+        with self._lock:
+            self._routes.pop(item, None)
+            if not usable:
+                return
+            copy = pb.Route()
+            copy.CopyFrom(route)
+            self._routes[item] = _Entry(copy, self._clock() + self._ttl_s)
+            if len(self._routes) > self._size:
+                self._routes.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    route: pb.Route
+    expires_at: float
+
+
+def check_ttl(ttl_s: float) -> None:
+    """Raise unless it is a time that a route may be remembered for."""
+    if not ttl_s >= 0:
+        raise OptionError("route_cache_ttl_s", repr(ttl_s), "a number of seconds, 0 or more")
+
+
+def choose_member(
+    route: pb.Route, zone: str, failed: Collection[str], connected: Collection[str]
+) -> int | None:
+    """Return the index of the member to read from; None if no member's endpoint is known.
+
+    In this order: one in the zone, one that has not failed, one that is connected already, the first.
+
+    Args:
+        route: members, and their endpoints, of which some may be empty.
+        zone: the reader's; empty if it prefers none.
+        failed: endpoints that could not be reached a moment ago.
+        connected: endpoints with an open connection.
+    """
+
+    def rank(index: int) -> tuple[bool, bool, bool, int]:
+        endpoint = route.endpoints[index]
+        elsewhere = route.members[index].zone != zone
+        return elsewhere, endpoint in failed, endpoint not in connected, index
+
+    members = min(len(route.members), len(route.endpoints))
+    return min((index for index in range(members) if route.endpoints[index]), key=rank, default=None)
+
+
+class Dialer:
+    """One :class:`Connection` for each broker that is called, and the choice among them. Thread-safe.
+
+    Connections are made when they are first chosen, and closed with the dialer.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        connect: Callable[[Dialer, str], Connection],
+        *,
+        cache: RouteCache | None = None,
+        zone: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Make a dialer.
+
+        Args:
+            endpoints: of the default brokers, at least one; all secure, or none.
+            connect: makes a connection to an endpoint, which tells the dialer what it learns.
+            cache: what to remember routes in; without one, all calls go to the default broker.
+            zone: of the reader, to prefer members there.
+            clock: seconds that only grow.
+        """
+        self._connect = connect
+        self._cache = cache
+        self._zone = zone
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._defaults = [connect(self, endpoint) for endpoint in endpoints]
+        self._secure = self._defaults[0].endpoint.secure
+        if any(each.endpoint.secure != self._secure for each in self._defaults):
+            raise OptionError("brokerAddress", f"{','.join(endpoints)!r}", "all https:// or none")
+        self._at = 0
+        self._members: dict[str, Connection] = {}
+        self._failed: dict[str, float] = {}
+        self._cluster_id = 0
+        self._warned = False
+
+    def __repr__(self) -> str:
+        return f"Dialer({self.default.endpoint.text!r}, members={sorted(self._members)})"
+
+    @property
+    def default(self) -> Connection:
+        """Connection for calls that any broker can answer."""
+        return self._defaults[self._at % len(self._defaults)]
+
+    @property
+    def follows_routes(self) -> bool:
+        """Whether routes are remembered."""
+        return self._cache is not None
+
+    def for_append(self, journal: str) -> Connection:
+        """Return the connection for appends to a journal: its primary's."""
+        route = self._route(journal)
+        if route is None or not 0 <= route.primary < len(route.endpoints):
+            return self.default
+        return self._dial_or_forget(journal, route.endpoints[route.primary])
+
+    def for_read(self, journal: str) -> Connection:
+        """Return the connection for reads of a journal: the best member's."""
+        route = self._route(journal)
+        if route is None:
+            return self.default
+        failed = self._failed_now()
+        connected = [endpoint for endpoint, each in list(self._members.items()) if each.is_open]
+        chosen = choose_member(route, self._zone, failed, connected)
+        if chosen is not None and route.endpoints[chosen] in failed:
+            # Rather one in another zone than one that is down.
+            chosen = choose_member(route, "", failed, connected)
+        return self.default if chosen is None else self._dial_or_forget(journal, route.endpoints[chosen])
+
+    def observe(self, journal: str, told: pb.Header | pb.Route) -> None:
+        """Learn from a header, or from a listed journal's route.
+
+        Raises:
+            ProtocolError: the header is of another Etcd cluster than those before.
+        """
+        if isinstance(told, pb.Header):
+            self._check_cluster(told.etcd.cluster_id)
+        if self._cache is not None and journal:
+            self._cache.update_route(_item(journal), told.route if isinstance(told, pb.Header) else told)
+
+    def failed(self, connection: Connection) -> None:
+        """Pass over a broker that could not be reached: for a while a member, a default until it is due."""
+        with self._lock:
+            self._failed[connection.endpoint.text] = self._clock() + FAILED_S
+            if connection is self.default:
+                self._at += 1
+
+    def close(self) -> None:
+        """Close all connections; calls under way fail."""
+        with self._lock:
+            connections = [*self._defaults, *self._members.values()]
+        for each in connections:
+            each.close()
+
+    def _route(self, journal: str) -> pb.Route | None:
+        return self._cache.route(_item(journal)) if self._cache is not None else None
+
+    def _failed_now(self) -> set[str]:
+        now = self._clock()
+        with self._lock:
+            self._failed = {endpoint: until for endpoint, until in self._failed.items() if until > now}
+            return set(self._failed)
+
+    def _dial_or_forget(self, journal: str, endpoint: str) -> Connection:
+        """Return the connection to a member; the default one, and forget the route, if it is no use."""
+        connection = self._dial(endpoint) if endpoint and endpoint not in self._failed_now() else None
+        if connection is None:
+            assert self._cache is not None
+            self._cache.update_route(_item(journal), pb.Route())
+            return self.default
+        return connection
+
+    def _dial(self, text: str) -> Connection | None:
+        try:
+            endpoint = Endpoint.parse(text)
+        except OptionError:
+            return None
+        for each in self._defaults:
+            if each.endpoint.target == endpoint.target and each.endpoint.secure == endpoint.secure:
+                return each
+        if self._secure and not endpoint.secure:
+            self._warn(text)
+            return None
+        with self._lock:
+            connection = self._members.get(text)
+            if connection is None:
+                connection = self._members[text] = self._connect(self, text)
+            connection.touch()
+            idle = [each for each in self._members.values() if each is not connection]
+        for each in idle:
+            each.hang_up(IDLE_S)
+        return connection
+
+    def _warn(self, endpoint: str) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning("insecure route is not followed default=%s route=%s", self.default, endpoint)
+
+    def _check_cluster(self, cluster_id: int) -> None:
+        with self._lock:
+            known = self._cluster_id = self._cluster_id or cluster_id
+        if cluster_id not in (0, known):
+            problem = (
+                f"ClusterId {cluster_id} of another Etcd; expected {known}. Offsets of one cluster mean "
+                "nothing in another: make a new client if the cluster was replaced"
+            )
+            raise ProtocolError("Header.Etcd", problem)
+
+
+def _item(journal: str) -> str:
+    """Return the name that a journal's route is remembered under."""
+    return journal.partition(";")[0]

@@ -1,0 +1,1 @@
+"""Listings of journals, once and watched; changes of their specs."""

@@ -1,0 +1,87 @@
+"""Change journal specs: one transaction, or one after the other where there are more than Etcd takes.
+
+A transaction is done wholly or not at all. A series of them is not: what was done before the one that
+failed stays done, and :class:`~gazette_spark.errors.PartialApplyError` says how far that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gazette_spark.client.connection.channel import Connection
+from gazette_spark.client.connection.status import check_status
+from gazette_spark.errors import BrokerError, GazetteError, PartialApplyError, ProtocolError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journal_specs import validate_journal_name, validate_journal_spec
+from gazette_spark.protocol.tokens import APPLY_LIFETIME_S, Capability, Claims
+
+Change = pb.ApplyRequest.Change
+
+CHANGES_PER_APPLY = 100
+"""Default size of a transaction. Etcd takes 128 operations by default."""
+
+_TOO_MANY = "too many operations in txn"
+"""In what a broker says when Etcd refuses a transaction for its size."""
+
+
+def validate_changes(changes: Sequence[Change]) -> None:
+    """Raise unless all changes are such as a broker takes."""
+    for index, change in enumerate(changes):
+        where = f"ApplyRequest.Changes[{index}]"
+        if change.HasField("upsert") == bool(change.delete):
+            raise ProtocolError(where, "expected one of Upsert and Delete")
+        least = 0 if change.HasField("upsert") else 1
+        if change.expect_mod_revision < least and change.expect_mod_revision != -1:
+            problem = f"invalid ExpectModRevision ({change.expect_mod_revision}; expected -1 or >= {least})"
+            raise ProtocolError(where, problem)
+        if change.HasField("upsert"):
+            validate_journal_spec(change.upsert, f"{where}.Upsert")
+        else:
+            validate_journal_name(change.delete, where=f"{where}.Delete")
+
+
+def apply_changes(connection: Connection, changes: Sequence[Change], *, timeout_s: float) -> int:
+    """Apply all changes or none, in one call with no retry; return the revision."""
+    claims = Claims(Capability.APPLY, pb.LabelSelector())
+    try:
+        with connection.errors():
+            response = connection.stub().Apply(
+                pb.ApplyRequest(changes=changes),
+                timeout=timeout_s,
+                metadata=connection.metadata(claims, APPLY_LIFETIME_S),
+            )
+    except BrokerError as error:
+        if _TOO_MANY in error.problem:
+            problem = f"{len(changes)} are more than one transaction takes; apply them in batches"
+            raise ProtocolError("ApplyRequest.Changes", problem) from error
+        raise
+    names = ", ".join(change.upsert.name or change.delete for change in changes[:3])
+    check_status(response.status, names if len(changes) <= 3 else f"{names}, …")
+    return response.header.etcd.revision
+
+
+def apply_in_batches(changes: Sequence[Change], size: int, apply: Callable[[Sequence[Change]], int]) -> int:
+    """Apply changes ``size`` at a time, in their order; return the last revision, 0 of no changes.
+
+    Args:
+        changes: all are looked at before the first is applied.
+        size: most changes of a transaction; 0: all in one.
+        apply: applies the changes of one transaction and returns its revision.
+
+    Raises:
+        PartialApplyError: a transaction failed after another was done.
+        GazetteError: the first one failed: nothing was done.
+    """
+    if size < 0:
+        raise ProtocolError("ApplyRequest", f"invalid batch size ({size}; expected 0 or more)")
+    validate_changes(changes)
+    size = size or max(1, len(changes))
+    revision = 0
+    for begin in range(0, len(changes), size):
+        try:
+            revision = apply(changes[begin : begin + size])
+        except GazetteError as cause:
+            if begin == 0:
+                raise
+            raise PartialApplyError(begin // size, begin, len(changes), revision, cause) from cause
+    return revision

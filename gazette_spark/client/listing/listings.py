@@ -1,0 +1,200 @@
+"""List journals and their fragments, ask for a store's health: each call once, with no retry of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from google.protobuf.duration_pb2 import Duration
+
+from gazette_spark.client.connection.channel import Connection, settle
+from gazette_spark.client.connection.status import check_status
+from gazette_spark.client.listing.snapshots import Listing, SnapshotJoiner
+from gazette_spark.errors import JournalNotFoundError, ProtocolError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.protocol.journal_specs import validate_journal_name
+from gazette_spark.protocol.labels import NAME, label_set, parse_selector
+from gazette_spark.protocol.requests import validate_list_request, validate_store_health_request
+from gazette_spark.protocol.tokens import Capability, Claims, journal_claims
+
+MAX_PAGE = 10_000
+"""Fragments a broker gives at once, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFragment:
+    """A fragment of a journal, and where to fetch it if that was asked for and it is stored."""
+
+    fragment: Fragment
+    signed_url: str
+
+    def __repr__(self) -> str:
+        return f"ListedFragment({self.fragment!r}, signed_url={'***' if self.signed_url else ''!r})"
+
+
+def make_selector(selector: str | pb.LabelSelector) -> pb.LabelSelector:
+    """Return a selector that brokers take, from its text form or as it is.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    wanted = parse_selector(selector) if isinstance(selector, str) else selector
+    validate_list_request(pb.ListRequest(selector=wanted))
+    return wanted
+
+
+def list_metadata(connection: Connection, selector: pb.LabelSelector) -> tuple[tuple[str, str], ...]:
+    """Return the metadata of a List call: it claims what it asks for, and no more."""
+    return connection.metadata(Claims(Capability.LIST, selector))
+
+
+def list_journals(connection: Connection, selector: str | pb.LabelSelector, *, timeout_s: float) -> Listing:
+    """Return the journals a selector matches, pages joined, ascending by name."""
+    wanted = make_selector(selector)
+    joiner = SnapshotJoiner(watch=False)
+    call = connection.stub().List(
+        pb.ListRequest(selector=wanted), timeout=timeout_s, metadata=list_metadata(connection, wanted)
+    )
+    try:
+        with connection.errors():
+            for message in call:
+                joiner.feed(message)
+    finally:
+        settle(call)
+    listing = joiner.finish()
+    assert listing is not None
+    connection.observe("", listing.header)
+    observe_routes(connection, listing)
+    return listing
+
+
+def observe_routes(connection: Connection, listing: Listing) -> None:
+    """Have the routes of a listing remembered, where routes are."""
+    for each in listing.journals:
+        connection.observe(each.spec.name, each.route)
+
+
+def get_journal(connection: Connection, name: str, *, timeout_s: float) -> pb.ListResponse.Journal:
+    """Return one journal; its name may carry a ``;meta`` suffix, which is left out."""
+    validate_journal_name(name, allow_meta=True)
+    name = name.partition(";")[0]
+    selector = pb.LabelSelector(include=label_set({NAME: name}))
+    found = list_journals(connection, selector, timeout_s=timeout_s).get(name)
+    if found is None:
+        raise JournalNotFoundError(name)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class StoreHealth:
+    """What a broker found when it tried a fragment store."""
+
+    store: str
+    problem: str
+    """Empty if there is none."""
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether everything worked."""
+        return not self.problem
+
+
+def check_store(
+    connection: Connection, store: str, delete_prefix: str | None, *, timeout_s: float
+) -> StoreHealth:
+    """Have a broker try a fragment store."""
+    request = pb.FragmentStoreHealthRequest(fragment_store=store)
+    if delete_prefix is not None:
+        request.check_delete, request.check_delete_prefix = True, delete_prefix
+    validate_store_health_request(request)
+    with connection.errors():
+        response = connection.stub().FragmentStoreHealth(
+            request,
+            timeout=timeout_s,
+            metadata=connection.metadata(Claims(Capability.READ, pb.LabelSelector())),
+        )
+    if response.status == pb.FRAGMENT_STORE_UNHEALTHY:
+        return StoreHealth(store, response.store_health_error or "the broker does not say why")
+    check_status(response.status, "", f"store {store!r}")
+    return StoreHealth(store, "")
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentsOptions:
+    """Which fragments to list: stored no earlier than ``begin_mod_time``, and by ``end_mod_time``."""
+
+    journal: str
+    begin_mod_time: int = 0
+    end_mod_time: int = 0
+    signature_ttl_s: float | None = None
+    page_token: int = 0
+    """Offset: leave out what begins before."""
+    page_limit: int = 0
+    """Fragments the broker gives at once; 0: 1,000."""
+
+    def __post_init__(self) -> None:
+        validate_journal_name(self.journal, allow_meta=True)
+        if self.end_mod_time != 0 and self.end_mod_time < self.begin_mod_time:
+            raise ProtocolError(
+                "FragmentsRequest.EndModTime",
+                f"invalid EndModTime ({self.end_mod_time} must be after {self.begin_mod_time})",
+            )
+        if self.signature_ttl_s is not None and self.signature_ttl_s <= 0:
+            raise ProtocolError(
+                "FragmentsRequest.SignatureTTL",
+                f"invalid SignatureTTL ({self.signature_ttl_s}; expected > 0)",
+            )
+        if self.page_token < 0:
+            problem = f"invalid NextPageToken ({self.page_token}; expected >= 0)"
+            raise ProtocolError("FragmentsRequest.NextPageToken", problem)
+        if not 0 <= self.page_limit <= MAX_PAGE:
+            problem = f"invalid PageLimit ({self.page_limit}; expected 0 to {MAX_PAGE})"
+            raise ProtocolError("FragmentsRequest.PageLimit", problem)
+
+
+def list_fragments(
+    connection: Connection, options: FragmentsOptions, *, timeout_s: float, limit: int = 0
+) -> list[ListedFragment]:
+    """Return the fragments of a journal, pages joined, ascending by begin; neighbours may overlap.
+
+    A ``limit`` other than 0 stops at that many.
+    """
+    request = pb.FragmentsRequest(
+        journal=options.journal,
+        begin_mod_time=options.begin_mod_time,
+        end_mod_time=options.end_mod_time,
+        next_page_token=options.page_token,
+        page_limit=min(limit, MAX_PAGE) or options.page_limit,
+        signatureTTL=_duration(options.signature_ttl_s),
+    )
+    listed: list[ListedFragment] = []
+    while True:
+        with connection.errors():
+            page = connection.stub().ListFragments(
+                request,
+                timeout=timeout_s,
+                metadata=connection.metadata(journal_claims(Capability.READ, options.journal)),
+            )
+        connection.observe(options.journal, page.header)
+        check_status(page.status, options.journal)
+        listed.extend(_listed(each, options.journal) for each in page.fragments)
+        if page.next_page_token == 0 or (limit and len(listed) >= limit):
+            return listed
+        if page.next_page_token <= request.next_page_token:
+            raise ProtocolError("FragmentsResponse.NextPageToken", "it does not grow from page to page")
+        request.next_page_token = page.next_page_token
+
+
+def _listed(message: pb.FragmentsResponse._Fragment, journal: str) -> ListedFragment:
+    fragment = Fragment.from_pb(message.spec)
+    if fragment.journal.partition(";")[0] != journal.partition(";")[0]:
+        raise ProtocolError("FragmentsResponse", f"a fragment of {fragment.journal!r}, not of {journal!r}")
+    return ListedFragment(fragment, message.signed_url)
+
+
+def _duration(seconds: float | None) -> Duration | None:
+    if seconds is None:
+        return None
+    value = Duration()
+    value.FromNanoseconds(int(seconds * 1e9))
+    return value

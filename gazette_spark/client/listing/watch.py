@@ -1,0 +1,475 @@
+"""Listings that stay up to date: :class:`WatchedList` by the broker's watch, :class:`PolledList` by asking.
+
+A watch is a List call that does not end: the broker sends a listing whenever the number of matching
+journals or their greatest revision has changed. When the stream ends or breaks, it is opened again and
+told the last listing's header, so that no change is missed and nothing comes twice:
+
+=========================================  =====================================================
+how a stream ends                          what follows
+=========================================  =====================================================
+clean end, after a listing                 opened again after the first back-off
+clean end, no listing; broken transport    back-off, growing until a listing arrives
+within a listing, against the protocol,    the listing at hand is discarded; back-off
+with a revision that is not new
+clean end within the very first listing    three times in a row: the watch fails, the broker knows none
+UNKNOWN, INTERNAL                          back-off, six times in a row, then the watch fails
+its age                                    at once; every few minutes without the last header
+everything else: token, unsupported call   the watch fails, and whoever asks it gets the error
+=========================================  =====================================================
+
+**Changes of routes do not make a listing**: a journal just created shows with no brokers, and stays so
+until another change. The whole listing that is asked for every ``renew_s`` brings routes, too, and is how a
+connection that hangs is found. Do not wait for an assignment here.
+
+A watch needs Gazette 0.100. Older brokers end the stream after one message: that fails with a
+WatchUnsupportedError, and :class:`PolledList` is what to use.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from types import TracebackType
+from typing import NoReturn, Protocol, Self
+
+import grpc
+
+from gazette_spark.client.client import Client
+from gazette_spark.client.connection import retry
+from gazette_spark.client.connection.channel import Connection, cancel, is_no_answer, settle
+from gazette_spark.client.listing.listings import list_metadata, make_selector, observe_routes
+from gazette_spark.client.listing.snapshots import Listing, SnapshotJoiner
+from gazette_spark.errors import (
+    ClosedError,
+    GazetteError,
+    OptionError,
+    ProtocolError,
+    UnavailableError,
+    WatchUnsupportedError,
+)
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
+
+logger = logging.getLogger(__name__)
+
+RENEW_S = 300.0
+"""Age at which a silent watch asks for the whole listing again."""
+
+LOGGED_ATTEMPT = 5
+"""Which retry in a row is logged, and the only one: shorter outages are of no interest."""
+
+START_MARGIN_S = 1.0
+"""Time that a first listing which fails at its deadline has to say so."""
+
+WATCHLESS_STREAMS = 3
+"""First listings in a row that end where a watch goes on: a broker that has no watch."""
+
+CLOSE_TIMEOUT_S = 10.0
+"""Longest wait for the thread of a closed list: it may be in a callback."""
+
+OnUpdate = Callable[[Listing], object]
+
+
+class LiveList(ABC):
+    """A listing kept up to date by a thread of its own; see the two subclasses.
+
+    Any thread may use it. As a context manager it is started and closed. It belongs to the process that
+    made it: it cannot be pickled, and does not survive a fork.
+
+    Args:
+        client: whose broker to ask; it must stay open.
+        selector: which journals; ``""`` is all.
+        on_update: called with each new listing, the first included, on the list's own thread. It holds up
+            the list; what it raises is logged.
+    """
+
+    def __init__(
+        self, client: Client, selector: str | pb.LabelSelector, on_update: OnUpdate | None = None
+    ) -> None:
+        self.selector = make_selector(selector)
+        self._client = client
+        self._on_update = on_update
+        self._changed = threading.Condition()
+        self._latest: Listing | None = None
+        self._failure: GazetteError | None = None
+        self._closed = threading.Event()
+        self._pid = os.getpid()
+        self._thread: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed.is_set() else "failed" if self._failure else repr(self._latest)
+        return f"{type(self).__name__}({self._client.endpoint!r}, {state})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled: make one in each process")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> Listing:
+        """Start the thread, once; wait for the first listing, as long as the client's calls may take.
+
+        Raises:
+            GazetteError: there is none; the list is closed.
+        """
+        with self._changed:
+            self._check_usable()
+            begins = self._thread is None
+            if begins:
+                name = f"{type(self).__name__} of {self._client.endpoint}"
+                self._thread = threading.Thread(target=self._run_to_end, name=name, daemon=True)
+        if begins and self._thread is not None:
+            self._thread.start()
+        try:
+            return self._first()
+        except GazetteError:
+            self.close()
+            raise
+
+    def _first(self) -> Listing:
+        connection = self._client.default_connection
+        started = time.monotonic()
+        while not self._closed.is_set():
+            left_s = connection.patience_s(self._client.timeout_s) - (time.monotonic() - started)
+            if left_s + START_MARGIN_S <= 0:
+                break
+            if (first := self.wait_for_update(timeout_s=left_s + START_MARGIN_S)) is not None:
+                return first
+        raise self._without_listing()
+
+    def list(self) -> Listing:
+        """Return the latest listing, without asking the broker.
+
+        Raises:
+            GazetteError: keeping it up to date has failed for good, or it was never started.
+        """
+        with self._changed:
+            self._check_usable()
+            if self._failure is not None:
+                raise self._failure
+            if self._latest is None:
+                raise ClosedError(repr(self), "it has no listing yet; start it")
+            return self._latest
+
+    def wait_for_update(self, after: Listing | None = None, *, timeout_s: float) -> Listing | None:
+        """Return the latest listing as soon as it is another than ``after``.
+
+        Returns:
+            None if there is no other within ``timeout_s``, or the list is closed.
+
+        Raises:
+            GazetteError: keeping it up to date has failed for good.
+        """
+        with self._changed:
+            self._check_usable()
+            self._changed.wait_for(lambda: self._is_over() or self._latest is not after, timeout_s)
+            if self._latest is not after and self._latest is not None and not self._closed.is_set():
+                return self._latest
+            if self._failure is not None:
+                raise self._failure
+            return None
+
+    def updates(self) -> Iterator[Listing]:
+        """Yield the latest listing, then each that comes, until the list is closed.
+
+        What comes while the caller is busy is skipped, but for the last.
+        """
+        seen: Listing | None = None
+        while not self._closed.is_set():
+            if (listing := self.wait_for_update(seen, timeout_s=RENEW_S)) is not None:
+                seen = listing
+                yield listing
+
+    def close(self) -> None:
+        """End the thread and all waiting; may be called again, and from a callback."""
+        self._closed.set()
+        self._interrupt()
+        with self._changed:
+            self._changed.notify_all()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread() and os.getpid() == self._pid:
+            thread.join(CLOSE_TIMEOUT_S)
+
+    def _publish(self, listing: Listing) -> None:
+        with self._changed:
+            if self._closed.is_set():
+                return
+            self._latest = listing
+            self._changed.notify_all()
+        observe_routes(self._client.default_connection, listing)
+        if self._on_update is not None:
+            try:
+                self._on_update(listing)
+            except Exception:  # The caller's code; the thread must outlive it.
+                logger.exception("on_update failed list=%r", self)
+
+    def _run_to_end(self) -> None:
+        try:
+            self._run()
+        except GazetteError as error:
+            if not self._closed.is_set():
+                logger.warning("listing has failed list=%r cause=%s", self, error)
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Publish listings until closed; raise what will not heal."""
+
+    def _interrupt(self) -> None:  # noqa: B027 - not each kind has something to end
+        """End a call under way."""
+
+    def _without_listing(self) -> GazetteError:
+        problem = f"no complete listing within {self._client.timeout_s:g} s"
+        return UnavailableError(self._client.endpoint, problem)
+
+    def _is_over(self) -> bool:
+        return self._closed.is_set() or self._failure is not None
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            problem = f"it belongs to process {self._pid}; make one in each process"
+            raise ClosedError(type(self).__name__, problem)
+
+
+class PolledList(LiveList):
+    """A listing asked for every ``interval_s`` seconds.
+
+    The first failure is raised by :meth:`start`. Later ones are logged, once per outage, and the last
+    listing stays. A listing of the same revision as the one before is no update.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        selector: str | pb.LabelSelector = "",
+        *,
+        interval_s: float = 60.0,
+        on_update: OnUpdate | None = None,
+    ) -> None:
+        super().__init__(client, selector, on_update)
+        _check_above_zero("interval_s", interval_s)
+        self._interval_s = interval_s
+
+    def _run(self) -> None:
+        latest = self._client.list_all_journals(self.selector)
+        self._publish(latest)
+        outage = False
+        while not self._closed.wait(self._interval_s):
+            try:
+                listing = self._client.list_all_journals(self.selector)
+            except ClosedError:
+                raise
+            except GazetteError as error:
+                if not outage:
+                    logger.warning("listing is out of date list=%r cause=%s", self, error)
+                outage = True
+                continue
+            outage = False
+            if listing.revision != latest.revision:
+                latest = listing
+                self._publish(latest)
+
+
+class WatchStream(Protocol):
+    """A List call under way."""
+
+    def messages(self) -> Iterator[pb.ListResponse]:
+        """Yield the call's messages; raise its failure."""
+
+    def close(self) -> None:
+        """End the call and let go of what it holds."""
+
+
+class Follower:
+    """Follows a watch from stream to stream: what to ask next, what to publish, how long to wait.
+
+    Has no thread and no clock of its own; :class:`WatchedList` has. For one thread.
+    """
+
+    def __init__(
+        self,
+        selector: pb.LabelSelector,
+        open_stream: Callable[[pb.ListRequest, float], WatchStream],
+        publish: Callable[[Listing], None],
+        *,
+        answer_s: float,
+        renew_s: float = RENEW_S,
+    ) -> None:
+        self.attempt = 0
+        """Streams in a row that brought nothing."""
+        self.cause: GazetteError | None = None
+        """Why the last one ended; None: cleanly, or by its age."""
+        self._selector = selector
+        self._open_stream = open_stream
+        self._publish = publish
+        self._answer_s = answer_s
+        self._renew_s = renew_s
+        self._latest: Listing | None = None
+        self._asks_whole = True
+        self._watchless = 0
+
+    def step(self) -> float:
+        """Follow one stream to its end; return the seconds to wait before the next.
+
+        Raises:
+            GazetteError: there should be no next one.
+        """
+        whole = self._asks_whole or self._latest is None
+        progressed = False
+        self.cause = None
+        try:
+            for listing in self._listings(whole=whole):
+                progressed = True
+                self._asks_whole = False
+                self._take(listing)
+        except GazetteError as error:
+            self.cause = error
+        if is_no_answer(self.cause) and (progressed or not whole):
+            # Old, not broken. A stream that was resumed and has been silent since is not trusted for ever.
+            self.cause = None
+            self._asks_whole = not whole
+            self.attempt = 0
+            return 0.0
+        if progressed:
+            self.attempt = 0
+        self._check_watch()
+        wait_s = after_watch(self.cause, self.attempt)
+        if wait_s is None and self.cause is not None:
+            raise self.cause
+        self.attempt += 1
+        return wait_s or 0.0
+
+    def _listings(self, *, whole: bool) -> Iterator[Listing]:
+        request = pb.ListRequest(selector=self._selector, watch=True)
+        least = 0
+        if self._latest is not None:
+            least = self._latest.revision + (0 if whole else 1)
+            if not whole:
+                request.watch_resume.CopyFrom(self._latest.header)
+        joiner = SnapshotJoiner(watch=True, least_revision=least)
+        with closing(self._open_stream(request, self._answer_s if whole else self._renew_s)) as stream:
+            for message in stream.messages():
+                if (listing := joiner.feed(message)) is not None:
+                    yield listing
+            try:
+                joiner.finish()
+            except ProtocolError as error:
+                raise WatchUnsupportedError(error.where, error.problem) from None
+
+    def _check_watch(self) -> None:
+        """Give up on a broker whose streams end within the first listing, and do so cleanly."""
+        watchless = isinstance(self.cause, WatchUnsupportedError) and self._latest is None
+        self._watchless = self._watchless + 1 if watchless else 0
+        if self._watchless == WATCHLESS_STREAMS and self.cause is not None:
+            raise self.cause
+
+    def _take(self, listing: Listing) -> None:
+        # A listing that was asked for again at the same revision says nothing new, not even of routes.
+        if self._latest is None or listing.revision != self._latest.revision:
+            self._latest = listing
+            self._publish(listing)
+
+
+def after_watch(cause: GazetteError | None, attempt: int) -> float | None:
+    """Return the seconds to wait after ``attempt`` streams in a row that brought nothing; None: give up."""
+    if cause is None or isinstance(cause, ProtocolError):
+        return retry.backoff_s(attempt)
+    return retry.after_read(cause, attempt, waits=False)
+
+
+class WatchedList(LiveList):
+    """A listing that the broker keeps up to date by a watch; see the module.
+
+    The last listing stays during an outage, which is logged once.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        selector: str | pb.LabelSelector = "",
+        *,
+        on_update: OnUpdate | None = None,
+        renew_s: float = RENEW_S,
+    ) -> None:
+        super().__init__(client, selector, on_update)
+        _check_above_zero("renew_s", renew_s)
+        self._stream: _ListStream | None = None
+        self._follower = Follower(
+            self.selector,
+            self._open,
+            self._publish,
+            answer_s=client.idle_timeout_s,
+            renew_s=renew_s,
+        )
+
+    def _run(self) -> None:
+        follower = self._follower
+        while not self._closed.is_set():
+            wait_s = follower.step()
+            if follower.attempt == LOGGED_ATTEMPT and not self._closed.is_set():
+                logger.warning("watch is retried list=%r cause=%s", self, follower.cause)
+            self._closed.wait(wait_s)
+
+    def _open(self, request: pb.ListRequest, timeout_s: float) -> WatchStream:
+        self._stream = stream = _ListStream(self._client.default_connection, request, timeout_s)
+        if self._closed.is_set():
+            # close() came between the loop's look at it and now, and found no call to cancel.
+            stream.cancel()
+        return stream
+
+    def _interrupt(self) -> None:
+        stream = self._stream
+        if stream is not None:
+            stream.cancel()
+
+    def _without_listing(self) -> GazetteError:
+        return self._follower.cause or super()._without_listing()
+
+
+class _ListStream:
+    """A List call on a connection of its own, as it is open for long and silent for most of that."""
+
+    def __init__(self, connection: Connection, request: pb.ListRequest, timeout_s: float) -> None:
+        self._connection = connection
+        self._channel = connection.lease()
+        self._call = pb_grpc.JournalStub(self._channel).List(
+            request, timeout=timeout_s, metadata=list_metadata(connection, request.selector)
+        )
+
+    def messages(self) -> Iterator[pb.ListResponse]:
+        """Yield the stream's messages; its failure is raised as one of the package's errors."""
+        try:
+            for message in self._call:
+                self._connection.contacted = True
+                yield message
+        except grpc.RpcError as error:
+            translated = self._connection.rpc_error(error)
+            self._connection.report(translated, waits=True)
+            raise translated from None
+
+    def cancel(self) -> None:
+        """End the call, from any thread."""
+        cancel(self._call)
+
+    def close(self) -> None:
+        """End the call and its connection: a fresh one shows whether the broker can still be reached."""
+        settle(self._call)
+        self._channel.close()
+
+
+def _check_above_zero(name: str, value: float) -> None:
+    if not value > 0:
+        raise OptionError(name, repr(value), "a number of seconds above 0")

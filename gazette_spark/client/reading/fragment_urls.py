@@ -1,0 +1,337 @@
+"""Open a stored fragment where it is, past the broker: by file, or by HTTP.
+
+A broker tells a URL; a client opens it only if it is one of these, and connects to nothing before it
+knows. A broker, or whoever writes its fragments, cannot make a client ask other hosts or read other files.
+
+===========  ===================================================================================
+scheme       opened
+===========  ===================================================================================
+``file``     below the fragment root, if there is one: a path below the broker's file root, not
+             escaped. Links are followed first. Regular files only.
+``https``    on any host, but: not on link-local addresses, and not on private or loopback ones
+             if the broker's own address is public
+``http``     on the broker's own host
+both         on listed hosts, whatever their address
+===========  ===================================================================================
+
+Redirects are not followed, only status 200 is taken, and a body is decoded as the fragment says, never
+by the HTTP library.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import stat
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+from urllib.parse import urlsplit
+
+from gazette_spark.client.reading.fragments import FragmentReader
+from gazette_spark.errors import (
+    DirectReadError,
+    FragmentTooLongError,
+    FragmentTooShortError,
+    OptionError,
+    ProtocolError,
+)
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+
+if TYPE_CHECKING:
+    import httpx
+
+FILE_SCHEME = "file://"
+
+MAX_URL_CHARS = 8192
+"""Longest URL that is taken from a broker."""
+
+CONNECT_TIMEOUT_S = 10.0
+"""Longest a store may take to connect, where no client says otherwise."""
+
+_HTTP_SCHEMES = ("http", "https")
+_BUFFER_BYTES = 1 << 20
+WHERE = "ReadResponse.FragmentUrl"
+"""Where a protocol error about a URL is."""
+
+
+_Address = IPv4Address | IPv6Address
+Resolve = Callable[[str, int], Iterable[str]]
+"""From a host and port to its addresses; raises OSError."""
+
+
+def resolve(host: str, port: int) -> list[str]:
+    """Return a host's addresses, as its name service tells."""
+    return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+
+
+@dataclass(frozen=True)
+class FragmentOpener:
+    """Opens fragments' URLs, as far as that is allowed. Thread-safe.
+
+    Args:
+        root: folder behind ``file://`` URLs; None: they are not opened.
+        hosts: ``host`` or ``host:port`` whose URLs are opened whatever the address and scheme.
+        broker: host of the broker the URLs come from; empty: unknown, and taken for a public one.
+        http: gives the HTTP client to fetch with; by default each fetch has its own.
+        resolve: finds a host's addresses.
+
+    Raises:
+        OptionError: the root is no folder below ``/``, or a host is none.
+    """
+
+    root: str | None = None
+    hosts: frozenset[str] = frozenset()
+    broker: str = ""
+    http: Callable[[], httpx.Client] | None = field(default=None, repr=False)
+    resolve: Resolve = field(default=resolve, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.root is not None:
+            _check_root(self.root)
+        for host in self.hosts:
+            if not re.fullmatch(r"[^\s/@?#]+", host):
+                raise OptionError("fragmentHosts", repr(host), "names such as store.example or 10.0.0.7:9000")
+
+    def can_open(self, url: str) -> bool:
+        """Return whether ``url`` is of a kind that is opened; its host's address is not looked up yet."""
+        if url.startswith(FILE_SCHEME):
+            return self.root is not None
+        try:
+            parts = urlsplit(url)
+            return parts.scheme in _HTTP_SCHEMES and not self._refusal(parts.scheme, *_host_port(url))
+        except ValueError:
+            return False
+
+    def open(
+        self, fragment: Fragment, url: str, offset: int | None = None, *, end_offset: int = 0
+    ) -> FragmentReader:
+        """Return a reader of a fragment from ``offset`` on; the caller closes it.
+
+        Raises:
+            ProtocolError: it is no URL of a fragment: it leaves the root, is too long, holds control
+                characters or a user name.
+            DirectReadError: such URLs are not opened, or this one cannot be.
+            CorruptFragmentError: its size is not the fragment's.
+            OffsetError: the offset lies outside the fragment.
+        """
+        check_url(url)
+        if url.startswith(FILE_SCHEME) and self.root is not None:
+            return _open_file(fragment, resolve_file(url, self.root), offset, end_offset)
+        if urlsplit(url).scheme not in _HTTP_SCHEMES:
+            raise DirectReadError(without_query(url), "no way to open such a URL", refused=True)
+        if refusal := self._refusal_of_address(url):
+            raise DirectReadError(without_query(url), refusal, refused=True)
+        # Loaded here: who reads by the broker needs no HTTP, and each of Spark's workers would load it.
+        from gazette_spark.client.reading import fragment_http
+
+        with ExitStack() as stack:
+            http = (
+                self.http() if self.http else stack.enter_context(fragment_http.new_http(CONNECT_TIMEOUT_S))
+            )
+            response = fragment_http.fetch(url, fragment.codec, http)
+            stack.callback(response.close)
+            source = without_query(url)
+            body = fragment_http.Body(response, source)
+            reader = FragmentReader(
+                body,
+                fragment,
+                offset,
+                end_offset=end_offset,
+                codec=fragment_http.left_of_codec(fragment.codec, response),
+                source=source,
+            )
+            # From here on the reader's end is the end of them all.
+            body.take_over(stack.pop_all())
+            return reader
+
+    def _refusal(self, scheme: str, host: str, port: int) -> str:
+        """Return why a host is not asked, by its name alone; empty if it is."""
+        if self._is_listed(host, port) or host == self.broker.lower() != "":
+            return ""
+        if scheme != "https":
+            return f"http is for the broker's own host or those in fragmentHosts, not for {host}"
+        address = _literal(host)
+        return self._refusal_of(address) if address is not None else ""
+
+    def _refusal_of_address(self, url: str) -> str:
+        """Return why a host is not asked, once it is known where it is."""
+        host, port = _host_port(url)
+        if refusal := self._refusal(urlsplit(url).scheme, host, port):
+            return refusal
+        if self._is_listed(host, port) or host == self.broker.lower():
+            return ""
+        try:
+            addresses = [ip_address(found) for found in self.resolve(host, port)]
+        except (OSError, ValueError):
+            # There is nothing to connect to; the HTTP client will say so, or its proxy knows more.
+            return ""
+        return next(filter(None, map(self._refusal_of, addresses)), "")
+
+    def _refusal_of(self, address: _Address) -> str:
+        mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+        address = mapped or address
+        if address.is_link_local or address.is_multicast or address.is_unspecified:
+            return f"{address} is no address of a store"
+        if not address.is_global and self._broker_is_public:
+            return f"{address} is a private address, the broker's is not; fragmentHosts may list it"
+        return ""
+
+    def _is_listed(self, host: str, port: int) -> bool:
+        listed = {each.lower() for each in self.hosts}
+        return host in listed or f"{host}:{port}" in listed
+
+    @cached_property
+    def _broker_is_public(self) -> bool:
+        try:
+            addresses = [ip_address(found) for found in self.resolve(self.broker, 0)] if self.broker else []
+        except (OSError, ValueError):
+            addresses = []
+        return not addresses or any(address.is_global for address in addresses)
+
+
+def open_fragment_url(
+    fragment: Fragment,
+    url: str,
+    offset: int | None = None,
+    *,
+    end_offset: int = 0,
+    fragment_root: str | None = None,
+    fragment_hosts: Iterable[str] = (),
+) -> FragmentReader:
+    """Open a fragment at a URL, and return a reader of it; the caller closes it.
+
+    ``Client.open_fragment`` also knows the broker's own host.
+
+    Args:
+        fragment: what the URL should hold.
+        url: as a broker tells it.
+        offset: of the first byte to return; by default the fragment's begin.
+        end_offset: behind the last byte to return; 0: the fragment's end.
+        fragment_root: folder behind ``file://`` URLs.
+        fragment_hosts: hosts that are asked whatever their address and scheme, ``host`` or ``host:port``.
+
+    Raises:
+        ProtocolError: it is no URL of a fragment.
+        DirectReadError: such URLs are not opened, or this one cannot be.
+        OffsetError: the offset lies outside the fragment.
+        OptionError: the root is no folder, or missing, or a host is none.
+    """
+    if fragment_root is not None and not Path(fragment_root).is_dir():
+        raise OptionError("fragment_root", f"{fragment_root!r}, which is no folder", "an existing folder")
+    opener = FragmentOpener(fragment_root, frozenset(fragment_hosts))
+    return opener.open(fragment, url, offset, end_offset=end_offset)
+
+
+def check_url(url: str) -> None:
+    """Raise unless a URL may be one of a fragment, whether it is opened or not."""
+    source = without_query(url)[:200]
+    if not url or len(url) > MAX_URL_CHARS or re.search(r"[\x00-\x1f\x7f]", url):
+        raise ProtocolError(WHERE, f"{source!r} is not a URL to open: empty, too long, or of no characters")
+    if url.startswith(FILE_SCHEME):
+        return
+    try:
+        parts = urlsplit(url)
+        usable = not (parts.username or parts.password or " " in url)
+        usable = usable and (parts.scheme not in _HTTP_SCHEMES or bool(_host_port(url)[0]))
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ProtocolError(WHERE, f"{re.sub('//[^/]*@', '//***@', source)!r} is not a URL to open")
+
+
+def without_query(url: str) -> str:
+    """Return a URL without what signs it."""
+    return url.partition("?")[0]
+
+
+def _host_port(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return (parts.hostname or "").lower(), parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _literal(host: str) -> _Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+def _check_root(root: str) -> None:
+    expected = "a folder other than /"
+    # Spark's driver need not have the folder its workers have: a missing one holds no files, and that is all.
+    if not root or "\0" in root or (Path(root).exists() and not Path(root).is_dir()):
+        raise OptionError("fragmentRoot", f"{root!r}, which is no folder", expected)
+    if os.path.realpath(root) == "/":
+        raise OptionError("fragmentRoot", repr(root), expected)
+
+
+def resolve_file(url: str, root: str) -> str:
+    """Return the path of a ``file://`` URL below ``root``, links followed; it may not lead out of it."""
+    path = url.removeprefix(FILE_SCHEME)
+    if "\0" in path or ".." in path.split("/") or not path.startswith("/"):
+        raise ProtocolError(WHERE, f"{url!r} is not a path below the file root")
+    real_root = os.path.realpath(root)
+    real = os.path.realpath(real_root + path)
+    if os.path.commonpath([real_root, real]) != real_root:
+        raise ProtocolError(WHERE, f"{url!r} leads out of the file root {root!r}")
+    return real
+
+
+def open_regular(path: str) -> BinaryIO:
+    """Open a regular file, and nothing else; never waits."""
+    try:
+        # Without O_NONBLOCK, opening a FIFO would wait for its writer.
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        raise DirectReadError(path, error.strerror or str(error), missing=missing) from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise DirectReadError(path, "not a regular file")
+    return os.fdopen(handle, "rb", buffering=_BUFFER_BYTES)
+
+
+class _File:
+    """A file whose trouble is a DirectReadError."""
+
+    def __init__(self, path: str) -> None:
+        self._file = open_regular(path)
+        self._path = path
+
+    def read(self, size: int, /) -> bytes:
+        try:
+            return self._file.read(size)
+        except OSError as error:
+            raise DirectReadError(self._path, error.strerror or str(error)) from error
+
+    def skip_to(self, fragment: Fragment, offset: int) -> None:
+        """Go to an offset of a fragment that is not compressed."""
+        size = os.fstat(self._file.fileno()).st_size
+        if size != fragment.length:
+            problem = f"it holds {size} bytes, not {fragment.length}"
+            kind = FragmentTooLongError if size > fragment.length else FragmentTooShortError
+            raise kind(fragment.journal, fragment.begin, fragment.end, problem, self._path)
+        self._file.seek(offset - fragment.begin)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _open_file(fragment: Fragment, path: str, offset: int | None, end_offset: int) -> FragmentReader:
+    file = _File(path)
+    try:
+        start = fragment.begin
+        if fragment.codec == pb.NONE:
+            start = max(start, min(offset or start, fragment.end))
+            file.skip_to(fragment, start)
+        return FragmentReader(file, fragment, offset, end_offset=end_offset, start=start, source=path)
+    except BaseException:
+        file.close()
+        raise

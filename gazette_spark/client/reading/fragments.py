@@ -1,0 +1,282 @@
+"""Read the content of a stored fragment, held to what the fragment's name promises.
+
+The name tells the content's span and SHA-1. The length is always compared; the sum whenever all of the
+content went by, also if the reader only wanted the end of it. A small fragment is withheld until both
+are known to be right, of a large one the last piece: so a reader that got to the end of a fragment has
+it as it was written. Gazette's own reader compares the length only.
+
+Where the file is found is the business of :mod:`gazette_spark.client.reading.fragment_urls`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import sys
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from gazette_spark.client.reading.chunks import Chunk, ChunkReader
+from gazette_spark.client.reading.decoders import BinaryStream, CodecError, decode_fragment
+from gazette_spark.errors import (
+    ClosedError,
+    CorruptFragmentError,
+    FragmentTooLongError,
+    FragmentTooShortError,
+    GazetteError,
+    OffsetError,
+    SeekRequiresNewReaderError,
+)
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+
+HELD_BYTES = 4 << 20
+"""Fragments up to this size are handed out once they are known to be right."""
+
+HASH_ASIDE_BYTES = 4 << 20
+"""Compressed fragments from this size on are summed in a thread of their own, beside the decoding."""
+
+HASH_PIECES = 8
+"""Pieces that may wait to be summed."""
+
+
+class Source(BinaryStream, Protocol):
+    """What a fragment is read from."""
+
+    def close(self) -> None:
+        """Let go of the file or connection."""
+
+
+class FragmentReader(ChunkReader):
+    """Reads the decoded content of one fragment; see the module and :class:`ChunkReader`.
+
+    It ends at the fragment's end, or at ``end_offset``. Seeking goes forward only, within the fragment.
+    An error ends it: reading again raises the same one.
+    """
+
+    _errors_last = True
+
+    def __init__(
+        self,
+        stream: Source,
+        fragment: Fragment,
+        offset: int | None = None,
+        *,
+        end_offset: int = 0,
+        start: int | None = None,
+        codec: int | None = None,
+        source: str = "",
+    ) -> None:
+        """Take over a stream, which is closed with the reader.
+
+        Args:
+            stream: the fragment's file.
+            fragment: what it should hold.
+            offset: of the first byte to return; by default the fragment's begin.
+            end_offset: behind the last byte to return; 0 or past the fragment's end: that end.
+            start: offset of the stream's first byte, once decoded; by default the fragment's begin. The sum
+                is not compared of a stream that starts elsewhere.
+            codec: how the stream is encoded, by default as the fragment. A store that decompresses what it
+                hands out leaves ``NONE``.
+            source: a name of the stream for errors; nothing secret.
+
+        Raises:
+            OffsetError: the offset lies outside the fragment, or the end before it.
+            CodecError: the codec is unknown.
+        """
+        super().__init__(fragment.journal)
+        offset = fragment.begin if offset is None else offset
+        span = f"fragment [{fragment.begin}, {fragment.end})"
+        if not fragment.begin <= offset <= fragment.end:
+            raise OffsetError(f"not in {span}", fragment.journal, offset)
+        if end_offset and end_offset < offset:
+            raise OffsetError(
+                f"the end {end_offset} of a read of {span} lies before it", self.journal, offset
+            )
+        self.fragment = fragment
+        self.source = source
+        self._stream: Source | None = stream
+        self._at = offset
+        self._stop = min(end_offset or fragment.end, fragment.end)
+        pieces = decode_fragment(stream, fragment.codec if codec is None else codec)
+        self._chunks = verified(
+            pieces, fragment, offset=offset, end_offset=end_offset, start=start, source=source
+        )
+        self._failure: GazetteError | None = None
+
+    def __repr__(self) -> str:
+        span = f"[{self.fragment.begin}, {self.fragment.end})"
+        return f"FragmentReader({self.journal!r}, {span}, offset={self.offset})"
+
+    def close(self) -> None:
+        """Close the stream; reading on raises ClosedError. May be called again."""
+        self._chunks.close()
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _ended(self) -> GazetteError | None:
+        if self._stream is not None:
+            return None
+        return ClosedError(f"reader of a fragment of journal {self.journal!r}", "it is closed")
+
+    def _fetched(self) -> int:
+        return self._at
+
+    def _fetch(self) -> Chunk | None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            for chunk in self._chunks:
+                if chunk.end > self._at:
+                    chunk = _clip(chunk, self._at, self._stop)  # noqa: PLW2901
+                    self._at = chunk.end
+                    return chunk
+        except GazetteError as error:
+            self._failure = error
+            raise
+        return None
+
+    def _move(self, offset: int) -> None:
+        if not self._at <= offset < self._stop:
+            raise SeekRequiresNewReaderError(self.journal, self.offset, offset)
+        self._at = offset
+
+
+def verified(
+    pieces: Iterator[bytes],
+    fragment: Fragment,
+    *,
+    offset: int,
+    end_offset: int = 0,
+    start: int | None = None,
+    source: str = "",
+) -> Generator[Chunk, None, None]:
+    """Yield decoded pieces from ``offset`` on as chunks, holding them to the fragment's name.
+
+    The first piece begins at ``start``, by default the fragment's begin; only then is the sum compared.
+    An ``end_offset`` before the fragment's end stops there: what follows is not looked at.
+
+    Raises:
+        FragmentTooShortError: the pieces end before the fragment.
+        FragmentTooLongError: they go on past it.
+        CorruptFragmentError: they are not what the codec, or the sum, asks for.
+    """
+    chunks = _verified(pieces, fragment, offset=offset, end_offset=end_offset, start=start, source=source)
+    # Where the end is not looked at, nothing is known sooner for waiting.
+    if fragment.length <= HELD_BYTES and not 0 < end_offset < fragment.end:
+        yield from list(chunks)
+    else:
+        yield from chunks
+
+
+def _verified(
+    pieces: Iterator[bytes],
+    fragment: Fragment,
+    *,
+    offset: int,
+    end_offset: int,
+    start: int | None,
+    source: str,
+) -> Generator[Chunk, None, None]:
+    position = fragment.begin if start is None else start
+    stop = min(end_offset or fragment.end, fragment.end)
+    whole = position == fragment.begin and stop == fragment.end
+    try:
+        # Beside mere reading, handing pieces to another thread would cost more than it saves.
+        aside = whole and fragment.codec != pb.NONE and fragment.length >= HASH_ASIDE_BYTES
+        with _summing(aside=aside) as digest:
+            for piece in pieces:
+                behind = position + len(piece)
+                if behind > fragment.end:
+                    problem = f"it goes on past its end, by {behind - fragment.end} bytes or more"
+                    raise _corrupt(fragment, source, problem, FragmentTooLongError)
+                if whole:
+                    digest.update(piece)
+                if behind == fragment.end and stop == fragment.end:
+                    if next(pieces, b""):
+                        raise _corrupt(fragment, source, "it goes on past its end", FragmentTooLongError)
+                    if whole:
+                        _check_sum(digest.digest(), fragment, source)
+                if behind > offset:
+                    chunk = _clip(Chunk(position, piece, fragment.mod_time), offset, stop)
+                    if chunk.content:
+                        yield chunk
+                position = behind
+                if position >= stop:
+                    return
+    except CodecError as error:
+        raise _corrupt(fragment, source, str(error)) from error
+    if position < fragment.end:
+        problem = f"it ends at offset {position}, {fragment.end - position} bytes short"
+        raise _corrupt(fragment, source, problem, FragmentTooShortError)
+
+
+def _clip(chunk: Chunk, offset: int, stop: int) -> Chunk:
+    """Return the part of a chunk that lies in ``[offset, stop)``."""
+    low = max(offset - chunk.offset, 0)
+    high = min(stop - chunk.offset, len(chunk.content))
+    if low == 0 and high == len(chunk.content):
+        return chunk
+    return Chunk(chunk.offset + low, chunk.content[low:high], chunk.mod_time)
+
+
+class _Digest(Protocol):
+    def update(self, piece: bytes, /) -> None: ...
+
+    def digest(self) -> bytes: ...
+
+
+class _DigestAside:
+    """A SHA-1 that a thread of its own computes: the caller only waits for the last pieces."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha1(usedforsecurity=False)
+        self._pieces: queue.Queue[bytes] = queue.Queue(HASH_PIECES)
+        # A reader that is never closed must not keep the process alive.
+        self._thread = threading.Thread(target=self._work, name="fragment-sum", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while piece := self._pieces.get():
+            self._digest.update(piece)
+
+    def update(self, piece: bytes, /) -> None:
+        self._pieces.put(piece)
+
+    def digest(self) -> bytes:
+        self.end()
+        return self._digest.digest()
+
+    def end(self) -> None:
+        """End the thread, once it has taken all pieces; may be called again."""
+        # A process that ends stops such threads where they are.
+        if self._thread.is_alive() and not sys.is_finalizing():
+            self._pieces.put(b"")
+            self._thread.join()
+
+
+@contextmanager
+def _summing(*, aside: bool) -> Iterator[_Digest]:
+    """Give a SHA-1, computed here or in a thread of its own."""
+    if not aside:
+        yield hashlib.sha1(usedforsecurity=False)
+        return
+    digest = _DigestAside()
+    try:
+        yield digest
+    finally:
+        digest.end()
+
+
+def _check_sum(found: bytes, fragment: Fragment, source: str) -> None:
+    if found != fragment.sum:
+        raise _corrupt(fragment, source, f"its SHA-1 is {found.hex()}, not {fragment.sum.hex()}")
+
+
+def _corrupt(
+    fragment: Fragment, source: str, problem: str, kind: type[CorruptFragmentError] = CorruptFragmentError
+) -> CorruptFragmentError:
+    return kind(fragment.journal, fragment.begin, fragment.end, problem, source)

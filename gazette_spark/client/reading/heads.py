@@ -1,0 +1,223 @@
+"""Write heads of many journals at once, and with them what was appended since somebody last looked.
+
+A head alone is the cheapest call there is: a read at the head that asks for metadata only. Who has read a
+journal up to an offset asks for a :class:`Tail` in place of it: one call tells the head, and brings the bytes
+up to there if they are few.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import grpc
+
+from gazette_spark.client.connection.channel import Connection, settle
+from gazette_spark.client.connection.status import read_status_error
+from gazette_spark.client.reading.many_heads import ask_many
+from gazette_spark.errors import GazetteError, UnavailableError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.tokens import Capability
+
+CALLS_IN_FLIGHT = 64
+"""Head calls open at a time: the broker's latency is hidden, its stream limit not reached."""
+
+MANY = 64
+"""Write heads from which on it is worth an event loop to ask for them."""
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """A journal's write head, and maybe what lies before it."""
+
+    write_head: int
+    content: bytes | None = None
+    """All bytes from the offset asked about to the head. None: they are too many, some of them are gone, or
+    the stream broke; read them to learn which."""
+
+
+class Call(Protocol[T_co]):
+    """A question about a journal that is under way."""
+
+    @property
+    def journal(self) -> str:
+        """The journal's name."""
+
+    def take(self) -> T_co:
+        """Wait for the answer."""
+
+    def close(self) -> None:
+        """End it with no answer."""
+
+
+class HeadCall:
+    """One question for a write head, under way from the start; :meth:`take` ends it."""
+
+    def __init__(self, connection: Connection, journal: str, *, timeout_s: float) -> None:
+        self.journal = journal
+        self._connection = connection
+        request = pb.ReadRequest(journal=journal, offset=-1, metadata_only=True)
+        self._answers = _read(connection, request, timeout_s)
+
+    def take(self) -> int:
+        """Return the write head.
+
+        Raises:
+            StatusError: the broker gives none, e.g. SUSPENDED.
+        """
+        message: pb.ReadResponse | None = None
+        with self._connection.errors():
+            for answer in self._answers:
+                message = message or answer
+        if message is None:
+            raise _no_answer(self._connection, self.journal)
+        return head_of(self._connection, self.journal, message)
+
+    def close(self) -> None:
+        """End the call with no answer."""
+        settle(self._answers)
+
+
+def head_of(connection: Connection, journal: str, answer: pb.ReadResponse) -> int:
+    """Return the write head from the only answer to a question for it.
+
+    Raises:
+        StatusError: the broker gives none, e.g. SUSPENDED.
+    """
+    if answer.HasField("header"):
+        connection.observe(journal, answer.header)
+    # An offset of -1 is the head itself, where nothing can be read yet.
+    if answer.status not in (pb.OK, pb.OFFSET_NOT_YET_AVAILABLE):
+        raise read_status_error(answer, journal)
+    return answer.write_head
+
+
+class TailCall:
+    """One question for a tail, under way from the start; :meth:`take` ends it."""
+
+    def __init__(
+        self, connection: Connection, journal: str, offset: int, *, max_bytes: int, timeout_s: float
+    ) -> None:
+        self.journal = journal
+        self._connection = connection
+        self._offset = offset
+        request = pb.ReadRequest(journal=journal, offset=offset, end_offset=offset + max_bytes)
+        self._answers = _read(connection, request, timeout_s)
+
+    def take(self) -> Tail:
+        """Return the tail.
+
+        Raises:
+            StatusError: the broker does not even give a head, e.g. SUSPENDED.
+        """
+        with self._connection.errors():
+            messages = list(self._answers)
+        if not messages:
+            raise _no_answer(self._connection, self.journal)
+        if messages[0].HasField("header"):
+            self._connection.observe(self.journal, messages[0].header)
+        for message in messages:
+            if message.status not in (pb.OK, pb.OFFSET_NOT_YET_AVAILABLE):
+                raise read_status_error(message, self.journal)
+        return tail_of(messages, self._offset)
+
+    def close(self) -> None:
+        """End the call with no answer."""
+        settle(self._answers)
+
+
+def tail_of(messages: Iterable[pb.ReadResponse], offset: int) -> Tail:
+    """Return the tail that the messages of a read from an offset on bring.
+
+    Nothing is made of bytes that do not follow each other, or that do not end at the last head told.
+    """
+    head, at, parts, whole = 0, offset, [], True
+    for message in messages:
+        whole = whole and (message.offset == at or message.status == pb.OFFSET_NOT_YET_AVAILABLE)
+        if message.content:
+            parts.append(message.content)
+            at += len(message.content)
+        else:
+            head = max(head, message.write_head)
+    return Tail(head, b"".join(parts) if whole and at == head else None)
+
+
+def write_heads(
+    dial: Callable[[str], Connection],
+    journals: Iterable[str],
+    again: Callable[[str], int],
+    *,
+    timeout_s: float,
+) -> dict[str, int]:
+    """Return many write heads, with many calls under way at once.
+
+    ``dial`` gives each journal's connection. Each journal whose call fails is given to ``again``, which
+    tries for as long as it takes.
+    """
+    names = list(dict.fromkeys(journals))
+    if len(names) < MANY:
+        return _asked(names, lambda name: HeadCall(dial(name), name, timeout_s=timeout_s), again)
+    heads = ask_many(dial, names, head_of, in_flight=CALLS_IN_FLIGHT, timeout_s=timeout_s)
+    return {name: heads[name] if name in heads else again(name) for name in names}
+
+
+def tails(
+    dial: Callable[[str], Connection],
+    offsets: Mapping[str, int],
+    again: Callable[[str], Tail],
+    *,
+    max_bytes: int,
+    timeout_s: float,
+) -> dict[str, Tail]:
+    """Return what follows an offset in each of many journals; see :func:`write_heads`."""
+
+    def begin(name: str) -> TailCall:
+        return TailCall(dial(name), name, offsets[name], max_bytes=max_bytes, timeout_s=timeout_s)
+
+    return _asked(offsets, begin, again)
+
+
+def _asked(
+    journals: Iterable[str], begin: Callable[[str], Call[T]], again: Callable[[str], T]
+) -> dict[str, T]:
+    answers: dict[str, T] = {}
+    under_way: deque[Call[T]] = deque()
+
+    def take() -> None:
+        call = under_way.popleft()
+        try:
+            answers[call.journal] = call.take()
+        except GazetteError:
+            answers[call.journal] = again(call.journal)
+
+    try:
+        for journal in journals:
+            if len(under_way) == CALLS_IN_FLIGHT:
+                take()
+            under_way.append(begin(journal))
+        while under_way:
+            take()
+    finally:
+        for call in under_way:
+            call.close()
+    return answers
+
+
+def _read(
+    connection: Connection, request: pb.ReadRequest, timeout_s: float
+) -> grpc.CallIterator[pb.ReadResponse]:
+    metadata = connection.journal_metadata(Capability.READ, request.journal)
+    call: grpc.CallIterator[pb.ReadResponse] = connection.stub().Read(
+        request, timeout=timeout_s, metadata=metadata
+    )
+    return call
+
+
+def _no_answer(connection: Connection, journal: str) -> UnavailableError:
+    problem = f"journal {journal!r}: the stream ended with no answer"
+    return UnavailableError(connection.endpoint.text, problem)

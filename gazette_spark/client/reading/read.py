@@ -1,0 +1,248 @@
+"""One Read call: what its messages mean, and what a broker may not send.
+
+A stream is metadata, then chunks up to the metadata's fragment end, then the next metadata. The
+:class:`Cursor` follows it with no I/O: it takes one message and gives a chunk, nothing, or an error.
+A broker that repeats bytes, leaves some out without saying so, sends content where none belongs, or
+sends other bytes than a stored fragment's SHA-1 stands for gets an error, and its bytes go no further.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import grpc
+
+from gazette_spark.client.connection.channel import Connection, cancel, is_no_answer, settle
+from gazette_spark.client.connection.status import read_status_error
+from gazette_spark.client.reading.chunks import Chunk
+from gazette_spark.client.reading.fragment_urls import without_query
+from gazette_spark.errors import BrokerError, CorruptFragmentError, GazetteError, ProtocolError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.protocol.journal_specs import validate_journal_name
+from gazette_spark.protocol.tokens import Capability, journal_claims
+
+_CORRUPT_TEXTS = (
+    "eof",
+    "corrupt",
+    "expected end",
+    "checksum",
+    "gzip: invalid",
+    "magic number",
+    "frame descriptor",
+)
+"""In what a broker says, in lower case, when a stored fragment's bytes are not as they should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read of a journal. ``offset`` -1 is the write head; ``end_offset`` 0 is no end."""
+
+    journal: str
+    offset: int = 0
+    end_offset: int = 0
+    block: bool = False
+    do_not_proxy: bool = False
+    begin_mod_time: int = 0
+
+    def __post_init__(self) -> None:
+        validate_journal_name(self.journal, allow_meta=True)
+        if self.offset < -1:
+            raise ProtocolError("ReadRequest.Offset", f"invalid Offset ({self.offset}; expected -1 or more)")
+        if self.end_offset != 0 and self.end_offset < self.offset:
+            raise ProtocolError(
+                "ReadRequest.EndOffset",
+                f"invalid EndOffset ({self.end_offset}; expected 0 or >= {self.offset})",
+            )
+        if self.begin_mod_time < 0:
+            raise ProtocolError("ReadRequest.BeginModTime", f"invalid BeginModTime ({self.begin_mod_time})")
+
+    @classmethod
+    def of(cls, request: pb.ReadRequest) -> ReadOptions:
+        """Return the options of a request; what only brokers set is left out."""
+        return cls(
+            request.journal,
+            request.offset,
+            request.end_offset,
+            block=request.block,
+            do_not_proxy=request.do_not_proxy,
+            begin_mod_time=request.begin_mod_time,
+        )
+
+    def request(self, offset: int) -> pb.ReadRequest:
+        """Return the request, from another offset on."""
+        return pb.ReadRequest(
+            journal=self.journal,
+            offset=offset,
+            end_offset=self.end_offset,
+            block=self.block,
+            do_not_proxy=self.do_not_proxy,
+            begin_mod_time=self.begin_mod_time,
+        )
+
+
+class Cursor:
+    """Follows the messages of one Read stream."""
+
+    __slots__ = ("_digest", "_limit", "fragment", "journal", "jumps", "offset", "response")
+
+    def __init__(self, journal: str, offset: int, jumps: list[tuple[int, int]]) -> None:
+        self.journal = journal
+        self.offset = offset
+        """Next byte; -1 until the broker says where its write head is."""
+        self.jumps = jumps
+        """Each offset that was wanted, with the larger one that came: appended to."""
+        self.response: pb.ReadResponse | None = None
+        """The last metadata: status, write head, URL, and in the stream's first one the header."""
+        self.fragment: Fragment | None = None
+        """Of the last metadata that was in order."""
+        self._limit = -1
+        self._digest: hashlib._Hash | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the fragment is stored, if it is."""
+        return self.response.fragment_url if self.response is not None else ""
+
+    @property
+    def write_head(self) -> int:
+        """The journal's, as last told; 0 if never."""
+        return self.response.write_head if self.response is not None else 0
+
+    def feed(self, message: pb.ReadResponse) -> Chunk | None:
+        """Take the stream's next message; return the chunk it brings, if any.
+
+        Raises:
+            StatusError: the broker ended the stream with a status.
+            ProtocolError: the message may not come here.
+            CorruptFragmentError: the stored fragment just completed is not what its name says.
+        """
+        content = message.content
+        if not content:
+            self._on_metadata(message)
+            return None
+        if message.status or message.write_head or message.fragment_url or message.HasField("fragment"):
+            raise self._lie("content comes together with metadata")
+        offset = message.offset
+        if offset != self.offset:
+            raise self._lie(f"a chunk begins at offset {offset}; expected {self.offset}")
+        end = offset + len(content)
+        if end > self._limit:
+            raise self._lie(f"a chunk ends at offset {end}, its fragment at {self._limit}")
+        if self._digest is not None:
+            self._digest.update(content)
+            if end == self._limit:
+                self._check_sum(self._digest.digest())
+        self.offset = end
+        return Chunk(offset, content, self.fragment.mod_time if self.fragment is not None else 0)
+
+    def explain(self, error: GazetteError) -> GazetteError:
+        """Return a stream's failure with what it was about: a broker's bare text names no journal.
+
+        A broker that cannot make sense of a stored fragment says so in one of a few texts.
+        """
+        if not isinstance(error, BrokerError):
+            return error
+        fragment = self.fragment
+        if fragment is None or not self.url:
+            problem = f"journal {self.journal!r} at offset {self.offset}: {error.problem}"
+            return BrokerError(error.endpoint, error.code, problem)
+        source = without_query(self.url)
+        if any(text in error.problem.lower() for text in _CORRUPT_TEXTS):
+            problem = f"the broker could not read it: {error.problem}"
+            return CorruptFragmentError(self.journal, fragment.begin, fragment.end, problem, source)
+        span = f"journal {self.journal!r}, fragment [{fragment.begin}, {fragment.end}) ({source})"
+        return BrokerError(error.endpoint, error.code, f"{span}: {error.problem}")
+
+    def _on_metadata(self, message: pb.ReadResponse) -> None:
+        if message.status == pb.OK:
+            self._check_offset(message.offset)
+            fragment = self._fragment_of(message)
+            self._advance(message)
+            self.fragment, self._limit = fragment, fragment.end
+            # A stored fragment does not change any more: what is read of it can be held to its sum.
+            whole = bool(message.fragment_url) and message.offset == fragment.begin
+            self._digest = hashlib.sha1(usedforsecurity=False) if whole else None
+            return
+        if message.status == pb.OFFSET_NOT_YET_AVAILABLE:
+            self._check_offset(message.offset)
+            self._advance(message)
+        # Other statuses come without an offset.
+        self.response = message
+        raise read_status_error(message, self.journal)
+
+    def _check_offset(self, offset: int) -> None:
+        if offset < self.offset:
+            raise self._lie(f"it went back to offset {offset} from {self.offset}")
+
+    def _fragment_of(self, message: pb.ReadResponse) -> Fragment:
+        fragment = Fragment.from_pb(message.fragment)
+        if fragment.journal.partition(";")[0] != self.journal.partition(";")[0]:
+            raise self._lie(f"a fragment of journal {fragment.journal!r}")
+        if not fragment.begin <= message.offset < fragment.end <= message.write_head:
+            span = f"fragment [{fragment.begin}, {fragment.end})"
+            raise self._lie(f"{span} at offset {message.offset}, write head {message.write_head}")
+        return fragment
+
+    def _advance(self, message: pb.ReadResponse) -> None:
+        if message.offset > self.offset and self.offset != -1:
+            self.jumps.append((self.offset, message.offset))
+        self.offset = message.offset
+        self.response = message
+
+    def _check_sum(self, found: bytes) -> None:
+        fragment = self.fragment
+        if fragment is not None and found != fragment.sum:
+            problem = f"its SHA-1 is {found.hex()}, not {fragment.sum.hex()}"
+            raise CorruptFragmentError(
+                self.journal, fragment.begin, fragment.end, problem, without_query(self.url)
+            )
+
+    def _lie(self, problem: str) -> ProtocolError:
+        return ProtocolError(f"ReadResponse of journal {self.journal!r}", problem)
+
+
+class ReadStream:
+    """A Read call under way, on a channel of its own.
+
+    One thread takes :meth:`messages`; any thread may :meth:`cancel`.
+    """
+
+    def __init__(self, connection: Connection, request: pb.ReadRequest, timeout_s: float) -> None:
+        self._connection = connection
+        self._request = request
+        self._silent = False
+        self._channel: grpc.Channel | None = connection.lease()
+        metadata = connection.metadata(journal_claims(Capability.READ, request.journal))
+        self._call = pb_grpc.JournalStub(self._channel).Read(request, timeout=timeout_s, metadata=metadata)
+
+    def messages(self) -> Iterator[pb.ReadResponse]:
+        """Yield the stream's messages; its failure is raised as one of the package's errors."""
+        try:
+            for message in self._call:
+                if message.HasField("header"):
+                    # The first message has one.
+                    self._connection.observe(self._request.journal, message.header)
+                self._connection.contacted = True
+                yield message
+        except grpc.RpcError as error:
+            translated = self._connection.rpc_error(error)
+            self._connection.report(translated, waits=self._request.block)
+            self._silent = is_no_answer(translated)
+            if self._silent and not self._request.block:
+                self._connection.distrust()
+            raise translated from None
+
+    def cancel(self) -> None:
+        """End the call, from any thread."""
+        cancel(self._call)
+
+    def close(self) -> None:
+        """End the call and give its channel back."""
+        settle(self._call)
+        if self._channel is not None:
+            self._connection.give_back(self._channel, silent=self._silent)
+            self._channel = None

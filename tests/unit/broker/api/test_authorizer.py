@@ -1,0 +1,81 @@
+"""Shows the order of the checks a call passes, and that waits end when a call is over."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from gazette_spark.broker.api.authorizer import Authorizer, UnauthenticatedError, covers
+from gazette_spark.broker.api.call_watch import CallWatch
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.labels import parse_selector
+from gazette_spark.protocol.tokens import Capability, Claims, KeySet
+
+KEYS = KeySet.parse("c2VjcmV0")
+NOW = 1_700_000_000.0
+DEADLINE_S = 10.0
+
+
+def authorizer(keys: KeySet | None = KEYS) -> Authorizer:
+    """Return an authorizer at a fixed time."""
+    return Authorizer(keys, lambda: NOW)
+
+
+def test_without_keys_everything_is_allowed() -> None:
+    """Any header passes, and grants what is needed for ever."""
+    claims = authorizer(None).authorize("nonsense", Capability.APPEND)
+    assert claims.allows(Capability.APPEND)
+    assert claims.expires_at > 1e18
+    assert covers(claims, pb.JournalSpec(name="any/journal"))
+
+
+def test_claims_are_those_of_the_token() -> None:
+    """What a verified token says comes back, with the time it ends."""
+    told = Claims(Capability.READ, parse_selector("name=a/b"))
+    claims = authorizer().authorize("Bearer " + KEYS.sign(told, now=NOW, lifetime_s=60), Capability.READ)
+    assert (claims.capability, claims.expires_at) == (Capability.READ, NOW + 60)
+    assert covers(claims, pb.JournalSpec(name="a/b"))
+    assert not covers(claims, pb.JournalSpec(name="a/c"))
+
+
+@pytest.mark.parametrize(
+    ("header", "problem"),
+    [
+        pytest.param(None, "missing", id="no-header"),
+        pytest.param("", "missing", id="empty"),
+        pytest.param("Basic x", "expected 'Bearer '", id="not-bearer"),
+        pytest.param("Bearer x.y.z", "verifying", id="unverified"),
+        pytest.param(
+            "Bearer " + KEYS.sign(Claims(Capability.LIST, pb.LabelSelector()), now=NOW),
+            "lacks the required READ capability",
+            id="capability",
+        ),
+    ],
+)
+def test_each_check_has_its_text(header: str | None, problem: str) -> None:
+    """The first check that fails is named."""
+    with pytest.raises(UnauthenticatedError, match=problem):
+        authorizer().authorize(header, Capability.READ)
+
+
+def test_a_missing_token_passes_only_if_the_keys_say_so() -> None:
+    """With AA== beside a key it passes for an hour; a header that is there is checked all the same."""
+    lenient = authorizer(KeySet.parse("c2VjcmV0,AA=="))
+    assert lenient.authorize(None, Capability.APPEND).expires_at == NOW + 3600
+    with pytest.raises(UnauthenticatedError):
+        lenient.authorize("Bearer x.y.z", Capability.APPEND)
+
+
+def test_a_wait_is_woken_when_its_call_is_over() -> None:
+    """The waker is called once the call is over, and not if the watch was called off."""
+    over, woken, other = threading.Event(), threading.Event(), threading.Event()
+    watch = CallWatch(tick_s=0.001)
+    watch.watch(over.is_set, woken.set)
+    watch.watch(over.is_set, other.set)()
+    assert not woken.wait(0.02)
+    over.set()
+    assert woken.wait(DEADLINE_S)
+    watch.stop()
+    assert not other.is_set()
+    assert "0 calls" in repr(watch)

@@ -1,0 +1,182 @@
+"""Shows that a store keeps to its directory, and a journal to its own files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gazette_spark.broker.storage.fragment_content import stored_content
+from gazette_spark.broker.storage.fragment_store import FragmentStore, open_store
+from gazette_spark.errors import CorruptFragmentError, ProtocolError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+
+
+def fragment(journal: str = "a/journal", begin: int = 0, postfix: str = "", codec: int = pb.NONE) -> Fragment:
+    """Return a fragment of four bytes."""
+    return Fragment(journal, begin, begin + 4, bytes(range(20)), codec, path_postfix=postfix)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FragmentStore:
+    """The store at the root."""
+    return open_store(tmp_path, "file:///")
+
+
+def listed(store: FragmentStore, journal: str, *others: str) -> list[Fragment]:
+    """List a journal beside other journals."""
+    return sorted(store.list(journal, lambda name: name in others), key=lambda one: one.begin)
+
+
+def test_put_and_list(store: FragmentStore) -> None:
+    """A fragment put is listed with its store, its file's time and its postfix."""
+    put = store.put(fragment(postfix="date=2026-11-21"), [b"ab", b"cd"], fsync=True)
+    path = store.path(put)
+    assert path.read_bytes() == b"abcd"
+    assert path.relative_to(store.root).as_posix().startswith("a/journal/date=2026-11-21/0000000000000000-")
+    assert put.backing_store == "file:///"
+    assert put.mod_time == int(path.stat().st_mtime)
+    assert listed(store, "a/journal") == [put]
+    assert store.fragment_url(put) == f"file:///{put.content_path}"
+
+
+def test_a_failed_put_leaves_nothing(store: FragmentStore) -> None:
+    """When the content breaks off there is neither a fragment nor a partial file."""
+
+    def broken() -> object:
+        yield b"ab"
+        raise OSError("disk on fire")
+
+    with pytest.raises(OSError, match="on fire"):
+        store.put(fragment(), broken(), fsync=False)  # type: ignore[arg-type]
+    assert list((store.root / "a/journal").iterdir()) == []
+
+
+def test_a_longer_journal_name_is_another_journal(store: FragmentStore) -> None:
+    """Files of a/journal/part are not taken for those of a/journal with a postfix."""
+    own = store.put(fragment(postfix="date=x"), [b"abcd"], fsync=False)
+    store.put(fragment("a/journal/part", begin=4), [b"abcd"], fsync=False)
+    assert listed(store, "a/journal", "a/journal/part") == [own]
+    assert len(listed(store, "a/journal")) == 2
+
+
+def test_strange_files_are_skipped(store: FragmentStore) -> None:
+    """What has not a fragment's name, is hidden, a link or a pipe is left out."""
+    own = store.put(fragment(), [b"abcd"], fsync=False)
+    folder = store.root / "a/journal"
+    (folder / "README").write_text("hello")
+    (folder / f".partial-{own.content_name}").write_text("abcd")
+    (folder / fragment(begin=8).content_name).symlink_to(folder / own.content_name)
+    os.mkfifo(folder / fragment(begin=12).content_name)
+    (folder / "loop").symlink_to(folder, target_is_directory=True)
+    assert listed(store, "a/journal") == [own]
+
+
+def test_a_journal_without_files(store: FragmentStore) -> None:
+    """Nothing stored yet lists as nothing."""
+    assert listed(store, "b/journal") == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        pytest.param("file:///../x/", id="dots"),
+        pytest.param("file:///a/../../x/", id="inner-dots"),
+        pytest.param("file:///.gazette/", id="own-state"),
+        pytest.param("file:///x", id="no-slash"),
+        pytest.param("file:///x/?sign=1", id="unknown-argument"),
+        pytest.param("file:///link/", id="link-out-of-the-root"),
+    ],
+)
+def test_refused_store(tmp_path: Path, url: str) -> None:
+    """A store cannot leave the root, by whatever spelling."""
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "link").symlink_to(tmp_path, target_is_directory=True)
+    with pytest.raises(ProtocolError, match="FragmentStore"):
+        open_store(root, url)
+
+
+def test_other_schemes_are_directories_too(tmp_path: Path) -> None:
+    """A bucket's path is a directory under the root, as with Gazette's file-only flag."""
+    (tmp_path / "x").mkdir()
+    store = open_store(tmp_path, "s3://bucket/x/?profile=p")
+    put = store.put(fragment(codec=pb.GZIP_OFFLOAD_DECOMPRESSION), [b"abcd"], fsync=False)
+    assert store.path(put).parent == tmp_path / "x/a/journal"
+    assert listed(store, "a/journal") == [put]
+
+
+def test_find_and_replace(tmp_path: Path) -> None:
+    """The first occurrence of ``find`` in an object's path is replaced."""
+    store = open_store(tmp_path, "file:///?find=a/&replace=b/")
+    put = store.put(fragment(), [b"abcd"], fsync=False)
+    assert store.path(put).parent == tmp_path / "b/journal"
+    assert listed(store, "a/journal") == [put]
+
+
+def test_a_missing_directory_is_a_problem(tmp_path: Path) -> None:
+    """A store says that its directory is missing, and nothing once it is there."""
+    store = open_store(tmp_path, "file:///x/")
+    assert "does not exist" in store.problem()
+    (tmp_path / "x").mkdir()
+    assert store.problem() == ""
+
+
+@pytest.mark.parametrize("codec", [pytest.param(pb.NONE, id="none"), pytest.param(pb.GZIP, id="gzip")])
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        pytest.param(b"abc", "3|offset 3", id="short"),
+        pytest.param(b"abcde", "5|more bytes", id="long"),
+        pytest.param(b"", "0|offset 0", id="empty"),
+    ],
+)
+def test_a_file_of_another_length_is_corrupt(
+    store: FragmentStore, codec: int, content: bytes, problem: str
+) -> None:
+    """Reading a file that is shorter or longer than its name says fails, naming journal and span."""
+    from gazette_spark.broker.storage.encoders import encode
+
+    put = store.put(fragment(codec=codec), encode([content], codec), fsync=False)
+    with pytest.raises(CorruptFragmentError, match=problem) as caught:
+        list(stored_content(store.path(put), put, 0, 4, 100))
+    assert (caught.value.journal, caught.value.begin, caught.value.end) == ("a/journal", 0, 4)
+
+
+def test_garbage_under_a_codec_is_corrupt(store: FragmentStore) -> None:
+    """A file that breaks its codec's rules fails as corrupt."""
+    put = store.put(fragment(codec=pb.ZSTANDARD), [b"no zstandard"], fsync=False)
+    with pytest.raises(CorruptFragmentError, match="ZSTANDARD"):
+        list(stored_content(store.path(put), put, 0, 4, 100))
+
+
+@pytest.mark.parametrize("codec", [pytest.param(pb.NONE, id="none"), pytest.param(pb.SNAPPY, id="snappy")])
+def test_a_span_of_a_stored_fragment(store: FragmentStore, codec: int) -> None:
+    """Any span is read exactly, in chunks no larger than asked."""
+    from gazette_spark.broker.storage.encoders import encode
+
+    put = store.put(fragment(codec=codec), encode([b"abcd"], codec), fsync=False)
+    for begin in range(4):
+        for end in range(begin + 1, 5):
+            chunks = list(stored_content(store.path(put), put, begin, end, 2))
+            assert b"".join(chunks) == b"abcd"[begin:end]
+            assert max(map(len, chunks)) <= 2
+
+
+def test_a_probe_leaves_what_gazettes_does(store: FragmentStore) -> None:
+    """A healthy store has a small object of the check, which no journal takes for a fragment."""
+    assert store.probe() == ""
+    assert store.probe("tmp/") == ""
+    files = [path.relative_to(store.root).as_posix() for path in store.root.rglob("*") if path.is_file()]
+    assert files == [".test/health-check"]
+
+
+def test_a_probe_tells_what_fails(store: FragmentStore, tmp_path: Path) -> None:
+    """A store that cannot be written to, or a prefix outside it, is told."""
+    assert "does not exist" in open_store(tmp_path, "file:///missing/").probe()
+    assert "leads out" in store.probe("../")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / ".test").write_text("in the way")
+    assert ".test" in open_store(tmp_path, "file:///other/").probe()

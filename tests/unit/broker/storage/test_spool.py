@@ -1,0 +1,141 @@
+"""Shows that a spool holds exactly what was committed to it, whatever cut its files short."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from gazette_spark.broker.storage.commit_log import SpoolHeader
+from gazette_spark.broker.storage.spool import Spool
+from gazette_spark.protocol import protocol_pb2 as pb
+
+HEADER = SpoolHeader("a/journal", 1000, pb.NONE, ())
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Spool:
+    """A spool of two commits, ``first`` and ``second``, released."""
+    made = Spool(tmp_path / "00000001", HEADER, fsync=True)
+    for number, content in enumerate([b"first", b"second"]):
+        made.stage(content)
+        made.commit_append((("author", str(number)),), 10.0 + number)
+    made.release()
+    return made
+
+
+def content(spool: Spool) -> bytes:
+    """Return a spool's committed bytes."""
+    return b"".join(spool.blocks())
+
+
+def recover(spool: Spool) -> Spool:
+    """Open the spool's files anew."""
+    found = Spool.recover(spool.stem, fsync=False)
+    assert found is not None
+    return found
+
+
+def test_recovered_spool_is_the_same(spool: Spool) -> None:
+    """Span, sum, registers and first append time survive."""
+    found = recover(spool)
+    assert found.fragment == spool.fragment
+    assert found.fragment.sum == hashlib.sha1(b"firstsecond").digest()
+    assert (found.begin, found.end, found.first_append_time) == (1000, 1011, 10.0)
+    assert found.registers == (("author", "1"),)
+    assert content(found) == b"firstsecond"
+
+
+def test_staged_bytes_are_not_recovered(spool: Spool) -> None:
+    """What was staged but not committed is cut off."""
+    spool.stage(b"unanswered")
+    found = recover(spool)
+    assert content(found) == b"firstsecond"
+    assert spool.stem.with_suffix(".data").stat().st_size == 11
+
+
+def test_roll_back_leaves_the_committed(spool: Spool) -> None:
+    """After a roll back the next append goes where the rolled back one had been."""
+    spool.stage(b"a longer thing that is not to stay")
+    spool.roll_back()
+    spool.stage(b"third")
+    spool.commit_append((), 12.0)
+    assert content(spool) == b"firstsecondthird"
+    assert content(recover(spool)) == b"firstsecondthird"
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        pytest.param(11, b"firstsecond", id="whole"),
+        pytest.param(10, b"first", id="in-the-second"),
+        pytest.param(5, b"first", id="between"),
+        pytest.param(4, b"", id="in-the-first"),
+        pytest.param(0, b"", id="nothing"),
+    ],
+)
+def test_lost_data_cuts_back_to_a_commit(spool: Spool, size: int, expected: bytes) -> None:
+    """When the log survived a power cut and bytes did not, the spool ends at the last whole commit."""
+    with spool.stem.with_suffix(".data").open("r+b") as data:
+        data.truncate(size)
+    assert content(recover(spool)) == expected
+    assert content(recover(spool)) == expected
+
+
+def test_changed_data_cuts_back_to_a_commit(spool: Spool) -> None:
+    """Bytes that do not match a commit's sum are not served."""
+    with spool.stem.with_suffix(".data").open("r+b") as data:
+        data.seek(7)
+        data.write(b"!")
+    assert content(recover(spool)) == b"first"
+
+
+def test_a_spool_goes_on_after_a_torn_record(spool: Spool) -> None:
+    """A torn record is removed, so that the next commit can be read again."""
+    with spool.stem.with_suffix(".log").open("ab") as log:
+        log.write(b"0badc0de {")
+    found = recover(spool)
+    found.stage(b"third")
+    found.commit_append((), 12.0)
+    assert content(recover(found)) == b"firstsecondthird"
+
+
+def test_no_header_is_no_spool(tmp_path: Path) -> None:
+    """A log whose header was never completed is no spool."""
+    (tmp_path / "00000001.log").write_bytes(b"0badc0de {")
+    assert Spool.recover(tmp_path / "00000001", fsync=False) is None
+    assert Spool.recover(tmp_path / "00000002", fsync=False) is None
+
+
+def test_an_empty_spool_has_a_sum_of_zeros(tmp_path: Path) -> None:
+    """Nothing committed is no SHA-1 of nothing."""
+    spool = Spool(tmp_path / "00000001", HEADER, fsync=False)
+    spool.stage(b"staged")
+    assert spool.fragment.sum == bytes(20)
+    assert spool.fragment.end == 1000
+
+
+def test_a_reader_keeps_deleted_data(spool: Spool) -> None:
+    """Who has the data open reads on after the spool was stored and deleted."""
+    data = spool.data()
+    spool.delete()
+    assert data.read(0, 100) == b"firstsecond"
+    assert list(spool.stem.parent.iterdir()) == []
+
+
+def test_a_failed_log_write_leaves_no_half_record(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fills up within a record fails the append and keeps the log readable."""
+    from gazette_spark.broker.storage import spool as module
+
+    spool.stage(b"third")
+    spool.write_header()
+    write = module.os.write
+    with monkeypatch.context() as patched:
+        patched.setattr(module.os, "write", lambda fd, line: write(fd, line[:9]))
+        with pytest.raises(OSError, match="short write"):
+            spool.commit_append((), 12.0)
+    spool.roll_back()
+    spool.stage(b"fourth")
+    spool.commit_append((), 13.0)
+    assert content(recover(spool)) == b"firstsecondfourth"

@@ -1,0 +1,89 @@
+"""An operation under way ends once, and tells all who wait for it how."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+
+import pytest
+
+from gazette_spark.client.appending.futures import (
+    AsyncOperation,
+    OpFuture,
+    failure_of,
+    finished_operation,
+    unfinished,
+)
+
+ERROR = RuntimeError("no")
+
+
+def test_an_operation_ends_when_it_is_resolved() -> None:
+    """Until then it is not done and cannot be waited for in no time; then it has its result."""
+    operation: AsyncOperation[int] = AsyncOperation()
+    assert not operation.done()
+    with pytest.raises(TimeoutError):
+        operation.err(0)
+    called: list[OpFuture] = []
+    operation.add_done_callback(called.append)
+    operation.resolve(result=7)
+    assert (operation.done(), operation.err(), operation.result(), called) == (True, None, 7, [operation])
+
+
+def test_waiting_ends_with_the_operation() -> None:
+    """A thread that waits is told why the operation failed."""
+    operation: AsyncOperation[None] = AsyncOperation()
+    got: list[BaseException | None] = []
+    thread = threading.Thread(target=lambda: got.append(operation.err(10)))
+    thread.start()
+    operation.resolve(ERROR)
+    thread.join(10)
+    assert got == [ERROR]
+
+
+def test_an_operation_is_resolved_once() -> None:
+    """A second end is refused, and so is a cancellation: only its owner knows."""
+    operation: AsyncOperation[None] = AsyncOperation()
+    assert not operation.cancel()
+    operation.resolve()
+    with pytest.raises(concurrent.futures.InvalidStateError):
+        operation.resolve(ERROR)
+    assert operation.err() is None
+
+
+@pytest.mark.parametrize("error", [None, ERROR], ids=["well", "badly"])
+def test_a_finished_operation_has_ended(error: Exception | None) -> None:
+    """It needs no resolving."""
+    operation = finished_operation(error)
+    assert operation.done()
+    assert failure_of(operation) is error
+
+
+def test_sets_of_operations_are_sets() -> None:
+    """Subset, union and difference are Python's own."""
+    one, other = finished_operation(), finished_operation()
+    assert frozenset({one}) <= {one, other}
+    assert not {one, other} <= {one}
+
+
+def test_futures_of_the_standard_library_are_operations() -> None:
+    """One that was cancelled has failed."""
+    future: concurrent.futures.Future[int] = concurrent.futures.Future()
+    assert unfinished([future]) == {future}
+    future.cancel()
+    assert isinstance(failure_of(future), concurrent.futures.CancelledError)
+    assert unfinished([future]) == {future}
+
+
+def test_what_has_ended_well_need_not_be_waited_for() -> None:
+    """What still runs or has failed stays in the set."""
+    well, badly = finished_operation(), finished_operation(ERROR)
+    running: AsyncOperation[None] = AsyncOperation()
+    assert unfinished([well, badly, running]) == {badly, running}
+
+
+def test_operations_can_be_waited_for_together() -> None:
+    """``concurrent.futures.wait`` takes them."""
+    running: AsyncOperation[None] = AsyncOperation()
+    done, waiting = concurrent.futures.wait([finished_operation(), running], timeout=0)
+    assert (len(done), waiting) == (1, {running})

@@ -1,0 +1,306 @@
+"""Who joins whose batch, what a failed try means, where bytes go: decided without a thread or a clock."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import BinaryIO, cast
+
+import pytest
+
+from gazette_spark.client.appending.append import MAX_CONTENT_BYTES, AppendOptions, AppendResult
+from gazette_spark.client.appending.batches import (
+    AppendBatch,
+    BatchOperation,
+    Lane,
+    Limits,
+    Place,
+    is_terminal,
+    may_join,
+    try_s,
+)
+from gazette_spark.client.appending.futures import AsyncOperation, OpFuture, finished_operation
+from gazette_spark.client.appending.queue import AppendQueue, Await, Outcome, Send
+from gazette_spark.client.appending.spool import Spool
+from gazette_spark.errors import (
+    AppendWaitError,
+    AuthError,
+    BrokerError,
+    ClosedError,
+    FragmentStoreUnhealthyError,
+    GazetteError,
+    IndexHasGreaterOffsetError,
+    InsufficientJournalBrokersError,
+    JournalNotFoundError,
+    NoJournalPrimaryBrokerError,
+    NotAllowedError,
+    NotJournalPrimaryBrokerError,
+    ProtocolError,
+    RegisterMismatchError,
+    SuspendedError,
+    UnavailableError,
+    WrongAppendOffsetError,
+    WrongRouteError,
+)
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.labels import label_set
+
+JOURNAL = "a/journal"
+PLAIN = AppendOptions(JOURNAL)
+AUTHOR = label_set({"author": "me"})
+CHECKED = AppendOptions(JOURNAL, check_registers=pb.LabelSelector(include=AUTHOR))
+ONE, OTHER = finished_operation(), finished_operation()
+RESULT = AppendResult(0, 0, b"", pb.LabelSet())
+LIMITS = Limits(pending_bytes=100, memory_bytes=50, batch_bytes=30, batch_memory_bytes=20, files=1)
+
+
+def a_batch(
+    options: AppendOptions = PLAIN, dependencies: frozenset[OpFuture] = frozenset(), size: int = 0
+) -> AppendBatch:
+    """Return a batch that others may join."""
+    lane = Lane(AppendOptions(options.journal))
+    return AppendBatch(lane, options, dependencies, BatchOperation(lane), size=size)
+
+
+JOINS = {
+    "plain": (a_batch(), PLAIN, frozenset(), True),
+    "equal but not the same": (a_batch(), AppendOptions(JOURNAL), frozenset(), True),
+    "equal registers": (
+        a_batch(CHECKED),
+        AppendOptions(JOURNAL, check_registers=pb.LabelSelector(include=label_set({"author": "me"}))),
+        frozenset(),
+        True,
+    ),
+    "other registers": (a_batch(CHECKED), PLAIN, frozenset(), False),
+    "registers to set": (a_batch(), AppendOptions(JOURNAL, union_registers=AUTHOR), frozenset(), False),
+    "an offset": (a_batch(AppendOptions(JOURNAL, 5)), AppendOptions(JOURNAL, 5), frozenset(), False),
+    "fewer dependencies": (a_batch(dependencies=frozenset({ONE, OTHER})), PLAIN, frozenset({ONE}), True),
+    "another dependency": (a_batch(dependencies=frozenset({ONE})), PLAIN, frozenset({OTHER}), False),
+    "nearly full": (a_batch(size=29), PLAIN, frozenset(), True),
+    "full": (a_batch(size=30), PLAIN, frozenset(), False),
+}
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_who_joins(name: str) -> None:
+    """Equal requests that wait for nothing more, while the batch is small."""
+    batch, options, dependencies, expected = JOINS[name]
+    assert may_join(batch, options, dependencies, LIMITS) is expected
+
+
+def test_nobody_joins_what_is_on_its_way() -> None:
+    """A batch is sealed by its first try, and stays so."""
+    batch = a_batch()
+    batch.sealed = True
+    assert not may_join(batch, PLAIN, frozenset(), LIMITS)
+
+
+TERMINAL = (
+    FragmentStoreUnhealthyError,
+    IndexHasGreaterOffsetError,
+    JournalNotFoundError,
+    NotAllowedError,
+    RegisterMismatchError,
+    WrongAppendOffsetError,
+)
+PASSING = (
+    InsufficientJournalBrokersError,
+    NoJournalPrimaryBrokerError,
+    NotJournalPrimaryBrokerError,
+    SuspendedError,
+    WrongRouteError,
+)
+
+
+@pytest.mark.parametrize("kind", TERMINAL + PASSING)
+@pytest.mark.parametrize("options", [PLAIN, CHECKED], ids=["plain", "checked"])
+def test_which_answers_stay(kind: type[GazetteError], options: AppendOptions) -> None:
+    """Six of them, but none where registers are checked."""
+    assert is_terminal(kind(JOURNAL), options) == (kind in TERMINAL and options is PLAIN)
+
+
+FAILURES: dict[str, tuple[BaseException, bool]] = {
+    "broken connection": (UnavailableError("http://b:1", "reset"), False),
+    "too slow": (BrokerError("http://b:1", "UNKNOWN", "minimum append data rate"), False),
+    "refused token": (AuthError("http://b:1", "who"), True),
+    "bad request": (BrokerError("http://b:1", "INVALID_ARGUMENT", "no"), True),
+    "a lie": (ProtocolError("AppendResponse", "no"), True),
+    "closed": (ClosedError("client", "it is closed"), True),
+    "broken disk": (OSError("disk"), True),
+    "a mistake": (TypeError("oops"), True),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+@pytest.mark.parametrize("options", [PLAIN, CHECKED], ids=["plain", "checked"])
+def test_which_failures_stay(name: str, options: AppendOptions) -> None:
+    """What no other try will change, whether or not registers are checked."""
+    error, expected = FAILURES[name]
+    assert is_terminal(error, options) is expected
+
+
+def written(
+    queue: AppendQueue, content: bytes = b"x", dependencies: frozenset[OpFuture] = frozenset()
+) -> AppendBatch:
+    """Return the batch to which a writer has added bytes."""
+    batch = queue.enter(PLAIN, dependencies)
+    assert batch is not None
+    assert queue.place(batch, len(content)) is Place.MEMORY
+    batch.spool.memory += content
+    queue.leave(batch, kept=True)
+    return batch
+
+
+def test_tries_are_spaced_until_the_deadline() -> None:
+    """The waits are Gazette's; the last try gets what is left; then the cause ends the lane."""
+    queue = AppendQueue(LIMITS, timeout_s=8.0, try_timeout_s=60.0)
+    batch = written(queue)
+    now, waits = 100.0, []
+    error = UnavailableError("http://b:1", "reset")
+    work = queue.take(now)
+    while isinstance(work, Send):
+        assert work.timeout_s == pytest.approx(max(0.1, (108.0 - now) / 2), abs=0.001)
+        outcome = queue.failed(batch, error, now)
+        if outcome.ended:
+            break
+        assert queue.take(now) is None
+        assert queue.next_due is not None
+        waits.append(round(queue.next_due - now, 6))
+        now = queue.next_due
+        work = queue.take(now)
+    assert waits == [0.05, 0.05, 0.1, 0.1, 1.0, 1.0, 5.0, 0.6]
+    assert (outcome.ended, outcome.error) == ([batch], error)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(0, 30.0), (1 << 20, 46.0), (64 << 20, 1054.0)], ids=["small", "a MiB", "large"]
+)
+def test_a_try_leaves_time_for_another(size: int, expected: float) -> None:
+    """Half of the time is enough for what is small; what is large is not cut off while it flows."""
+    assert try_s(60.0, size) == expected
+
+
+def test_without_a_deadline_tries_go_on() -> None:
+    """Each then has the time a single try may take."""
+    queue = AppendQueue(LIMITS, timeout_s=None, try_timeout_s=60.0)
+    batch = written(queue)
+    now = 0.0
+    for _ in range(1000):
+        work = queue.take(now)
+        assert work == Send(batch, pytest.approx(60.0, abs=0.001))
+        assert not queue.failed(batch, UnavailableError("http://b:1", "reset"), now).ended
+        assert queue.next_due is not None
+        now = queue.next_due
+    queue.take(now)
+    assert queue.sent(batch, RESULT).ended == [batch]
+    assert queue.lanes == {}
+
+
+def test_dependencies_that_are_on_their_way_are_waited_for_longer() -> None:
+    """They have deadlines of their own; what nobody is at work on is given up at this one."""
+    queue = AppendQueue(LIMITS, timeout_s=10.0, try_timeout_s=60.0)
+    first = queue.enter(AppendOptions("an/other"), frozenset())
+    assert first is not None
+    queue.leave(first, kept=True)
+    assert queue.take(0.0) == Send(first, 5.0)
+    waiting = written(queue, dependencies=frozenset({first.operation}))
+    assert queue.take(0.0) == Await(waiting)
+    assert queue.take(10.0) is None
+    assert queue.next_due == 20.0
+    assert not queue.failed(first, UnavailableError("http://b:1", "reset"), 5.0).ended
+    assert queue.take(5.05) == Send(first, pytest.approx(2.475))
+    queue.sent(first, RESULT)
+    first.operation.resolve(result=RESULT)
+    queue.dependency_done(waiting, None)
+    assert isinstance(queue.take(12.0), Send)
+    queue.sent(waiting, RESULT)
+
+    stuck = written(queue, dependencies=frozenset({AsyncOperation[None]()}))
+    assert queue.take(30.0) == Await(stuck)
+    outcome = queue.take(40.0)
+    assert isinstance(outcome, Outcome)
+    assert outcome.ended == [stuck]
+    assert isinstance(outcome.error, AppendWaitError)
+
+
+def test_a_dependency_whose_writer_dawdles_is_given_up() -> None:
+    """An append that nobody releases is not on its way."""
+    queue = AppendQueue(LIMITS, timeout_s=10.0, try_timeout_s=60.0)
+    held = queue.enter(AppendOptions("an/other"), frozenset())
+    assert held is not None
+    waiting = written(queue, dependencies=frozenset({held.operation}))
+    assert queue.take(0.0) == Await(waiting)
+    outcome = queue.take(10.0)
+    assert isinstance(outcome, Outcome)
+    assert outcome.ended == [waiting]
+
+
+def test_bytes_go_to_memory_then_to_disk_then_nowhere() -> None:
+    """Few stay in memory, while all together are few; files are limited, and so is all that waits."""
+    queue = AppendQueue(LIMITS, timeout_s=None, try_timeout_s=60.0)
+    one, two, three = (queue.enter(AppendOptions(f"part/{each}"), frozenset()) for each in range(3))
+    assert one is not None
+    assert two is not None
+    assert three is not None
+    assert queue.place(one, 20) is Place.MEMORY
+    assert queue.place(two, 20) is Place.MEMORY
+    assert queue.place(three, 11) is Place.DISK, "all together would be too many"
+    assert queue.place(one, 1) is Place.NOWHERE, "there is one file already"
+    assert queue.place(three, 50) is Place.NOWHERE, "100 may wait"
+    assert queue.place(three, 49) is Place.DISK
+    assert queue.pending_bytes == 100
+    queue.leave(two, kept=True)
+    assert queue.pending_bytes == 80
+    one.ended = True
+    assert queue.place(one, 1000) is Place.DROPPED
+
+
+def open_file() -> BinaryIO:
+    """Return a file for a spool."""
+    return cast(BinaryIO, tempfile.TemporaryFile(buffering=0))
+
+
+def test_a_spool_is_its_bytes_wherever_they_are() -> None:
+    """Memory, disk and memory again read as one, as often as wanted, in pieces fit for a message."""
+    spool = Spool()
+    spool.memory += b"first"
+    spool.spill(memoryview(bytes(2 * MAX_CONTENT_BYTES)), open_file)
+    spool.memory += b"last" * MAX_CONTENT_BYTES
+    expected = b"first" + bytes(2 * MAX_CONTENT_BYTES) + b"last" * MAX_CONTENT_BYTES
+    for _ in range(2):
+        pieces = list(spool)
+        assert b"".join(pieces) == expected
+        assert max(map(len, pieces)) == MAX_CONTENT_BYTES
+    assert len(spool) == len(expected)
+    spool.close()
+    assert list(spool) == []
+
+
+@pytest.mark.parametrize("size", [0, 3, 5, 7, 9], ids=["all", "within disk", "disk", "within memory", "none"])
+def test_a_spool_forgets_its_end(size: int) -> None:
+    """What is added then follows what was kept."""
+    spool = Spool()
+    spool.spill(b"12345", open_file)
+    spool.memory += b"6789"
+    spool.truncate(size)
+    assert len(spool) == size
+    spool.memory += b"ab"
+    spool.spill(b"cd", open_file)
+    assert b"".join(spool) == b"123456789"[:size] + b"abcd"
+    spool.close()
+
+
+def test_a_spool_survives_a_full_disk() -> None:
+    """Bytes that could not be moved are where they were."""
+    spool = Spool()
+    spool.spill(b"12345", open_file)
+    spool.memory += b"678"
+
+    def fail(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("os.pwrite", fail)
+        with pytest.raises(OSError, match="No space"):
+            spool.spill(b"9", open_file)
+    assert b"".join(spool) == b"12345678"
+    spool.close()

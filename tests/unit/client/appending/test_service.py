@@ -1,0 +1,616 @@
+"""An append service appends in the background: all of it, in order, batched, or says why not."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import grpc
+import pytest
+
+from gazette_spark.client import AppendService, AsyncAppend, Client
+from gazette_spark.client.appending.futures import AsyncOperation, finished_operation
+from gazette_spark.client.appending.service import AsyncJournalClient
+from gazette_spark.errors import (
+    AppendWaitError,
+    AuthError,
+    BacklogError,
+    ClosedError,
+    DependencyError,
+    NotAllowedError,
+    OptionError,
+    ProtocolError,
+    RegisterMismatchError,
+    UnavailableError,
+    WrongAppendOffsetError,
+)
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import sum_to_pb
+from gazette_spark.protocol.labels import label_set
+from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker
+
+JOURNAL = "a/journal"
+OTHER = "an/other"
+SOON = 20
+"""Seconds after which something that has to happen has not happened."""
+
+
+class Journals:
+    """A scripted broker's journals: takes appends once ``gate`` is open, after ``failures``."""
+
+    def __init__(self) -> None:
+        self.contents: dict[str, bytearray] = {}
+        self.requests: list[tuple[str, bytes]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.arrived = threading.Semaphore(0)
+        self.failures: dict[str, list[Act]] = {}
+
+    def take(self, messages: list[pb.AppendRequest]) -> list[Act]:
+        """Answer a call."""
+        journal, content = messages[0].journal, b"".join(message.content for message in messages)
+        self.requests.append((journal, content))
+        self.arrived.release()
+        assert self.gate.wait(SOON)
+        if failures := self.failures.get(journal):
+            return [failures.pop(0)]
+        if messages[-1] != pb.AppendRequest():
+            return [Fail(grpc.StatusCode.UNKNOWN, "append stream: unexpected EOF")]
+        kept = self.contents.setdefault(journal, bytearray())
+        begin = len(kept)
+        kept += content
+        commit = pb.Fragment(
+            journal=journal, begin=begin, end=len(kept), sum=sum_to_pb(bytes(20)), compression_codec=pb.NONE
+        )
+        return [pb.AppendResponse(commit=commit, registers=pb.LabelSet())]
+
+    def held(self, service: AppendService, journal: str = JOURNAL) -> AsyncAppend:
+        """Append ``first;`` and return once the broker holds it, for what comes next to be gathered."""
+        self.gate.clear()
+        first = service.append(journal, b"first;")
+        assert self.arrived.acquire(timeout=SOON)
+        return first
+
+
+@pytest.fixture
+def journals(stub: StubBroker) -> Iterator[Journals]:
+    """The journals of ``stub``."""
+    journals = Journals()
+    stub.script("Append", journals.take)
+    yield journals
+    journals.gate.set()
+
+
+@pytest.fixture
+def service(client: Client) -> Iterator[AppendService]:
+    """A service on the stub; what is left undone is cancelled."""
+    opened = AppendService(client)
+    yield opened
+    opened.close(abort=True)
+
+
+def status(code: pb.Status) -> pb.AppendResponse:
+    """Return an answer that is a refusal."""
+    return pb.AppendResponse(status=code, registers=pb.LabelSet())
+
+
+def test_appends_of_a_journal_are_gathered(service: AppendService, journals: Journals) -> None:
+    """What comes while one is on its way goes with the next, in the order of the calls."""
+    first = journals.held(service)
+    later = [service.append(JOURNAL, b"%d;" % each) for each in range(100)]
+    journals.gate.set()
+    assert [each.result(SOON).end for each in (first, later[0])] == [6, 6 + 290]
+    assert {each.response.begin for each in later} == {6}
+    assert len(journals.requests) == 2
+    assert journals.contents[JOURNAL] == b"first;" + b"".join(b"%d;" % each for each in range(100))
+
+
+def test_each_writer_knows_its_span(service: AppendService, journals: Journals) -> None:
+    """The response is the whole append's, the span the writer's own."""
+    journals.held(service)
+    content = [b"a" * 3, b"", b"b" * 5]
+    later = [service.append(JOURNAL, each) for each in content]
+    journals.gate.set()
+    service.flush()
+    assert [each.span for each in later] == [(6, 9), (9, 9), (9, 14)]
+    assert {(each.response.begin, each.response.end) for each in later} == {(6, 14)}
+
+
+def test_a_writer_writes_alone(service: AppendService, journals: Journals) -> None:
+    """Another waits until it has released; both land whole, in this order."""
+    first = service.start_append(JOURNAL)
+    first.write(b"one ")
+    with ThreadPoolExecutor() as pool:
+        second = pool.submit(service.append, JOURNAL, b"other;")
+        assert concurrent.futures.wait([second], timeout=0.05).not_done
+        first.write(memoryview(b"two;"))
+        first.release()
+        second.result(SOON).result(SOON)
+    assert journals.contents[JOURNAL] == b"one two;other;"
+
+
+def test_journals_do_not_wait_for_each_other(service: AppendService, journals: Journals) -> None:
+    """An open writer of one holds up nobody at another."""
+    with service.start_append(JOURNAL) as started:
+        started.write(b"x")
+        assert service.append(OTHER, b"y").result(SOON).end == 1
+
+
+def test_an_abort_takes_back_one_writers_bytes(service: AppendService, journals: Journals) -> None:
+    """Those who share its batch are appended, and it is told its own reason."""
+    journals.held(service)
+    service.append(JOURNAL, b"kept;")
+    with suppress(ZeroDivisionError), service.start_append(JOURNAL) as failing:
+        failing.write(b"taken back;")
+        raise ZeroDivisionError
+    with service.start_append(JOURNAL) as required:
+        required.write(b"also taken back;")
+        with pytest.raises(KeyError, match="missing"):
+            required.require(None).require(KeyError("missing")).require(ValueError("late")).release()
+    aborted = service.start_append(JOURNAL)
+    aborted.write(b"so is this;")
+    aborted.abort()
+    aborted.abort()
+    last = service.append(JOURNAL, b"kept too;")
+    journals.gate.set()
+    assert last.result(SOON).end == len(journals.contents[JOURNAL])
+    assert journals.contents[JOURNAL] == b"first;kept;kept too;"
+    assert isinstance(failing.err(), ZeroDivisionError)
+    assert isinstance(required.exception(), KeyError)
+    assert isinstance(aborted.future.exception(), ClosedError)
+    assert failing.done()
+
+
+def test_a_batch_of_aborted_writers_is_not_sent(service: AppendService, journals: Journals) -> None:
+    """Nothing was asked for, so nothing is done, and nothing has failed."""
+    service.start_append(JOURNAL).abort()
+    service.flush()
+    assert journals.requests == []
+    assert service.pending_except("") == frozenset()
+
+
+def test_an_append_of_nothing_is_a_barrier(service: AppendService, journals: Journals) -> None:
+    """It is sent in its turn and tells where the journal then ends."""
+    journals.held(service)
+    barrier = service.append(JOURNAL, b"")
+    journals.gate.set()
+    result = barrier.result(SOON)
+    assert (result.begin, result.end) == (6, 6)
+
+
+def test_registers_without_bytes_fail_their_writer_only(service: AppendService, journals: Journals) -> None:
+    """The journal takes the next append."""
+    mine = label_set({"author": "me"})
+    started = service.start_append(JOURNAL, union_registers=mine)
+    with pytest.raises(ProtocolError, match="non-empty"):
+        started.release()
+    assert service.append(JOURNAL, b"x").result(SOON).end == 1
+
+
+def test_unequal_requests_are_appends_of_their_own(service: AppendService, stub: StubBroker) -> None:
+    """Equal ones share; an explicit offset is not shared, for one writer only can be there."""
+    journals = Journals()
+    stub.script("Append", journals.take)
+    first = journals.held(service)
+    mine = pb.LabelSelector(include=label_set({"author": "me"}))
+    for _ in range(2):
+        for keys in ({}, {"check_registers": mine}, {"check_registers": mine}, {"offset": 6}, {"offset": 6}):
+            with service.start_append(JOURNAL, **keys) as started:  # type: ignore[arg-type]
+                started.write(b"x")
+    assert started.request == pb.AppendRequest(journal=JOURNAL, offset=6)
+    journals.gate.set()
+    service.flush()
+    assert first.done()
+    sent = [content for _, content in journals.requests]
+    assert sent == [b"first;", b"x", b"xx", b"x", b"x", b"x", b"xx", b"x", b"x"]
+
+
+def test_a_dependency_is_waited_for(service: AppendService, journals: Journals) -> None:
+    """The append begins when it is done; others go on before."""
+    operation: AsyncOperation[None] = AsyncOperation()
+    future: concurrent.futures.Future[None] = concurrent.futures.Future()
+    with service.start_append(JOURNAL, dependencies=[operation, future, finished_operation()]) as waiting:
+        waiting.write(b"late")
+    assert service.append(OTHER, b"early").result(SOON)
+    operation.resolve()
+    assert service.append(OTHER, b"early").result(SOON)
+    assert not waiting.done()
+    future.set_result(None)
+    waiting.result(SOON)
+    assert [content for _, content in journals.requests] == [b"early", b"early", b"late"]
+
+
+def test_a_barrier_waits_for_other_journals(service: AppendService, journals: Journals) -> None:
+    """What depends on all that is pending elsewhere comes behind it."""
+    first = journals.held(service, OTHER)
+    names = [f"part/{each}" for each in range(20)]
+    parts = [service.append(name, b"x") for name in names]
+    pending = service.pending_except(JOURNAL)
+    assert pending == {each.future for each in (first, *parts)}
+    with service.start_append(JOURNAL, dependencies=pending) as barrier:
+        barrier.write(b"checkpoint")
+    assert barrier.future not in service.pending_except(JOURNAL)
+    assert barrier.future in service.pending_except("")
+    journals.gate.set()
+    barrier.result(SOON)
+    assert journals.requests[-1] == (JOURNAL, b"checkpoint")
+    assert all(each.done() for each in (first, *parts))
+    assert service.pending_except("") == frozenset()
+
+
+def test_a_failed_dependency_fails_the_journal(service: AppendService, journals: Journals) -> None:
+    """The append and all later ones to its journal have the cause; others go on; it spreads by dependence."""
+    operation: AsyncOperation[None] = AsyncOperation()
+    with service.start_append(JOURNAL, dependencies=[operation]) as failing:
+        failing.write(b"x")
+    operation.resolve(KeyError("gone"))
+    for append in (failing, service.append(JOURNAL, b"later")):
+        with pytest.raises(DependencyError, match="gone") as caught:
+            append.result(SOON)
+        assert isinstance(caught.value.__cause__, KeyError)
+    assert service.append(OTHER, b"y").result(SOON)
+    with service.start_append(OTHER, dependencies=service.pending_except(OTHER)) as spread:
+        spread.write(b"z")
+    assert isinstance(spread.err(SOON), DependencyError)
+    assert [content for _, content in journals.requests] == [b"y"]
+
+
+PASSING = {
+    "broken connection": Fail(),
+    "no primary": status(pb.NO_JOURNAL_PRIMARY_BROKER),
+    "not the primary": status(pb.NOT_JOURNAL_PRIMARY_BROKER),
+    "too few brokers": status(pb.INSUFFICIENT_JOURNAL_BROKERS),
+    "too slow": Fail(grpc.StatusCode.UNKNOWN, "client stream didn't sustain the minimum append data rate"),
+    "internal": Fail(grpc.StatusCode.INTERNAL, "something"),
+}
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_what_may_pass_is_tried_again(service: AppendService, journals: Journals, name: str) -> None:
+    """The same bytes are sent again; what came meanwhile comes behind them."""
+    journals.failures[JOURNAL] = [PASSING[name]] * 2
+    journals.held(service)
+    service.append(JOURNAL, b"second;")
+    journals.gate.set()
+    service.flush()
+    sent = [content for _, content in journals.requests]
+    assert sent == [b"first;"] * 3 + [b"second;"]
+
+
+TERMINAL: dict[str, tuple[Act, type[Exception]]] = {
+    "not allowed": (status(pb.NOT_ALLOWED), NotAllowedError),
+    "mismatch": (status(pb.REGISTER_MISMATCH), RegisterMismatchError),
+    "wrong offset": (status(pb.WRONG_APPEND_OFFSET), WrongAppendOffsetError),
+    "refused token": (Fail(grpc.StatusCode.UNAUTHENTICATED, "who"), AuthError),
+    "a lie": (pb.AppendResponse(registers=pb.LabelSet()), ProtocolError),
+}
+
+
+@pytest.mark.parametrize("name", TERMINAL)
+def test_what_stays_ends_the_journal(service: AppendService, journals: Journals, name: str) -> None:
+    """The append, those behind it and later ones fail with one try; another journal does not notice."""
+    act, error = TERMINAL[name]
+    journals.failures[JOURNAL] = [act]
+    first = journals.held(service)
+    behind = service.append(JOURNAL, b"behind")
+    journals.gate.set()
+    for append in (first, behind, service.append(JOURNAL, b"later")):
+        with pytest.raises(error):
+            append.result(SOON)
+    assert service.append(OTHER, b"y").result(SOON)
+    assert [journal for journal, _ in journals.requests] == [JOURNAL, OTHER]
+    with pytest.raises(error):
+        service.flush()
+
+
+def test_with_registers_checked_refusals_are_tried_again(service: AppendService, journals: Journals) -> None:
+    """Another writer may hand the journal back."""
+    journals.failures[JOURNAL] = [status(pb.REGISTER_MISMATCH), status(pb.NOT_ALLOWED)]
+    mine = pb.LabelSelector(include=label_set({"author": "me"}))
+    with service.start_append(JOURNAL, check_registers=mine) as fenced:
+        fenced.write(b"x")
+    assert fenced.result(SOON).end == 1
+
+
+@pytest.mark.parametrize("act", [Fail(), Hang()], ids=["broken connection", "silence"])
+def test_trying_ends_at_the_deadline(hasty: Client, stub: StubBroker, act: Act) -> None:
+    """The last cause is raised, and the journal has failed."""
+    stub.script("Append", [act])
+    with AppendService(hasty) as service:
+        with pytest.raises(UnavailableError):
+            service.append(JOURNAL, b"x").result(SOON)
+        assert isinstance(service.append(JOURNAL, b"y").err(SOON), UnavailableError)
+
+
+def test_waiting_for_dependencies_ends_at_the_deadline(client: Client, journals: Journals) -> None:
+    """An operation nobody ends, or that itself waits for the append, does not hold it for ever."""
+    operation: AsyncOperation[None] = AsyncOperation()
+    with AppendService(client, timeout_s=0.2) as service:
+        with service.start_append(JOURNAL, dependencies=[operation]) as waiting:
+            waiting.write(b"x")
+        assert isinstance(waiting.err(SOON), AppendWaitError)
+        operation.resolve()
+    assert journals.requests == []
+
+
+def test_waiting_for_a_writer_ends_at_the_deadline(client: Client, journals: Journals) -> None:
+    """Who begins a second append before releasing the first is told so."""
+    with AppendService(client, timeout_s=0.2) as service, service.start_append(JOURNAL) as started:
+        with pytest.raises(AppendWaitError, match="another writer"):
+            service.append(JOURNAL, b"x")
+        started.write(b"y")
+    assert journals.contents[JOURNAL] == b"y"
+
+
+def test_a_released_append_takes_no_more(service: AppendService, journals: Journals) -> None:
+    """Writing, requiring and releasing are refused then, and waiting before."""
+    started = service.start_append(JOURNAL)
+    with pytest.raises(ClosedError, match="release it"):
+        started.result(0)
+    with pytest.raises(ClosedError, match="no response"):
+        _ = started.response
+    started.write(b"x")
+    started.release()
+    calls: list[Callable[[], object]] = [
+        lambda: started.write(b"y"),
+        lambda: started.require(None),
+        started.release,
+    ]
+    for call in calls:
+        with pytest.raises(ClosedError, match="released or aborted"):
+            call()
+    started.abort()
+    assert started.result(SOON).end == 1
+
+
+@pytest.mark.parametrize("content", [bytes, bytearray, memoryview], ids=["bytes", "bytearray", "view"])
+def test_content_is_copied(service: AppendService, journals: Journals, content: type) -> None:
+    """What the caller does with a buffer afterwards does not matter."""
+    journals.held(service)
+    buffer = bytearray(b"as it was")
+    appended = service.append(JOURNAL, content(buffer))
+    buffer[:] = b"something"
+    journals.gate.set()
+    appended.result(SOON)
+    assert journals.contents[JOURNAL] == b"first;as it was"
+
+
+@pytest.mark.parametrize("content", ["text", 5, None], ids=["text", "number", "nothing"])
+def test_what_is_not_bytes_is_refused(service: AppendService, journals: Journals, content: object) -> None:
+    """Nothing is appended, and the journal goes on."""
+    with pytest.raises(TypeError):
+        service.append(JOURNAL, content)  # type: ignore[arg-type]
+    service.append(JOURNAL, b"x").result(SOON)
+    assert journals.contents[JOURNAL] == b"x"
+
+
+@pytest.mark.parametrize("journal", ["", "../x", "a//b"], ids=["empty", "goes up", "empty part"])
+def test_bad_names_are_refused(service: AppendService, journal: str) -> None:
+    """No lane is made for them."""
+    with pytest.raises(ProtocolError):
+        service.append(journal, b"x")
+    assert service.pending_except("") == frozenset()
+
+
+def test_many_bytes_go_to_disk(service: AppendService, journals: Journals) -> None:
+    """An append of 20 MiB in odd pieces is whole; so is the next one."""
+    piece = bytes(range(251)) * 1000
+    with service.start_append(JOURNAL) as started:
+        for _ in range(80):
+            started.write(piece)
+        assert started._batch.spool.on_disk
+        assert len(started._batch.spool.memory) <= 4 << 20
+    service.append(JOURNAL, b"next")
+    service.flush()
+    assert journals.contents[JOURNAL] == piece * 80 + b"next"
+    assert service.pending_bytes == 0
+
+
+def test_an_abort_takes_bytes_back_from_disk(service: AppendService, journals: Journals) -> None:
+    """The bytes before and after are those that are appended."""
+    journals.held(service)
+    large = bytes(5 << 20)
+    service.append(JOURNAL, b"before;" + large)
+    with service.start_append(JOURNAL) as aborted:
+        aborted.write(b"taken back" + large)
+        aborted.write(b"taken back too")
+        aborted.abort()
+    service.append(JOURNAL, b"after;")
+    journals.gate.set()
+    service.flush()
+    assert journals.contents[JOURNAL] == b"first;before;" + large + b"after;"
+
+
+def test_writers_wait_for_room(client: Client, journals: Journals) -> None:
+    """With as much pending as may be, the next is taken once some of it was appended."""
+    with AppendService(client, max_pending_bytes=10) as service, ThreadPoolExecutor() as pool:
+        journals.held(service)
+        service.append(JOURNAL, b"4567")
+        waiting = pool.submit(service.append, JOURNAL, b"89;")
+        assert concurrent.futures.wait([waiting], timeout=0.05).not_done
+        assert service.pending_bytes == 10
+        journals.gate.set()
+        waiting.result(SOON).result(SOON)
+    assert journals.contents[JOURNAL] == b"first;456789;"
+
+
+def test_waiting_for_room_ends_at_the_deadline(client: Client, journals: Journals) -> None:
+    """Where nothing is appended for long, memory and disk stay bounded, and the writer is told."""
+    with AppendService(client, timeout_s=0.2, max_pending_bytes=10) as service:
+        with service.start_append(JOURNAL) as started:
+            started.write(b"12345678")
+            with pytest.raises(BacklogError, match="no room for 3 bytes"):
+                service.append(OTHER, b"123")
+            started.write(b"9")
+        started.result(SOON)
+    assert journals.contents == {JOURNAL: b"123456789"}
+
+
+def test_more_than_there_ever_is_room_for_is_refused_at_once(
+    service: AppendService, client: Client, journals: Journals
+) -> None:
+    """Waiting would not help; what the writer wrote is taken back."""
+    with AppendService(client, timeout_s=None, max_pending_bytes=10) as small:
+        with small.start_append(JOURNAL) as started:
+            started.write(b"12345678")
+            with pytest.raises(BacklogError):
+                started.write(b"123")
+            with pytest.raises(BacklogError):
+                started.release()
+        assert small.pending_bytes == 0
+        small.append(JOURNAL, b"fits").result(SOON)
+    assert journals.contents[JOURNAL] == b"fits"
+
+
+def test_a_full_disk_fails_one_writer(client: Client, journals: Journals) -> None:
+    """Its bytes are taken back; the journal goes on."""
+    with AppendService(client, spool_dir="/nonexistent") as service:
+        with pytest.raises(OSError, match="nonexistent"), service.start_append(JOURNAL) as started:
+            started.write(bytes(5 << 20))
+        service.append(JOURNAL, b"small").result(SOON)
+        assert service.pending_bytes == 0
+    assert journals.contents[JOURNAL] == b"small"
+
+
+def test_closing_flushes(client: Client, journals: Journals) -> None:
+    """All that was released is in the journals; nothing more is taken."""
+    with AppendService(client) as service:
+        journals.held(service)
+        for each in range(100):
+            service.append(f"part/{each % 30}", b"x")
+        journals.gate.set()
+    assert sum(map(len, journals.contents.values())) == 106
+    assert "lanes=0, pending_bytes=0" in repr(service)
+    for call in (lambda: service.append(JOURNAL, b"x"), lambda: service.start_append(OTHER)):
+        with pytest.raises(ClosedError, match="closed"):
+            call()
+    service.close()
+
+
+def test_closing_tells_of_a_failure_nobody_asked_for(client: Client, journals: Journals) -> None:
+    """Appending and forgetting does not lose bytes silently; what was asked for is not told again."""
+    journals.failures[JOURNAL] = [status(pb.NOT_ALLOWED)]
+    with pytest.raises(NotAllowedError), AppendService(client) as service:
+        service.append(JOURNAL, b"x")
+    journals.failures[JOURNAL] = [status(pb.NOT_ALLOWED)]
+    with AppendService(client) as service:
+        assert isinstance(service.append(JOURNAL, b"x").err(SOON), NotAllowedError)
+
+
+def test_closing_ends_at_its_deadline(client: Client, journals: Journals) -> None:
+    """What is not done then has failed, and the caller is told."""
+    service = AppendService(client)
+    first = journals.held(service)
+    second = service.append(JOURNAL, b"second")
+    with pytest.raises(AppendWaitError, match="not appended yet"):
+        service.close(timeout_s=0.1)
+    assert isinstance(first.err(0), ClosedError)
+    assert isinstance(second.err(0), ClosedError)
+
+
+def test_closing_can_cancel(client: Client, stub: StubBroker) -> None:
+    """Calls under way end, threads too, and what waits is told; a writer at work notices at its result."""
+    stub.script("Append", [Hang()])
+    service = AppendService(client)
+    with ThreadPoolExecutor() as pool:
+        sent = service.append(JOURNAL, b"x")
+        started = service.start_append(OTHER)
+        started.write(b"y")
+        waiting = pool.submit(service.append, OTHER, b"z")
+        service.close(abort=True)
+        with pytest.raises(ClosedError):
+            waiting.result(SOON)
+    started.write(b"more")
+    started.release()
+    for append in (sent, started):
+        assert isinstance(append.err(SOON), ClosedError)
+    assert not any(thread.is_alive() for thread in service._threads)
+    assert service.pending_bytes == 0
+
+
+def test_a_broken_service_lets_nobody_wait(service: AppendService, journals: Journals) -> None:
+    """A mistake in its own thread ends all appends with that error, and it takes no more."""
+    journals.held(service)
+    service.append(JOURNAL, b"behind")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(service._queue, "sent", lambda *_: 1 / 0)
+        journals.gate.set()
+        for operation in service.pending_except(""):
+            assert isinstance(operation.exception(SOON), ZeroDivisionError)
+    with pytest.raises(ClosedError):
+        service.append(OTHER, b"x")
+
+
+def test_a_service_stays_in_its_process(service: AppendService) -> None:
+    """It cannot be pickled, and a forked child is refused."""
+    with pytest.raises(TypeError, match="one in each process"):
+        pickle.dumps(service)
+    child = os.fork()
+    if child == 0:
+        try:
+            service.append(JOURNAL, b"x")
+        except ClosedError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_appends_are_futures(service: AppendService, journals: Journals) -> None:
+    """Callbacks, ``concurrent.futures.wait`` and asyncio take them."""
+    journals.held(service)
+    appended = service.append(JOURNAL, b"x")
+    called: list[AsyncAppend] = []
+    done = threading.Event()
+    appended.add_done_callback(called.append)
+    appended.add_done_callback(lambda _: done.set())
+    with pytest.raises(TimeoutError):
+        appended.result(0)
+    journals.gate.set()
+    concurrent.futures.wait([appended.future], timeout=SOON)
+    assert done.wait(SOON)
+    assert called == [appended]
+
+    async def wait() -> int:
+        return (await asyncio.wrap_future(service.append(JOURNAL, b"y").future)).end
+
+    assert asyncio.run(wait()) == 8
+
+
+def test_few_threads_serve_many_journals(client: Client, journals: Journals) -> None:
+    """A thousand journals take no more threads than are allowed."""
+    with AppendService(client, max_concurrency=3) as service:
+        journals.gate.clear()
+        for each in range(1000):
+            service.append(f"part/{each}", b"x")
+        assert len(service._threads) <= 3
+        journals.gate.set()
+    assert len(journals.contents) == 1000
+
+
+def test_a_service_is_an_async_journal_client(service: AppendService) -> None:
+    """It can stand where the protocol is asked for."""
+    asked: AsyncJournalClient = service
+    assert asked is service
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"timeout_s": 0},
+        {"timeout_s": -1.0},
+        {"max_pending_bytes": 0},
+        {"max_memory_bytes": 0},
+        {"max_concurrency": 0},
+    ],
+    ids=["no time", "negative time", "no room", "no memory", "no threads"],
+)
+def test_bad_options_are_refused(client: Client, keys: dict[str, float]) -> None:
+    """The error names the option."""
+    with pytest.raises(OptionError, match=next(iter(keys))):
+        AppendService(client, **keys)  # type: ignore[arg-type]

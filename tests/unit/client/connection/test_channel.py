@@ -1,0 +1,136 @@
+"""Endpoints are URLs of brokers and nothing else; each gRPC code has one meaning."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from gazette_spark.client.connection.channel import Connection, Endpoint, rpc_error
+from gazette_spark.client.connection.credentials import Credentials
+from gazette_spark.errors import (
+    AuthError,
+    BrokerError,
+    ClosedError,
+    FlowControlError,
+    OptionError,
+    UnavailableError,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "secure"),
+    [
+        ("http://localhost:8080", "localhost:8080", False),
+        ("http://localhost:8080/", "localhost:8080", False),
+        ("http://broker", "broker:80", False),
+        ("https://broker", "broker:443", True),
+        ("https://broker.example:9", "broker.example:9", True),
+        ("http://[::1]:8080", "[::1]:8080", False),
+        ("unix://localhost/var/run/gazette.sock", "unix:///var/run/gazette.sock", False),
+    ],
+)
+def test_endpoints(text: str, target: str, secure: bool) -> None:
+    """Scheme, host and port say what is dialled."""
+    endpoint = Endpoint.parse(text)
+    assert (endpoint.text, endpoint.target, endpoint.secure) == (text, target, secure)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "localhost:8080",
+        "http://",
+        "http://host:port",
+        "http://host:99999",
+        "http://host:1/path",
+        "http://host:1?x=1",
+        "http://user:secret@host:1",
+        "ftp://host:1",
+        "http://ho st:1",
+        "http://host:1\n",
+        "unix://host",
+    ],
+)
+def test_what_is_no_endpoint(text: str) -> None:
+    """The error shows an example, and no password."""
+    with pytest.raises(OptionError, match="http://localhost:8080") as caught:
+        Endpoint.parse(text)
+    assert "secret" not in str(caught.value)
+
+
+class Failure(grpc.RpcError):
+    def __init__(self, code: grpc.StatusCode, details: str = "the reason") -> None:
+        super().__init__()
+        self._code = code
+        self._details = details
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (grpc.StatusCode.UNAUTHENTICATED, AuthError),
+        (grpc.StatusCode.PERMISSION_DENIED, AuthError),
+        (grpc.StatusCode.UNAVAILABLE, UnavailableError),
+        (grpc.StatusCode.CANCELLED, UnavailableError),
+        (grpc.StatusCode.UNKNOWN, BrokerError),
+        (grpc.StatusCode.INTERNAL, BrokerError),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, BrokerError),
+    ],
+)
+def test_codes(code: grpc.StatusCode, error: type[Exception]) -> None:
+    """The broker's text is kept."""
+    translated = rpc_error("http://b:1", Failure(code), str)
+    assert type(translated) is error
+    assert "the reason" in str(translated)
+    assert "http://b:1" in str(translated)
+
+
+def test_an_append_that_was_too_slow() -> None:
+    """It has a class of its own, which says what to do."""
+    text = "append stream: client stream didn't sustain the minimum append data rate"
+    translated = rpc_error("http://b:1", Failure(grpc.StatusCode.UNKNOWN, text), str)
+    assert type(translated) is FlowControlError
+    assert text in str(translated)
+    assert "AppendService" in str(translated)
+
+
+def test_a_text_that_holds_a_token() -> None:
+    """It is masked before anybody sees it."""
+    token = "eyJhbGciOiJIUzI1NiJ9.eyJjYXAiOjh9.c2lnbmF0dXJl"
+    connection = Connection("http://b:1", connect_timeout_s=1, credentials=Credentials("opaque-token"))
+    text = f"token {token} of Bearer opaque-token is malformed"
+    for code in grpc.StatusCode:
+        shown = str(connection.rpc_error(Failure(code, text)))
+        assert token not in shown
+        assert "opaque-token" not in shown
+
+
+def test_a_connection_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork that goes on using it is told, instead of hanging in gRPC."""
+    connection = Connection("http://127.0.0.1:1", connect_timeout_s=1)
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    with pytest.raises(ClosedError, match="make one in each process"):
+        connection.stub()
+    with pytest.raises(ClosedError, match="make one in each process"):
+        connection.lease()
+
+
+def test_channels_of_closed_readers_are_used_again() -> None:
+    """A few are kept; the rest and all later ones are closed."""
+    connection = Connection("http://127.0.0.1:1", connect_timeout_s=1, credentials=Credentials("SECRET"))
+    first = connection.lease()
+    connection.give_back(first)
+    assert connection.lease() is first
+    leased = [connection.lease() for _ in range(8)]
+    for channel in [first, *leased]:
+        connection.give_back(channel)
+    connection.close()
+    connection.give_back(first)
+    assert "SECRET" not in repr(connection)

@@ -1,0 +1,124 @@
+"""No token or key shows in what the client says, logs or stores, even if the broker repeats it."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+
+from gazette_spark.client import AppendService, Client, WatchedList
+from gazette_spark.client.connection.credentials import Credentials
+from gazette_spark.client.reading.heads import MANY
+from gazette_spark.errors import GazetteError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.tokens import KeySet
+from gazette_spark.testing.stub_broker import Fail, StubBroker
+
+JOURNAL = "a/journal"
+CANARY = "canary-5f2c91"
+KEY = "Y2FuYXJ5LTVmMmM5MQ=="
+"""The same as a key, in base64."""
+HOLDERS = {
+    "a token": lambda endpoint: Client(endpoint, token=CANARY, timeout_s=1),
+    "keys": lambda endpoint: Client(endpoint, auth_keys=KEY, timeout_s=1),
+}
+CALLS: dict[str, Callable[[Client], object]] = {
+    "list": lambda client: client.list_journals(),
+    "watch": lambda client: WatchedList(client, "").start(),
+    "apply": lambda client: client.apply([pb.ApplyRequest.Change(upsert=journal_spec(JOURNAL))]),
+    "append": lambda client: client.append(JOURNAL, b"x"),
+    "read": lambda client: client.read(JOURNAL).read(),
+    "one read": lambda client: client.reader(JOURNAL).read(),
+    "head": lambda client: client.write_head(JOURNAL),
+    "many heads": lambda client: client.write_heads([f"{JOURNAL}/{number}" for number in range(MANY)]),
+    "fragments": lambda client: client.list_fragments(JOURNAL),
+    "store": lambda client: client.store_health("file:///"),
+}
+
+
+class Parrot(grpc.ServerInterceptor):
+    """Fails every call with a text that repeats the token it was called with."""
+
+    def __init__(self, code: grpc.StatusCode) -> None:
+        self._code = code
+
+    def intercept_service(self, continuation: object, details: grpc.HandlerCallDetails) -> object:
+        header = dict(details.invocation_metadata)["authorization"]
+
+        def fail(_request: object, context: grpc.ServicerContext) -> None:
+            context.abort(self._code, f"cannot verify {header!r} nor {header.split()[1]}")
+
+        return grpc.stream_stream_rpc_method_handler(fail)
+
+
+@pytest.fixture(
+    params=[grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNIMPLEMENTED],
+    ids=["unauthenticated", "unknown", "unimplemented"],
+)
+def parrot(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Endpoint of a broker that repeats tokens, under some gRPC code."""
+    server = grpc.server(ThreadPoolExecutor(4), interceptors=[Parrot(request.param)])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"http://127.0.0.1:{port}"
+    server.stop(None).wait(10)
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_broker_that_repeats_the_token(
+    parrot: str, holder: str, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error's text, its fields, its chain and what is logged have it masked."""
+    caplog.set_level(logging.DEBUG)
+    with HOLDERS[holder](parrot) as client:
+        with pytest.raises(GazetteError, match="cannot verify") as caught:
+            CALLS[call](client)
+        said = [
+            *traceback.format_exception(caught.value),
+            repr(vars(caught.value)),
+            repr(pickle.dumps(caught.value)),
+            caplog.text,
+        ]
+        for text in said:
+            assert CANARY not in text
+            assert KEY not in text
+            assert "eyJ" not in text
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_what_holds_a_secret_shows_none(holder: str) -> None:
+    """Every object that a client hands out has a representation without it, and cannot be pickled."""
+    with StubBroker() as stub, HOLDERS[holder](stub.endpoint) as client:
+        stub.script("Read", [Fail()])
+        with AppendService(client) as service:
+            objects = [
+                client,
+                client.default_connection,
+                client._dialer,
+                client.read(JOURNAL),
+                client.reader(JOURNAL),
+                client.appender(JOURNAL),
+                WatchedList(client, ""),
+                service,
+            ]
+            for each in objects:
+                for text in (repr(each), str(each)):
+                    assert CANARY not in text
+                    assert KEY not in text
+                with pytest.raises((TypeError, AttributeError)):
+                    pickle.dumps(each)
+
+
+def test_credentials_are_not_pickled() -> None:
+    """Nor shown."""
+    for each in (Credentials(CANARY), Credentials(auth_keys=KeySet.parse(KEY))):
+        assert CANARY not in repr(each)
+        with pytest.raises(TypeError, match="hold secrets"):
+            pickle.dumps(each)

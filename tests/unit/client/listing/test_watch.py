@@ -1,0 +1,346 @@
+"""A watched list is up to date through cuts and lies, gives up on what will not heal, and never spins."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from time import monotonic
+
+import grpc
+import pytest
+
+from gazette_spark.client import Client
+from gazette_spark.client.connection.retry import backoff_s
+from gazette_spark.client.listing.snapshots import Listing
+from gazette_spark.client.listing.watch import (
+    LOGGED_ATTEMPT,
+    WATCHLESS_STREAMS,
+    Follower,
+    PolledList,
+    WatchedList,
+    after_watch,
+)
+from gazette_spark.errors import (
+    AuthError,
+    BrokerError,
+    ClosedError,
+    GazetteError,
+    OptionError,
+    ProtocolError,
+    UnavailableError,
+    WatchUnsupportedError,
+)
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker
+from tests.unit.client.listings import EMPTY, header, message, pages
+
+WAIT_S = 20.0
+"""Longest a test waits for what must come."""
+
+
+def next_update(watched: WatchedList | PolledList, after: Listing | None = None) -> Listing:
+    """Return the next listing, which must come."""
+    listing = watched.wait_for_update(after, timeout_s=WAIT_S)
+    assert listing is not None
+    return listing
+
+
+def wait_for_calls(stub: StubBroker, count: int) -> list[pb.ListRequest]:
+    """Wait until the stub was called so often, and return the requests."""
+    deadline = monotonic() + WAIT_S
+    while len(stub.requests("List")) < count:
+        assert monotonic() < deadline
+        threading.Event().wait(0.02)
+    return list(stub.requests("List"))
+
+
+def test_listings_of_one_stream(stub: StubBroker, client: Client) -> None:
+    """Start gives the first listing, and each later one is waited for."""
+    go_on = threading.Event()
+
+    def play(_: object) -> Iterator[Act]:
+        yield from pages(5, ["a/one", "a/two", "a/three"])
+        assert go_on.wait(WAIT_S)
+        yield from pages(9, ["a/one"])
+        yield Hang()
+
+    stub.script("List", play)
+    with WatchedList(client, "app=x") as watched:
+        first = watched.list()
+        assert (first.revision, first.names) == (5, ["a/one", "a/three", "a/two"])
+        assert watched.wait_for_update(first, timeout_s=0.01) is None
+        go_on.set()
+        assert next_update(watched, first).names == ["a/one"]
+        assert watched.list().revision == 9
+    (request,) = stub.requests("List")
+    assert request.watch
+    assert not request.HasField("watch_resume")
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        pytest.param([], id="clean end"),
+        pytest.param([Fail()], id="broken"),
+        pytest.param([message("a/two", revision=9)], id="clean end within a listing"),
+        pytest.param([message("a/two", revision=9), Fail()], id="broken within a listing"),
+        pytest.param([EMPTY], id="stray empty message"),
+        pytest.param(pages(5, ["a/two"]), id="revision repeated"),
+        pytest.param(pages(4, ["a/two"]), id="revision back"),
+        pytest.param(
+            [message("a/two", revision=9), *pages(10, ["a/two"])], id="a listing begins within another"
+        ),
+        pytest.param([Fail(grpc.StatusCode.UNKNOWN, "the broker stumbles")], id="unknown failure"),
+    ],
+)
+def test_what_is_cut_is_resumed(stub: StubBroker, client: Client, cut: list[Act]) -> None:
+    """The broken listing is discarded, and the next stream is told the last whole one's header."""
+    stub.script("List", [*pages(5, ["a/one"]), *cut], [*pages(12, ["a/three"]), Hang()])
+    with WatchedList(client) as watched:
+        listing = watched.list()
+        if listing.revision == 5:
+            listing = next_update(watched, listing)
+        assert (listing.revision, listing.names) == (12, ["a/three"])
+    first, second = stub.requests("List")[:2]
+    assert not first.HasField("watch_resume")
+    assert second.watch_resume == header(5)
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        pytest.param([Hang()], "no answer within the deadline|no complete listing", id="silence"),
+        pytest.param([], "no complete listing", id="clean ends"),
+        pytest.param([Fail(text="Socket closed")], "Socket closed", id="broken"),
+        pytest.param([message(revision=5), Hang()], "no answer|no complete listing", id="half a listing"),
+    ],
+)
+def test_the_first_listing_has_a_deadline(
+    stub: StubBroker, hasty: Client, script: list[Act], problem: str
+) -> None:
+    """Start raises the last cause when the client's time is up, having tried at the pace of back-off."""
+    stub.script("List", script)
+    watched = WatchedList(hasty)
+    with pytest.raises(GazetteError, match=problem):
+        watched.start()
+    assert len(stub.requests("List")) < 20
+    assert watched.wait_for_update(timeout_s=0) is None
+
+
+def test_a_broker_without_a_watch_is_found_out(stub: StubBroker, client: Client) -> None:
+    """One that ends the first listing again and again where a watch goes on is older than Gazette 0.100."""
+    stub.script("List", [message("a/one", revision=5)])
+    with pytest.raises(WatchUnsupportedError, match="before a listing was complete"):
+        WatchedList(client).start()
+    assert len(stub.requests("List")) == WATCHLESS_STREAMS
+
+
+@pytest.mark.parametrize(
+    ("fail", "expected"),
+    [
+        pytest.param(Fail(grpc.StatusCode.UNAUTHENTICATED, "no"), AuthError, id="token"),
+        pytest.param(Fail(grpc.StatusCode.UNIMPLEMENTED, "no watch"), BrokerError, id="no such call"),
+    ],
+)
+def test_what_will_not_heal_fails_at_once(
+    stub: StubBroker, client: Client, fail: Fail, expected: type[GazetteError]
+) -> None:
+    """At the start, and later for everybody who asks."""
+    stub.script("List", [fail])
+    with pytest.raises(expected):
+        WatchedList(client).start()
+    assert len(stub.requests("List")) == 1
+    stub.script("List", pages(5, ["a/one"]), [fail])
+    watched = WatchedList(client)
+    try:
+        first = watched.start()
+        with pytest.raises(expected):
+            watched.wait_for_update(first, timeout_s=WAIT_S)
+        with pytest.raises(expected):
+            watched.list()
+        assert "failed" in repr(watched)
+    finally:
+        watched.close()
+
+
+def test_an_outage_keeps_the_last_listing_and_is_logged_once(
+    stub: StubBroker, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each try waits longer than the one before, and a listing ends the outage."""
+    fails = [[Fail(text="Socket closed")]] * LOGGED_ATTEMPT
+    stub.script("List", pages(5, ["a/one"]), *fails, [*pages(7, ["a/two"]), Hang()])
+    with caplog.at_level(logging.WARNING), WatchedList(client) as watched:
+        first = watched.list()
+        assert first.names == ["a/one"]
+        assert next_update(watched, first).names == ["a/two"]
+    (record,) = caplog.records
+    assert "watch is retried" in record.getMessage()
+    assert "Socket closed" in record.getMessage()
+
+
+def test_the_whole_listing_is_asked_for_again(stub: StubBroker, client: Client) -> None:
+    """A silent stream is not trusted for ever; the same revision again is no update."""
+    updates: list[Listing] = []
+
+    def play(request: pb.ListRequest) -> list[Act]:
+        return [Hang()] if request.HasField("watch_resume") else [*pages(5, ["a/one"]), Hang()]
+
+    stub.script("List", play)
+    with WatchedList(client, renew_s=0.2, on_update=updates.append):
+        requests = wait_for_calls(stub, 5)
+    assert [each.HasField("watch_resume") for each in requests[:5]] == [False, True, False, True, False]
+    assert [each.revision for each in updates] == [5]
+
+
+def test_updates_iterates_until_closed(stub: StubBroker, client: Client) -> None:
+    """Each listing comes once, in order, and closing ends the loop."""
+    stub.script("List", [*pages(5, ["a/one"]), Hang()])
+    with WatchedList(client) as watched:
+        for listing in watched.updates():
+            assert listing.revision == 5
+            watched.close()
+    assert list(watched.updates()) == []
+
+
+def test_closing_ends_a_waiting_thread(stub: StubBroker, client: Client) -> None:
+    """It gets no listing rather than an error."""
+    stub.script("List", [*pages(5, ["a/one"]), Hang()])
+    watched = WatchedList(client)
+    first = watched.start()
+    got: list[Listing | None] = []
+    waiting = threading.Thread(target=lambda: got.append(watched.wait_for_update(first, timeout_s=WAIT_S)))
+    waiting.start()
+    watched.close()
+    watched.close()
+    waiting.join(WAIT_S)
+    assert got == [None]
+    assert "closed" in repr(watched)
+
+
+def test_a_callback_that_fails_is_logged(
+    stub: StubBroker, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The list goes on."""
+    stub.script("List", [*pages(5, ["a/one"]), *pages(6, ["a/two"]), Hang()])
+
+    def fail(listing: Listing) -> None:
+        raise ZeroDivisionError(str(listing.revision))
+
+    with WatchedList(client, on_update=fail) as watched:
+        last = watched.list()
+        while last.revision != 6:
+            last = next_update(watched, last)
+    assert sum("on_update failed" in record.getMessage() for record in caplog.records) >= 1
+
+
+def test_a_list_stays_in_its_process(
+    stub: StubBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is neither pickled nor used after a fork."""
+    stub.script("List", [*pages(5, ["a/one"]), Hang()])
+    with WatchedList(client) as watched:
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            pickle.dumps(watched)
+        own = os.getpid()
+        monkeypatch.setattr(os, "getpid", lambda: own + 1)
+        with pytest.raises(ClosedError, match="make one in each process"):
+            watched.list()
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("selector", ["a in", "prefix=no/slash"])
+def test_a_bad_selector_is_refused(client: Client, selector: str) -> None:
+    """Before any thread or call."""
+    with pytest.raises(ProtocolError):
+        WatchedList(client, selector)
+
+
+def test_a_list_that_was_not_started(client: Client) -> None:
+    """It has nothing to give."""
+    with pytest.raises(ClosedError, match="start it"):
+        WatchedList(client).list()
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")], ids=["none", "less", "not a number"])
+def test_bad_intervals(client: Client, seconds: float) -> None:
+    """They are above zero."""
+    with pytest.raises(OptionError, match="renew_s"):
+        WatchedList(client, renew_s=seconds)
+    with pytest.raises(OptionError, match="interval_s"):
+        PolledList(client, interval_s=seconds)
+
+
+def test_the_back_off_of_a_watch() -> None:
+    """It grows, has no zero, and ends for what will not heal."""
+    for cause in (None, ProtocolError("x", "y"), UnavailableError("x", "y")):
+        waits = [after_watch(cause, attempt) for attempt in range(10)]
+        assert waits == [backoff_s(attempt) for attempt in range(10)]
+        assert waits[0]
+    assert after_watch(AuthError("x", "y"), 0) is None
+    unknown = [after_watch(BrokerError("x", "UNKNOWN", "y"), attempt) is None for attempt in range(8)]
+    assert unknown == [False] * 5 + [True] * 3
+
+
+def test_a_follower_never_spins() -> None:
+    """Streams that end at once are opened at the pace of back-off, whatever they say."""
+
+    class Ended:
+        def messages(self) -> Iterator[pb.ListResponse]:
+            return iter(())
+
+        def close(self) -> None:
+            return None
+
+    published: list[Listing] = []
+    follower = Follower(pb.LabelSelector(), lambda *_: Ended(), published.append, answer_s=1.0)
+    waits = [follower.step() for _ in range(8)]
+    assert waits == [backoff_s(attempt) for attempt in range(8)]
+    assert all(a <= b for a, b in pairwise(waits))
+
+
+def test_polling(stub: StubBroker, client: Client) -> None:
+    """A new revision is an update, and the same one again is none."""
+    updates: list[Listing] = []
+    stub.script(
+        "List",
+        [message("a/one", revision=5)],
+        [message("a/one", revision=5)],
+        [message("a/two", revision=6)],
+    )
+    with PolledList(client, interval_s=0.05, on_update=updates.append) as polled:
+        first = polled.list()
+        assert first.names == ["a/one"]
+        assert next_update(polled, first).names == ["a/two"]
+        wait_for_calls(stub, 5)
+    assert [each.revision for each in updates] == [5, 6]
+    assert not any(request.watch for request in stub.requests("List"))
+
+
+def test_polling_raises_the_first_failure(stub: StubBroker, hasty: Client) -> None:
+    """A list that never was is no list."""
+    stub.script("List", [Fail(grpc.StatusCode.UNAUTHENTICATED, "no")])
+    with pytest.raises(AuthError):
+        PolledList(hasty).start()
+
+
+def test_polling_logs_an_outage_once(
+    stub: StubBroker, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two outages are two lines, however many polls fail; the last listing stays."""
+    fail: list[Act] = [Fail(grpc.StatusCode.UNAUTHENTICATED, "no")]
+    stub.script(
+        "List",
+        [message("a/one", revision=5)],
+        *[fail] * 3,
+        [message("a/two", revision=6)],
+        *[fail] * 3,
+        [message("a/three", revision=7)],
+    )
+    with caplog.at_level(logging.WARNING), PolledList(client, interval_s=0.05) as polled:
+        second = next_update(polled, polled.list())
+        assert next_update(polled, second).names == ["a/three"]
+    assert sum("listing is out of date" in record.getMessage() for record in caplog.records) == 2

@@ -1,0 +1,366 @@
+"""A client opens what it may, asks no host it should not, and gets round a URL that fails."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import pytest
+
+from gazette_spark.client import Client, open_fragment_url
+from gazette_spark.client.reading.fragment_urls import FragmentOpener
+from gazette_spark.errors import (
+    CorruptFragmentError,
+    DirectReadError,
+    GazetteError,
+    OptionError,
+    ProtocolError,
+)
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.testing.stub_broker import Act, StubBroker, chunk, not_yet
+
+JOURNAL = "a/journal"
+CONTENT = bytes(range(256)) * 40
+HEAD = len(CONTENT)
+FRAGMENT = Fragment(
+    JOURNAL, 0, HEAD, hashlib.sha1(CONTENT, usedforsecurity=False).digest(), pb.GZIP, "s3://b/", 1_700_000_000
+)
+
+PUBLIC = "8.8.8.8"
+PRIVATE = "10.1.2.3"
+
+
+def never(request: httpx.Request) -> httpx.Response:
+    """Fail: no request may be made."""
+    raise AssertionError(f"asked {request.url}")
+
+
+def answering(_: httpx.Request) -> httpx.Response:
+    """Answer with the fragment."""
+    return httpx.Response(200, stream=httpx.ByteStream(gzip.compress(CONTENT)))
+
+
+def opener(
+    handler: Callable[[httpx.Request], httpx.Response], addresses: dict[str, str], **options: Any
+) -> FragmentOpener:
+    """Return an opener whose hosts have these addresses; others are not known to the name service."""
+
+    def resolve(host: str, _: int) -> list[str]:
+        if host not in addresses:
+            raise OSError("unknown host")
+        return [addresses[host]]
+
+    http = httpx.Client(transport=httpx.MockTransport(handler))
+    return FragmentOpener(http=lambda: http, resolve=resolve, **options)
+
+
+ADDRESSES = {
+    "public.broker": PUBLIC,
+    "private.broker": PRIVATE,
+    "public.store": PUBLIC,
+    "private.store": PRIVATE,
+    "rebound.store": "127.0.0.1",
+    "metadata.store": "169.254.169.254",
+    PUBLIC: PUBLIC,
+    PRIVATE: PRIVATE,
+    "127.0.0.1": "127.0.0.1",
+    "169.254.169.254": "169.254.169.254",
+    "::1": "::1",
+    "::ffff:10.0.0.1": "::ffff:10.0.0.1",
+    "fe80::1": "fe80::1",
+}
+
+REFUSED = {
+    "http at another host": ("private.broker", "http://public.store/f"),
+    "another scheme": ("private.broker", "s3://bucket/f"),
+    "a file without a root": ("private.broker", "file:///f"),
+    "ftp": ("private.broker", "ftp://private.broker/f"),
+    "link-local, by address": ("private.broker", "https://169.254.169.254/latest/meta-data"),
+    "link-local, by name": ("private.broker", "https://metadata.store/f"),
+    "link-local, version 6": ("private.broker", "https://[fe80::1]/f"),
+    "private, by address, of a public broker": ("public.broker", f"https://{PRIVATE}/f"),
+    "private, by name, of a public broker": ("public.broker", "https://private.store/f"),
+    "loopback, by address, of a public broker": ("public.broker", "https://127.0.0.1/f"),
+    "loopback, by name, of a public broker": ("public.broker", "https://rebound.store/f"),
+    "loopback, version 6, of a public broker": ("public.broker", "https://[::1]/f"),
+    "private, as version 6, of a public broker": ("public.broker", "https://[::ffff:10.0.0.1]/f"),
+    "private, of a broker nobody knows": ("unknown.broker", "https://private.store/f"),
+    "private, without a broker": ("", "https://private.store/f"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_hosts_that_are_not_asked(name: str) -> None:
+    """They are refused before anything is connected to, and the signature is not shown."""
+    broker, url = REFUSED[name]
+    with pytest.raises(DirectReadError) as caught:
+        opener(never, ADDRESSES, broker=broker).open(FRAGMENT, f"{url}?signature=SECRET")
+    assert caught.value.refused
+    assert "SECRET" not in f"{caught.value} {caught.value!r}"
+
+
+ASKED = {
+    "https at a public address": ("public.broker", "https://public.store/f", ()),
+    "https at a private address of a private broker": ("private.broker", "https://private.store/f", ()),
+    "https where only the HTTP client's proxy knows": ("public.broker", "https://unknown.store/f", ()),
+    "http at the broker's own host": ("private.broker", "http://private.broker:9000/f", ()),
+    "http at a listed host": ("public.broker", "http://private.store/f", ("private.store",)),
+    "http at a listed port": ("public.broker", "http://private.store:81/f", ("Private.Store:81",)),
+    "https at a listed private host": ("public.broker", "https://private.store/f", ("private.store:443",)),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_hosts_that_are_asked(name: str) -> None:
+    """Their fragments are read."""
+    broker, url, hosts = ASKED[name]
+    opened = opener(answering, ADDRESSES, broker=broker, hosts=frozenset(hosts))
+    assert opened.can_open(url)
+    with opened.open(FRAGMENT, url) as reader:
+        assert reader.read() == CONTENT
+
+
+def test_a_listed_port_is_no_other() -> None:
+    """A host that is listed with its port is asked at that port only."""
+    opened = opener(never, ADDRESSES, broker="public.broker", hosts=frozenset(["private.store:81"]))
+    with pytest.raises(DirectReadError):
+        opened.open(FRAGMENT, "http://private.store:82/f")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("https://public.store/" + "x" * 9_000, id="too long"),
+        pytest.param("https://public.store/a\r\nHost: b", id="CRLF"),
+        pytest.param("https://public.store/a\0", id="NUL"),
+        pytest.param("https://user:SECRET@public.store/a", id="user"),
+        pytest.param("https:///a", id="no host"),
+        pytest.param("https://public.store:70000/a", id="port out of range"),
+        pytest.param("https://[::1/a", id="half an address"),
+        pytest.param("file:///a\nb", id="line break in a path"),
+    ],
+)
+def test_what_is_no_url_of_a_fragment(tmp_path: Path, url: str) -> None:
+    """It is a broker's lie, whatever is allowed; nothing is asked, no secret shown."""
+    opened = opener(never, ADDRESSES, broker="public.broker", root=str(tmp_path))
+    with pytest.raises(ProtocolError, match="FragmentUrl") as caught:
+        opened.open(FRAGMENT, url)
+    assert "SECRET" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        pytest.param({"root": "/"}, "fragmentRoot", id="the root of all"),
+        pytest.param({"root": ""}, "fragmentRoot", id="no root"),
+        pytest.param({"root": "/etc/passwd"}, "fragmentRoot", id="a file"),
+        pytest.param({"root": "a\0b"}, "fragmentRoot", id="NUL"),
+        pytest.param({"hosts": frozenset(["https://store"])}, "fragmentHosts", id="a URL"),
+        pytest.param({"hosts": frozenset([""])}, "fragmentHosts", id="no host"),
+    ],
+)
+def test_options_that_are_wrong(options: dict[str, Any], option: str) -> None:
+    """They are refused at once, and named."""
+    with pytest.raises(OptionError) as caught:
+        FragmentOpener(**options)
+    assert caught.value.option == option
+
+
+def test_a_root_that_is_missing_is_told_when_it_is_asked_for(tmp_path: Path) -> None:
+    """Who names a root to open one URL means one that is there."""
+    with pytest.raises(OptionError, match="folder"):
+        open_fragment_url(FRAGMENT, "file:///a", fragment_root=str(tmp_path / "missing"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices")
+def test_a_device_is_no_fragment(tmp_path: Path) -> None:
+    """A device file below the root is not read."""
+    try:
+        os.mknod(tmp_path / "zero", 0o20666, os.makedev(1, 5))
+    except PermissionError:
+        pytest.skip("devices cannot be made here")
+    with pytest.raises(DirectReadError, match="regular"):
+        open_fragment_url(FRAGMENT, "file:///zero", fragment_root=str(tmp_path))
+
+
+@pytest.mark.parametrize("up", ["%2e%2e/secret", "..%2fsecret", "%2e%2e%2fsecret"])
+def test_encoded_dots_are_no_dots(tmp_path: Path, up: str) -> None:
+    """A file URL is not unescaped, so such a path is only a name, of nothing."""
+    (tmp_path / "secret").write_bytes(gzip.compress(CONTENT))
+    (tmp_path / "root").mkdir()
+    with pytest.raises(DirectReadError, match="No such file"):
+        open_fragment_url(FRAGMENT, f"file:///{up}", fragment_root=str(tmp_path / "root"))
+
+
+class Store:
+    """An HTTP store of one fragment, whose next answers are scripted: a status, or ``cut`` half-way."""
+
+    def __init__(self) -> None:
+        self.next: list[int | str] = []
+        self.asked: list[str] = []
+        store = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                store.asked.append(self.path)
+                answer = store.next.pop(0) if store.next else 200
+                body = gzip.compress(CONTENT) if answer in (200, "cut") else b"no"
+                self.send_response(200 if answer == "cut" else int(answer))
+                if answer in (301, 302, 307):
+                    self.send_header("Location", "http://127.0.0.1:1/elsewhere")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body[: len(body) // 2] if answer == "cut" else body)
+                self.close_connection = True
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join(10)
+        self._server.server_close()
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """A store on the broker's own host."""
+    with Store() as opened:
+        yield opened
+
+
+def answer_from(store: Store, signed: list[int]) -> Callable[[pb.ReadRequest], list[Act]]:
+    """Return a broker's script: it signs a new URL for each read, and proxies if asked."""
+
+    def answer(request: pb.ReadRequest) -> list[Act]:
+        if request.offset == HEAD:
+            return [not_yet(HEAD)]
+        signed.append(request.offset)
+        told = pb.ReadResponse(
+            offset=request.offset,
+            write_head=HEAD,
+            fragment=FRAGMENT.to_pb(),
+            fragment_url=f"{store.endpoint}/f?signature=SECRET{len(signed)}",
+        )
+        return [told] if request.do_not_proxy else [told, chunk(request.offset, CONTENT[request.offset :])]
+
+    return answer
+
+
+SCRIPTS: dict[str, tuple[list[int | str], int]] = {
+    "it serves": ([], 1),
+    "a signature that expired, once": ([403], 2),
+    "a signature that is refused for good": ([403] * 9, 2),
+    "not authorized": ([401] * 9, 2),
+    "the fragment is gone": ([404], 1),
+    "a range is asked for": ([416], 1),
+    "part of it": ([206], 1),
+    "a redirect": ([302], 1),
+    "busy, twice": ([503, 503], 3),
+    "busy for good": ([503] * 9, 3),
+    "too many requests": ([429], 2),
+    "cut in the middle": (["cut"], 2),
+    "cut again and again": (["cut"] * 9, 3),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("do_not_proxy", [False, True])
+def test_a_store_that_fails(stub: StubBroker, store: Store, name: str, do_not_proxy: bool) -> None:
+    """A fresh URL is asked for once, a busy store a few times, else the broker; the content is whole."""
+    store.next, asked = list(SCRIPTS[name][0]), SCRIPTS[name][1]
+    signed: list[int] = []
+    stub.script("Read", answer_from(store, signed))
+    with Client(stub.endpoint, timeout_s=20) as client:
+        reader = client.read(JOURNAL, offset=5, do_not_proxy=do_not_proxy)
+        assert reader.read() == CONTENT[5:]
+    assert len(store.asked) == asked
+    assert len(set(store.asked)) == asked, "each with a URL of its own"
+
+
+def test_a_store_that_lies_is_an_error(stub: StubBroker, store: Store) -> None:
+    """Bytes that are not the fragment's are corrupt, wherever they come from; the signature is not shown."""
+    other = Fragment(JOURNAL, 0, HEAD, bytes(20), pb.GZIP, "s3://b/", 1_700_000_000)
+    url = f"{store.endpoint}/f?signature=SECRET"
+    stub.script("Read", [pb.ReadResponse(write_head=HEAD, fragment=other.to_pb(), fragment_url=url)])
+    with Client(stub.endpoint, timeout_s=20) as client, pytest.raises(CorruptFragmentError) as caught:
+        client.read(JOURNAL).read()
+    assert caught.value.source == f"{store.endpoint}/f"
+    assert "SECRET" not in repr(caught.value)
+
+
+def test_a_host_that_is_refused_costs_one_look(stub: StubBroker, store: Store) -> None:
+    """What the client may not ask is read through the broker, and its errors show no signature."""
+    signed: list[int] = []
+    answer = answer_from(store, signed)
+
+    def elsewhere(request: pb.ReadRequest) -> list[Act]:
+        told = answer(request)
+        for each in told:
+            if isinstance(each, pb.ReadResponse) and each.fragment_url:
+                each.fragment_url = "https://169.254.169.254/f"
+        return told
+
+    stub.script("Read", elsewhere)
+    with Client(stub.endpoint, timeout_s=20) as client:
+        assert client.read(JOURNAL, do_not_proxy=True).read() == CONTENT
+        with client.reader(JOURNAL, do_not_proxy=True) as reader, pytest.raises(DirectReadError) as caught:
+            reader.read()
+    assert caught.value.refused
+    assert store.asked == []
+
+
+def test_a_listed_fragment_is_opened_by_its_client(stub: StubBroker, store: Store) -> None:
+    """The client knows the broker's own host; a fragment listed without a URL has none to open."""
+    page = pb.FragmentsResponse()
+    page.fragments.add(spec=FRAGMENT.to_pb(), signed_url=f"{store.endpoint}/f?s=SECRET")
+    page.fragments.add(spec=FRAGMENT.to_pb())
+    stub.script("ListFragments", [page])
+    with Client(stub.endpoint, timeout_s=20) as client:
+        signed, bare = client.list_fragments(JOURNAL, signature_ttl_s=60)
+        with client.open_fragment(signed, 100) as reader:
+            assert (reader.offset, reader.read(5)) == (100, CONTENT[100:105])
+            assert reader.seek(HEAD - 5) == HEAD - 5
+            assert reader.read() == CONTENT[-5:]
+        with pytest.raises(ProtocolError, match="FragmentUrl"):
+            client.open_fragment(bare)
+
+
+@pytest.mark.parametrize("kind", [GazetteError])
+def test_a_url_opened_by_itself_closes_what_it_opened(store: Store, kind: type[GazetteError]) -> None:
+    """Reader, connection and HTTP client end together, also where the answer is a refusal."""
+    hosts = ["127.0.0.1"]
+    with open_fragment_url(FRAGMENT, f"{store.endpoint}/f", fragment_hosts=hosts) as reader:
+        assert reader.read(3) == CONTENT[:3]
+    with pytest.raises(kind):
+        reader.read(3)
+    store.next = [404]
+    with pytest.raises(kind, match="404"):
+        open_fragment_url(FRAGMENT, f"{store.endpoint}/f", fragment_hosts=hosts)
+
+
+def test_public_authorities_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each task of a query has a client of its own, and reading them takes longer than a small task."""
+    from gazette_spark.client.reading import fragment_http
+
+    fragment_http.public_authorities()
+    monkeypatch.setattr(fragment_http.httpx, "create_ssl_context", None)
+    fragment_http.new_http(1.0).close()
