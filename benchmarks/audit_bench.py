@@ -23,8 +23,8 @@ from pyspark.sql import SparkSession
 from gazette_spark import register
 from gazette_spark.backfill import backfill
 from gazette_spark.ledger.row_digest import AuditedRows, digest_of, digest_text
+from gazette_spark.session import local_spark
 from gazette_spark.sink import DeltaSink
-from gazette_spark.testing.local_spark import local_spark
 
 KINDS = ("raw", "json")
 

@@ -32,8 +32,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark.ledger.entry import LedgerEntry, parse_entry
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.session import local_spark
 from gazette_spark.sink import DeltaSink
-from gazette_spark.testing.local_spark import local_spark
 
 APP_ID = "bench"
 ROWS = 1000

@@ -46,7 +46,7 @@ from gazette_spark.client import Client
 from gazette_spark.client.listing.upkeep import reset_head
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.testing.local_spark import local_spark
+from gazette_spark.session import local_spark
 
 DATA = Path(__file__).parents[1] / ".cache" / "bench"
 

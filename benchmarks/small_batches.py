@@ -28,8 +28,8 @@ from gazette_spark import register
 from gazette_spark.client import Client
 from gazette_spark.ledger.dead_letters import DeadLetters
 from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.session import local_spark
 from gazette_spark.sink import DeltaSink
-from gazette_spark.testing.local_spark import local_spark
 
 JOURNALS = [f"bench/small/part-{part}" for part in range(4)]
 BATCH_BYTES = MEGABYTE

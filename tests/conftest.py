@@ -6,6 +6,7 @@ a run, so a test uses journals under its own ``fresh_prefix``.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import hypothesis
 import pytest
 
 from gazette_spark.testing.brokers import BrokerHandle, DeployedBroker
+from gazette_spark.testing.class_archive import find_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +27,13 @@ hypothesis.settings.register_profile("gazette_spark", deadline=None)
 hypothesis.settings.load_profile("gazette_spark")
 
 BROKERS = ["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)]
+
+
+def pytest_configure() -> None:
+    """Have all JVMs, those of subprocesses too, use the class data archive where there is one."""
+    archive = find_archive()
+    if archive is not None and "PYTEST_XDIST_WORKER" not in os.environ:
+        os.environ.update(archive.environment())
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +84,7 @@ def client(broker: BrokerHandle) -> Iterator[Client]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark with Delta: one JVM for all tests of a run. Other JVMs compile their queries."""
-    from gazette_spark.testing.local_spark import INTERPRETED, local_spark
+    from gazette_spark.session import INTERPRETED, local_spark
 
     session = local_spark(tmp_path_factory.mktemp("spark"), conf=INTERPRETED)
     yield session

@@ -19,8 +19,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 import gazette_spark
 from gazette_spark.demo.events import SCHEMA
 from gazette_spark.demo.settings import APP_ID, Settings
+from gazette_spark.session import local_spark
 from gazette_spark.sink import DeltaSink
-from gazette_spark.testing.local_spark import local_spark
 
 
 def read_events(spark: SparkSession, settings: Settings) -> DataFrame:

@@ -1,4 +1,4 @@
-"""A class data archive for the JVMs that tests and the demo start by the dozen.
+"""A class data archive for the JVMs that tests start by the dozen.
 
 Half of what a local Spark spends until its first Delta commit goes into loading and checking classes. The
 JVM can write down what it loaded (JEP 350) and map that into the next JVM. An archive fits one Java
@@ -19,26 +19,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
+from gazette_spark.session import CLASS_PATH_VARIABLE
 from gazette_spark.testing.gazctl import cache_folders
 
-CLASS_PATH_VARIABLE = "SPARK_DIST_CLASSPATH"
-"""What Spark's launcher puts at the end of the class path."""
+JAVA_OPTIONS_VARIABLE = "SPARK_SUBMIT_OPTS"
+"""What Spark's launcher adds to the options of a driver's JVM."""
 
 RUN_TIMEOUT_S = 300
 """Longest one of the two runs may take on a busy machine; half a minute is usual."""
-
-SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
-"""Java options of a JVM that lives for minutes: without the optimizing compiler Spark's start and its
-first Delta commits take half the time on two cores. The code cache that comes with that is too small for
-Spark: after some minutes a fifth of the CPU goes into sweeping it and compiling again what was thrown out."""
 
 FORMAT = 1
 """Number of the way archives are made; part of their names."""
@@ -65,18 +60,16 @@ class ClassArchive:
         """Options of a JVM that uses it, silently or not at all."""
         return f"-Xshare:auto -XX:SharedArchiveFile={self.file} -Xlog:cds=off -Xlog:cds+dynamic=off"
 
-    @contextmanager
-    def on_class_path(self, environ: dict[str, str] | os._Environ[str] = os.environ) -> Iterator[None]:
-        """Have Spark's launcher use the jars, and after them what the variable holds already."""
+    def environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """Return the variables with which Spark's launcher uses the archive.
+
+        Its jars come first on the class path, and after them what the variable names already.
+        """
         before = environ.get(CLASS_PATH_VARIABLE)
-        environ[CLASS_PATH_VARIABLE] = os.pathsep.join([*self.jars, *([before] if before else [])])
-        try:
-            yield
-        finally:
-            if before is None:
-                del environ[CLASS_PATH_VARIABLE]
-            else:
-                environ[CLASS_PATH_VARIABLE] = before
+        return {
+            CLASS_PATH_VARIABLE: os.pathsep.join([*self.jars, *([before] if before else [])]),
+            JAVA_OPTIONS_VARIABLE: self.java_options,
+        }
 
 
 def find_archive(environ: Mapping[str, str] = os.environ) -> ClassArchive | None:

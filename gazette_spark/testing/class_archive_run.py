@@ -7,6 +7,7 @@ resolved them; ``… --archive FILE JAR…`` has the JVM write the archive when 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,10 +19,9 @@ from pyspark.sql import SparkSession
 from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.client import Client
 from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.session import CLASS_PATH_VARIABLE, SHORT_RUN, session_builder, start
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
-from gazette_spark.testing.class_archive import SHORT_RUN, ClassArchive
-from gazette_spark.testing.local_spark import session_builder, start
 
 JOURNAL = "class/archive"
 
@@ -53,8 +53,8 @@ def main(directory: Path, what: str, file: str, jars: list[str]) -> None:
         Path(file).write_text(json.dumps(resolved.split(",")))
     else:
         options = f"{SHORT_RUN} -XX:ArchiveClassesAtExit={file}"
-        with ClassArchive(Path(file), tuple(jars)).on_class_path():
-            spark = start(session_builder(directory, java_options=options))
+        os.environ[CLASS_PATH_VARIABLE] = os.pathsep.join(jars)
+        spark = start(session_builder(directory, java_options=options))
         write_a_table(spark, directory)
     stop(spark)
 

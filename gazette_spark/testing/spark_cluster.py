@@ -19,7 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gazette_spark.testing.class_archive import CLASS_PATH_VARIABLE, SHORT_RUN, ClassArchive, spark_home
+from gazette_spark.session import CLASS_PATH_VARIABLE, SHORT_RUN
+from gazette_spark.testing.class_archive import JAVA_OPTIONS_VARIABLE, ClassArchive, spark_home
 from gazette_spark.testing.crash import POLL_S, session_members
 
 START_TIMEOUT_S = 120.0
@@ -48,7 +49,14 @@ wait $child
 """Runs a command in a process group that ends when nobody holds the standard input open any more: a server
 must not outlive the tests, however they end."""
 
-LEFT_OUT = ("PYTHONPATH", "PYTHONHOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_DRIVER_PYTHON")
+LEFT_OUT = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "SPARK_CONF_DIR",
+    "SPARK_REMOTE",
+    "PYSPARK_DRIVER_PYTHON",
+    JAVA_OPTIONS_VARIABLE,
+)
 """Variables a server must not inherit: it would find what a machine without them does not."""
 
 

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from gazette_spark import register
-from gazette_spark.testing.local_spark import local_spark
+from gazette_spark.session import local_spark
 
 CONF = {"spark.executor.memory": "512m"}
 

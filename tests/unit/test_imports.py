@@ -24,7 +24,7 @@ RANKS = (
     ("store", "scan", "write", "broker"),
     ("source",),
     ("listener", "table", "sink", "backfill", "audit"),
-    ("testing",),
+    ("session", "testing"),
     ("demo",),
     ("cli",),
 )
@@ -33,8 +33,20 @@ RANKS = (
 ORDER = {part: index for index, part in enumerate(part for row in RANKS for part in row)}
 
 HEAVY = {
-    "pyspark": {"scan", "write", "source", "listener", "table", "sink", "backfill", "testing", "demo", "cli"},
-    "delta": {"table", "sink", "testing", "demo", "cli"},
+    "pyspark": {
+        "scan",
+        "write",
+        "source",
+        "listener",
+        "table",
+        "sink",
+        "backfill",
+        "session",
+        "testing",
+        "demo",
+        "cli",
+    },
+    "delta": {"table", "sink", "session", "testing", "demo", "cli"},
     "deltalake": {"ledger", "audit"},
     "grpc": {"protocol", "client", "broker", "testing"},
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import shutil
 import sys
@@ -20,12 +21,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from gazette_spark.session import INTERPRETED, local_spark
+from gazette_spark.testing.class_archive import find_archive
 from gazette_spark.testing.crashes.contest import hold_contest, records_coming
 from gazette_spark.testing.crashes.drivers import Drivers, Query
 from gazette_spark.testing.crashes.report import summary
 from gazette_spark.testing.crashes.schedules import WEIGHTS, Settings, draw
 from gazette_spark.testing.crashes.trial import APP_ID, SMALL_BATCH_BYTES, Trial
-from gazette_spark.testing.local_spark import INTERPRETED, local_spark
 from gazette_spark.testing.oracle import Verdict, check_table
 
 CONF = INTERPRETED | {
@@ -103,6 +105,8 @@ def main(arguments: Sequence[str]) -> int:
     if given.sum_up:
         return _sum_up(given.sum_up)
     settings = Settings(given.steps, given.kill_share, frozenset(given.only))
+    archive = find_archive()
+    os.environ.update(archive.environment() if archive else {})
     with ExitStack() as stack:
         root = given.directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crashes-")))
         spark = local_spark(root / "spark", conf=CONF)

@@ -32,13 +32,12 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from gazette_spark import register
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
+from gazette_spark.session import CLASS_PATH_VARIABLE, INTERPRETED, local_spark
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
-from gazette_spark.testing.class_archive import CLASS_PATH_VARIABLE
 from gazette_spark.testing.crashes.outcomes import refusal
 from gazette_spark.testing.crashes.sinks import SINKS
 from gazette_spark.testing.file_source import FileJournals
-from gazette_spark.testing.local_spark import INTERPRETED, local_spark
 
 GO_TIMEOUT_S = 1800.0
 """Longest a driver waits for its turn."""
@@ -131,7 +130,8 @@ def run(spark: SparkSession, rows: DataFrame, settings: Settings, orders: Settin
 def main(settings: Settings) -> None:
     """Get ready, wait for orders, obey."""
     # Behind all other jars, for the class data archive allows for more of them there only.
-    os.environ[CLASS_PATH_VARIABLE] = settings["jar"]
+    before = os.environ.get(CLASS_PATH_VARIABLE)
+    os.environ[CLASS_PATH_VARIABLE] = f"{before}:{settings['jar']}" if before else settings["jar"]
     spark = local_spark(Path(settings["scratch"]), conf=CONF)
     register(spark)
     spark.dataSource.register(FileJournals)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gazette_spark.session import CLASS_PATH_VARIABLE
 from gazette_spark.testing.class_archive import (
-    CLASS_PATH_VARIABLE,
     ClassArchive,
     archive_name,
     find_archive,
@@ -67,16 +67,12 @@ def test_a_part_that_is_missing_means_none(environ: dict[str, str], made: ClassA
     assert find_archive(environ) is None
 
 
-def test_the_class_path_goes_first_and_is_taken_back(made: ClassArchive) -> None:
-    """What the variable holds comes behind the archive's jars: only there are others allowed."""
-    environ = {CLASS_PATH_VARIABLE: "/more.jar"}
-    with made.on_class_path(environ):
-        assert environ[CLASS_PATH_VARIABLE] == f"{made.jars[0]}:/more.jar"
-    assert environ == {CLASS_PATH_VARIABLE: "/more.jar"}
-    environ.clear()
-    with made.on_class_path(environ):
-        assert environ[CLASS_PATH_VARIABLE] == made.jars[0]
-    assert not environ
+def test_its_jars_come_first_on_the_class_path(made: ClassArchive) -> None:
+    """Other jars may only come behind the archive's."""
+    variables = made.environment({CLASS_PATH_VARIABLE: "/more.jar"})
+    assert variables[CLASS_PATH_VARIABLE] == f"{made.jars[0]}:/more.jar"
+    assert made.environment({})[CLASS_PATH_VARIABLE] == made.jars[0]
+    assert str(made.file) in variables["SPARK_SUBMIT_OPTS"]
 
 
 def test_jars_that_spark_brings_are_left_to_it() -> None:

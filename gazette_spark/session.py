@@ -1,14 +1,21 @@
-"""A small local Spark with Delta, for tests, the demo and notebooks."""
+"""A small local Spark with Delta, for the demo, notebooks and tests."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from gazette_spark.testing.class_archive import SHORT_RUN, find_archive
+CLASS_PATH_VARIABLE = "SPARK_DIST_CLASSPATH"
+"""What Spark's launcher puts at the end of the class path."""
+
+SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
+"""Java options of a JVM that lives for minutes: without the optimizing compiler Spark's start and its
+first Delta commits take half the time on two cores. The code cache that comes with that is too small for
+Spark: after some minutes a fifth of the CPU goes into sweeping it and compiling again what was thrown out."""
 
 LOCAL_CONF = {
     "spark.ui.enabled": "false",
@@ -31,11 +38,6 @@ INTERPRETED = {
 }
 """Settings under which no code is compiled for a query: for a few rows that costs more than it saves."""
 
-PACKAGES = frozenset(
-    {"spark.jars.packages", "spark.jars", "spark.jars.ivySettings", "spark.driver.extraClassPath"}
-)
-"""Settings that say which jars there are; a session with one of them starts without the class archive."""
-
 
 def local_spark(
     directory: Path,
@@ -46,8 +48,8 @@ def local_spark(
 ) -> SparkSession:
     """Start a local Spark with Delta whose warehouse and scratch files stay under ``directory``.
 
-    The Delta jar is resolved by Spark itself on the first start and cached in the user's Ivy cache. Where
-    there is a class data archive (:mod:`gazette_spark.testing.class_archive`), a start takes half the time.
+    Spark resolves Delta's jars on the first start and caches them in the user's Ivy cache. Where the class
+    path of ``SPARK_DIST_CLASSPATH`` names them, they are used from there.
 
     Args:
         directory: Where Spark may write.
@@ -55,16 +57,18 @@ def local_spark(
         conf: Settings beside, or instead of, :data:`LOCAL_CONF`.
         java_options: For the JVM; give "" where throughput is what counts.
     """
-    usual = java_options == SHORT_RUN and PACKAGES.isdisjoint(conf or {})
-    archive = find_archive() if usual else None
-    if archive is None:
+    builder = session_builder(directory, master=master, conf=conf, java_options=java_options)
+    if not delta_is_on_class_path():
         from delta import configure_spark_with_delta_pip
 
-        builder = session_builder(directory, master=master, conf=conf, java_options=java_options)
-        return start(configure_spark_with_delta_pip(builder))
-    java_options = f"{java_options} {archive.java_options}"
-    with archive.on_class_path():
-        return start(session_builder(directory, master=master, conf=conf, java_options=java_options))
+        builder = configure_spark_with_delta_pip(builder)
+    return start(builder)
+
+
+def delta_is_on_class_path(environ: Mapping[str, str] = os.environ) -> bool:
+    """Say whether ``SPARK_DIST_CLASSPATH`` names a jar of Delta."""
+    jars = environ.get(CLASS_PATH_VARIABLE, "").split(os.pathsep)
+    return any("delta-spark_" in Path(jar).name for jar in jars)
 
 
 def session_builder(
