@@ -67,7 +67,7 @@ wheel-env: install ## Make the environments that the tests install the wheel int
 # Never fails: without it JVMs start slower.
 .PHONY: class-archive
 class-archive: install jvm ## Write down the classes Spark loads, so that the tests' JVMs start faster
-	@$(WITH_JAVA) $(PYTHON) -m gazette_spark.testing.class_archive
+	@$(WITH_JAVA) $(PYTHON) -m tests.rig.class_archive
 
 .PHONY: check
 check: install ## Lint, types, unit and property tests; no JVM, under two minutes
@@ -93,7 +93,7 @@ test: ## Install what is needed and run the whole suite
 
 .PHONY: crash
 crash: install jvm class-archive ## Run N random schedules of crashes from SEED on against a Delta table; print the seeds that fail
-	@$(WITH_JAVA) $(PYTHON) -m gazette_spark.testing.crashes --schedules $(or $(N),10) $(if $(SEED),--seed $(SEED)) $(CRASH_FLAGS)
+	@$(WITH_JAVA) $(PYTHON) -m tests.rig.crashes --schedules $(or $(N),10) $(if $(SEED),--seed $(SEED)) $(CRASH_FLAGS)
 
 .PHONY: bench
 bench: install jvm broker-binaries ## Measure beside Spark's Kafka source and file readers; write docs/performance.md

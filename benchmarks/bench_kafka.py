@@ -18,7 +18,7 @@ from kafka_jars import KafkaJars
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
-from gazette_spark.testing.brokers import free_ports
+from tests.rig.brokers import free_ports
 
 JAVA_OPTIONS = ("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 """Those of Kafka's own start script."""

@@ -38,7 +38,7 @@ from harness import MEGABYTE, REPORT, machine, parse_size, peak_bytes, running_b
 
 from gazette_spark.client import Client
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.testing.gazctl import clean_environment, find_binary
+from tests.rig.gazctl import clean_environment, find_binary
 
 BLOCK_BYTES = 4 << 20
 """Content of one append of the journal that is read; repeated, as making new lines would take longest."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gazette_spark.testing.brokers import DeployedBroker
+from tests.rig.brokers import DeployedBroker
 
 START_TIMEOUT_S = 60.0
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
-from gazette_spark.testing.brokers import BrokerHandle, DeployedBroker
-from gazette_spark.testing.class_archive import find_archive
+from tests.rig.brokers import BrokerHandle, DeployedBroker
+from tests.rig.class_archive import find_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,8 +1,7 @@
-"""The embedded broker: a Gazette broker of one process, and clusters of such, for development and tests."""
+"""The embedded broker: a Gazette broker of one process, for development and tests."""
 
-from gazette_spark.broker.cluster import EmbeddedCluster
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.faults import Faults
 from gazette_spark.broker.tls import ServerTls
 
-__all__ = ["EmbeddedBroker", "EmbeddedCluster", "Faults", "ServerTls"]
+__all__ = ["EmbeddedBroker", "Faults", "ServerTls"]

@@ -14,7 +14,7 @@ What it promises:
   Without either everyone who reaches the port may do everything.
 * A test can order faults of it (``faults``).
 
-What it leaves out: Etcd, and unless :mod:`gazette_spark.broker.cluster` runs several, replication: it is
+What it leaves out: Etcd, and unless several run as a cluster, replication: it is
 the one broker of its cluster and primary of every journal. It listens on the loopback interface unless
 told otherwise. It is for development and tests.
 """
@@ -104,7 +104,7 @@ class _Options:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What makes a broker one of a cluster; :mod:`gazette_spark.broker.cluster` makes these."""
+    """What makes a broker one of a cluster."""
 
     keyspace: Keyspace
     spools: Path

@@ -1,1 +1,1 @@
-"""What tests of pipelines need: brokers, a local Spark, oracles and faults. Shipped with the package."""
+"""For tests of pipelines: the batch loop without a JVM, a stub broker, broken networks, the oracle, kills."""

@@ -5,7 +5,7 @@ A driver is many processes: Python, the JVM, the data source's planner, Python w
 Spark gives its workers one of their own. :meth:`Driver.kill` sends SIGKILL to the leader's group in
 one call, so Python and JVM die at one moment, and then to whatever is left of the session. A driver
 can also be told to kill itself, at a point that only it can know: see
-:mod:`gazette_spark.testing.crashes`.
+``tests.rig.crashes``.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.command import SPECS, Command
 from tests.conformance.wire import Wire, spec
+from tests.rig.brokers import BrokerHandle
 
 BROKERS = ["embedded", "cluster", pytest.param("deployed", marks=pytest.mark.deployed_broker)]
 
@@ -23,7 +23,7 @@ def cluster_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerH
 
     So it is primary of a third of the journals, proxies appends to the others, and serves reads of all.
     """
-    from gazette_spark.broker import EmbeddedCluster
+    from tests.rig.cluster import EmbeddedCluster
 
     root = tmp_path_factory.mktemp("cluster")
     # A replica that stores its copy a second later would bring back files that a test has just removed.

@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from gazette_spark.testing.brokers import BrokerHandle
-from gazette_spark.testing.gazctl import clean_environment
+from tests.rig.brokers import BrokerHandle
+from tests.rig.gazctl import clean_environment
 
 TIMEOUT_S = 60.0
 

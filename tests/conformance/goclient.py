@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gazette_spark.testing.gazctl import ProcessError, clean_environment, find_binary
+from tests.rig.gazctl import ProcessError, clean_environment, find_binary
 
 RUN_TIMEOUT_S = 60.0
 """Longest a run may take, and a running one may take to say something."""

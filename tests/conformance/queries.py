@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import gazette_spark
 from gazette_spark.sink import DeltaSink
-from gazette_spark.testing.brokers import BrokerHandle
+from tests.rig.brokers import BrokerHandle
 
 QUERY_TIMEOUT_S = 180
 """Longest a query over a test's few megabytes may take on a busy machine."""

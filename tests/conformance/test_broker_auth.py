@@ -16,8 +16,8 @@ from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import parse_selector
 from gazette_spark.protocol.tokens import Capability, Claims, KeySet
-from gazette_spark.testing.brokers import BrokerHandle, DeployedBroker, ProcessError
 from tests.conformance.wire import CALL_TIMEOUT_S, COMMIT, Wire, delete, labels, spec, upsert
+from tests.rig.brokers import BrokerHandle, DeployedBroker, ProcessError
 
 OLD_KEY, NEW_KEY = (base64.b64encode(text.encode() * 16).decode() for text in ("old!", "new!"))
 OLD, NEW = KeySet.parse(OLD_KEY), KeySet.parse(NEW_KEY)

@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.wire import Wire, labels, selector, spec, upsert, wait_for
+from tests.rig.brokers import BrokerHandle
 
 NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{40})(\.\w+)?")
 """A fragment's file name: begin, end, SHA-1 of the content, extension of the codec."""

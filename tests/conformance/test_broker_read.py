@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.wire import CALL_TIMEOUT_S, Wire, spec, wait_for
+from tests.rig.brokers import BrokerHandle
 
 CONTENT = b"0123456789"
 

@@ -14,8 +14,8 @@ import pytest
 
 from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.wire import CALL_TIMEOUT_S, Wire, spec
+from tests.rig.brokers import BrokerHandle
 
 NAME = "storage/journal"
 LIMIT = 1 << 20

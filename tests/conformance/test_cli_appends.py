@@ -8,9 +8,9 @@ import struct
 
 import pytest
 
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.command import Command
 from tests.conformance.wire import Wire, spec
+from tests.rig.brokers import BrokerHandle
 
 COUNT = 300
 """Records of a test: enough for each of three journals to get some by any mapping."""

@@ -13,8 +13,8 @@ import pytest
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.protocol.labels import parse_selector
 from gazette_spark.protocol.tokens import Capability, Claims, KeySet
-from gazette_spark.testing.brokers import DeployedBroker
 from tests.conformance.command import SPECS, Command
+from tests.rig.brokers import DeployedBroker
 
 KEY = base64.b64encode(b"a key for tests, no secret at all").decode()
 

@@ -12,9 +12,9 @@ import yaml
 from google.protobuf import text_format
 
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.command import Command, end_by_signal
 from tests.conformance.wire import Wire, delete, labels, selector, spec, upsert
+from tests.rig.brokers import BrokerHandle
 
 TREE = """
 name: {prefix}

@@ -12,8 +12,8 @@ import click
 import pytest
 
 from gazette_spark.cli.journals import journals
-from gazette_spark.testing.brokers import BrokerHandle
-from gazette_spark.testing.gazctl import clean_environment
+from tests.rig.brokers import BrokerHandle
+from tests.rig.gazctl import clean_environment
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "cli.md").read_text()

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.command import Command, end_by_signal
 from tests.conformance.wire import Wire, delete, spec
+from tests.rig.brokers import BrokerHandle
 
 
 @pytest.fixture

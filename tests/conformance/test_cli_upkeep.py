@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.testing.brokers import BrokerHandle, DeployedBroker
 from tests.conformance.command import Command
 from tests.conformance.wire import Wire, labels, selector, spec, upsert, wait_for
+from tests.rig.brokers import BrokerHandle, DeployedBroker
 
 
 def rows(text: str) -> list[dict[str, object]]:

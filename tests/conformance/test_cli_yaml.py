@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import format_journal_yaml
-from gazette_spark.testing.gazctl import clean_environment, find_binaries
 from tests.property.test_protocol_journals import TREE_NAMES, changes
+from tests.rig.gazctl import clean_environment, find_binaries
 
 
 def read_by_gazctl(text: str) -> list[pb.ApplyRequest.Change]:

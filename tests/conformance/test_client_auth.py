@@ -17,8 +17,8 @@ from gazette_spark.client.connection.credentials import Credentials
 from gazette_spark.errors import AuthError, JournalNotFoundError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.tokens import Capability, Claims, KeySet, journal_claims
-from gazette_spark.testing.brokers import BrokerHandle, DeployedBroker
 from tests.conformance.wire import spec
+from tests.rig.brokers import BrokerHandle, DeployedBroker
 
 OLD, NEW, STRANGE = (base64.b64encode(text.encode() * 16).decode() for text in ("old!", "new!", "odd!"))
 SHORT_S = 2.0

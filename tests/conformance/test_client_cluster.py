@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gazette_spark.broker.cluster import ClusterBroker, EmbeddedCluster
 from gazette_spark.client import Client
 from gazette_spark.errors import NoJournalPrimaryBrokerError
 from tests.conformance.wire import spec
+from tests.rig.cluster import ClusterBroker, EmbeddedCluster
 
 JOURNALS = 6
 PIECES = 60

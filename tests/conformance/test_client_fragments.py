@@ -18,8 +18,8 @@ from gazette_spark.errors import (
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.wire import wait_for
+from tests.rig.brokers import BrokerHandle
 
 CONTENT = b"".join(b'{"id": %d, "event": "view"}\n' % index for index in range(60_000))
 CODECS = ["NONE", "GZIP", "SNAPPY", "ZSTANDARD"]

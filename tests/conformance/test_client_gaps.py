@@ -10,9 +10,9 @@ from gazette_spark.client import Client, FragmentGap
 from gazette_spark.errors import OffsetError
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.command import Command
 from tests.conformance.wire import wait_for
+from tests.rig.brokers import BrokerHandle
 
 PARTS = 4
 

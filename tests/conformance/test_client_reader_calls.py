@@ -22,8 +22,8 @@ from gazette_spark.errors import (
 )
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.wire import Wire, spec
+from tests.rig.brokers import BrokerHandle
 
 LINES = [f"line {number}\n".encode() for number in range(30_000)]
 FIRST, LAST = b"".join(LINES[:20_000]), b"".join(LINES[20_000:])

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from gazette_spark.client import Client
-from gazette_spark.testing.brokers import BrokerHandle, DeployedBroker
 from tests.conformance.wire import spec, wait_for
+from tests.rig.brokers import BrokerHandle, DeployedBroker
 
 JOURNALS = 9
 LINES = [b"line %04d\n" % index for index in range(200)]

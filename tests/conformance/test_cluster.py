@@ -12,8 +12,6 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gazette_spark.broker import EmbeddedCluster
-from gazette_spark.broker.cluster import ClusterBroker
 from gazette_spark.client import Client
 from gazette_spark.errors import (
     InsufficientJournalBrokersError,
@@ -24,6 +22,7 @@ from gazette_spark.errors import (
 )
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.conformance.wire import CALL_TIMEOUT_S, COMMIT, Wire, labels, spec, wait_for
+from tests.rig.cluster import ClusterBroker, EmbeddedCluster
 
 NAME = "cluster/journal"
 

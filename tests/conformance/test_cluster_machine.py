@@ -13,10 +13,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gazette_spark.broker import EmbeddedCluster
-from gazette_spark.broker.cluster import ClusterBroker
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.conformance.wire import Wire, spec, wait_for
+from tests.rig.cluster import ClusterBroker, EmbeddedCluster
 
 NAME = "machine/journal"
 BROKERS = 3

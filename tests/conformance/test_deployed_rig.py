@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.testing.brokers import BinaryNotFoundError, DeployedBroker, ProcessError, find_binaries
+from tests.rig.brokers import BinaryNotFoundError, DeployedBroker, ProcessError, find_binaries
 
 pytestmark = pytest.mark.deployed_broker
 
@@ -26,7 +26,7 @@ fragment:
 
 OWNER = """
 import signal, sys
-from gazette_spark.testing.brokers import DeployedBroker
+from tests.rig.brokers import DeployedBroker
 with DeployedBroker(sys.argv[1]) as broker:
     group = broker._group
     print(*[child.process.pid for child in group._children], group._watcher.pid, flush=True)
@@ -82,7 +82,7 @@ def test_children_die_with_their_owner(tmp_path: Path) -> None:
 
 def test_no_binaries_says_how_to_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the programs, the error names the script that builds them."""
-    monkeypatch.setattr("gazette_spark.testing.gazctl.__file__", str(tmp_path / "a" / "b" / "c.py"))
+    monkeypatch.setattr("tests.rig.gazctl.__file__", str(tmp_path / "a" / "b" / "c.py"))
     with pytest.raises(BinaryNotFoundError, match=r"tests/deployed/build\.sh") as caught:
         find_binaries({"GAZETTE_SPARK_CACHE": str(tmp_path), "PATH": str(tmp_path)})
     assert caught.value.looked_in[0] == str(tmp_path)

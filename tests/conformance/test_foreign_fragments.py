@@ -12,9 +12,9 @@ import zstandard
 
 from gazette_spark.client import Client
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.goclient import end_of, run_go
 from tests.conformance.wire import Wire, spec
+from tests.rig.brokers import BrokerHandle
 
 CONTENT = b"a line of a stored fragment\n" * 5_000
 

@@ -11,8 +11,8 @@ import pytest
 
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.testing.brokers import BrokerHandle, DeployedBroker
 from tests.conformance.wire import Wire, spec, wait_for
+from tests.rig.brokers import BrokerHandle, DeployedBroker
 
 pytestmark = pytest.mark.deployed_broker
 

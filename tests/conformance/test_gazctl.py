@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.testing.brokers import BrokerHandle, ProcessError
 from tests.conformance.wire import Wire, labels, selector, spec, wait_for
+from tests.rig.brokers import BrokerHandle, ProcessError
 
 TREE = """
 name: {prefix}

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.gazctl_process import run_gazctl
 from tests.conformance.wire import Wire, labels, selector, spec, wait_for
+from tests.rig.brokers import BrokerHandle
 
 
 def spec_of(wire: Wire, name: str) -> pb.JournalSpec:

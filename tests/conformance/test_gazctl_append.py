@@ -12,9 +12,9 @@ import pytest
 
 from gazette_spark.client import Client
 from gazette_spark.client.appending.mappings import ModuloMapping, RendezvousMapping
-from gazette_spark.testing.brokers import BrokerHandle, ProcessError
-from gazette_spark.testing.gazctl import clean_environment, find_binary
 from tests.conformance.wire import Wire, spec, wait_for
+from tests.rig.brokers import BrokerHandle, ProcessError
+from tests.rig.gazctl import clean_environment, find_binary
 
 RECORDS = [f"record-{number}".encode() for number in range(60)]
 KEYS = [f"key/{number % 17}".encode() for number in range(60)]

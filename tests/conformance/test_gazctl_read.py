@@ -11,9 +11,9 @@ import yaml
 from google.protobuf import text_format
 
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.gazctl_process import end_by_signal, running_gazctl
 from tests.conformance.wire import Wire, labels, selector, spec, wait_for
+from tests.rig.brokers import BrokerHandle
 
 HOUR_S = 3600
 

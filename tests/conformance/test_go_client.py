@@ -18,9 +18,9 @@ from gazette_spark.errors import (
 )
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import parse_selector
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.goclient import end_of, run_go, running_go
 from tests.conformance.wire import Wire, labels, spec, wait_for
+from tests.rig.brokers import BrokerHandle
 
 APPENDS = [b"first\n" * 30_000, bytes(range(256)) * 5_000, b"last\n"]
 """More than a message, more than a fragment, and a little."""

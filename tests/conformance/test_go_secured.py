@@ -11,9 +11,9 @@ import trustme
 
 from gazette_spark.broker import EmbeddedBroker, ServerTls
 from gazette_spark.client import Client, TlsOptions
-from gazette_spark.testing.brokers import BrokerHandle, DeployedBroker
 from tests.conformance.goclient import end_of, run_go
 from tests.conformance.wire import spec
+from tests.rig.brokers import BrokerHandle, DeployedBroker
 
 KEY, STRANGE = (base64.b64encode(text * 16).decode() for text in (b"key!", b"odd!"))
 

@@ -19,8 +19,8 @@ from google.protobuf import text_format
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.tokens import Capability, Claims, KeySet
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.wire import Wire, spec, wait_for
+from tests.rig.brokers import BrokerHandle
 
 TIMEOUT_S = 20.0
 RANGE_END = "9223372036854775807/9223372036854775807"

@@ -14,7 +14,7 @@ from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.scan.inference import infer_schema
 from gazette_spark.scan.sampling import MAX_JOURNALS, SAMPLING_TIMEOUT_S, plan_sample, sampled
 from gazette_spark.source import GazetteDataSource
-from gazette_spark.testing.brokers import BrokerHandle
+from tests.rig.brokers import BrokerHandle
 
 
 class Journals:

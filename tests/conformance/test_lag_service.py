@@ -19,9 +19,9 @@ from gazette_spark.client import Client
 from gazette_spark.lag.server import _bound, _is_local
 from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.browser import browse
 from tests.conformance.wire import spec
+from tests.rig.brokers import BrokerHandle
 from tests.waiting import wait_until
 
 COMMAND = (sys.executable, "-m", "gazette_spark.cli")

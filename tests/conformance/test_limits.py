@@ -16,8 +16,8 @@ from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.scan.admission import Limits
 from gazette_spark.scan.planner import Planner
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.wire import wait_for
+from tests.rig.brokers import BrokerHandle
 
 RECORD = b"%063d\n"
 STORED_S = (1_600_000_000, 1_600_000_100, 1_600_000_200)

@@ -9,10 +9,10 @@ import pytest
 from gazette_spark.client import Client, PolledList, WatchedList
 from gazette_spark.errors import EtcdTransactionFailedError, JournalNotFoundError, WatchUnsupportedError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.testing.brokers import DeployedBroker
 from tests.conformance.driver_query import Query
 from tests.conformance.goclient import end_of, run_go
 from tests.conformance.wire import Wire, labels, selector, spec
+from tests.rig.brokers import DeployedBroker
 
 pytestmark = pytest.mark.deployed_broker
 

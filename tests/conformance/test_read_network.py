@@ -17,10 +17,10 @@ from gazette_spark.client.connection.channel import Connection
 from gazette_spark.client.reading.read import ReadOptions
 from gazette_spark.errors import GazetteError, OffsetNotYetAvailableError, UnavailableError
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.testing.brokers import BrokerHandle, DeployedBroker
 from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
 from tests.conformance.test_embedded_broker import serve
 from tests.conformance.wire import wait_for
+from tests.rig.brokers import BrokerHandle, DeployedBroker
 
 APPENDS = 40
 CONTENT = random.Random(13).randbytes(120_000)

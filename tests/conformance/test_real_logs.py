@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from gazette_spark.testing.brokers import BrokerHandle, DeployedBroker
 from tests.conformance.queries import Reading, journal_bytes, sha256, sorted_rows
 from tests.conformance.real_logs import JSON_DDL, RealLog, find_logs, json_line, split
+from tests.rig.brokers import BrokerHandle, DeployedBroker
 
 SPECS = """
 name: {prefix}

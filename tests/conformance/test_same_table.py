@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.testing.brokers import BrokerHandle, DeployedBroker
 from tests.conformance.queries import Reading, canonical_bytes, sha256, sorted_rows
 from tests.conformance.wire import Wire, spec
+from tests.rig.brokers import BrokerHandle, DeployedBroker
 
 pytestmark = pytest.mark.deployed_broker
 

@@ -19,10 +19,10 @@ from gazette_spark.errors import DataLossError
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.source import GazetteDataSource, StreamReader
-from gazette_spark.testing.brokers import BrokerHandle
 from gazette_spark.testing.micro_batch import CrashPoint, MicroBatches, TaskFaults
 from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
 from tests.conformance.wire import wait_for
+from tests.rig.brokers import BrokerHandle
 
 SCHEMA = StructType().add("offset", LongType()).add("_end_offset", LongType())
 LINE = b"a record of forty bytes, its end included"[:39] + b"\n"

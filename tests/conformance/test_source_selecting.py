@@ -19,10 +19,10 @@ from gazette_spark.errors import (
     UnavailableError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.testing.brokers import BrokerHandle, free_ports
 from gazette_spark.testing.tcp_proxy import TcpProxy
 from tests.conformance.driver_query import Query
 from tests.conformance.wire import spec, upsert
+from tests.rig.brokers import BrokerHandle, free_ports
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.records import PieceScan, raw_record_batches
 from gazette_spark.scan.stores import listed_store
 from gazette_spark.store.files import open_store
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.oracles.stores import Row, encoded, fragment_of, plan, read, rows_of
+from tests.rig.brokers import BrokerHandle
 
 PARTS = 3
 CODECS = ["NONE", "GZIP", "SNAPPY", "ZSTANDARD"]

@@ -19,8 +19,8 @@ from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.conformance.wire import spec, wait_for
+from tests.rig.brokers import BrokerHandle
 
 Row = tuple[int, bytes]
 

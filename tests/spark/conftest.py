@@ -15,8 +15,8 @@ from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.ledger.history import HistoryRow
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
-from gazette_spark.testing.file_source import FileJournals
 from gazette_spark.testing.oracle import Verdict, check_table
+from tests.rig.file_source import FileJournals
 
 APP_ID = "orders"
 DEADLINE_S = 120

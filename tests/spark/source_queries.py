@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from gazette_spark.client import Client
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.testing.brokers import BrokerHandle
+from tests.rig.brokers import BrokerHandle
 from tests.waiting import wait_until  # noqa: F401 - tests take it from here, too
 
 QUERY_TIMEOUT_S = 120

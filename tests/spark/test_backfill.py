@@ -20,7 +20,7 @@ from gazette_spark.errors import GapError, OverlapError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.sink import DeltaSink
-from gazette_spark.testing.brokers import BrokerHandle
+from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals, wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "backfill.md"

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
-from gazette_spark.testing.crashes.points import reachable
-from gazette_spark.testing.crashes.schedules import Settings, Step, draw
-from gazette_spark.testing.crashes.trial import APP_ID, TableInexactError, Trial, WriteBatch
+from tests.rig.crashes.points import reachable
+from tests.rig.crashes.schedules import Settings, Step, draw
+from tests.rig.crashes.trial import APP_ID, TableInexactError, Trial, WriteBatch
 
 SEED, STEPS = 7722, 22
 """Of a schedule that comes by every point, and has most of what else may happen."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gazette_spark.client import Client
-from gazette_spark.testing.brokers import DeployedBroker
+from tests.rig.brokers import DeployedBroker
 
 COMMAND = [sys.executable, "-m", "gazette_spark.cli", "demo"]
 SHORT = ["--seconds", "8", "--rate", "3000"]

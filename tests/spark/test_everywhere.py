@@ -25,10 +25,10 @@ from pyspark.sql import SparkSession
 from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.client import Client
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.testing.class_archive import ClassArchive, find_archive, spark_home
-from gazette_spark.testing.gazctl import cache_folders
 from gazette_spark.testing.oracle import check_table, split_records
-from gazette_spark.testing.spark_cluster import (
+from tests.rig.class_archive import ClassArchive, find_archive, spark_home
+from tests.rig.gazctl import cache_folders
+from tests.rig.spark_cluster import (
     ConnectServer,
     SparkProcess,
     StandaloneCluster,
@@ -37,6 +37,7 @@ from gazette_spark.testing.spark_cluster import (
     python_path,
     server_environment,
 )
+from tests.rig.wheel import build_wheel
 from tests.spark import everywhere_job
 
 ROOT = Path(__file__).parents[2]
@@ -220,16 +221,7 @@ class Pythons:
     @cached_property
     def wheel(self) -> Path:
         """The project's wheel."""
-        out = self._directory / "wheel"
-        # Built from a copy: setuptools leaves folders beside what it builds from.
-        source = self._directory / "source"
-        source.mkdir()
-        for name in ("pyproject.toml", "README.md", "LICENSE", "gazette_spark", "pyspark_gazette"):
-            (source / name).symlink_to(ROOT / name)
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-        subprocess.run([*command, "-w", str(out), str(source)], check=True, timeout=120)
-        (found,) = out.glob("*.whl")
-        return found
+        return build_wheel(self._directory)
 
     def make(self, name: str, packages: str, *, wheel: bool = True) -> Path:
         """Return a new Python with the packages of one of the environments, and with the wheel or not."""

@@ -20,12 +20,12 @@ from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.client import Client
 from gazette_spark.errors import BrokerError, UnavailableError
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.testing.crashes.contest import hold_contest
-from gazette_spark.testing.crashes.drivers import Drivers, Query, orders_to_die
-from gazette_spark.testing.crashes.points import BY_NAME
-from gazette_spark.testing.crashes.sinks import COLUMNS, KEYS, dead_table, fits, read_keyed
 from gazette_spark.testing.oracle import Verdict, Version, check_table, read_versions, split_records
-from gazette_spark.testing.upsert_oracle import check_upserts
+from tests.rig.crashes.contest import hold_contest
+from tests.rig.crashes.drivers import Drivers, Query, orders_to_die
+from tests.rig.crashes.points import BY_NAME
+from tests.rig.crashes.sinks import COLUMNS, KEYS, dead_table, fits, read_keyed
+from tests.rig.upsert_oracle import check_upserts
 
 APP_ID = "kills"
 JOURNALS = ("kills/a", "kills/b", "kills/c")

@@ -17,8 +17,8 @@ from gazette_spark.lag.positions import now_ms
 from gazette_spark.lag.rules import Thresholds
 from gazette_spark.lag.server import LagService
 from gazette_spark.sink import DeltaSink
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.browser import browse
+from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import Journals
 from tests.waiting import wait_until
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from gazette_spark.client import Client
 from gazette_spark.lag.query_progress import QueryLag, query_lag
 from gazette_spark.listener import LagListener
-from gazette_spark.testing.brokers import BrokerHandle
+from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import Journals, wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from gazette_spark.client import Client
-from gazette_spark.testing.brokers import BrokerHandle
+from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import Journals, records, wait_until
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

@@ -13,8 +13,8 @@ from pyspark.sql import functions as f
 
 from gazette_spark.client import Client
 from gazette_spark.framing.fixed import frame
-from gazette_spark.testing.brokers import BrokerHandle
 from tests.oracles.messages import descriptor_set, order_class
+from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import Journals, raw, records
 
 LINES = b"".join(b"record %d of some length\n" % n for n in range(500))

@@ -24,7 +24,7 @@ from gazette_spark.ledger.entry import SkippedGap, parse_entry
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.sink import DeltaSink
-from gazette_spark.testing.brokers import BrokerHandle
+from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import (
     QUERY_TIMEOUT_S,
     Journals,

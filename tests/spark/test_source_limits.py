@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from gazette_spark.client import Client
-from gazette_spark.testing.brokers import BrokerHandle
+from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import Journals, raw, records, rows_of, run_available, wait_until
 
 PARTS = [b"".join(b"record %02d of part %d\n" % (at, part) for at in range(60)) for part in range(4)]

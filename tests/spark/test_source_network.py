@@ -19,9 +19,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 from gazette_spark.broker import EmbeddedBroker, Faults
 from gazette_spark.client import Client
-from gazette_spark.testing.brokers import BrokerHandle
 from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
 from tests.conformance.test_embedded_broker import serve
+from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals, raw, records, wait_until
 
 PATIENCE = {"requestTimeoutMs": "30000", "idleTimeoutMs": "1000", "connectTimeoutMs": "10000"}

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark.client import Client
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.testing.brokers import BrokerHandle
+from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import Journals, raw, records, wait_until
 
 PARTS = 3

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark.client import Client
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.testing.brokers import BrokerHandle
+from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import Journals, raw, records, rows_of, run_available, wait_until
 
 LINES = b"".join(b"record %d of some length\n" % n for n in range(200))

@@ -20,7 +20,7 @@ from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.ledger.row_digest import digest_of, digest_text
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.sink import DeltaSink
-from gazette_spark.testing.brokers import BrokerHandle
+from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals, records
 
 SHORTS = ("a", "b=%2Bc+d")

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 
 from gazette_spark.client import Client
 from gazette_spark.client.appending.mappings import ModuloMapping, RendezvousMapping
-from gazette_spark.testing.brokers import BrokerHandle
+from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals
 
 NDJSON = {"content-type": "application/x-ndjson"}

@@ -21,7 +21,7 @@ from time import monotonic
 from types import TracebackType
 from typing import IO, Self
 
-from gazette_spark.testing.gazctl import (
+from tests.rig.gazctl import (
     Binaries,
     BinaryNotFoundError,
     BrokerHandle,

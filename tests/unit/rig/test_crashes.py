@@ -7,13 +7,13 @@ from typing import Any, get_args
 
 import pytest
 
-from gazette_spark.testing.crashes.__main__ import parse, replay
-from gazette_spark.testing.crashes.drivers import orders_to_die
-from gazette_spark.testing.crashes.outcomes import CRASHED, UnexpectedEndError, outcome
-from gazette_spark.testing.crashes.points import BY_NAME, POINTS, reachable
-from gazette_spark.testing.crashes.report import summary
-from gazette_spark.testing.crashes.schedules import KINDS, SIGKILLS, Kind, Settings, draw
-from gazette_spark.testing.crashes.trial import Trial
+from tests.rig.crashes.__main__ import parse, replay
+from tests.rig.crashes.drivers import orders_to_die
+from tests.rig.crashes.outcomes import CRASHED, UnexpectedEndError, outcome
+from tests.rig.crashes.points import BY_NAME, POINTS, reachable
+from tests.rig.crashes.report import summary
+from tests.rig.crashes.schedules import KINDS, SIGKILLS, Kind, Settings, draw
+from tests.rig.crashes.trial import Trial
 
 ALL = frozenset(point.feature for point in POINTS)
 

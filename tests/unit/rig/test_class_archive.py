@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gazette_spark.session import CLASS_PATH_VARIABLE
-from gazette_spark.testing.class_archive import (
+from tests.rig.class_archive import (
     ClassArchive,
     archive_name,
     find_archive,

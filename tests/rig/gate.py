@@ -35,7 +35,7 @@ class Gate(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic i
             self._is_shut = False
             self._changed.notify_all()
 
-    def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:  # noqa: ANN401 - gRPC's
+    def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:
         """Put the gate in front of a call's handler."""
         handler = continuation(details)
         if handler is None:
@@ -67,7 +67,7 @@ class Gate(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic i
         self._pass(context)
 
     def _unary_unary(self, handle: Callable[..., Any]) -> Callable[..., Any]:
-        def gated(request: Any, context: grpc.ServicerContext) -> Any:  # noqa: ANN401 - any message
+        def gated(request: Any, context: grpc.ServicerContext) -> Any:
             self._pass(context)
             response = handle(request, context)
             self._pass(context)
@@ -76,14 +76,14 @@ class Gate(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic i
         return gated
 
     def _unary_stream(self, handle: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
-        def gated(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: ANN401 - any message
+        def gated(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             self._pass(context)
             yield from self._through(handle(request, context), context)
 
         return gated
 
     def _stream_unary(self, handle: Callable[..., Any]) -> Callable[..., Any]:
-        def gated(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:  # noqa: ANN401 - any message
+        def gated(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
             self._pass(context)
             response = handle(self._through(requests, context), context)
             self._pass(context)

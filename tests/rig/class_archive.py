@@ -5,7 +5,7 @@ JVM can write down what it loaded (JEP 350) and map that into the next JVM. An a
 and one class path, to which jars may only be appended; a JVM that finds it does not fit goes on without
 it. So an archive is a matter of speed alone, and everything here does nothing where there is none.
 
-``python -m gazette_spark.testing.class_archive`` makes it: it runs a small stream into a Delta table, once
+``python -m tests.rig.class_archive`` makes it: it runs a small stream into a Delta table, once
 to learn which jars Delta needs, and once to write the archive. Delta's jars are put at the end of the
 class path, for classes of jars that Spark loads later, as it does with packages, are not archived.
 """
@@ -27,7 +27,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from gazette_spark.session import CLASS_PATH_VARIABLE
-from gazette_spark.testing.gazctl import cache_folders
+from tests.rig.gazctl import cache_folders
 
 JAVA_OPTIONS_VARIABLE = "SPARK_SUBMIT_OPTS"
 """What Spark's launcher adds to the options of a driver's JVM."""
@@ -149,7 +149,7 @@ def _artifact(jar: str) -> str:
 
 def _run(arguments: Sequence[str], directory: Path) -> None:
     directory.mkdir()
-    command = [sys.executable, "-m", "gazette_spark.testing.class_archive_run", str(directory), *arguments]
+    command = [sys.executable, "-m", "tests.rig.class_archive_run", str(directory), *arguments]
     subprocess.run(
         command,
         check=True,

@@ -27,7 +27,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from gazette_spark.broker.embedded import EmbeddedBroker, Membership
-from gazette_spark.broker.gate import Gate
 from gazette_spark.broker.journal import LiveJournal
 from gazette_spark.broker.keyspace import Keyspace, replicas_wanted
 from gazette_spark.broker.replication.pipeline import ReplicationError
@@ -35,6 +34,7 @@ from gazette_spark.broker.replication.topology import Member, Slots, assign
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY
 from gazette_spark.errors import OptionError
 from gazette_spark.protocol import protocol_pb2 as pb
+from tests.rig.gate import Gate
 
 _log = logging.getLogger(__name__)
 
@@ -218,7 +218,7 @@ class EmbeddedCluster:
         replication: int | None = 3,
         zones: Sequence[str] = ("local",),
         pulse_interval_s: float = PULSE_INTERVAL_S,
-        **options: Any,  # noqa: ANN401 - those of EmbeddedBroker
+        **options: Any,
     ) -> None:
         """Prepare a cluster; entering it starts the brokers.
 

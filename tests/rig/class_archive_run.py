@@ -1,6 +1,6 @@
 """What a JVM does whose classes go into the archive: a stream from a journal into a Delta table.
 
-``python -m gazette_spark.testing.class_archive_run DIRECTORY --jars FILE`` writes Delta's jars, as Spark
+``python -m tests.rig.class_archive_run DIRECTORY --jars FILE`` writes Delta's jars, as Spark
 resolved them; ``… --archive FILE JAR…`` has the JVM write the archive when it ends.
 """
 

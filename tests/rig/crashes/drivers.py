@@ -12,10 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gazette_spark.testing.class_archive import spark_home
 from gazette_spark.testing.crash import POLL_S, Driver
-from gazette_spark.testing.crashes.outcomes import UnexpectedEndError
-from gazette_spark.testing.crashes.points import Failpoint, Point, Rename
+from tests.rig.class_archive import spark_home
+from tests.rig.crashes.outcomes import UnexpectedEndError
+from tests.rig.crashes.points import Failpoint, Point, Rename
 
 COMPILE_TIMEOUT_S = 300
 
@@ -111,8 +111,8 @@ class Drivers:
         while self._ready:
             self._ready.pop().driver.kill()
 
-    def start(self, **orders: Any) -> Driver:  # noqa: ANN401 - JSON
-        """Have a driver start its query; see :mod:`gazette_spark.testing.crashes.driver` for the orders."""
+    def start(self, **orders: Any) -> Driver:
+        """Have a driver start its query; see :mod:`tests.rig.crashes.driver` for the orders."""
         self._fill(1)
         taken = self._ready.pop(0)
         written = taken.orders.with_suffix(".new")
@@ -135,7 +135,7 @@ class Drivers:
                 raise UnexpectedEndError(f"a driver did not get ready\n{left[0].driver.log_end()}")
             time.sleep(POLL_S)
 
-    def run(self, **orders: Any) -> int:  # noqa: ANN401 - JSON
+    def run(self, **orders: Any) -> int:
         """Have a driver run until the journals' present ends, or until what it was ordered kills it.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Run random schedules of crashes: ``python -m gazette_spark.testing.crashes --schedules 10 --seed 1``.
+"""Run random schedules of crashes: ``python -m tests.rig.crashes --schedules 10 --seed 1``.
 
 Schedule number *i* has the seed ``--seed`` + *i*. Exit status 1 means that one failed; its seed and the
 command that runs it again are printed. Each schedule leaves one line of JSON in ``--log``.
@@ -22,13 +22,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from gazette_spark.session import INTERPRETED, local_spark
-from gazette_spark.testing.class_archive import find_archive
-from gazette_spark.testing.crashes.contest import hold_contest, records_coming
-from gazette_spark.testing.crashes.drivers import Drivers, Query
-from gazette_spark.testing.crashes.report import summary
-from gazette_spark.testing.crashes.schedules import WEIGHTS, Settings, draw
-from gazette_spark.testing.crashes.trial import APP_ID, SMALL_BATCH_BYTES, Trial
 from gazette_spark.testing.oracle import Verdict, check_table
+from tests.rig.class_archive import find_archive
+from tests.rig.crashes.contest import hold_contest, records_coming
+from tests.rig.crashes.drivers import Drivers, Query
+from tests.rig.crashes.report import summary
+from tests.rig.crashes.schedules import WEIGHTS, Settings, draw
+from tests.rig.crashes.trial import APP_ID, SMALL_BATCH_BYTES, Trial
 
 CONF = INTERPRETED | {
     "spark.databricks.delta.snapshotPartitions": "1",
@@ -75,14 +75,14 @@ def run_schedule(
 
 def replay(seed: int, settings: Settings) -> str:
     """Return the command that runs a schedule again."""
-    command = f"python -m gazette_spark.testing.crashes --schedules 1 --seed {seed} --steps {settings.steps}"
+    command = f"python -m tests.rig.crashes --schedules 1 --seed {seed} --steps {settings.steps}"
     only = ["--only", *sorted(settings.only)] if settings.only else []
     return shlex.join([*command.split(), "--kill-share", str(settings.kill_share), *only])
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(prog="python -m gazette_spark.testing.crashes", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.rig.crashes", description=__doc__)
     parser.add_argument("--schedules", type=int, default=10, help="how many")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the first one")
     parser.add_argument("--steps", type=int, default=20, help="steps of a schedule")

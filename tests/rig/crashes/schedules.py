@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from gazette_spark.testing.crashes.points import reachable
+from tests.rig.crashes.points import reachable
 
 Kind = Literal[
     "crash",
@@ -29,7 +29,7 @@ Kind = Literal[
     "other writer",
     "new journal",
 ]
-"""What a step does; :class:`gazette_spark.testing.crashes.trial.Trial` has a method for each."""
+"""What a step does; :class:`tests.rig.crashes.trial.Trial` has a method for each."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -89,12 +89,12 @@ class Settings:
     only: frozenset[Kind] = frozenset()
     """Kinds of the other steps, all if none is named."""
     features: frozenset[str] = frozenset()
-    """Of the sink; see :attr:`gazette_spark.testing.crashes.points.Point.feature`."""
+    """Of the sink; see :attr:`tests.rig.crashes.points.Point.feature`."""
 
 
 def draw(seed: int, settings: Settings) -> tuple[Step, ...]:
     """Draw a schedule."""
-    rng = random.Random(seed)  # noqa: S311 - no secrets
+    rng = random.Random(seed)
     return tuple(_step(rng, settings) for _ in range(settings.steps))
 
 
@@ -120,7 +120,7 @@ def _sink_points(rng: random.Random, settings: Settings) -> tuple[str, int]:
     return "|".join(rng.choices(points, k=SINK_CRASHES)), 1
 
 
-def _nowhere(rng: random.Random, settings: Settings) -> tuple[str, int]:  # noqa: ARG001 - as its siblings
+def _nowhere(rng: random.Random, settings: Settings) -> tuple[str, int]:
     return "", 1
 
 

@@ -12,7 +12,7 @@ life can be over before its turn has come:
 ``until``       ``end``: of the journals, as they are now; ``killed``; or ``fenced``: then it starts again,
                 with a new query checkpoint, until it is killed
 ``outcomes``    with ``fenced``: file that gets a line for each run that the sink has ended
-``sink``        name of one in :mod:`gazette_spark.testing.crashes.sinks`, ``raw`` unless given
+``sink``        name of one in :mod:`tests.rig.crashes.sinks`, ``raw`` unless given
 ==============  =============================================================================
 """
 
@@ -35,9 +35,9 @@ from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.session import CLASS_PATH_VARIABLE, INTERPRETED, local_spark
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
-from gazette_spark.testing.crashes.outcomes import refusal
-from gazette_spark.testing.crashes.sinks import SINKS
-from gazette_spark.testing.file_source import FileJournals
+from tests.rig.crashes.outcomes import refusal
+from tests.rig.crashes.sinks import SINKS
+from tests.rig.file_source import FileJournals
 
 GO_TIMEOUT_S = 1800.0
 """Longest a driver waits for its turn."""

@@ -43,7 +43,7 @@ class FileJournals(DataSource):
         """Return the raw columns."""
         return "journal STRING, offset BIGINT, value BINARY"
 
-    def streamReader(self, schema: StructType) -> FileJournalsReader:  # noqa: N802, ARG002 - Spark's name.
+    def streamReader(self, schema: StructType) -> FileJournalsReader:  # noqa: N802 - Spark's name.
         """Return the reader of ``spark.readStream``."""
         return FileJournalsReader(
             Path(self.options["root"]),
@@ -102,7 +102,7 @@ class FileJournalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Take the present ends as the end of this run."""
         self._frozen = self._heads()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, ARG002
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the batch that begins at ``start``."""
         self._reach("source.latest_offset")
         position = JournalOffsets.from_dict(start)

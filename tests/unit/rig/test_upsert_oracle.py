@@ -12,7 +12,7 @@ import pytest
 
 from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.testing.upsert_oracle import check_upserts
+from tests.rig.upsert_oracle import check_upserts
 
 TRUTH = {"x": b"k=1\nl=2\nk=3\nl=\n", "y": b"m=4\n"}
 """Two puts of k, a put and a deletion of l, a put of m; the records of x end at 4, 8, 12 and 15."""

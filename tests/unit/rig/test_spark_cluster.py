@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gazette_spark.testing.crash import session_members
-from gazette_spark.testing.spark_cluster import ServerError, SparkProcess
+from tests.rig.spark_cluster import ServerError, SparkProcess
 
 SLEEPER = ["sh", "-c", "echo ready at $$; sleep 600"]
 READY = re.compile(r"ready at (\d+)")
@@ -32,7 +32,7 @@ def test_it_does_not_outlive_who_started_it(tmp_path: Path) -> None:
     log = tmp_path / "log"
     starter = (
         "import os, sys; from pathlib import Path; "
-        "from gazette_spark.testing.spark_cluster import SparkProcess; "
+        "from tests.rig.spark_cluster import SparkProcess; "
         f"SparkProcess({SLEEPER!r}, log=Path({str(log)!r}), env=os.environ); sys.stdin.read()"
     )
     with subprocess.Popen([sys.executable, "-c", starter], stdin=subprocess.PIPE) as parent:

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from gazette_spark.ledger.query_checkpoint import parse_query_id
 from gazette_spark.testing.crash import Driver
-from gazette_spark.testing.crashes.drivers import Drivers
-from gazette_spark.testing.crashes.outcomes import UnexpectedEndError
 from gazette_spark.testing.oracle import read_versions
+from tests.rig.crashes.drivers import Drivers
+from tests.rig.crashes.outcomes import UnexpectedEndError
 
 JOURNALS = ("a", "b", "c")
 
@@ -98,7 +98,7 @@ def records_coming(journals: Path, seed: int) -> Iterator[None]:
         (journals / name).touch()
 
     def append() -> None:
-        rng = random.Random(seed)  # noqa: S311 - no secrets
+        rng = random.Random(seed)
         number = 0
         while not stopped.wait(rng.uniform(0, LONGEST_PAUSE_S)):
             for _ in range(rng.randint(1, 20)):

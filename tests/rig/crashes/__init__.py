@@ -7,5 +7,5 @@
 - ``driver``     what such a process runs
 - ``contest``    two of them that write one table at once
 - ``report``     what came of many schedules
-- ``__main__``   the command: ``python -m gazette_spark.testing.crashes --schedules 10 --seed 1``
+- ``__main__``   the command: ``python -m tests.rig.crashes --schedules 10 --seed 1``
 """

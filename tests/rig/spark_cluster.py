@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Self
 
 from gazette_spark.session import CLASS_PATH_VARIABLE, SHORT_RUN
-from gazette_spark.testing.class_archive import JAVA_OPTIONS_VARIABLE, ClassArchive, spark_home
 from gazette_spark.testing.crash import POLL_S, session_members
+from tests.rig.class_archive import JAVA_OPTIONS_VARIABLE, ClassArchive, spark_home
 
 START_TIMEOUT_S = 120.0
 """Longest a server may take until its log says it is ready; five seconds are usual, a busy machine is not."""

@@ -69,4 +69,4 @@ SINKS: Mapping[str, Callable[[DataFrame, str, str], tuple[DataFrame, DeltaSink]]
     "upsert": upsert,
     "dead letters": dead_letters,
 }
-"""By the feature that a point needs; see :attr:`gazette_spark.testing.crashes.points.Point.feature`."""
+"""By the feature that a point needs; see :attr:`tests.rig.crashes.points.Point.feature`."""

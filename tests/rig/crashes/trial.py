@@ -1,6 +1,6 @@
 """Carries out a schedule: a real query, a real table, an oracle after every step.
 
-The journals are files (:mod:`gazette_spark.testing.file_source`), the query runs in this process's Spark or,
+The journals are files (:mod:`tests.rig.file_source`), the query runs in this process's Spark or,
 to be killed, in a child's. After a step the table has to be exact up to what it records, and the query must
 have ended in a way that the step accounts for: a query checkpoint that continues the table is never refused,
 one that does not may be, and is then replaced by a new one that resumes from the table. In the end everything
@@ -25,12 +25,12 @@ from pyspark.sql import DataFrame, SparkSession
 from gazette_spark.errors import GazetteError
 from gazette_spark.failpoints import FailpointError, calling
 from gazette_spark.sink import DeltaSink
-from gazette_spark.testing.crashes.drivers import END_WITHIN_S, Drivers, orders_to_die
-from gazette_spark.testing.crashes.outcomes import CRASHED, ENDED, UnexpectedEndError, outcome
-from gazette_spark.testing.crashes.points import BY_NAME
-from gazette_spark.testing.crashes.schedules import Step
-from gazette_spark.testing.file_source import FileJournals
 from gazette_spark.testing.oracle import Verdict, check_table
+from tests.rig.crashes.drivers import END_WITHIN_S, Drivers, orders_to_die
+from tests.rig.crashes.outcomes import CRASHED, ENDED, UnexpectedEndError, outcome
+from tests.rig.crashes.points import BY_NAME
+from tests.rig.crashes.schedules import Step
+from tests.rig.file_source import FileJournals
 
 APP_ID = "crashes"
 
@@ -318,7 +318,7 @@ class Trial:
             self._streams[batch_bytes] = self._reader(batch_bytes).load()
         return self._streams[batch_bytes]
 
-    def _reader(self, batch_bytes: int) -> Any:  # noqa: ANN401 - Spark's reader, whose option() is untyped
+    def _reader(self, batch_bytes: int) -> Any:
         options = {**self._options(), "maxBytesPerTrigger": batch_bytes, "crashFile": str(self._crash_file)}
         return self.spark.readStream.format("file_journals").options(**options)
 
