@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from gazette_spark.client.reading.fragment_urls import FragmentOpener, without_query
-from gazette_spark.client.reading.fragments import FragmentReader
+from gazette_spark.client.reading.fragment_urls import FragmentOpener
+from gazette_spark.client.reading.fragments import FragmentReader, without_query
 from gazette_spark.errors import (
     DirectReadError,
     FragmentStoreError,

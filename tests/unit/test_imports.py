@@ -6,7 +6,8 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,27 @@ def test_no_part_imports_one_to_its_right() -> None:
     """The parts form one line, so there are no cycles between them."""
     wrong = {(a, b) for a, b in edges() if a != "__init__" and ORDER[a] < ORDER[b]}
     assert wrong == set()
+
+
+def test_no_files_import_each_other() -> None:
+    """There is an order of all files in which each imports earlier ones only, for types too."""
+    modules = {module_of(path): path for path in sources()}
+    imports = {
+        name: {known_module(target, modules) for target in imported_modules(path.read_text())} - {None, name}
+        for name, path in modules.items()
+    }
+    TopologicalSorter(imports).prepare()
+
+
+def module_of(path: Path) -> str:
+    """Return the dotted name of a file of the package."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def known_module(target: str, modules: Collection[str]) -> str | None:
+    """Return the module that ``target``, a module or a name in one, belongs to; None if it is not ours."""
+    return next((name for name in (target, target.rpartition(".")[0]) if name in modules), None)
 
 
 @pytest.mark.parametrize("heavy", HEAVY)

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from gazette_spark.broker.storage.commit_log import label_set_of, registers_of
+from gazette_spark.broker.replication.pipeline import Pipeline
+from gazette_spark.broker.replication.rules import Extent
+from gazette_spark.broker.storage.commit_log import Registers, label_set_of, registers_of
 from gazette_spark.protocol import protocol_pb2 as pb
-
-if TYPE_CHECKING:
-    from gazette_spark.broker.journal import LiveJournal
 
 HOLD_BYTES = 1 << 18
 """Content that is gathered and staged at once: clients send it in pieces of 32 KiB, and each write costs."""
+
+
+class StagingJournal(Protocol):
+    """What an append needs of the journal whose turn it has."""
+
+    pipeline: Pipeline | None
+
+    def held(self) -> tuple[Extent, Registers]:
+        """Return what the current spool holds."""
+
+    def stage(self, content: bytes) -> None:
+        """Write content behind what is committed and staged."""
+
+    def commit_staged(self, registers: Registers) -> None:
+        """Make what is staged durable, then readable."""
+
+    def roll_back(self) -> None:
+        """Forget what is staged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +48,7 @@ class Committed:
 class AppendTxn:
     """An append in progress. The thread that has the journal's turn owns it, and ends it either way."""
 
-    def __init__(self, journal: LiveJournal) -> None:
+    def __init__(self, journal: StagingJournal) -> None:
         extent, self._registers = journal.held()
         self.begin = extent.end
         self.size = 0

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 from gazette_spark.client.appending.append import AppendResult, Bytes
 from gazette_spark.client.appending.batches import AppendBatch
@@ -14,8 +14,15 @@ from gazette_spark.client.appending.futures import finished_operation
 from gazette_spark.errors import ClosedError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 
-if TYPE_CHECKING:
-    from gazette_spark.client.appending.service import AppendService
+
+class BatchWriter(Protocol):
+    """What an append needs of the service that sends its batch."""
+
+    def _write(self, batch: AppendBatch, content: memoryview, written: int) -> None:
+        """Add bytes to a batch. ``written`` are those this writer has written before."""
+
+    def _leave(self, batch: AppendBatch, begin: int, *, kept: bool) -> None:
+        """End a writer's turn; unless kept, its bytes from ``begin`` on are taken back."""
 
 
 class AsyncAppend:
@@ -25,10 +32,10 @@ class AsyncAppend:
     context manager it is released at the end, or aborted by an error. Then all threads may wait for it.
     """
 
-    __slots__ = ("_batch", "_begin", "_error", "_owner", "_service", "_size")
+    __slots__ = ("_batch", "_begin", "_error", "_owner", "_size", "_writer")
 
-    def __init__(self, service: AppendService, batch: AppendBatch, begin: int, size: int, owner: int) -> None:
-        self._service = service
+    def __init__(self, writer: BatchWriter, batch: AppendBatch, begin: int, size: int, owner: int) -> None:
+        self._writer = writer
         self._batch = batch
         self._begin = begin
         self._size = size
@@ -92,7 +99,7 @@ class AsyncAppend:
         self._check_open()
         view = memoryview(content).cast("B")
         try:
-            self._service._write(self._batch, view, self._size)
+            self._writer._write(self._batch, view, self._size)
         except BaseException as error:
             self.require(error)
             raise
@@ -172,7 +179,7 @@ class AsyncAppend:
     def _end(self) -> None:
         self._owner = 0
         kept = self._error is None
-        self._service._leave(self._batch, self._begin, kept=kept)
+        self._writer._leave(self._batch, self._begin, kept=kept)
 
     def _check_open(self) -> None:
         if not self._owner:

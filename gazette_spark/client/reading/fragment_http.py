@@ -11,7 +11,7 @@ from functools import cache
 
 import httpx
 
-from gazette_spark.client.reading.fragment_urls import WHERE, without_query
+from gazette_spark.client.reading.fragments import URL_FIELD, without_query
 from gazette_spark.errors import DirectReadError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 
@@ -87,7 +87,7 @@ def fetch(url: str, codec: int, http: httpx.Client) -> httpx.Response:
     try:
         response = http.send(http.build_request("GET", url, headers={"Accept-Encoding": accept}), stream=True)
     except httpx.InvalidURL:
-        raise ProtocolError(WHERE, f"{source[:200]!r} is not a URL to open") from None
+        raise ProtocolError(URL_FIELD, f"{source[:200]!r} is not a URL to open") from None
     except httpx.HTTPError as error:
         raise DirectReadError(source, type(error).__name__, passing=True) from error
     if response.status_code != httpx.codes.OK:

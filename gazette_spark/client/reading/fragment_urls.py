@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit
 
-from gazette_spark.client.reading.fragments import FragmentReader
+from gazette_spark.client.reading.fragments import URL_FIELD, FragmentReader, without_query
 from gazette_spark.errors import (
     DirectReadError,
     FragmentTooLongError,
@@ -57,10 +57,6 @@ CONNECT_TIMEOUT_S = 10.0
 
 _HTTP_SCHEMES = ("http", "https")
 _BUFFER_BYTES = 1 << 20
-WHERE = "ReadResponse.FragmentUrl"
-"""Where a protocol error about a URL is."""
-
-
 _Address = IPv4Address | IPv6Address
 Resolve = Callable[[str, int], Iterable[str]]
 """From a host and port to its addresses; raises OSError."""
@@ -233,7 +229,9 @@ def check_url(url: str) -> None:
     """Raise unless a URL may be one of a fragment, whether it is opened or not."""
     source = without_query(url)[:200]
     if not url or len(url) > MAX_URL_CHARS or re.search(r"[\x00-\x1f\x7f]", url):
-        raise ProtocolError(WHERE, f"{source!r} is not a URL to open: empty, too long, or of no characters")
+        raise ProtocolError(
+            URL_FIELD, f"{source!r} is not a URL to open: empty, too long, or of no characters"
+        )
     if url.startswith(FILE_SCHEME):
         return
     try:
@@ -243,12 +241,7 @@ def check_url(url: str) -> None:
     except ValueError:
         usable = False
     if not usable:
-        raise ProtocolError(WHERE, f"{re.sub('//[^/]*@', '//***@', source)!r} is not a URL to open")
-
-
-def without_query(url: str) -> str:
-    """Return a URL without what signs it."""
-    return url.partition("?")[0]
+        raise ProtocolError(URL_FIELD, f"{re.sub('//[^/]*@', '//***@', source)!r} is not a URL to open")
 
 
 def _host_port(url: str) -> tuple[str, int]:
@@ -276,11 +269,11 @@ def resolve_file(url: str, root: str) -> str:
     """Return the path of a ``file://`` URL below ``root``, links followed; it may not lead out of it."""
     path = url.removeprefix(FILE_SCHEME)
     if "\0" in path or ".." in path.split("/") or not path.startswith("/"):
-        raise ProtocolError(WHERE, f"{url!r} is not a path below the file root")
+        raise ProtocolError(URL_FIELD, f"{url!r} is not a path below the file root")
     real_root = os.path.realpath(root)
     real = os.path.realpath(real_root + path)
     if os.path.commonpath([real_root, real]) != real_root:
-        raise ProtocolError(WHERE, f"{url!r} leads out of the file root {root!r}")
+        raise ProtocolError(URL_FIELD, f"{url!r} leads out of the file root {root!r}")
     return real
 
 

@@ -42,6 +42,15 @@ HASH_PIECES = 8
 """Pieces that may wait to be summed."""
 
 
+URL_FIELD = "ReadResponse.FragmentUrl"
+"""Where a protocol error about a URL is."""
+
+
+def without_query(url: str) -> str:
+    """Return a URL without what signs it."""
+    return url.partition("?")[0]
+
+
 class Source(BinaryStream, Protocol):
     """What a fragment is read from."""
 

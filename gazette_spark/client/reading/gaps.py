@@ -9,13 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from gazette_spark.client.listing.listings import ListedFragment
 from gazette_spark.errors import OffsetError, SuspendedError
 from gazette_spark.protocol.fragments import CoverSet, Fragment
 
-if TYPE_CHECKING:
-    from gazette_spark.client.client import Client
+
+class FragmentLister(Protocol):
+    """What a client says of a journal's fragments."""
+
+    def first_offset(self, journal: str) -> int:
+        """Return the smallest offset that can be read."""
+
+    def write_head(self, journal: str) -> int:
+        """Return the offset the journal's next append will have."""
+
+    def list_fragments(self, journal: str) -> Sequence[ListedFragment]:
+        """Return the journal's fragments, ascending by begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +57,7 @@ def gaps_between(journal: str, fragments: Sequence[Fragment], begin: int, end: i
     return found
 
 
-def find_gaps(client: Client, journal: str, begin: int | None, end: int | None) -> list[FragmentGap]:
+def find_gaps(client: FragmentLister, journal: str, begin: int | None, end: int | None) -> list[FragmentGap]:
     """Return the gaps of a journal; see :meth:`Client.gaps`."""
     # A broker that has just started knows the head only once it has listed its stores: this waits for it.
     client.first_offset(journal)

@@ -17,7 +17,7 @@ import grpc
 from gazette_spark.client.connection.channel import Connection, cancel, is_no_answer, settle
 from gazette_spark.client.connection.status import read_status_error
 from gazette_spark.client.reading.chunks import Chunk
-from gazette_spark.client.reading.fragment_urls import without_query
+from gazette_spark.client.reading.fragments import without_query
 from gazette_spark.errors import BrokerError, CorruptFragmentError, GazetteError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
