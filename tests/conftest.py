@@ -29,6 +29,11 @@ hypothesis.settings.load_profile("gazette_spark")
 BROKERS = ["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--soak``."""
+    parser.addoption("--soak", action="store_true", help="run what `make soak` adds to `make test`, too")
+
+
 def pytest_configure() -> None:
     """Have all JVMs, those of subprocesses too, use the class data archive where there is one."""
     archive = find_archive()
@@ -91,8 +96,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a JVM: tests/spark, tests/notebooks, and every user of ``spark``.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is for ``make soak``, and mark what needs a JVM.
+
+    That is: tests/spark, tests/notebooks, and every user of ``spark``.
 
     What needs one but does not use ``spark`` starts JVMs of its own.
     """
@@ -102,6 +109,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
             if not shared:
                 item.add_marker(pytest.mark.own_jvm)
+    if not config.getoption("--soak"):
+        soak = [item for item in items if item.get_closest_marker("soak")]
+        config.hook.pytest_deselected(items=soak)
+        items[:] = [item for item in items if not item.get_closest_marker("soak")]
 
 
 @pytest.hookimpl(wrapper=True)
