@@ -19,7 +19,7 @@ import pyarrow.json as pj
 
 from gazette_spark.framing.json import JsonFormat, JsonParser
 from gazette_spark.scan.ranges import Piece
-from gazette_spark.scan.records import PieceScan, raw_record_batches
+from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 
 LINE_BYTES = 182
 SCHEMA = pa.schema(

@@ -65,15 +65,15 @@ from gazette_spark.ledger.decision import Allowed, Landed, Refuse, Skip, Write, 
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, Mode, SkippedGap, unknown_journals
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, check_forward
 from gazette_spark.table.adopt import adopt
-from gazette_spark.table.dead_letters import Diversion, Parted
+from gazette_spark.table.dead_letter_router import Diversion, Parted
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.files import clear_unfinished
 from gazette_spark.table.merge import last_rows, upsert_rows
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.query_batches import QueryBatches, keep_state
-from gazette_spark.table.row_audit import audit_rows
+from gazette_spark.table.batch_digest import audit_rows
 from gazette_spark.table.trim import kept_rows, missing_columns, origin_columns
-from gazette_spark.table.upkeep import Upkeep
+from gazette_spark.table.maintenance import Upkeep
 from gazette_spark.table.upsert import Upsert
 
 log = logging.getLogger(__name__)

@@ -73,9 +73,9 @@ from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.pushed_filters import are_pushed, conditions_of, origin_columns
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.reads import Journals
-from gazette_spark.scan.records import PieceScan, raw_record_batches
+from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from gazette_spark.scan.stores import listed_store, store_of_piece, with_fragments
-from gazette_spark.store.journals import StoreJournals
+from gazette_spark.store.stored_journals import StoreJournals
 
 if TYPE_CHECKING:  # What writes is not loaded by the many processes that read.
     from gazette_spark.write.spark_writer import BatchWriter, StreamWriter

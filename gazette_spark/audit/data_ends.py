@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gazette_spark.audit.records import JournalRecords
+from gazette_spark.audit.journal_records import JournalRecords
 from gazette_spark.audit.table import TableSnapshot
 from gazette_spark.audit.verify import RecordOptions
 from gazette_spark.errors import InputError

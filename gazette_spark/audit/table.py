@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from gazette_spark.audit.rows import Rows, sorted_rows
+from gazette_spark.audit.compare_rows import Rows, sorted_rows
 from gazette_spark.audit.tiling import Claim
 from gazette_spark.ledger.delta_reader import named_errors, open_table
 from gazette_spark.ledger.history import HistoryRow, history_row

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from gazette_spark.audit.differences import Difference
-from gazette_spark.audit.rows import Rows
+from gazette_spark.audit.compare_rows import Rows
 from gazette_spark.audit.tiling import Claim, Span
 from gazette_spark.ledger.row_digest import digest_of, digest_text
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gazette_spark.audit.dead_letters import DeadLetterRows, location_of
+from gazette_spark.audit.dead_letter_records import DeadLetterRows, location_of
 from gazette_spark.audit.differences import Difference
-from gazette_spark.audit.records import JournalRecords, without
-from gazette_spark.audit.rows import WINDOW_BYTES, Rows, Window, first_difference, joined_rows, windows
+from gazette_spark.audit.journal_records import JournalRecords, without
+from gazette_spark.audit.compare_rows import WINDOW_BYTES, Rows, Window, first_difference, joined_rows, windows
 from gazette_spark.audit.table import PlaceColumns, TableSnapshot
 from gazette_spark.audit.tiling import Claim, Stored, Tiling, shared_journals, tile
 from gazette_spark.audit.totals import SpanTotals

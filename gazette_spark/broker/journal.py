@@ -28,7 +28,7 @@ from gazette_spark.broker.storage.fragment_store import FragmentStore, open_stor
 from gazette_spark.broker.storage.index import IndexView, Resolution, resolve_read
 from gazette_spark.broker.storage.postfix import render_postfix
 from gazette_spark.broker.storage.spool import Spool, SpoolData
-from gazette_spark.broker.turnstile import Turnstile
+from gazette_spark.broker.fair_lock import Turnstile
 from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import CoverSet, Fragment

@@ -15,7 +15,7 @@ import click
 
 from gazette_spark.cli.journal_options import Connect, chosen_selector, journal_argument
 from gazette_spark.cli.output import format_option
-from gazette_spark.cli.records import read_keyed
+from gazette_spark.cli.record_splitter import read_keyed
 from gazette_spark.errors import InputError, JournalNotFoundError
 from gazette_spark.protocol import protocol_pb2 as pb
 

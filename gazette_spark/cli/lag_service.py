@@ -246,7 +246,7 @@ def _monitor(options: dict[str, Any], expire_cache_s: int) -> Monitor:
 
 def _feeds(options: dict[str, Any], client: Any) -> list[Feed]:  # noqa: ANN401 - a client, which loads gRPC
     from gazette_spark.lag.feeds import CheckpointFeed, HeadFeed, TableFeed
-    from gazette_spark.lag.records import RecordFeed
+    from gazette_spark.lag.record_counts import RecordFeed
 
     if options["topics"] and options["selector"]:
         raise click.UsageError("give --selector or --topic")

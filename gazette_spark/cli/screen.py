@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from gazette_spark.demo.trial import Progress
+from gazette_spark.demo.scenario import Progress
 
 PLAIN_INTERVAL_S = 5.0
 """Time between two lines when the output is not a terminal."""

@@ -18,7 +18,7 @@ from gazette_spark.demo.events import JOURNALS, Int64s
 from gazette_spark.demo.plan import Script
 from gazette_spark.demo.proof import Proof, compare
 from gazette_spark.demo.settings import Settings
-from gazette_spark.demo.trial import Screen, Trial, TrialTimes
+from gazette_spark.demo.scenario import Screen, Trial, TrialTimes
 from gazette_spark.demo.watch import ledger_heads
 from gazette_spark.demo.writers import Writers
 from gazette_spark.protocol import protocol_pb2 as pb

@@ -15,7 +15,7 @@ from gazette_spark.errors.base import (
     ProtocolError,
     WatchUnsupportedError,
 )
-from gazette_spark.errors.brokers import (
+from gazette_spark.errors.broker_errors import (
     AppendWaitError,
     AuthError,
     BacklogError,
@@ -28,7 +28,7 @@ from gazette_spark.errors.brokers import (
     TokenError,
     UnavailableError,
 )
-from gazette_spark.errors.journals import (
+from gazette_spark.errors.journal_errors import (
     CorruptFragmentError,
     DataLossError,
     DirectReadError,
@@ -46,7 +46,7 @@ from gazette_spark.errors.journals import (
     RowError,
     SeekRequiresNewReaderError,
 )
-from gazette_spark.errors.sink import (
+from gazette_spark.errors.sink_errors import (
     BatchMismatchError,
     ColumnProblem,
     DeadLetterError,

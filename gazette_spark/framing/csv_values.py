@@ -3,7 +3,7 @@ r"""Texts of CSV fields to values, as Spark's CSV reader has them.
 A field's value comes from its text alone. Arrow converts a whole column at once where it and Spark agree on
 what its texts are; where they do not, the column is halved until what is left is small, and that is converted
 one by one. The forms of numbers are Java's, those of dates and timestamps are
-:mod:`gazette_spark.framing.moments`' or a pattern's.
+:mod:`gazette_spark.framing.timestamps`' or a pattern's.
 
 Where this differs from Spark, on purpose: digits are ASCII's, hexadecimal floating point numbers are none,
 and timestamps need a date (Spark takes today's).
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from gazette_spark.framing.base import text_scalar
 from gazette_spark.framing.csv_style import CsvStyle
 from gazette_spark.framing.json_values import JsonDialect, converter
-from gazette_spark.framing.moments import parse_date
+from gazette_spark.framing.timestamps import parse_date
 from gazette_spark.framing.text_columns import from_texts
 
 FEW = 8

@@ -30,7 +30,7 @@ import pyarrow.json as pj
 from gazette_spark.framing.base import Block, Positions
 from gazette_spark.framing.json_shape import ShapeReader
 from gazette_spark.framing.json_values import SPARKS, JsonDialect, converter, is_variant
-from gazette_spark.framing.moments import MICROS_PER_S
+from gazette_spark.framing.timestamps import MICROS_PER_S
 from gazette_spark.framing.rows import Columns, Refusal
 from gazette_spark.framing.text_columns import Converted, from_texts
 

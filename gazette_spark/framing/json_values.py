@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from gazette_spark.errors import OptionError
-from gazette_spark.framing.moments import (
+from gazette_spark.framing.timestamps import (
     MICROS_PER_S,
     UTC,
     gregorian,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark.framing.moments import UTC
+from gazette_spark.framing.timestamps import UTC
 
 if TYPE_CHECKING:
     import numpy.typing as npt

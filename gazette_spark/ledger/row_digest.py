@@ -8,7 +8,7 @@ Rows come in no order, so it has none; 60 bits are what a BIGINT of Spark holds 
 is there twice cancels itself out, which the number of rows shows. It is there to find what was lost or
 changed by accident. Somebody who forges rows can forge it too.
 
-Spark computes the same in :mod:`gazette_spark.table.row_audit`; this module needs nothing but ``hashlib``.
+Spark computes the same in :mod:`gazette_spark.table.batch_digest`; this module needs nothing but ``hashlib``.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.scan.admission import Backlog, Limits, admit, admit_fragments, fragment_ends, is_due
 from gazette_spark.scan.boundary import boundaries_around, limited_end, window_of
 from gazette_spark.scan.conditions import EVERYTHING, RowFilter, Spans
-from gazette_spark.scan.edges import Edges
+from gazette_spark.scan.range_resolver import Edges
 from gazette_spark.scan.listings import AskedJournals, Journals, selector_of
 from gazette_spark.scan.logs import batch_line, start_line
 from gazette_spark.scan.pruning import Narrowed, narrow, split_narrowed

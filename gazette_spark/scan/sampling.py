@@ -22,7 +22,7 @@ from gazette_spark.options.source import SourceOptions
 from gazette_spark.scan.framings import framing_named
 from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.ranges import Piece
-from gazette_spark.scan.records import PieceScan
+from gazette_spark.scan.piece_scan import PieceScan
 
 if TYPE_CHECKING:
     from gazette_spark.scan.reads import JournalSource

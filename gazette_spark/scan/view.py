@@ -21,7 +21,7 @@ from gazette_spark.protocol.labels import label_set, values_of
 from gazette_spark.scan.boundary import ReadWindow, record_end, window_reader
 from gazette_spark.scan.framings import framing_of
 from gazette_spark.scan.reads import JournalSource
-from gazette_spark.scan.timestamps import offset_at
+from gazette_spark.scan.fragment_times import offset_at
 
 if TYPE_CHECKING:
     from gazette_spark.client import Listing

@@ -13,7 +13,7 @@ from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.scan.framings import framing_named
 from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.ranges import Piece
-from gazette_spark.scan.records import PieceScan, raw_record_batches
+from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from tests.oracles import framings
 
 FRAGMENT_BYTES = 4096

@@ -20,10 +20,10 @@ from gazette_spark.scan.conditions import EVERYTHING, RowFilter
 from gazette_spark.scan.framings import framing_named
 from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.ranges import Piece
-from gazette_spark.scan.records import PieceScan, raw_record_batches
+from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from gazette_spark.scan.stores import reach_of, wanted_of, with_fragments
 from gazette_spark.store.files import StoreFiles
-from gazette_spark.store.journals import StoreJournals
+from gazette_spark.store.stored_journals import StoreJournals
 from gazette_spark.store.layout import StoredFragment, StoreFile
 
 MOD_TIME = 1_700_000_000

@@ -13,15 +13,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.audit.differences import Difference
-from gazette_spark.audit.records import JournalRecords, without
-from gazette_spark.audit.rows import Rows, Window, first_difference, sorted_rows, windows
+from gazette_spark.audit.journal_records import JournalRecords, without
+from gazette_spark.audit.compare_rows import Rows, Window, first_difference, sorted_rows, windows
 from gazette_spark.audit.tiling import Stored, Tiling, shared_journals, tile
 from gazette_spark.errors import RecordError
 from gazette_spark.framing.lines import LINES
 from gazette_spark.ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.scan.ranges import Piece
-from gazette_spark.scan.records import PieceScan
+from gazette_spark.scan.piece_scan import PieceScan
 from tests.oracles.lines import FakeJournal, records_of
 
 NAME = "a/journal"

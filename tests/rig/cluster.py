@@ -34,7 +34,7 @@ from gazette_spark.broker.replication.topology import Member, Slots, assign
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY
 from gazette_spark.errors import OptionError
 from gazette_spark.protocol import protocol_pb2 as pb
-from tests.rig.gate import Gate
+from tests.rig.freeze import Gate
 
 _log = logging.getLogger(__name__)
 

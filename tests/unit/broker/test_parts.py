@@ -16,7 +16,7 @@ from gazette_spark.broker.journal import JournalSettings
 from gazette_spark.broker.registry import JournalRegistry
 from gazette_spark.broker.storage.persister import retry_after
 from gazette_spark.broker.storage.state import StateDirectory
-from gazette_spark.broker.turnstile import Turnstile
+from gazette_spark.broker.fair_lock import Turnstile
 from gazette_spark.errors import BrokerRootError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec

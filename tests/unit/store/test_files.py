@@ -20,7 +20,7 @@ from gazette_spark.errors import (
 )
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.store.files import Bucket, Directory, StoreFiles, open_store
-from gazette_spark.store.journals import StoreJournals
+from gazette_spark.store.stored_journals import StoreJournals
 from gazette_spark.store.layout import StoredFragment, Wanted
 from tests.oracles.stores import MemoryFiles, Row, fragment_of, plan, read, rows_of, store_options
 

@@ -8,7 +8,7 @@ from gazette_spark.client import FragmentGap
 from gazette_spark.scan.conditions import EVERYTHING, Comparison, Condition, RowFilter, Subject
 from gazette_spark.scan.gaps import gaps_of_query
 from gazette_spark.scan.stores import wanted_of
-from gazette_spark.store.journals import StoreJournals
+from gazette_spark.store.stored_journals import StoreJournals
 from tests.oracles.stores import MemoryFiles, plan, read, store_options
 
 ONE = b"x" * 9 + b"\n"

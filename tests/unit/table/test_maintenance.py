@@ -12,7 +12,7 @@ from pyspark.sql.types import IntegerType, LongType, StructType
 from gazette_spark.errors import OptionError, SchemaMismatchError
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState
 from gazette_spark.table.delta_table import TableDetail
-from gazette_spark.table.upkeep import Upkeep
+from gazette_spark.table.maintenance import Upkeep
 
 ID = StructType().add("id", LongType())
 MORE = StructType([*ID.fields]).add("n", IntegerType())

@@ -9,7 +9,7 @@ import zoneinfo
 import pytest
 
 from gazette_spark.errors import MissingZonesError
-from gazette_spark.framing.moments import (
+from gazette_spark.framing.timestamps import (
     days_of,
     gregorian,
     offset_s,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gazette_spark.audit.rows import Rows, joined_rows
+from gazette_spark.audit.compare_rows import Rows, joined_rows
 from gazette_spark.audit.table import PlaceColumns, TableSnapshot, sql_text
 from gazette_spark.errors import InputError
 from gazette_spark.table.sql_names import path_of

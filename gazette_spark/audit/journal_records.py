@@ -14,7 +14,7 @@ from gazette_spark.framing.base import Block, Framing
 from gazette_spark.scan.blocks import MAX_RECORD_BYTES
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.reads import ChunkLike, Journals, Reads
-from gazette_spark.scan.records import PieceScan
+from gazette_spark.scan.piece_scan import PieceScan
 
 
 class JournalRecords:

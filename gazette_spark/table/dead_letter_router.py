@@ -1,7 +1,7 @@
 """Parts the rows of a batch between the main table and its dead letters, and commits the latter.
 
 What is decided, and why it holds, is in :mod:`gazette_spark.ledger.dead_letters`; which rows are dead, in
-:mod:`gazette_spark.table.misfits`. Here tables are read and written.
+:mod:`gazette_spark.table.violations`. Here tables are read and written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState
 from gazette_spark.ledger.query_checkpoint import is_inside
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table.delta_table import DeltaTable
-from gazette_spark.table.misfits import (
+from gazette_spark.table.violations import (
     ALWAYS_UNWANTED,
     NOT_FOR_THE_TABLE,
     TableRules,

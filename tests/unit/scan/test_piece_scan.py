@@ -13,7 +13,7 @@ import pytest
 from gazette_spark.errors import DataLossError, OffsetNotYetAvailableError, ProtocolError, RecordError
 from gazette_spark.scan.blocks import LOOK_BYTES, Cutter, Gap
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
-from gazette_spark.scan.records import RAW_SCHEMA, PieceScan, raw_record_batches, raw_schema
+from gazette_spark.scan.piece_scan import RAW_SCHEMA, PieceScan, raw_record_batches, raw_schema
 from tests.oracles.lines import FakeJournal
 
 NAME = "acme/logs"
@@ -55,7 +55,7 @@ from gazette_spark.framing.csv import CSV
 from gazette_spark.framing.csv_rows import CsvFormat, CsvParser
 from gazette_spark.framing.json import JsonFormat, JsonParser
 from gazette_spark.scan.ranges import Piece
-from gazette_spark.scan.records import PieceScan, raw_record_batches
+from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from tests.oracles.lines import FakeJournal
 names = pa.schema([("a", pa.int64()), ("_journal", pa.string()), ("_offset", pa.int64())])
 for build in (raw_record_batches, JsonParser(JsonFormat(names)).record_batches):
