@@ -20,8 +20,8 @@ from gazette_spark.framing.json import JsonFormat, JsonParser
 from gazette_spark.framing.protobuf_rows import ProtobufFormat, ProtobufParser
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.scan.framings import framing_named
-from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
+from gazette_spark.scan.ranges import Piece
 
 Build = Callable[[Iterable[Block]], Iterator[pa.RecordBatch]]
 

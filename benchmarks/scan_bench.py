@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from gazette_spark.framing.json import JsonFormat, JsonParser
-from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
+from gazette_spark.scan.ranges import Piece
 
 LINE_BYTES = 182
 SCHEMA = pa.schema(

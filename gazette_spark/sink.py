@@ -61,19 +61,19 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from gazette_spark.errors import OffsetError, OptionError, QueryCheckpointError, TableRefusedError, TrimError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.ledger.dead_letters import DeadLetters
-from gazette_spark.ledger.decision import Allowed, Landed, Refuse, Skip, Write, decide, verify
+from gazette_spark.ledger.decision import Allowed, Landed, Refusal, Skip, Write, decide, verify
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, Mode, SkippedGap, unknown_journals
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, check_forward
 from gazette_spark.table.adopt import adopt
-from gazette_spark.table.dead_letter_router import Diversion, Parted
+from gazette_spark.table.batch_digest import audit_rows
+from gazette_spark.table.dead_letter_router import DeadLetterRouter, SplitBatch
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.files import clear_unfinished
+from gazette_spark.table.maintenance import TableMaintenance
 from gazette_spark.table.merge import last_rows, upsert_rows
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.query_batches import QueryBatches, keep_state
-from gazette_spark.table.batch_digest import audit_rows
 from gazette_spark.table.trim import kept_rows, missing_columns, origin_columns
-from gazette_spark.table.maintenance import Upkeep
 from gazette_spark.table.upsert import Upsert
 
 log = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ class DeltaSink:
         self.app_id = app_id
         self._upsert = upsert
         self._target = DeltaTable(path=path, table=table)
-        self._upkeep = Upkeep(
+        self._maintenance = TableMaintenance(
             self._target,
             new_table=new_table,
             schema_evolution=schema_evolution,
@@ -171,7 +171,9 @@ class DeltaSink:
         self._checkpoint = checkpoint
         self._allowed = Allowed(on_overlap == "trim", _accepted_gaps(accept_gaps or {}))
         self._audit = audit
-        self._diversion = Diversion(app_id, self._target, dead_letters, CONFLICTS, new_table, upsert=upsert)
+        self._router = DeadLetterRouter(
+            app_id, self._target, dead_letters, CONFLICTS, new_table, upsert=upsert
+        )
         self._checked = False
         self._seen: str | None = None
         """Attempt of the newest entry after this run's last batch. Another there means another writer."""
@@ -206,7 +208,7 @@ class DeltaSink:
         sink = copy(self)
         sink._checkpoint, sink._checked, sink._seen, sink._known = root, False, None, None
         sink._batches = QueryBatches(self._target.name, self.app_id)
-        sink._upkeep, sink._diversion = copy(self._upkeep), copy(self._diversion)
+        sink._maintenance, sink._router = copy(self._maintenance), copy(self._router)
         self._check_table(df, root)
         clear_unfinished(df.sparkSession, root)
         writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", root)
@@ -345,24 +347,24 @@ class DeltaSink:
             batch = replace(batch, mode="upsert")
         conflict: PySparkException | None = None
         for _ in range(MAX_TRIES):
-            self._diversion.look(spark)
+            self._router.look(spark)
             before = self._known = self._target.ledger(spark, self.app_id, known)
             decision = decide(before, batch, attempt=uuid.uuid4().hex, seen=seen, allowed=self._allowed)
-            if isinstance(decision, Refuse):
+            if isinstance(decision, Refusal):
                 raise decision.error from conflict
             if isinstance(decision, Skip):
                 return self._skipped(df, batch, before, checkpoint)
-            parted = self._diversion.part(self._new_rows(df, batch, decision), batch, before, decision)
-            if parted is None:
+            split = self._router.split(self._new_rows(df, batch, decision), batch, before, decision)
+            if split is None:
                 continue
-            write = self._audited(parted)
-            conflict = self._write(parted.rows, batch, before, write)
+            write = self._audited(split)
+            conflict = self._write(split.rows, batch, before, write)
             after = known = self._known = self._target.ledger(spark, self.app_id, before)
             outcome = verify(before, after, write.entry, batch, conflict=conflict is not None)
-            if isinstance(outcome, Refuse):
+            if isinstance(outcome, Refusal):
                 raise outcome.error from conflict
             if isinstance(outcome, Landed):
-                if parted.whole:
+                if split.whole:
                     self._landed(spark, batch, before, after)
                     return write.entry.attempt
                 seen = write.entry.attempt
@@ -376,12 +378,12 @@ class DeltaSink:
             keep_state(df, checkpoint)
         return state.entry.attempt if state.entry else None
 
-    def _audited(self, parted: Parted) -> Write:
+    def _audited(self, split: SplitBatch) -> Write:
         """Count and digest what completes a batch, if that was asked for."""
-        write = parted.write
-        if not self._audit or not parted.whole:
+        write = split.write
+        if not self._audit or not split.whole:
             return write
-        counted = audit_rows(parted.rows, write.entry.read_through)
+        counted = audit_rows(split.rows, write.entry.read_through)
         return replace(write, entry=replace(write.entry, audit=counted))
 
     def _landed(self, spark: SparkSession, batch: Batch, before: LedgerState, after: LedgerState) -> None:
@@ -398,7 +400,7 @@ class DeltaSink:
             )
         version = after.entry_version
         log.info("batch_written app_id=%s batch_id=%d table_version=%d", self.app_id, batch.batch_id, version)
-        self._upkeep.landed(spark, before, after)
+        self._maintenance.after_commit(spark, before, after)
 
     def _new_rows(self, df: DataFrame, batch: Batch, decision: Write) -> DataFrame:
         """Return what of the batch is to be written."""
@@ -430,23 +432,23 @@ class DeltaSink:
         try:
             if self._upsert:
                 rows = last_rows(self._target, df, entry, self._upsert)
-                ready = self._upkeep.prepare(rows, batch, before, beside=self._upsert.beside)
+                ready = self._maintenance.prepare(rows, batch, before, beside=self._upsert.beside)
                 upsert_rows(self._target, ready, entry, self._upsert)
             else:
-                ready = self._upkeep.prepare(df, batch, before)
+                ready = self._maintenance.prepare(df, batch, before)
                 self._target.append(ready.df, entry, exists=ready.exists, add_columns=ready.add_columns)
         except CONFLICTS as error:
             conflict = error
         except AnalysisException as error:
-            if not self._upkeep.changed(df.sparkSession):
+            if not self._maintenance.changed(df.sparkSession):
                 raise
             conflict = error
         failpoint("sink.after_write")
         return conflict
 
     def _check_table(self, df: DataFrame, checkpoint: str | None) -> None:
-        self._upkeep.checked(self._target.check(df.sparkSession, checkpoint))
-        self._diversion.check(df.sparkSession, checkpoint, df.schema)
+        self._maintenance.checked(self._target.check(df.sparkSession, checkpoint))
+        self._router.check(df.sparkSession, checkpoint, df.schema)
 
 
 def _check_app_id(app_id: object) -> None:

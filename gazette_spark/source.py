@@ -69,11 +69,11 @@ from gazette_spark.scan.framings import framing_named
 from gazette_spark.scan.gaps_reader import GAPS_DDL, GapsReader
 from gazette_spark.scan.listings import follow
 from gazette_spark.scan.logs import show_logs
+from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.pushed_filters import are_pushed, conditions_of, origin_columns
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.reads import Journals
-from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from gazette_spark.scan.stores import listed_store, store_of_piece, with_fragments
 from gazette_spark.store.stored_journals import StoreJournals
 

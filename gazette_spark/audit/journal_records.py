@@ -12,9 +12,9 @@ from typing import Self
 
 from gazette_spark.framing.base import Block, Framing
 from gazette_spark.scan.blocks import MAX_RECORD_BYTES
+from gazette_spark.scan.piece_scan import PieceScan
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.reads import ChunkLike, Journals, Reads
-from gazette_spark.scan.piece_scan import PieceScan
 
 
 class JournalRecords:
@@ -33,7 +33,7 @@ class JournalRecords:
     ) -> None:
         self._recorded = tuple(gaps)
         self._scan = PieceScan(
-            _PastGaps(client, self._recorded),
+            SkipGaps(client, self._recorded),
             Piece(journal, begin, end, end, head=True, framing=framing.name),
             fail_on_data_loss=False,
             max_record_bytes=max_record_bytes,
@@ -68,7 +68,7 @@ def without(span: tuple[int, int], gaps: Sequence[tuple[int, int]]) -> Iterator[
         yield low, high
 
 
-class _PastGaps:
+class SkipGaps:
     """Opens reads that jump over gaps."""
 
     def __init__(self, client: Journals, gaps: Sequence[tuple[int, int]]) -> None:

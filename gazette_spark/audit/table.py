@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from gazette_spark.audit.compare_rows import Rows, sorted_rows
-from gazette_spark.audit.tiling import Claim
+from gazette_spark.audit.tiling import CoveredRange
 from gazette_spark.ledger.delta_reader import named_errors, open_table
 from gazette_spark.ledger.history import HistoryRow, history_row
 
@@ -139,7 +139,9 @@ class TableSnapshot:
             columns = pa.RecordBatchReader.from_stream(found).read_all().columns
         return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
-    def stray_row(self, claims: Sequence[Claim], *, foreign: bool) -> tuple[str | None, int | None] | None:
+    def stray_row(
+        self, claims: Sequence[CoveredRange], *, foreign: bool
+    ) -> tuple[str | None, int | None] | None:
         """Return journal and offset of a row that lies in no claim, None if there is none.
 
         Args:

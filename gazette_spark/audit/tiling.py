@@ -1,4 +1,4 @@
-"""Do the entries of a ledger tile each journal: no byte left out, none twice?
+"""Do the entries of a ledger check_contiguous each journal: no byte left out, none twice?
 
 Everything here is a function of values. Of an app id's visible entries, oldest first, each must
 
@@ -43,7 +43,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class CoveredRange:
     """What the entries say the table holds of one journal, through one source of a query."""
 
     app_id: str
@@ -74,11 +74,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """The entries of one app id, which tile all journals."""
+    """The entries of one app id, which check_contiguous all journals."""
 
     app_id: str
     entries: int
-    claims: tuple[Claim, ...]
+    claims: tuple[CoveredRange, ...]
     cleaned_up: bool
     """Delta's log no longer has the entries before the oldest of these."""
     foreign: bool
@@ -100,7 +100,7 @@ class _Course:
     gaps: list[tuple[int, int]] = field(default_factory=list)
 
 
-def tile(app_id: str, entries: Sequence[Stored], *, cleaned_up: bool) -> Tiling | Difference:
+def check_contiguous(app_id: str, entries: Sequence[Stored], *, cleaned_up: bool) -> Tiling | Difference:
     """Follow an app id's visible entries.
 
     Args:
@@ -122,7 +122,7 @@ def tile(app_id: str, entries: Sequence[Stored], *, cleaned_up: bool) -> Tiling 
             return difference
     newest = entries[-1][0]
     claims = [
-        Claim(
+        CoveredRange(
             app_id,
             source,
             journal,

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark.audit.differences import Difference
 from gazette_spark.audit.compare_rows import Rows
-from gazette_spark.audit.tiling import Claim, Span
+from gazette_spark.audit.differences import Difference
+from gazette_spark.audit.tiling import CoveredRange, Span
 from gazette_spark.ledger.row_digest import digest_of, digest_text
 
 
 class SpanTotals:
     """Adds up the records of a claim, span by span, in any order."""
 
-    def __init__(self, claim: Claim) -> None:
+    def __init__(self, claim: CoveredRange) -> None:
         self._claim = claim
         self._begins = [span.begin for span in claim.spans]
         self.counts = np.zeros(len(self._begins), np.int64)

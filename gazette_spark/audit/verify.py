@@ -1,4 +1,4 @@
-"""Proves that a table's entries tile its journals, and that its rows are the journals' records.
+"""Proves that a table's entries check_contiguous its journals, and that its rows are the journals' records.
 
 Reads the ledger, then each journal once, a window at a time, and the table's rows of that window. What is
 compared is decided in ``tiling`` and ``rows``; here it is fetched.
@@ -11,12 +11,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gazette_spark.audit.compare_rows import (
+    WINDOW_BYTES,
+    Rows,
+    Window,
+    first_difference,
+    joined_rows,
+    windows,
+)
 from gazette_spark.audit.dead_letter_records import DeadLetterRows, location_of
 from gazette_spark.audit.differences import Difference
 from gazette_spark.audit.journal_records import JournalRecords, without
-from gazette_spark.audit.compare_rows import WINDOW_BYTES, Rows, Window, first_difference, joined_rows, windows
 from gazette_spark.audit.table import PlaceColumns, TableSnapshot
-from gazette_spark.audit.tiling import Claim, Stored, Tiling, shared_journals, tile
+from gazette_spark.audit.tiling import CoveredRange, Stored, Tiling, check_contiguous, shared_journals
 from gazette_spark.audit.totals import SpanTotals
 from gazette_spark.errors import InputError, JournalNotFoundError
 from gazette_spark.framing.base import Framing
@@ -70,7 +77,7 @@ class Report:
     difference: Difference | None = None
 
     @property
-    def claims(self) -> list[Claim]:
+    def claims(self) -> list[CoveredRange]:
         """What the entries say the table holds."""
         return [claim for tiling in self.tilings for claim in tiling.claims]
 
@@ -137,7 +144,7 @@ def _tile(report: Report, table: TableSnapshot, app_id: str | None) -> Differenc
         entries = [(row.version, entry) for row, entry in visible_entries(history, each, table=report.table)]
         if not entries:
             continue
-        tiling = tile(each, entries[::-1], cleaned_up=cleaned_up)
+        tiling = check_contiguous(each, entries[::-1], cleaned_up=cleaned_up)
         if isinstance(tiling, Difference):
             return tiling
         report.tilings.append(tiling)
@@ -220,7 +227,7 @@ class _Reading:
                 return Difference(f"the commit wrote {rows} rows, its bytes hold {records} records", version)
         return None
 
-    def _compare_journal(self, claim: Claim, totals: SpanTotals) -> Difference | None:
+    def _compare_journal(self, claim: CoveredRange, totals: SpanTotals) -> Difference | None:
         values = self.report.compared == "bytes"
         for window in self._windows(claim, values=values or totals.digested):
             if gone := self._unallowed(claim):
@@ -236,7 +243,7 @@ class _Reading:
         return self._unallowed(claim)
 
     def _compare_totals(
-        self, claim: Claim, totals: SpanTotals, columns: PlaceColumns | None
+        self, claim: CoveredRange, totals: SpanTotals, columns: PlaceColumns | None
     ) -> Difference | None:
         """Compare what entries counted with the records; with the table's rows where records have none.
 
@@ -259,14 +266,14 @@ class _Reading:
                 self.report.vouched.append((claim.journal, span.begin, span.end))
         return None
 
-    def _totals_of_rows(self, claim: Claim, at: int) -> SpanTotals:
+    def _totals_of_rows(self, claim: CoveredRange, at: int) -> SpanTotals:
         """Add up the table's rows of a span."""
         totals, span = SpanTotals(claim), claim.spans[at]
         for begin in range(span.begin, span.end, WINDOW_BYTES):
             totals.add(self.table.rows(claim.journal, begin, min(begin + WINDOW_BYTES, span.end)))
         return totals
 
-    def _dead_rows(self, claim: Claim, begin: int, end: int) -> Rows:
+    def _dead_rows(self, claim: CoveredRange, begin: int, end: int) -> Rows:
         """Return the dead letters of a range of a claim, and count them in the report."""
         if claim.app_id not in self.dead:
             return Rows(np.empty(0, np.int64))
@@ -274,7 +281,7 @@ class _Reading:
         self.report.dead[claim.journal] = self.report.dead.get(claim.journal, 0) + len(found)
         return found
 
-    def _windows(self, claim: Claim, *, values: bool) -> Iterator[Window]:
+    def _windows(self, claim: CoveredRange, *, values: bool) -> Iterator[Window]:
         """Yield the windows of a journal, and keep what is found gone in the report."""
         report, options = self.report, self.options
         report.records.setdefault(claim.journal, 0)
@@ -305,10 +312,10 @@ class _Reading:
                 report.records[claim.journal] += len(window.records)
                 yield window
 
-    def _gone_of(self, claim: Claim) -> list[tuple[int, int]]:
+    def _gone_of(self, claim: CoveredRange) -> list[tuple[int, int]]:
         return [(begin, end) for journal, begin, end in self.report.gone if journal == claim.journal]
 
-    def _unallowed(self, claim: Claim) -> Difference | None:
+    def _unallowed(self, claim: CoveredRange) -> Difference | None:
         gone = self._gone_of(claim)
         if not gone or self.options.allow_gone:
             return None
@@ -317,7 +324,7 @@ class _Reading:
         return Difference(problem, claim.version_at(begin), claim.journal, begin)
 
 
-def _ranges(claim: Claim, framing: Framing) -> list[tuple[int, int]]:
+def _ranges(claim: CoveredRange, framing: Framing) -> list[tuple[int, int]]:
     """Return the ranges of a journal in which it is scanned."""
     if framing.name == "none":  # The end of a batch is the end of a chunk.
         return [(span.begin, span.end) for span in claim.spans]

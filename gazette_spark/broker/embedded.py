@@ -370,7 +370,7 @@ class Running:
         Raises:
             ReplicationError: a replica is lost.
         """
-        with journal.turnstile.turn(lambda: not journal.closed) as granted:
+        with journal.fair_lock.turn(lambda: not journal.closed) as granted:
             is_mine = granted and self.registry.is_primary(journal.name)
             if not is_mine or not self.replicator.prepare(journal, self.replicator.slots(journal)):
                 return

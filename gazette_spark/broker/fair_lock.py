@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-class Turnstile:
+class FairLock:
     """Grants one turn at a time, first come first served. Any thread may use it."""
 
     def __init__(self) -> None:
@@ -16,7 +16,7 @@ class Turnstile:
         self._queue: deque[object] = deque()
 
     def __repr__(self) -> str:
-        return f"Turnstile(waiting={max(0, len(self._queue) - 1)})"
+        return f"FairLock(waiting={max(0, len(self._queue) - 1)})"
 
     @contextmanager
     def turn(self, still_wanted: Callable[[], bool]) -> Iterator[bool]:

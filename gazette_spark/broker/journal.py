@@ -1,6 +1,6 @@
 """One journal: its spools, its index, and the threads that append to it, read it and persist it.
 
-Two locks. The *turnstile* is the journal's pipeline: whoever has the turn - an append, the pulse - may
+Two locks. The *fair_lock* is the journal's pipeline: whoever has the turn - an append, the pulse - may
 write to the current spool and roll it. The *condition* guards what readers see: the spec, the list of
 spools and the index view. It is held for moments only, never while bytes are written, so that readers do
 not wait for appends. A thread with the turn may take the condition, never the other way round.
@@ -20,6 +20,7 @@ from pathlib import Path
 from gazette_spark.broker.api.append_fsm import AppendPlan, JournalHead, plan_append
 from gazette_spark.broker.api.append_txn import AppendTxn
 from gazette_spark.broker.api.flow_control import MaxRate
+from gazette_spark.broker.fair_lock import FairLock
 from gazette_spark.broker.replication.pipeline import Pipeline
 from gazette_spark.broker.replication.rules import Extent
 from gazette_spark.broker.storage.commit_log import Registers, SpoolHeader, label_set_of
@@ -28,7 +29,6 @@ from gazette_spark.broker.storage.fragment_store import FragmentStore, open_stor
 from gazette_spark.broker.storage.index import IndexView, Resolution, resolve_read
 from gazette_spark.broker.storage.postfix import render_postfix
 from gazette_spark.broker.storage.spool import Spool, SpoolData
-from gazette_spark.broker.fair_lock import Turnstile
 from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import CoverSet, Fragment
@@ -72,7 +72,7 @@ class LiveJournal:
     def __init__(self, spec: pb.JournalSpec, directory: Path, settings: JournalSettings) -> None:
         self.name = spec.name
         self.spec = spec
-        self.turnstile = Turnstile()
+        self.fair_lock = FairLock()
         self.changed = threading.Condition()
         self.closed = False
         """No read or append may begin or go on waiting."""
@@ -249,7 +249,7 @@ class LiveJournal:
         """Have every waiting thread ask whether it is still wanted."""
         with self.changed:
             self.changed.notify_all()
-        self.turnstile.wake()
+        self.fair_lock.wake()
 
     def store_of(self, fragment: Fragment) -> FragmentStore:
         """Return the store that holds a stored fragment."""

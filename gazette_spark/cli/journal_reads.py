@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gazette_spark.client import Chunk, Client, RetryReader
 
 
-class Sink:
+class ChunkWriter:
     """Where the bytes of all journals go, one journal at a time. Any thread may use it."""
 
     def __init__(self, target: BinaryIO, output_format: str) -> None:
@@ -114,7 +114,7 @@ def read(
     offsets = load_offsets(offsets_path) if offsets_path else {}
     if offsets_path is not None and offsets_path == offsets_out:
         offsets_path.rename(f"{offsets_path}.previous")
-    sink = Sink(target, output_format)
+    sink = ChunkWriter(target, output_format)
     with connect(fragment_root=file_root) as client:
 
         def open_reader(name: str) -> RetryReader:
@@ -137,7 +137,7 @@ def read(
         save_offsets(offsets, offsets_out)
 
 
-def drain(sink: Sink, reader: RetryReader, offsets: dict[str, int]) -> None:
+def drain(sink: ChunkWriter, reader: RetryReader, offsets: dict[str, int]) -> None:
     """Read a journal to the end, note where that is, and tell of bytes that are gone."""
     with reader:
         try:
@@ -153,7 +153,7 @@ class Pumps:
     """A thread for each journal that is read. Started and ended by one thread."""
 
     def __init__(
-        self, sink: Sink, open_reader: Callable[[str], RetryReader], offsets: dict[str, int]
+        self, sink: ChunkWriter, open_reader: Callable[[str], RetryReader], offsets: dict[str, int]
     ) -> None:
         self.failure: BaseException | None = None
         """Why one of them ended."""

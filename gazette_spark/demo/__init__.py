@@ -1,4 +1,4 @@
-"""The main job, on trial: journals stream into a Delta table while the query is killed, and nothing is lost.
+"""The demo: journals stream into a Delta table while the query is killed, and nothing is lost.
 
 - ``events``   believable JSON events, and what was appended of them
 - ``writers``  threads that append events at a steady rate
@@ -7,6 +7,6 @@
 - ``watch``    what the table and the checkpoint on disk say about the query, read without Spark
 - ``plan``     decides from there when to kill, when to stop writing, when to give up
 - ``proof``    compares every appended event with the table
-- ``trial``    looks, decides, acts
+- ``scenario`` looks, decides, acts
 - ``run``      sets everything up and reports
 """

@@ -35,7 +35,7 @@ class Step(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class Plan:
     """What the demo is to do."""
 
     seconds: float
@@ -50,7 +50,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Observation:
     """What is seen at one moment. Times are seconds since something happened, None if it has not."""
 
     table_exists: bool = False
@@ -70,22 +70,22 @@ class Sight:
     """The ledger's offsets are the write heads."""
 
 
-def decide(sight: Sight, script: Script) -> Step:
+def decide(seen: Observation, plan: Plan) -> Step:
     """Return the next step."""
-    if sight.writing_s is None:
-        return Step.START_WRITING if sight.table_exists else Step.WAIT
-    missing = len(script.pauses_s) - sight.kills
-    if missing and sight.in_flight and _kill_is_due(sight, sight.writing_s, script):
+    if seen.writing_s is None:
+        return Step.START_WRITING if seen.table_exists else Step.WAIT
+    missing = len(plan.pauses_s) - seen.kills
+    if missing and seen.in_flight and _kill_is_due(seen, seen.writing_s, plan):
         return Step.KILL
-    if sight.stopped:
-        return Step.FINISH if sight.drained else Step.WAIT
-    is_over = sight.writing_s >= script.seconds and sight.backlog_batches >= missing * BATCHES_PER_KILL
+    if seen.stopped:
+        return Step.FINISH if seen.drained else Step.WAIT
+    is_over = seen.writing_s >= plan.seconds and seen.backlog_batches >= missing * BATCHES_PER_KILL
     return Step.STOP_WRITING if is_over else Step.WAIT
 
 
-def _kill_is_due(sight: Sight, writing_s: float, script: Script) -> bool:
-    if sight.committed_s is None:
+def _kill_is_due(seen: Observation, writing_s: float, plan: Plan) -> bool:
+    if seen.committed_s is None:
         return False
     # What is left to read while draining must not run out during a pause.
-    pause_s = 0.0 if sight.stopped else script.pauses_s[sight.kills]
-    return sight.committed_s >= pause_s and writing_s >= script.kill_due_s(sight.kills)
+    pause_s = 0.0 if seen.stopped else plan.pauses_s[seen.kills]
+    return seen.committed_s >= pause_s and writing_s >= plan.kill_due_s(seen.kills)

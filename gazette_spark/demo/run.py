@@ -1,4 +1,4 @@
-"""Runs the demo: sets up a broker, journals, writers and the query, then reports what the trial showed."""
+"""Runs the demo: sets up a broker, journals, writers and the query, then reports what it showed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pyarrow as pa
 from gazette_spark.client import Client
 from gazette_spark.demo.child import QueryProcess
 from gazette_spark.demo.events import JOURNALS, Int64s
-from gazette_spark.demo.plan import Script
+from gazette_spark.demo.plan import Plan
 from gazette_spark.demo.proof import Proof, compare
+from gazette_spark.demo.scenario import Scenario, ScenarioTimes, Screen
 from gazette_spark.demo.settings import Settings
-from gazette_spark.demo.scenario import Screen, Trial, TrialTimes
 from gazette_spark.demo.watch import ledger_heads
 from gazette_spark.demo.writers import Writers
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -55,7 +55,7 @@ class Report:
     """What the demo found."""
 
     proof: Proof
-    times: TrialTimes
+    times: ScenarioTimes
     appended_bytes: int
     ledger: dict[str, int]
     """Offset of each journal in the last entry of the table's ledger."""
@@ -77,14 +77,14 @@ def run_demo(options: DemoOptions, directory: Path, screen: Screen) -> Report:
         writers = stack.enter_context(Writers(client, journals, options.rate))
         command = [sys.executable, "-m", "gazette_spark.demo.query", str(directory / "settings.json")]
         child = stack.enter_context(QueryProcess(command, directory / "query.log"))
-        script = Script(options.seconds, tuple(random.uniform(0, 2) for _ in range(KILLS)))  # noqa: S311
-        times = Trial(script, options.rate, settings, writers=writers, child=child, screen=screen).run()
+        plan = Plan(options.seconds, tuple(random.uniform(0, 2) for _ in range(KILLS)))  # noqa: S311
+        times = Scenario(plan, options.rate, settings, writers=writers, child=child, screen=screen).run()
         screen.say("comparing every event with the table")
         child.finish(FINISH_S)
         return make_report(settings, writers, times)
 
 
-def make_report(settings: Settings, writers: Writers, times: TrialTimes) -> Report:
+def make_report(settings: Settings, writers: Writers, times: ScenarioTimes) -> Report:
     """Compare what was appended with what the query's process wrote about the table."""
     table = pa.ipc.open_file(str(settings.rows)).read_all()
 

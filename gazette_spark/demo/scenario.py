@@ -1,6 +1,6 @@
-"""The trial itself: looks at the query and the writers, decides, acts, until the table holds everything.
+"""The scenario itself: looks at the query and the writers, decides, acts, until the table holds everything.
 
-Everything waits under a deadline: a query that shows nothing new for a while fails the trial with the
+Everything waits under a deadline: a query that shows nothing new for a while fails the demo with the
 end of its log.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gazette_spark.demo.child import QueryProcess
-from gazette_spark.demo.plan import Script, Sight, Step, decide
+from gazette_spark.demo.plan import Observation, Plan, Step, decide
 from gazette_spark.demo.settings import Settings
 from gazette_spark.demo.watch import TableState, TableWatch, batch_in_flight, ledger_heads
 from gazette_spark.demo.writers import Writers
@@ -48,8 +48,8 @@ class Screen(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TrialTimes:
-    """What happened in a trial."""
+class ScenarioTimes:
+    """What happened in a scenario."""
 
     kills: int
     table_commits: int
@@ -58,12 +58,12 @@ class TrialTimes:
     """From the first append until the last byte was in the table, kills and restarts included."""
 
 
-class Trial:
+class Scenario:
     """One run of the demo. Used by one thread."""
 
     def __init__(
         self,
-        script: Script,
+        plan: Plan,
         rate: float,
         settings: Settings,
         *,
@@ -71,21 +71,21 @@ class Trial:
         child: QueryProcess,
         screen: Screen,
     ) -> None:
-        self._script = script
+        self._plan = plan
         self._rate = rate
         self._settings = settings
         self._writers = writers
         self._child = child
         self._screen = screen
         self._watch = TableWatch(settings.table)
-        self._sight = Sight()
+        self._seen = Observation()
         self._writing_since: float | None = None
         self._committed_since: float | None = None
         self._writing_s = 0.0
         self._at_start_of_run = TableState()
         self._last_news = (time.monotonic(), TableState())
 
-    def run(self) -> TrialTimes:
+    def run(self) -> ScenarioTimes:
         """Run until the table holds everything; the query still runs then.
 
         Raises:
@@ -93,43 +93,43 @@ class Trial:
             GazetteError: an append failed.
         """
         self._child.start()
-        while (step := decide(self._look(), self._script)) is not Step.FINISH:
+        while (step := decide(self._look(), self._plan)) is not Step.FINISH:
             self._act(step)
             self._check()
             time.sleep(POLL_S)
-        return TrialTimes(
-            kills=self._sight.kills,
+        return ScenarioTimes(
+            kills=self._seen.kills,
             table_commits=self._watch.state.commits,
             writing_s=self._writing_s,
             drained_s=_since(self._writing_since) or 0.0,
         )
 
-    def _look(self) -> Sight:
+    def _look(self) -> Observation:
         table = self._watch.look()
         if self._committed_since is None and table.data_commits > self._at_start_of_run.data_commits:
             self._committed_since = time.monotonic()
         if table != self._last_news[1]:
             self._last_news = (time.monotonic(), table)
-        self._sight = replace(
-            self._sight,
+        self._seen = replace(
+            self._seen,
             table_exists=table.commits > 0,
             writing_s=_since(self._writing_since),
             committed_s=_since(self._committed_since),
             in_flight=batch_in_flight(self._settings.checkpoint) is not None,
             backlog_batches=self._backlog_bytes(table) / self._settings.max_bytes_per_trigger,
-            drained=self._sight.stopped and ledger_heads(table.metadata) == self._writers.heads,
+            drained=self._seen.stopped and ledger_heads(table.metadata) == self._writers.heads,
         )
         self._screen.show(self._progress(table))
-        return self._sight
+        return self._seen
 
     def _backlog_bytes(self, table: TableState) -> int:
         return self._writers.size_bytes - sum(ledger_heads(table.metadata).values())
 
     def _progress(self, table: TableState) -> Progress:
-        phase = "draining" if self._sight.stopped else "writing"
+        phase = "draining" if self._seen.stopped else "writing"
         if self._committed_since is None:
-            phase = "starting" if self._sight.kills == 0 else "restarting"
-        expected = 0 if self._sight.stopped else int(self._rate * self._script.seconds)
+            phase = "starting" if self._seen.kills == 0 else "restarting"
+        expected = 0 if self._seen.stopped else int(self._rate * self._plan.seconds)
         return Progress(phase, self._writers.rows, table.rows, max(expected, self._writers.rows))
 
     def _act(self, step: Step) -> None:
@@ -143,19 +143,19 @@ class Trial:
             case Step.STOP_WRITING:
                 self._writers.stop()
                 self._writing_s = _since(self._writing_since) or 0.0
-                self._sight = replace(self._sight, stopped=True)
+                self._seen = replace(self._seen, stopped=True)
                 self._screen.say(f"{self._writers.rows:,} events appended; the query catches up")
 
     def _kill(self) -> None:
         self._child.kill()
         batch = batch_in_flight(self._settings.checkpoint)
         table = self._watch.look()
-        self._sight = replace(self._sight, kills=self._sight.kills + 1)
+        self._seen = replace(self._seen, kills=self._seen.kills + 1)
         self._at_start_of_run, self._committed_since = table, None
         self._last_news = (time.monotonic(), table)
         where = "between two batches" if batch is None else f"in the middle of batch {batch}"
         self._screen.say(
-            f"kill {self._sight.kills}: SIGKILL to the query {where}, {table.rows:,} rows in the table; "
+            f"kill {self._seen.kills}: SIGKILL to the query {where}, {table.rows:,} rows in the table; "
             "starting it again"
         )
         self._child.start()
@@ -166,7 +166,7 @@ class Trial:
         if self._writers.error is not None:
             raise self._writers.error
         since, _ = self._last_news
-        limit = STALL_S if self._sight.table_exists else START_STALL_S
+        limit = STALL_S if self._seen.table_exists else START_STALL_S
         if time.monotonic() - since > limit:
             raise self._child.failure(f"the query committed nothing for {limit:g} s")
 

@@ -32,7 +32,7 @@ from gazette_spark.framing.csv import RETURN, quote_positions
 from gazette_spark.framing.csv_style import SPARKS_STYLE, CsvStyle
 from gazette_spark.framing.csv_values import BLANKS, TYPES, converted, is_readable, places
 from gazette_spark.framing.lines import NEWLINE
-from gazette_spark.framing.rows import Columns, Refusal, Row, RowFormat, RowParser
+from gazette_spark.framing.rows import BlockRefusal, Columns, Row, RowFormat, RowParser
 
 _BOM = b"\xef\xbb\xbf"
 _LONE_RETURN = re.compile(rb"\r(?!\n)")
@@ -140,11 +140,11 @@ class FastReader:
         """Tell that it knows all types that there are."""
         return True
 
-    def columns(self, block: Block) -> Columns | Refusal:
+    def columns(self, block: Block) -> Columns | BlockRefusal:
         """Return the columns by name, or a refusal when a record is none of so many fields."""
         suspect = _suspect(block, self._style)
         if suspect is not None:
-            return Refusal(suspect)
+            return BlockRefusal(suspect)
         wrong: list[int] = []
 
         def note(row: pcsv.InvalidRow) -> str:
@@ -161,12 +161,12 @@ class FastReader:
         try:
             table = pcsv.read_csv(pa.BufferReader(block.data), read, parse, self._convert)
         except pa.ArrowException:
-            return Refusal(min(max(0, wrong[0] - 1), len(block) - 1) if wrong else None)
+            return BlockRefusal(min(max(0, wrong[0] - 1), len(block) - 1) if wrong else None)
         if table.num_rows != len(block):
-            return Refusal(None)
+            return BlockRefusal(None)
         texts = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in table]
         if self._header is not None and len(at := places(pc.equal(texts[0], self._header))):
-            return Refusal(at[0])
+            return BlockRefusal(at[0])
         return self._converted(texts, hexes=b"0x" in block.data or b"0X" in block.data)
 
     def _converted(self, texts: Sequence[pa.StringArray], *, hexes: bool) -> Columns:

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from gazette_spark.framing.base import text_scalar
 from gazette_spark.framing.csv_style import CsvStyle
 from gazette_spark.framing.json_values import JsonDialect, converter
-from gazette_spark.framing.timestamps import parse_date
 from gazette_spark.framing.text_columns import from_texts
+from gazette_spark.framing.timestamps import parse_date
 
 FEW = 8
 """Cells that are converted one by one where a column cannot be converted at once."""

@@ -23,7 +23,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gazette_spark.framing.timestamps import MICROS_PER_S, date_in_range, days_of, in_range, offset_s, seconds_of
+from gazette_spark.framing.timestamps import (
+    MICROS_PER_S,
+    date_in_range,
+    days_of,
+    in_range,
+    offset_s,
+    seconds_of,
+)
 
 _MONTHS = [
     *("January", "February", "March", "April", "May", "June"),

@@ -24,7 +24,7 @@ CHUNK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RowRefusal:
     """A value that cannot be written."""
 
     index: int
@@ -56,22 +56,24 @@ def null_rows(values: pa.Array) -> Positions:
     return np.flatnonzero(flags == 0)
 
 
-def check_values(values: pa.Array, max_record_bytes: int) -> Refused | None:
+def check_values(values: pa.Array, max_record_bytes: int) -> RowRefusal | None:
     """Return the first value that no framing can take, None when there is none."""
     if values.null_count:
         index = int(null_rows(values)[0])
-        return Refused(index, "its value is null", "Filter such rows out, or give them a value")
+        return RowRefusal(index, "its value is null", "Filter such rows out, or give them a value")
     lengths = np.diff(value_bounds(values))
     if len(lengths) and lengths.max() > max_record_bytes:
         index = int(np.argmax(lengths > max_record_bytes))
         problem = f"its value has {lengths[index]} bytes, more than the {max_record_bytes} of maxRecordBytes"
-        return Refused(index, problem, "Make it shorter, or raise maxRecordBytes here and where it is read")
+        return RowRefusal(
+            index, problem, "Make it shorter, or raise maxRecordBytes here and where it is read"
+        )
     return None
 
 
 def encoded(
     values: pa.Array, framing: str, separator: str = ",", quote: str = '"'
-) -> Iterator[bytes] | Refused:
+) -> Iterator[bytes] | RowRefusal:
     """Return the bytes of records, in pieces that hold whole ones.
 
     Args:
@@ -86,8 +88,8 @@ def encoded(
     pieces = []
     for first, stop in _parts(value_bounds(values)):
         made = _piece(values[first:stop], framing, separator, quote)
-        if isinstance(made, Refused):
-            return Refused(first + made.index, made.problem, made.advice)
+        if isinstance(made, RowRefusal):
+            return RowRefusal(first + made.index, made.problem, made.advice)
         pieces.append(made)
     return iter(pieces)
 
@@ -103,7 +105,7 @@ def _parts(bounds: Positions) -> Iterator[tuple[int, int]]:
         first = stop
 
 
-def _piece(values: pa.Array, framing: str, separator: str, quote: str) -> bytes | Refused:
+def _piece(values: pa.Array, framing: str, separator: str, quote: str) -> bytes | RowRefusal:
     bounds = value_bounds(values)
     if framing == "none":
         return value_octets(values)[bounds[0] : bounds[-1]].tobytes()
@@ -136,18 +138,18 @@ def _headers(lengths: Positions) -> pa.BinaryArray:
     return pa.BinaryArray.from_buffers(pa.binary(), len(lengths), buffers, null_count=0)
 
 
-def _refused_line(made: bytes, ends: Positions) -> Refused | None:
+def _refused_line(made: bytes, ends: Positions) -> RowRefusal | None:
     if made.count(b"\n") == len(ends):
         return None
     odd = np.setdiff1d(newlines(made), ends, assume_unique=True)[0]
-    return Refused(
+    return RowRefusal(
         int(np.searchsorted(ends, odd)),
         "its value holds a newline, which ends a record of framing lines",
         "Encode it (to_json escapes newlines), or write with framing=fixed",
     )
 
 
-def _refused_csv(made: bytes, ends: Positions, found: Positions) -> Refused | None:
+def _refused_csv(made: bytes, ends: Positions, found: Positions) -> RowRefusal | None:
     """Hold the record ends that a reader finds against those that were meant, and look for blank records."""
     octets = np.frombuffer(made, np.uint8)
     lengths = np.diff(ends, prepend=-1) - 1
@@ -156,10 +158,10 @@ def _refused_csv(made: bytes, ends: Positions, found: Positions) -> Refused | No
     wrong = _first_wrong_end(found, ends)
     if first_blank < wrong:
         problem = "its value is a blank line, which is no record of CSV"
-        return Refused(first_blank, problem, 'Filter such rows out, or write ""')
+        return RowRefusal(first_blank, problem, 'Filter such rows out, or write ""')
     if wrong < len(ends):
         problem = "its value is not one record of CSV: quotes or newlines are left open"
-        return Refused(wrong, problem, "Write each value as to_csv does, or write with framing=fixed")
+        return RowRefusal(wrong, problem, "Write each value as to_csv does, or write with framing=fixed")
     return None
 
 

@@ -45,7 +45,7 @@ class JsonParser(RowParser):
     def __init__(self, wanted: JsonFormat, *, fast: bool = True) -> None:
         fields, rescue = wanted.data_fields, wanted.rescues
         dialect = wanted.dialect
-        reader = FastReader(fields, strangers=not rescue, dialect=dialect) if fast else None
+        reader = FastReader(fields, extra_fields=not rescue, dialect=dialect) if fast else None
         super().__init__(wanted, ExactReader(fields, rescue=rescue, dialect=dialect), reader)
 
     def may_be_fast(self, row: Row, record: bytes) -> bool:

@@ -30,9 +30,9 @@ import pyarrow.json as pj
 from gazette_spark.framing.base import Block, Positions
 from gazette_spark.framing.json_shape import ShapeReader
 from gazette_spark.framing.json_values import SPARKS, JsonDialect, converter, is_variant
-from gazette_spark.framing.timestamps import MICROS_PER_S
-from gazette_spark.framing.rows import Columns, Refusal
+from gazette_spark.framing.rows import BlockRefusal, Columns
 from gazette_spark.framing.text_columns import Converted, from_texts
+from gazette_spark.framing.timestamps import MICROS_PER_S
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -64,7 +64,7 @@ class _Plan:
 class _Answer:
     """What came of a plan."""
 
-    found: Columns | Refusal
+    found: Columns | BlockRefusal
     other: bool = False
     """Some value was of another JSON type, so that another plan may do."""
 
@@ -72,18 +72,18 @@ class _Answer:
 class FastReader:
     """Reads blocks by a schema. Immutable.
 
-    Without ``strangers`` a block in which a record has a field that the schema has not is refused, and so
+    Without ``extra_fields`` a block in which a record has a field that the schema has not is refused, and so
     is one in which a text does not fit its column.
     """
 
     def __init__(
-        self, fields: Sequence[pa.Field], *, strangers: bool = True, dialect: JsonDialect = SPARKS
+        self, fields: Sequence[pa.Field], *, extra_fields: bool = True, dialect: JsonDialect = SPARKS
     ) -> None:
         self._fields = tuple(fields)
-        self._strangers = strangers
+        self._extra_fields = extra_fields
         self._dialect = dialect
         self._plans = _plans(self._fields)
-        shape = ShapeReader(self._plans[0].storage, strangers=strangers) if self._plans else None
+        shape = ShapeReader(self._plans[0].storage, extra_fields=extra_fields) if self._plans else None
         self._shape = shape if shape is not None and shape.usable else None
 
     @property
@@ -91,11 +91,11 @@ class FastReader:
         """Tell whether the parser knows all types of the schema."""
         return bool(self._plans)
 
-    def columns(self, block: Block) -> Columns | Refusal:
+    def columns(self, block: Block) -> Columns | BlockRefusal:
         """Return the columns by name, or a refusal when they might not be each record's own."""
         suspect = _suspect(block, self._dialect)
         if suspect is not None or not self._plans:
-            return Refusal(suspect)
+            return BlockRefusal(suspect)
         if self._shape is not None and (shaped := self._shape.columns(block)) is not None:
             try:
                 return self._targets(shaped)
@@ -104,20 +104,20 @@ class FastReader:
         reached = []
         for plan in self._plans:
             answer = self._try(plan, block)
-            if not isinstance(answer.found, Refusal):
+            if not isinstance(answer.found, BlockRefusal):
                 return answer.found
             reached.append(answer.found.suspect)
             if not answer.other:
                 break
-        return Refusal(max((at for at in reached if at is not None), default=None))
+        return BlockRefusal(max((at for at in reached if at is not None), default=None))
 
     def _try(self, plan: _Plan, block: Block) -> _Answer:
         try:
             if not _within(plan.magnitudes, block):
-                return _Answer(Refusal(None))
-            table = _read(block, plan.storage, strangers=self._strangers)
+                return _Answer(BlockRefusal(None))
+            table = _read(block, plan.storage, extra_fields=self._extra_fields)
             if table.num_rows != len(block):
-                return _Answer(Refusal(None))
+                return _Answer(BlockRefusal(None))
             columns = {name: table.column(name) for name in plan.storage.names}
             whole = {
                 name: column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
@@ -128,9 +128,9 @@ class FastReader:
             text = str(error)
             found = _ROW.search(text)
             row = int(found[1]) if found else len(block)
-            return _Answer(Refusal(row if row < len(block) else None), " changed from " in text)
+            return _Answer(BlockRefusal(row if row < len(block) else None), " changed from " in text)
 
-    def _targets(self, found: Mapping[str, pa.Array]) -> Columns | Refusal:
+    def _targets(self, found: Mapping[str, pa.Array]) -> Columns | BlockRefusal:
         """Return the columns as the types that are wanted."""
         columns: dict[str, pa.Array] = {}
         problems: dict[int, str] = {}
@@ -139,8 +139,8 @@ class FastReader:
             columns[field.name] = converted.column
             for index, problem in converted.problems.items():
                 problems.setdefault(index, f"field {field.name} {problem}")
-        if problems and not self._strangers:
-            return Refusal(min(problems))
+        if problems and not self._extra_fields:
+            return BlockRefusal(min(problems))
         return Columns(columns, problems)
 
 
@@ -189,12 +189,12 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_temporal(kind) or pa.types.is_binary(kind))
 
 
-def _read(block: Block, storage: pa.Schema, *, strangers: bool = True) -> pa.Table:
+def _read(block: Block, storage: pa.Schema, *, extra_fields: bool = True) -> pa.Table:
     return pj.read_json(
         pa.BufferReader(block.data),
         read_options=pj.ReadOptions(use_threads=False, block_size=len(block.data) + 1),
         parse_options=pj.ParseOptions(
-            explicit_schema=storage, unexpected_field_behavior="ignore" if strangers else "error"
+            explicit_schema=storage, unexpected_field_behavior="ignore" if extra_fields else "error"
         ),
     )
 

@@ -1,19 +1,20 @@
 r"""Blocks of JSON records that all have one shape: columns by position, several times as fast as a parser.
 
 Programs write records with the same fields, in the same order, with the same spaces. The first record of
-a block shows the shape: the *glue* between its values, byte by byte::
+a block shows the shape: the *template* between its values, byte by byte::
 
     {"id": 17, "user": "ann", "ok": true}
-    ~~~~~~~  ~~~~~~~~~~~   ~~~~~~~~~    ~     glue
+    ~~~~~~~  ~~~~~~~~~~~   ~~~~~~~~~    ~     template
            17           ann         true      values
 
-Every other record must have the same glue, and values that end where the glue goes on. What was looked at
-decides, never what is likely: a block is only taken when all this holds of each of its records,
+Every other record must have the same template, and values that end where the template goes on. What was
+looked at decides, never what is likely: a block is only taken when all this holds of each of its records,
 
 - there is no backslash and, but for the newlines, no control character: so a quote opens or closes a string;
-- it has as many quotes as the first one, each at the place the glue gives it: so strings are where they are
+- it has as many quotes as the first one, each at the place the template gives it: so strings are where they
+are
   in the first record, and hold no quote;
-- all bytes between values are the glue's;
+- all bytes between values are the template's;
 - a value without quotes is a plain number, ``-?(0|[1-9][0-9]*)(\.[0-9]+)?``, or ``true`` or ``false``, as the
   first record's was.
 
@@ -58,10 +59,10 @@ class _Member:
     name: str
     kind: str
     """``text``, ``number`` or ``bool``."""
-    glue: bytes
+    template: bytes
     """All bytes from the end of the value before, or the record's begin, to this value."""
     key_at: int
-    """Where in the glue the name's first quote is."""
+    """Where in the template the name's first quote is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +81,9 @@ class _OtherShapeError(Exception):
 class ShapeReader:
     """Reads blocks of one shape into the columns of a schema. For one thread: it keeps scratch space."""
 
-    def __init__(self, storage: pa.Schema, *, strangers: bool) -> None:
+    def __init__(self, storage: pa.Schema, *, extra_fields: bool) -> None:
         self._storage = storage
-        self._strangers = strangers
+        self._extra_fields = extra_fields
         # Large arrays made anew for each block would be mapped and given back each time: a third of the work.
         self._scratch = np.empty((2, 0), np.int64)
 
@@ -101,7 +102,7 @@ class ShapeReader:
         if shape is None or not self._fits(shape):
             return None
         try:
-            if not all(_alike(block.record(at), shape) for at in (len(block) // 2, len(block) - 1)):
+            if not all(matches_template(block.record(at), shape) for at in (len(block) // 2, len(block) - 1)):
                 return None
             return self._read(block, shape)
         except (_OtherShapeError, pa.ArrowInvalid):
@@ -111,7 +112,8 @@ class ShapeReader:
         """Tell whether the values are of the columns' kinds."""
         wanted = {column.name: _kind_of(column.type) for column in self._storage}
         return all(
-            wanted.get(member.name, member.kind) == member.kind and (self._strangers or member.name in wanted)
+            wanted.get(member.name, member.kind) == member.kind
+            and (self._extra_fields or member.name in wanted)
             for member in shape.members
         )
 
@@ -122,7 +124,7 @@ class ShapeReader:
             self._scratch = np.empty((2, size), np.int64)
         quotes = _quotes(block, octets, shape, self._scratch)
         spans = _spans(block, shape, quotes)
-        _check_glue(block, octets, shape, spans)
+        _check_template(block, octets, shape, spans)
         found: dict[str, pa.Array] = {}
         wanted = {column.name: column.type for column in self._storage}
         for member, (begins, ends) in zip(shape.members, spans, strict=True):
@@ -160,32 +162,32 @@ def _shape_of(record: bytes) -> _Shape | None:
     if at == 0 or record[: at - 1].strip(b" ") or b"\\" in record:
         return None
     members: list[_Member] = []
-    glue_from = 0
+    template_from = 0
     more = True
     while more:
         found = _MEMBER.match(record, at)
         if found is None:
             return None
         value = next(group for group in (3, 4, 5) if found[group] is not None)
-        glue = record[glue_from : found.start(value)]
+        template = record[template_from : found.start(value)]
         kind = ("text", "number", "bool")[value - 3]
         name = found[1].decode("utf-8", "surrogateescape")
-        members.append(_Member(name, kind, glue, found.start(1) - 1 - glue_from))
-        glue_from, at = found.end(value), found.end() + 1
+        members.append(_Member(name, kind, template, found.start(1) - 1 - template_from))
+        template_from, at = found.end(value), found.end() + 1
         more = record[found.end() : at] == b","
     names = {member.name for member in members}
     if len(names) < len(members) or record[at - 1 :].rstrip(b" ") != b"}":
         return None
     quotes = sum(4 if member.kind == "text" else 2 for member in members)
-    return _Shape(tuple(members), record[glue_from:], quotes)
+    return _Shape(tuple(members), record[template_from:], quotes)
 
 
-def _alike(record: bytes, shape: _Shape) -> bool:
+def matches_template(record: bytes, shape: _Shape) -> bool:
     """Tell whether a record may have the shape: cheap, and no proof."""
     at = 0
     for member in shape.members:
-        at = record.find(member.glue, at) + len(member.glue)
-        if at < len(member.glue):
+        at = record.find(member.template, at) + len(member.template)
+        if at < len(member.template):
             return False
     return record.count(b'"') == shape.quotes and record.endswith(shape.tail)
 
@@ -215,15 +217,15 @@ def _quotes(block: Block, octets: Octets, shape: _Shape, scratch: Positions) -> 
 
 
 def _spans(block: Block, shape: _Shape, quotes: Positions) -> list[tuple[Positions, Positions]]:
-    """Return where each member's values begin and end, provided that the glue is where its quotes are."""
+    """Return where each member's values begin and end, provided that the template is where its quotes are."""
     begins: list[Positions] = []
     ends: list[Positions] = []
     column = 0
     for index, member in enumerate(shape.members):
-        glue_at = quotes[column] - member.key_at
+        template_at = quotes[column] - member.key_at
         if len(ends) < index:
-            ends.append(glue_at)
-        begins.append(glue_at + len(member.glue))
+            ends.append(template_at)
+        begins.append(template_at + len(member.template))
         column += 2
         if member.kind == "text":
             ends.append(quotes[column + 1])
@@ -233,16 +235,16 @@ def _spans(block: Block, shape: _Shape, quotes: Positions) -> list[tuple[Positio
     return list(zip(begins, ends, strict=True))
 
 
-def _check_glue(
+def _check_template(
     block: Block, octets: Octets, shape: _Shape, spans: Sequence[tuple[Positions, Positions]]
 ) -> None:
-    """Check that glue and values take turns without a gap, and that the glue is the shape's.
+    """Check that template and values take turns without a gap, and that the template is the shape's.
 
-    The glue's quotes are then the record's first ones, and so on: the next one ends a string.
+    The template's quotes are then the record's first ones, and so on: the next one ends a string.
     """
     before = block.starts
     for member, (begins, ends) in zip(shape.members, spans, strict=True):
-        _check_bytes(block, octets, before, begins, member.glue)
+        _check_bytes(block, octets, before, begins, member.template)
         before = ends
     _check_bytes(block, octets, before, block.ends, shape.tail)
 

@@ -57,7 +57,7 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class BlockRefusal:
     """Why a block has no columns."""
 
     suspect: int | None
@@ -78,7 +78,7 @@ class FastHalf(Protocol):
     def usable(self) -> bool:
         """Tell whether it knows all types of the schema."""
 
-    def columns(self, block: Block) -> Columns | Refusal:
+    def columns(self, block: Block) -> Columns | BlockRefusal:
         """Return the columns, or a refusal when they might not be each record's own."""
 
 
@@ -166,7 +166,7 @@ class RowParser:
         run = 1
         while len(block):
             answer = self._fast(block)
-            if not isinstance(answer, Refusal):
+            if not isinstance(answer, BlockRefusal):
                 yield answer
                 return
             if answer.suspect is None:
@@ -186,10 +186,10 @@ class RowParser:
         yield from self._parse(block.rows(0, middle))
         yield from self._parse(block.rows(middle, len(block)))
 
-    def _fast(self, block: Block) -> pa.RecordBatch | Refusal:
+    def _fast(self, block: Block) -> pa.RecordBatch | BlockRefusal:
         """Parse a whole block, if the fast half can."""
-        found = Refusal(None) if self._reader is None else self._reader.columns(block)
-        if isinstance(found, Refusal):
+        found = BlockRefusal(None) if self._reader is None else self._reader.columns(block)
+        if isinstance(found, BlockRefusal):
             return found
         return self._finished(block, found, ())
 
@@ -200,10 +200,10 @@ class RowParser:
         for index in range(len(block)):
             record = block.record(index)
             row = self._exact.row(record)
-            alone: pa.RecordBatch | Refusal = Refusal(None)
+            alone: pa.RecordBatch | BlockRefusal = BlockRefusal(None)
             if self.may_be_fast(row, record):
                 alone = self._fast(block.rows(index, index + 1))
-            if isinstance(alone, Refusal):
+            if isinstance(alone, BlockRefusal):
                 rows.append(row)
                 continue
             yield self._run(block.rows(first, index), rows)

@@ -19,7 +19,7 @@ CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class NoFraming:
+class ChunkFraming:
     """The framing ``none``."""
 
     chunk_bytes: int = CHUNK_BYTES

@@ -30,7 +30,7 @@ from gazette_spark.lag.positions import GroupCommit
 from gazette_spark.lag.rules import GroupStatus, PartitionStatus, PartitionWindow
 from gazette_spark.lag.topics import Topics
 
-COURSE_POINTS = 360
+LAG_POINTS = 360
 """Points of a journal's chart: an hour, at one in ten seconds."""
 
 
@@ -90,7 +90,7 @@ class GroupLag:
         return Age(max(least, default=None), max(known) if known and len(known) == len(most) else None)
 
 
-class Course:
+class LagSeries:
     """How a lag went: the last points of a chart, as (milliseconds since 1970, bytes)."""
 
     __slots__ = ("_cells",)
@@ -101,7 +101,7 @@ class Course:
     def add(self, time_ms: int, lag: int) -> None:
         """Add a point. It is in order, or the clock was set back and the chart shows that."""
         self._cells.extend((time_ms, lag))
-        del self._cells[: -2 * COURSE_POINTS]
+        del self._cells[: -2 * LAG_POINTS]
 
     def points(self) -> list[tuple[int, int]]:
         """Return the points, oldest first."""
@@ -113,7 +113,7 @@ class _Group:
     source: str = ""
     order: int = -1
     last_commit_ms: int | None = None
-    courses: dict[str, Course] = field(default_factory=dict)
+    series: dict[str, LagSeries] = field(default_factory=dict)
 
 
 class Monitor:
@@ -283,7 +283,7 @@ class Monitor:
         """Return how the lag went, by journal: points as (milliseconds since 1970, bytes)."""
         with self.lock:
             known = self._groups.get(group)
-            return {journal: course.points() for journal, course in known.courses.items()} if known else {}
+            return {journal: course.points() for journal, course in known.series.items()} if known else {}
 
     def lag(self, group: str, now_ms: int) -> GroupLag:
         """Return a group's verdict with what we add to it."""
@@ -319,12 +319,12 @@ class Monitor:
         )
 
     def _follow(self, name: str, now_ms: int) -> None:
-        courses = self._groups[name].courses
+        series = self._groups[name].series
         for windows in self._windows(name, now_ms).values():
             for window in windows:
                 if any(window.offset_commits):
                     journal = self.topics.journal(window.topic, window.partition)
-                    courses.setdefault(journal, Course()).add(now_ms, window.current_lag)
+                    series.setdefault(journal, LagSeries()).add(now_ms, window.current_lag)
 
     def _windows(self, group: str, now_ms: int) -> dict[str, list[PartitionWindow]]:
         return self.history.fetch_consumer(self.cluster, group, now_ms=now_ms) or {}

@@ -18,7 +18,7 @@ from gazette_spark.offsets import JournalOffsets
 
 
 @dataclass(frozen=True, slots=True)
-class JournalLag:
+class ProgressLag:
     """How far a query is behind in one journal."""
 
     journal: str
@@ -47,7 +47,7 @@ class QueryLag:
     batch_id: int
     timestamp: str
     """When the batch began, ISO 8601 in UTC, as Spark has it."""
-    journals: tuple[JournalLag, ...]
+    journals: tuple[ProgressLag, ...]
     """By source, then by name."""
 
     @property
@@ -61,7 +61,7 @@ class QueryLag:
         return sum(each.head is None for each in self.journals)
 
     @property
-    def worst(self) -> JournalLag | None:
+    def worst(self) -> ProgressLag | None:
         """The journal with most left to read; None if nothing is."""
         behind = [each for each in self.journals if each.lag_bytes]
         return max(behind, key=lambda each: each.lag_bytes or 0, default=None)
@@ -96,14 +96,14 @@ def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
     return QueryLag(texts["id"], texts["runId"], texts["name"], value["batchId"], texts["timestamp"], lags)
 
 
-def _lags(number: int, source: Mapping[str, Any]) -> Iterator[JournalLag]:
+def _lags(number: int, source: Mapping[str, Any]) -> Iterator[ProgressLag]:
     end = _position(source.get("endOffset"))
     if end is None:
         return
     latest = _position(source.get("latestOffset"))
     heads = latest.read_through if latest else {}
     for journal, reached in end.read_through.items():
-        yield JournalLag(journal, reached, heads.get(journal), number)
+        yield ProgressLag(journal, reached, heads.get(journal), number)
 
 
 def _position(value: object) -> JournalOffsets | None:

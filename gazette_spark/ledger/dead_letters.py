@@ -47,7 +47,7 @@ from gazette_spark.ledger.decision import (
     Again,
     Allowed,
     Landed,
-    Refuse,
+    Refusal,
     Write,
     check_parent,
     next_entry,
@@ -82,7 +82,7 @@ class DeadLetters:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakeoverState:
     """What a writer found when it took over: good as long as both are the newest."""
 
     main: str
@@ -92,11 +92,11 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeOver:
+class Takeover:
     """Commit this entry to the main table, without rows; then look again."""
 
     entry: LedgerEntry
-    taken: Taken
+    taken: TakeoverState
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,14 @@ class Divert:
 
 
 def plan(
-    dead: LedgerState, main: LedgerState, write: Write, *, table: str, taken: Taken | None, attempt: str
-) -> TakeOver | Divert | None:
+    dead: LedgerState,
+    main: LedgerState,
+    write: Write,
+    *,
+    table: str,
+    taken: TakeoverState | None,
+    attempt: str,
+) -> Takeover | Divert | None:
     """Say how a batch that the main table is to get is parted.
 
     Args:
@@ -133,11 +139,11 @@ def plan(
     batch = dead_batch(write.entry, table)
     if batch.begin == batch.end:
         return None
-    check_standing(dead, batch)
+    check_fence(dead, batch)
     assert main.entry is not None  # A batch with bytes continues an entry.
-    if not in_step(dead, main.entry, table) and taken != Taken(main.entry.attempt, _attempt(dead)):
-        entry = standing_entry(main, write.entry, attempt, dead_letters=table)
-        return TakeOver(entry, Taken(attempt, _attempt(dead)))
+    if not in_step(dead, main.entry, table) and taken != TakeoverState(main.entry.attempt, _attempt(dead)):
+        entry = fence_entry(main, write.entry, attempt, dead_letters=table)
+        return Takeover(entry, TakeoverState(attempt, _attempt(dead)))
     begins, recorded = _offsets(batch.begin), dead.entry.read_through if dead.entry else {}
     known = {name: (recorded[name], begin) for name, begin in begins.items() if name in recorded}
     behind = [SkippedGap(name, at, begin) for name, (at, begin) in known.items() if at < begin]
@@ -160,7 +166,7 @@ def in_step(dead: LedgerState, main: LedgerEntry, table: str) -> bool:
     return all(recorded.get(journal) == at for journal, at in main.read_through.items())
 
 
-def standing_entry(
+def fence_entry(
     state: LedgerState, about: LedgerEntry, attempt: str, *, dead_letters: str | None
 ) -> LedgerEntry:
     """Return an entry that moves nothing: it takes the newest one's place.
@@ -188,22 +194,22 @@ def standing_entry(
     )
 
 
-def settle(
+def reconcile(
     before: LedgerState, after: LedgerState, entry: LedgerEntry, batch: Batch, *, conflict: bool
-) -> Landed | Again | Refuse:
+) -> Landed | Again | Refusal:
     """Say what became of a commit to a table of dead letters; see :mod:`gazette_spark.ledger.decision`.
 
     That another writer was faster is no reason to stop here: the main table says whose turn it is.
     """
     outcome = verify(before, after, entry, batch, conflict=conflict)
-    if not isinstance(outcome, Refuse):
+    if not isinstance(outcome, Refusal):
         return outcome
     if isinstance(outcome.error, FencedError):
         return Again()
-    return Refuse(_advised(outcome.error, after))
+    return Refusal(_advised(outcome.error, after))
 
 
-def check_standing(dead: LedgerState, batch: Batch) -> None:
+def check_fence(dead: LedgerState, batch: Batch) -> None:
     """Check that nobody has restored a table of dead letters in the middle of a commit to it.
 
     Raises:

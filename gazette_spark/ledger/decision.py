@@ -1,26 +1,26 @@
 """What a table's ledger means for the batch at hand.
 
 :func:`decide` holds a batch against the newest entry and answers :class:`Write`, :class:`Skip` or
-:class:`Refuse`; :func:`verify` says, after a write, what became of it. Everything here is a function of
+:class:`Refusal`; :func:`verify` says, after a write, what became of it. Everything here is a function of
 values.
 
 One journal of a batch, ``[begin, end)``, against the offset ``recorded`` for it:
 
 ===========================  =========  ==========================================================
 ``begin == recorded < end``  NEXT       these bytes come next
-``begin == recorded == end`` STILL      it has not moved
+``begin == recorded == end`` UNCHANGED      it has not moved
 no ``recorded``, begin = end NEXT       a journal new to the table, whose first offset is pinned
 ``end <= recorded``          COVERED    its bytes are in the table
-``begin < recorded < end``   PARTLY     its first bytes are in the table, its last ones come next
+``begin < recorded < end``   PARTIAL     its first bytes are in the table, its last ones come next
 ``begin > recorded``         GAP        bytes in between would be left out
 everything else              OVERLAP    some of its bytes lie before the table's first, or it goes back
 ===========================  =========  ==========================================================
 
-A batch is written if its journals are all NEXT or STILL, and skipped, as a replay, if none is NEXT
-and all are COVERED or STILL. Anything else comes from a checkpoint that is not this table's, and is
+A batch is written if its journals are all NEXT or UNCHANGED, and skipped, as a replay, if none is NEXT
+and all are COVERED or UNCHANGED. Anything else comes from a checkpoint that is not this table's, and is
 refused, unless the writer is :class:`Allowed` more:
 
-- ``trim``: what of a batch is COVERED or PARTLY is left out by its rows' journal and offset, row by row
+- ``trim``: what of a batch is COVERED or PARTIAL is left out by its rows' journal and offset, row by row
   where ``begin <= offset < recorded``. Journals that are NEXT are written whole, beside it. A query that is
   behind the table may start.
 - ``gaps``: a journal whose GAP is one of these, to the byte, is NEXT. The entry says what was left out.
@@ -84,27 +84,27 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class Refusal:
     """Write nothing and end the query."""
 
     error: SinkError
 
 
-Decision = Write | Skip | Refuse
+Decision = Write | Skip | Refusal
 
 
-class Fit(Enum):
+class Coverage(Enum):
     """How a journal's part of a batch fits what is recorded; see the module's table."""
 
     NEXT = "next"
-    STILL = "still"
+    UNCHANGED = "still"
     COVERED = "covered"
-    PARTLY = "partly"
+    PARTIAL = "partly"
     GAP = "gap"
     OVERLAP = "overlap"
 
 
-TRIMMABLE = frozenset({Fit.NEXT, Fit.STILL, Fit.COVERED, Fit.PARTLY})
+TRIMMABLE = frozenset({Coverage.NEXT, Coverage.UNCHANGED, Coverage.COVERED, Coverage.PARTIAL})
 """What the journals of a batch may be for the rest of it to continue the table."""
 
 
@@ -127,26 +127,28 @@ def decide(
         allowed: What it may do with a batch that does not continue the table.
     """
     if state.entry is not None and state.entry.mode == "upsert" != batch.mode:
-        return Refuse(_appended_to_upserts(batch))
-    fits = {fit for fit, _ in _fits(batch, state.entry, allowed)}
-    if error := _unfit_state(state, batch, fits, seen, allowed):
-        return Refuse(error)
-    if fits <= {Fit.NEXT, Fit.STILL} and (Fit.NEXT in fits or state.entry is None):
+        return Refusal(_appended_to_upserts(batch))
+    coverages = {coverage for coverage, _ in _coverages(batch, state.entry, allowed)}
+    if error := _unfit_state(state, batch, coverages, seen, allowed):
+        return Refusal(error)
+    if coverages <= {Coverage.NEXT, Coverage.UNCHANGED} and (
+        Coverage.NEXT in coverages or state.entry is None
+    ):
         return Write(next_entry(state, batch, attempt, allowed))
-    if fits <= {Fit.COVERED, Fit.STILL}:
+    if coverages <= {Coverage.COVERED, Coverage.UNCHANGED}:
         return Skip()
-    if allowed.trim and fits <= TRIMMABLE:
+    if allowed.trim and coverages <= TRIMMABLE:
         return _trimmed(state, batch, attempt, allowed)
-    unfit = {Fit.COVERED, Fit.PARTLY, Fit.OVERLAP}
-    return Refuse(_mismatch_error(OverlapError, batch, state.entry, unfit, allowed))
+    unfit = {Coverage.COVERED, Coverage.PARTIAL, Coverage.OVERLAP}
+    return Refusal(_mismatch_error(OverlapError, batch, state.entry, unfit, allowed))
 
 
-def _trimmed(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed) -> Write | Refuse:
+def _trimmed(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed) -> Write | Refusal:
     """Write what of a batch is new, if its rows can be told apart."""
     assert state.entry is not None  # Without an entry nothing is covered.
     if len(batch.end) > 1 or len(state.entry.end) > 1:
         problem = "it is of a query of several sources, whose rows do not say what they were made of"
-        return Refuse(TrimError(batch.table, batch.app_id, batch.batch_id, problem))
+        return Refusal(TrimError(batch.table, batch.app_id, batch.batch_id, problem))
     kept = tuple(_kept_ranges(batch, state.entry))
     return Write(next_entry(state, batch, attempt, allowed), kept)
 
@@ -163,17 +165,17 @@ def _kept_ranges(batch: Batch, entry: LedgerEntry) -> Iterator[KeptRange]:
 
 
 def _unfit_state(
-    state: LedgerState, batch: Batch, fits: set[Fit], seen: str | None, allowed: Allowed
+    state: LedgerState, batch: Batch, coverages: set[Coverage], seen: str | None, allowed: Allowed
 ) -> SinkError | None:
     """Return why the table is not one this writer may continue, if it is not."""
     if state.entry is None and batch.batch_id > 0:  # Batch 0 left an entry somewhere.
         if state.truncated:
             return LedgerLostError(batch.table, batch.app_id)
-        return _mismatch_error(GapError, batch, None, set(Fit), allowed)
+        return _mismatch_error(GapError, batch, None, set(Coverage), allowed)
     if not _on_its_parent(state):
         return _restored_in_between(state, batch)
-    if Fit.GAP in fits:
-        return _mismatch_error(GapError, batch, state.entry, {Fit.GAP}, allowed)
+    if Coverage.GAP in coverages:
+        return _mismatch_error(GapError, batch, state.entry, {Coverage.GAP}, allowed)
     if state.entry is not None and seen not in (None, state.entry.attempt):
         return fenced(state, batch)
     return None
@@ -214,7 +216,7 @@ class Again:
 
 def verify(
     before: LedgerState, after: LedgerState, written: LedgerEntry, batch: Batch, *, conflict: bool
-) -> Landed | Again | Refuse:
+) -> Landed | Again | Refusal:
     """Say what became of a write, which Delta may have skipped in silence.
 
     Args:
@@ -227,16 +229,16 @@ def verify(
     if after.entry is not None and after.entry.attempt == written.attempt:
         cleaned_up = after.previous is None and after.truncated
         if cleaned_up and any(at > before.table_version for at in after.jumps):
-            return Refuse(_restored_in_between(after, batch))  # It must not hide behind a clean-up.
-        return Landed() if _on_its_parent(after) else Refuse(_restored_in_between(after, batch))
+            return Refusal(_restored_in_between(after, batch))  # It must not hide behind a clean-up.
+        return Landed() if _on_its_parent(after) else Refusal(_restored_in_between(after, batch))
     newest = after.entry.attempt if after.entry else None
     if newest != (before.entry.attempt if before.entry else None):
         if after.entry is None:
             return Again()  # Everything was undone; the next decision names the gap.
-        return Refuse(fenced(after, batch))
+        return Refusal(fenced(after, batch))
     if conflict or after.txn_version > before.txn_version:
         return Again()
-    return Refuse(LedgerLostError(batch.table, batch.app_id))
+    return Refusal(LedgerLostError(batch.table, batch.app_id))
 
 
 def _on_its_parent(state: LedgerState) -> bool:
@@ -330,7 +332,9 @@ def _merge_one(old: SourcePosition, new: SourcePosition) -> SourcePosition:
     return old if new is None else new
 
 
-def _fits(batch: Batch, entry: LedgerEntry | None, allowed: Allowed) -> Iterator[tuple[Fit, Mismatch]]:
+def _coverages(
+    batch: Batch, entry: LedgerEntry | None, allowed: Allowed
+) -> Iterator[tuple[Coverage, Mismatch]]:
     """Yield how each journal and each other source of the batch fits, in order."""
     recorded = entry.end if entry else ()
     started = entry.start if entry else ()
@@ -348,13 +352,13 @@ def _fits(batch: Batch, entry: LedgerEntry | None, allowed: Allowed) -> Iterator
         for journal, until in end.read_through.items():
             since, at = begin.read_through[journal], offsets.get(journal)
             pinning = batch.batch_id == 0 and not allowed.trim
-            fit = fit_journal(since, until, at, firsts.get(journal, 0), pinning=pinning)
-            if fit is Fit.GAP and at is not None and SkippedGap(journal, at, since) in allowed.gaps:
-                fit = Fit.NEXT
-            yield fit, Mismatch(f"journal {journal!r}", at, since, until, journal)
+            coverage = coverage_of(since, until, at, firsts.get(journal, 0), pinning=pinning)
+            if coverage is Coverage.GAP and at is not None and SkippedGap(journal, at, since) in allowed.gaps:
+                coverage = Coverage.NEXT
+            yield coverage, Mismatch(f"journal {journal!r}", at, since, until, journal)
 
 
-def fit_journal(begin: int, end: int, recorded: int | None, start: int, *, pinning: bool) -> Fit:
+def coverage_of(begin: int, end: int, recorded: int | None, start: int, *, pinning: bool) -> Coverage:
     """Say how ``[begin, end)`` of one journal fits.
 
     Args:
@@ -366,23 +370,23 @@ def fit_journal(begin: int, end: int, recorded: int | None, start: int, *, pinni
             nothing of it can be covered: it continues the table or, unless batches are trimmed, it does not.
     """
     if end < begin:
-        return Fit.OVERLAP
+        return Coverage.OVERLAP
     if recorded is None:
-        return Fit.NEXT if begin == end else Fit.GAP
+        return Coverage.NEXT if begin == end else Coverage.GAP
     if begin > recorded:
-        return Fit.GAP
+        return Coverage.GAP
     if begin == recorded:
-        return Fit.STILL if begin == end else Fit.NEXT
+        return Coverage.UNCHANGED if begin == end else Coverage.NEXT
     if begin < start or pinning:
-        return Fit.OVERLAP
-    return Fit.COVERED if end <= recorded else Fit.PARTLY
+        return Coverage.OVERLAP
+    return Coverage.COVERED if end <= recorded else Coverage.PARTIAL
 
 
-def _fit_text(begin: SourcePosition, end: str | None, recorded: str | None) -> Fit:
+def _fit_text(begin: SourcePosition, end: str | None, recorded: str | None) -> Coverage:
     """Say how another source fits: its positions can be equal or different, but have no known order."""
     if recorded == end:
-        return Fit.STILL if begin == end or begin is None else Fit.COVERED
-    return Fit.NEXT if begin == recorded else Fit.OVERLAP
+        return Coverage.UNCHANGED if begin == end or begin is None else Coverage.COVERED
+    return Coverage.NEXT if begin == recorded else Coverage.OVERLAP
 
 
 def _text(position: SourcePosition) -> str | None:
@@ -393,8 +397,10 @@ def _mismatch_error(
     kind: type[BatchMismatchError],
     batch: Batch,
     entry: LedgerEntry | None,
-    wanted: set[Fit],
+    wanted: set[Coverage],
     allowed: Allowed,
 ) -> BatchMismatchError:
-    mismatches = tuple(mismatch for fit, mismatch in _fits(batch, entry, allowed) if fit in wanted)
+    mismatches = tuple(
+        mismatch for coverage, mismatch in _coverages(batch, entry, allowed) if coverage in wanted
+    )
     return kind(batch.table, batch.app_id, batch.batch_id, mismatches)

@@ -79,7 +79,7 @@ def admit(backlogs: Mapping[str, Backlog], max_bytes: int | None) -> dict[str, i
         their order.
     """
     sizes = {journal: backlog.size_bytes for journal, backlog in backlogs.items()}
-    granted = share(sizes, max_bytes)
+    granted = allocate_limit(sizes, max_bytes)
     return {journal: backlog.begin + granted[journal] for journal, backlog in backlogs.items()}
 
 
@@ -90,7 +90,7 @@ def admit_fragments(ends: Mapping[str, Sequence[int]], max_fragments: int | None
         ends: by journal, what :func:`fragment_ends` gives: at least one offset, ascending.
         max_fragments: read limit over all journals; None for all that is there.
     """
-    granted = share({journal: len(each) for journal, each in ends.items()}, max_fragments)
+    granted = allocate_limit({journal: len(each) for journal, each in ends.items()}, max_fragments)
     return {journal: each[granted[journal] - 1] for journal, each in ends.items()}
 
 
@@ -121,7 +121,7 @@ def fragment_ends(spans: Iterable[tuple[int, int]], backlog: Backlog) -> list[in
     return ends
 
 
-def share(sizes: Mapping[str, int], limit: int | None) -> dict[str, int]:
+def allocate_limit(sizes: Mapping[str, int], limit: int | None) -> dict[str, int]:
     """Share a limit among several, by their sizes.
 
     Returns:

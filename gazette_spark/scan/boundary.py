@@ -46,7 +46,7 @@ def record_end(
         RecordError: the bytes before ``end`` belong to a record longer than ``max_record_bytes``.
     """
     if framing.anchored:
-        return _Anchored(read_window, max_record_bytes, journal, framing).end(begin, end)
+        return AnchoredBoundary(read_window, max_record_bytes, journal, framing).end(begin, end)
     high, size = end, FIRST_WINDOW_BYTES
     while high > begin:
         low = max(begin, high - size, end - max_record_bytes - 1)
@@ -75,7 +75,7 @@ def next_record_end(
         RecordError: the record at ``begin`` is longer than ``max_record_bytes``.
     """
     if framing.anchored:
-        search = _Anchored(read_window, max_record_bytes, journal, framing)
+        search = AnchoredBoundary(read_window, max_record_bytes, journal, framing)
         return next(search.followed(begin, write_head), None)
     low, size = begin, FIRST_WINDOW_BYTES
     while low < write_head:
@@ -144,7 +144,7 @@ def boundaries_around(
 
 
 @dataclass(frozen=True, slots=True)
-class _Anchored:
+class AnchoredBoundary:
     """The search in a journal of an anchored framing."""
 
     read_window: ReadWindow

@@ -129,7 +129,7 @@ def _ordered(test: Comparison, value: str | int, other: str | int) -> bool:
     raise ValueError(msg)
 
 
-class Stored(Protocol):
+class HasModTime(Protocol):
     """A fragment, as far as its span and time are concerned."""
 
     @property
@@ -170,7 +170,7 @@ class RowFilter:
         """Tell whether :meth:`spans` needs a journal's fragments."""
         return bool(self._about(Subject.MOD_TIME))
 
-    def spans(self, fragments: Iterable[Stored] = ()) -> Spans:
+    def spans(self, fragments: Iterable[HasModTime] = ()) -> Spans:
         """Return the offsets at which records of a journal may begin that are wanted.
 
         Args:

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 
-class Stored(Protocol):
+class HasModTime(Protocol):
     """A fragment, as far as its time is concerned."""
 
     @property
@@ -32,7 +32,7 @@ class Stored(Protocol):
         """When it was stored, in Unix seconds; 0 if it is not stored yet."""
 
 
-def offset_at(fragments: Iterable[Stored], timestamp_ms: int) -> int | None:
+def offset_at(fragments: Iterable[HasModTime], timestamp_ms: int) -> int | None:
     """Return the first offset stored at a time or later, None if all that there is was stored before.
 
     Args:

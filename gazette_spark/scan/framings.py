@@ -12,7 +12,7 @@ from gazette_spark.framing.base import Framing
 from gazette_spark.framing.csv import CsvFraming
 from gazette_spark.framing.fixed import FIXED
 from gazette_spark.framing.lines import LINES
-from gazette_spark.framing.whole import CHUNK_BYTES, NoFraming
+from gazette_spark.framing.whole import CHUNK_BYTES, ChunkFraming
 from gazette_spark.options.source import FORMAT_FRAMINGS, SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import (
@@ -40,7 +40,7 @@ UNFRAMED = frozenset({"", "text/plain"})
 def framing_named(name: str, max_record_bytes: int, separator: str = ",", quote: str = '"') -> Framing:
     """Return the framing that an option or a piece names; the last two are CSV's."""
     if name == "none":
-        return NoFraming(min(CHUNK_BYTES, max_record_bytes))
+        return ChunkFraming(min(CHUNK_BYTES, max_record_bytes))
     if name == "csv":
         return CsvFraming(separator, quote)
     return _FRAMINGS[name]

@@ -7,10 +7,10 @@ from gazette_spark.errors import OffsetError
 from gazette_spark.options.query_range import EARLIEST, LATEST
 from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.scan.fragment_times import offset_at
 from gazette_spark.scan.listings import AskedJournals, selector_of
 from gazette_spark.scan.reads import JournalSource
 from gazette_spark.scan.selection import Selection
-from gazette_spark.scan.fragment_times import offset_at
 from gazette_spark.scan.view import JournalView
 
 

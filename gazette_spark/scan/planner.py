@@ -39,10 +39,10 @@ from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.scan.admission import Backlog, Limits, admit, admit_fragments, fragment_ends, is_due
 from gazette_spark.scan.boundary import boundaries_around, limited_end, window_of
 from gazette_spark.scan.conditions import EVERYTHING, RowFilter, Spans
-from gazette_spark.scan.range_resolver import Edges
 from gazette_spark.scan.listings import AskedJournals, Journals, selector_of
 from gazette_spark.scan.logs import batch_line, start_line
 from gazette_spark.scan.pruning import Narrowed, narrow, split_narrowed
+from gazette_spark.scan.range_resolver import RangeResolver
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
 from gazette_spark.scan.reads import JournalSource
 from gazette_spark.scan.selection import Selection
@@ -80,7 +80,7 @@ class Planner:
         self._view = JournalView(client, options)
         self._journals = journals or AskedJournals(client, selector_of(options))
         self._selection = Selection(self._view, self._journals)
-        self._edges = Edges(self._view, self._selection)
+        self._resolver = RangeResolver(self._view, self._selection)
         self._resumes = True
         """The next batch begins at a position that comes from outside."""
         self._clock = clock
@@ -105,7 +105,7 @@ class Planner:
     def initial(self) -> JournalOffsets:
         """Return where a new query starts, marked ``initial``."""
         self._resumes = False
-        return self._edges.initial().at("initial")
+        return self._resolver.initial().at("initial")
 
     def freeze(self, ends: JournalOffsets | None = None) -> None:
         """Take the present write heads, or these, as the last ends this planner gives."""
@@ -228,7 +228,7 @@ class Planner:
     def batch(self, wanted: RowFilter = EVERYTHING) -> tuple[JournalOffsets, JournalOffsets]:
         """Return where a batch query starts and ends in each journal of which it wants records."""
         self._resumes = False
-        return self._edges.batch(wanted)
+        return self._resolver.batch(wanted)
 
     def pieces(
         self, start: JournalOffsets, end: JournalOffsets, wanted: RowFilter = EVERYTHING
@@ -241,9 +241,9 @@ class Planner:
         check_forward(start, end)
         ranges = [OffsetRange(journal, begin, stop) for journal, begin, stop in changed(start, end)]
         if self._resumes and self._view.options.fail_on_data_loss:
-            self._edges.check_resumed(ranges)
+            self._resolver.check_resumed(ranges)
         self._resumes = False
-        self._view.learn(each.journal for each in ranges)
+        self._view.refresh_specs(each.journal for each in ranges)
         framings = {each.journal: self._view.framing(each.journal) for each in ranges}
         if wanted.conditions:
             listed = self._view.each(self._view.fragments, framings if wanted.needs_times() else ())

@@ -23,7 +23,7 @@ RESTORE = (
 """What to do about a position that cannot be right."""
 
 
-class Edges:
+class RangeResolver:
     """Decides the two ends a user chooses. To be used by one thread."""
 
     def __init__(self, view: JournalView, selection: Selection) -> None:
@@ -31,7 +31,7 @@ class Edges:
         self._selection = selection
 
     def __repr__(self) -> str:
-        return f"Edges({self._view.options.selection})"
+        return f"RangeResolver({self._view.options.selection})"
 
     def initial(self) -> JournalOffsets:
         """Return where a new query starts."""

@@ -20,9 +20,9 @@ from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options.query_range import EARLIEST, LATEST, OffsetChoice
 from gazette_spark.options.source import SourceOptions
 from gazette_spark.scan.framings import framing_named
+from gazette_spark.scan.piece_scan import PieceScan
 from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.ranges import Piece
-from gazette_spark.scan.piece_scan import PieceScan
 
 if TYPE_CHECKING:
     from gazette_spark.scan.reads import JournalSource

@@ -1,6 +1,6 @@
 """Which journals a query reads: those selected, and what it means that one is not, or is another one.
 
-What became of a journal is decided by :func:`fate_of` from what the query's position says and what brokers
+What became of a journal is decided by :func:`classify` from what the query's position says and what brokers
 answer when they are asked about that journal by name; never from its absence in a list:
 
 =============  ==========================================================  =============================
@@ -10,7 +10,7 @@ fate           when                                                        what 
 ``READ``       it is gone, and was read to where its write head was seen   its offset is kept
 ``LOST``       it is gone with bytes not read, or nobody knows             an error, if losses are
 ``RECREATED``  it was created after the position was made                  an error, always
-``UNTOLD``     it is gone, says a broker that knows less than the query    asked again, then an error
+``NOT_LISTED``     it is gone, says a broker that knows less than the query    asked again, then an error
 =============  ==========================================================  =============================
 
 Where the write head was is what this run saw last, else what the position remembers. What was appended to a
@@ -43,18 +43,18 @@ NOWHERE = JournalOffsets()
 """The position of a query that has read nothing."""
 
 
-class Fate(Enum):
+class JournalStatus(Enum):
     """What became of a journal of a query; see the module."""
 
     PAUSED = "journal not selected any more, its offset is kept"
     READ = "journal is gone and was read to the end last seen, its offset is kept"
     LOST = "journal is gone, its offset is kept"
     RECREATED = "journal was created again"
-    UNTOLD = "journal is not known yet"
+    NOT_LISTED = "journal is not known yet"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class LastSeen:
     """What a query knows of a journal that is not selected any more."""
 
     reached: int
@@ -70,19 +70,21 @@ class Known:
         return None if self.head is None else max(0, self.head - self.reached)
 
 
-def fate_of(known: Known, create_revision: int | None, told_revision: int) -> Fate:
+def classify(known: LastSeen, create_revision: int | None, listed_revision: int) -> JournalStatus:
     """Return what became of a journal.
 
     Args:
         known: What the query knows of it.
         create_revision: When brokers say it was created, None if they say there is none.
-        told_revision: Etcd's revision at which they said so.
+        listed_revision: Etcd's revision at which they said so.
     """
     if create_revision is not None:
-        return Fate.RECREATED if is_recreated(create_revision, known.revision) else Fate.PAUSED
-    if told_revision < known.revision:
-        return Fate.UNTOLD
-    return Fate.READ if known.left_bytes == 0 else Fate.LOST
+        return (
+            JournalStatus.RECREATED if is_recreated(create_revision, known.revision) else JournalStatus.PAUSED
+        )
+    if listed_revision < known.revision:
+        return JournalStatus.NOT_LISTED
+    return JournalStatus.READ if known.left_bytes == 0 else JournalStatus.LOST
 
 
 def is_recreated(create_revision: int, seen_revision: int) -> bool:
@@ -163,7 +165,7 @@ class Selection:
         if listing is self._listing:
             return
         for entry in listing.journals:
-            self._view.take(entry.spec)
+            self._view.cache_spec(entry.spec)
         self._listing, self._names = listing, frozenset(listing.names)
         self._youngest = max((entry.create_revision for entry in listing.journals), default=0)
         self.revision = listing.revision
@@ -179,25 +181,25 @@ class Selection:
 
     def _look_up(self, start: JournalOffsets, absent: Collection[str]) -> None:
         """Ask about journals that the list lacks, and warn or raise as that means; once for each list."""
-        told = self._view.told(sorted(absent), start.revision)
+        told = self._view.describe_journals(sorted(absent), start.revision)
         paused = set()
         for journal in sorted(absent):
             entry = told.get(journal)
             known = self._known(journal, start)
-            fate = fate_of(known, entry.create_revision if entry else None, told.revision)
-            if fate is Fate.RECREATED and entry:
+            fate = classify(known, entry.create_revision if entry else None, told.revision)
+            if fate is JournalStatus.RECREATED and entry:
                 raise _recreated(journal, start, entry.create_revision)
-            if fate is Fate.LOST and self._view.options.fail_on_data_loss:
+            if fate is JournalStatus.LOST and self._view.options.fail_on_data_loss:
                 raise _lost(journal, known)
-            if fate is Fate.PAUSED:
+            if fate is JournalStatus.PAUSED:
                 paused.add(journal)
             self._warn(journal, fate.value)
         self._absent, self.paused = frozenset(absent), frozenset(paused)
         self.revision = min(self.revision, told.revision)
 
-    def _known(self, journal: str, start: JournalOffsets) -> Known:
+    def _known(self, journal: str, start: JournalOffsets) -> LastSeen:
         head = self._seen.get(journal, start.head_seen(journal))
-        return Known(start.read_through[journal], head, start.revision)
+        return LastSeen(start.read_through[journal], head, start.revision)
 
     def _warn(self, journal: str, event: str) -> None:
         if journal not in self._warned:
@@ -215,7 +217,7 @@ def _recreated(journal: str, start: JournalOffsets, create_revision: int) -> Jou
     return JournalRecreatedError(journal, start.read_through[journal], create_revision, start.revision)
 
 
-def _lost(journal: str, known: Known) -> JournalNotFoundError:
+def _lost(journal: str, known: LastSeen) -> JournalNotFoundError:
     left = "maybe with bytes" if known.left_bytes is None else f"with {known.left_bytes} bytes"
     detail = (
         f"the query has read it up to offset {known.reached} and it is gone, {left} not read; "

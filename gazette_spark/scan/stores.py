@@ -9,8 +9,8 @@ from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol.labels import PREFIX, parse_selector, values_of
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.store.files import open_store
-from gazette_spark.store.stored_journals import StoreJournals
 from gazette_spark.store.layout import Wanted
+from gazette_spark.store.stored_journals import StoreJournals
 
 SLACK_BYTES = 4 << 20
 """More than a cutter reads at a time."""

@@ -19,9 +19,9 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.labels import label_set, values_of
 from gazette_spark.scan.boundary import ReadWindow, record_end, window_reader
+from gazette_spark.scan.fragment_times import offset_at
 from gazette_spark.scan.framings import framing_of
 from gazette_spark.scan.reads import JournalSource
-from gazette_spark.scan.fragment_times import offset_at
 
 if TYPE_CHECKING:
     from gazette_spark.client import Listing
@@ -43,7 +43,7 @@ class JournalView:
     def __repr__(self) -> str:
         return f"JournalView({self.client!r}, {len(self._specs)} specs)"
 
-    def take(self, spec: pb.JournalSpec) -> None:
+    def cache_spec(self, spec: pb.JournalSpec) -> None:
         """Remember a spec that was listed.
 
         Raises:
@@ -62,7 +62,7 @@ class JournalView:
             return None
         return spec.suspend.offset
 
-    def told(self, names: Sequence[str], revision: int) -> Listing:
+    def describe_journals(self, names: Sequence[str], revision: int) -> Listing:
         """Ask about journals by name; if one is missing, again until brokers know a revision.
 
         Raises:
@@ -107,7 +107,7 @@ class JournalView:
         """Return the framing a journal is read in."""
         return framing_of(self.spec(journal), self.options)
 
-    def learn(self, journals: Iterable[str]) -> None:
+    def refresh_specs(self, journals: Iterable[str]) -> None:
         """List journals that were never listed, in one request: a batch that is run again begins so."""
         unknown = [journal for journal in journals if journal not in self._specs]
         if len(unknown) > 1:

@@ -23,20 +23,23 @@ from gazette_spark.ledger.dead_letters import (
     APP_ID_SUFFIX,
     DeadLetters,
     Divert,
-    Taken,
-    TakeOver,
-    check_standing,
+    Takeover,
+    TakeoverState,
+    check_fence,
     dead_batch,
+    fence_entry,
     pending_from,
     plan,
-    settle,
-    standing_entry,
+    reconcile,
 )
-from gazette_spark.ledger.decision import KeptRange, Landed, Refuse, Write
+from gazette_spark.ledger.decision import KeptRange, Landed, Refusal, Write
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState
 from gazette_spark.ledger.query_checkpoint import is_inside
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table.delta_table import DeltaTable
+from gazette_spark.table.new_table import NewTable
+from gazette_spark.table.trim import kept_rows, missing_columns, origin_columns
+from gazette_spark.table.upsert import Upsert
 from gazette_spark.table.violations import (
     ALWAYS_UNWANTED,
     NOT_FOR_THE_TABLE,
@@ -45,9 +48,6 @@ from gazette_spark.table.violations import (
     fitting,
     with_reasons,
 )
-from gazette_spark.table.new_table import NewTable
-from gazette_spark.table.trim import kept_rows, missing_columns, origin_columns
-from gazette_spark.table.upsert import Upsert
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ RULE_PREFIX = "delta.constraints."
 
 
 @dataclass(frozen=True, slots=True)
-class Parted:
+class SplitBatch:
     """What the main table is to get."""
 
     rows: DataFrame
@@ -65,7 +65,7 @@ class Parted:
     """It completes the batch. If not it is a take-over, after which the batch has to be looked at again."""
 
 
-class Diversion:
+class DeadLetterRouter:
     """The dead letters of one sink, or none: then batches pass as they are. Used by one thread."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Diversion:
 
         Args:
             app_id: The main table's.
-            main: The table whose rows are parted.
+            main: The table whose rows are split.
             wanted: Where dead letters go.
             conflicts: Delta's conflict errors.
             new_table: What the main table is to be if there is none.
@@ -99,13 +99,13 @@ class Diversion:
         self._table = DeltaTable(path=wanted.path, table=wanted.table) if wanted else None
         self._dead = LedgerState()
         """What the dead letters' history said last: what it says now is read from there on."""
-        self._taken: Taken | None = None
+        self._taken: TakeoverState | None = None
         self._rules = TableRules()
         self._ruled: tuple[int, str] | None = None
         """Version and newest attempt of the main table for which the rules are known to hold."""
 
     def __repr__(self) -> str:
-        return f"Diversion({self._app_id!r}, {self._table.name if self._table else None})"
+        return f"DeadLetterRouter({self._app_id!r}, {self._table.name if self._table else None})"
 
     def check(self, spark: SparkSession, checkpoint: str | None, schema: StructType) -> None:
         """Refuse what cannot be parted, before there is a batch.
@@ -134,7 +134,7 @@ class Diversion:
         if self._table is not None:
             self._dead = self._state(spark, self._table, self._dead)
 
-    def part(self, rows: DataFrame, batch: Batch, main: LedgerState, decided: Write) -> Parted | None:
+    def split(self, rows: DataFrame, batch: Batch, main: LedgerState, decided: Write) -> SplitBatch | None:
         """Commit the dead letters of a batch and return what is left for the main table.
 
         Args:
@@ -159,7 +159,7 @@ class Diversion:
         ):
             return None
         if self._table is None or self._wanted is None:
-            return Parted(rows, decided)
+            return SplitBatch(rows, decided)
         origin = self._origin(rows, batch)
         write = replace(decided, entry=replace(decided.entry, dead_letters=mine))
         step = plan(
@@ -168,16 +168,16 @@ class Diversion:
         rules = self._rules_now(spark, main, write)
         delete_when = self._upsert.delete_when if self._upsert else None
         reasoned = with_reasons(rows, rules, self._wanted.corrupt_column, delete_when)
-        if isinstance(step, TakeOver):
+        if isinstance(step, Takeover):
             self._taken = step.taken
             log.info("dead letters are not in step app_id=%s table=%s", self._app_id, mine)
             nothing = fitting(reasoned, rules, self._wanted.corrupt_column, self._unwanted).limit(0)
-            return Parted(nothing, replace(write, entry=step.entry, kept=()), whole=False)
+            return SplitBatch(nothing, replace(write, entry=step.entry, kept=()), whole=False)
         if step is not None:
             reasoned = self._without_pending(reasoned, step, origin)
             if not self._divert(reasoned, step, write, origin):
                 return None
-        return Parted(fitting(reasoned, rules, self._wanted.corrupt_column, self._unwanted), write)
+        return SplitBatch(fitting(reasoned, rules, self._wanted.corrupt_column, self._unwanted), write)
 
     def _divert(self, reasoned: DataFrame, step: Divert, write: Write, origin: tuple[str, str]) -> bool:
         """Commit the dead letters; return whether they landed."""
@@ -226,7 +226,7 @@ class Diversion:
         if dead.entry is None:
             return True  # It is gone, or empties of what it had: nobody can be ahead in it.
         about = dead_batch(decided.entry, name)
-        check_standing(dead, about)
+        check_fence(dead, about)
         since = pending_from(dead, main)
         if since is not None and self._has_pending(spark, table, dead, main, since):
             problem = (
@@ -235,7 +235,7 @@ class Diversion:
                 f"{name}, until a batch is done, then change it"
             )
             raise self._error(problem)
-        entry = standing_entry(dead, decided.entry, uuid.uuid4().hex, dead_letters=None)
+        entry = fence_entry(dead, decided.entry, uuid.uuid4().hex, dead_letters=None)
         log.info("dead letters are closed app_id=%s table=%s", self._app_id, name)
         return self._commit(table.rows(spark).limit(0), table, dead, entry, about)
 
@@ -263,8 +263,8 @@ class Diversion:
         if before.table_version < 0:
             table.check(rows.sparkSession, None)  # Where its log lies is known only now that there is one.
         after = self._state(rows.sparkSession, table, before)
-        outcome = settle(before, after, entry, batch, conflict=conflict is not None)
-        if isinstance(outcome, Refuse):
+        outcome = reconcile(before, after, entry, batch, conflict=conflict is not None)
+        if isinstance(outcome, Refusal):
             raise outcome.error from conflict
         return isinstance(outcome, Landed)
 

@@ -21,7 +21,7 @@ from gazette_spark.errors import OptionError, SchemaMismatchError
 from gazette_spark.ledger.entry import Batch, LedgerState
 from gazette_spark.table.delta_table import DeltaTable, TableDetail
 from gazette_spark.table.new_table import NewTable
-from gazette_spark.table.schema_fit import Fit, Rules, Unfit, conform, fit
+from gazette_spark.table.schema_fit import Rules, SchemaFit, Unfit, conform, fit
 from gazette_spark.table.small_files import batch_bytes, compact, compaction_due, files_wanted, in_files
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class KnownTable:
     """None until a batch needs them."""
 
 
-class Upkeep:
+class TableMaintenance:
     """Keeps one table for one sink. Holds no session, so it pickles."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Upkeep:
         """The last batch that was prepared changes what is known."""
 
     def __repr__(self) -> str:
-        return f"Upkeep({self._target.name}, known={self._known})"
+        return f"TableMaintenance({self._target.name}, known={self._known})"
 
     def checked(self, detail: TableDetail | None) -> None:
         """Take note of what a table says about itself.
@@ -140,7 +140,7 @@ class Upkeep:
         known, self._known = self._known, None
         return known is not None and known.schema != self._target.schema(spark)
 
-    def landed(self, spark: SparkSession, before: LedgerState, after: LedgerState) -> None:
+    def after_commit(self, spark: SparkSession, before: LedgerState, after: LedgerState) -> None:
         """Do what is due after a commit of this sink."""
         known, self._known = self._known, None
         alone = before.table_version + 1 == after.entry_version == after.table_version
@@ -149,7 +149,7 @@ class Upkeep:
         if after.entry is not None and compaction_due(after.entry, self._compact_every):
             compact(spark, self._target.name)
 
-    def _fit_new(self, df: DataFrame) -> Fit | Unfit:
+    def _fit_new(self, df: DataFrame) -> SchemaFit | Unfit:
         """Hold rows against the columns that a table will have."""
         self._known = None
         spark, new = df.sparkSession, self._new_table or NewTable()
@@ -157,7 +157,7 @@ class Upkeep:
         detail = TableDetail("", properties={MAPPING: mapping, **new.properties})
         return fit(self._target.name, df.schema, new.parsed(spark), add=self._add, rules=_rules(detail))
 
-    def _fit_known(self, df: DataFrame, state: LedgerState) -> Fit | Unfit:
+    def _fit_known(self, df: DataFrame, state: LedgerState) -> SchemaFit | Unfit:
         """Hold rows against the columns of the table, and look up its rules if they decide."""
         spark, version = df.sparkSession, state.table_version
         known = self._known
@@ -170,7 +170,7 @@ class Upkeep:
         self._known = known
         return fitted
 
-    def _fit(self, df: DataFrame, known: KnownTable) -> Fit | Unfit:
+    def _fit(self, df: DataFrame, known: KnownTable) -> SchemaFit | Unfit:
         rules = known.rules or Rules()
         return fit(self._target.name, df.schema, known.schema, add=self._add, rules=rules)
 

@@ -24,10 +24,10 @@ from gazette_spark.errors import UpsertError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.table.delta_table import APP_ID_PREFIX, DeltaTable
+from gazette_spark.table.maintenance import Prepared
 from gazette_spark.table.session import session_settings
 from gazette_spark.table.sql_names import quoted
 from gazette_spark.table.trim import origin_columns
-from gazette_spark.table.maintenance import Prepared
 from gazette_spark.table.upsert import Origin, Upsert, free_name, merge_statement, rank
 
 NULL_KEY = re.compile(r"upsert: (a key is null .*?) \|")

@@ -79,7 +79,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class SchemaFit:
     """How a batch is to be written."""
 
     schema: StructType
@@ -108,7 +108,7 @@ class _Comparison:
 
 def fit(
     table: str, batch: StructType, known: StructType | None, *, add: bool, rules: Rules = Rules()
-) -> Fit | Unfit:
+) -> SchemaFit | Unfit:
     """Say how rows are to be written to a table.
 
     Args:
@@ -123,7 +123,7 @@ def fit(
     if seen.problems:
         return Unfit(tuple(seen.problems))
     columns = [written[each.name.lower()] for each in batch.fields]
-    return Fit(StructType(columns), () if known is None else tuple(seen.added))
+    return SchemaFit(StructType(columns), () if known is None else tuple(seen.added))
 
 
 def _fields(seen: _Comparison, path: str, batch: StructType, known: StructType) -> dict[str, StructField]:
@@ -267,7 +267,7 @@ def bare(kind: DataType) -> DataType:
 
 
 def conform(df: DataFrame, schema: StructType, beside: Sequence[str] = ()) -> DataFrame:
-    """Return rows in the schema that :attr:`Fit.schema` says, which has their columns in their order.
+    """Return rows in the schema that :attr:`SchemaFit.schema` says, which has their columns in their order.
 
     Those ``beside`` are not in the schema, and stay as they are.
     """

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gazette_spark.client.appending.key_columns import Hashes, fnv1a32_each, modulo_picks, rendezvous_picks
 from gazette_spark.client.appending.mappings import fnv1a32
-from gazette_spark.framing.encode import Refused, null_rows, value_bounds, value_octets
+from gazette_spark.framing.encode import RowRefusal, null_rows, value_bounds, value_octets
 
 Rows = npt.NDArray[np.int64]
 
@@ -25,11 +25,11 @@ class Share:
     """Their indices; None: all."""
 
 
-def shares_by_name(journals: pa.Array) -> list[Share] | Refused:
+def shares_by_name(journals: pa.Array) -> list[Share] | RowRefusal:
     """Share rows out by a column of journals' names; refuse the first that has none."""
     if journals.null_count:
         index = int(null_rows(journals)[0])
-        return Refused(index, "its journal is null", "Name one, or set option 'journal' for all rows")
+        return RowRefusal(index, "its journal is null", "Name one, or set option 'journal' for all rows")
     if not len(journals):
         return []
     encoded = journals.dictionary_encode()

@@ -21,7 +21,7 @@ import pyarrow as pa
 from gazette_spark.client import AppendService, AsyncAppend, Client
 from gazette_spark.errors import JournalNotFoundError, OptionError, ProtocolError, RowError
 from gazette_spark.framing.base import int64_array
-from gazette_spark.framing.encode import CHUNK_BYTES, Refused, check_values, encoded
+from gazette_spark.framing.encode import CHUNK_BYTES, RowRefusal, check_values, encoded
 from gazette_spark.options.write import WriteOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import validate_journal_name
@@ -199,17 +199,17 @@ class TaskWriter:
             except ProtocolError as error:
                 index = 0 if share.rows is None else int(share.rows[0])
                 problem = f"its journal is {share.journal!r} ({error.problem})"
-                self._accepted(Refused(index, problem, "Name a journal that exists"))
+                self._accepted(RowRefusal(index, problem, "Name a journal that exists"))
 
     def _encoded(self, values: pa.Array, share: Share) -> Iterable[bytes]:
         chosen = values if share.rows is None else values.take(int64_array(share.rows))
         options = self._options
         made = encoded(chosen, self._targets.framing(share.journal), options.sep, options.quote)
-        if isinstance(made, Refused) and share.rows is not None:
-            made = Refused(int(share.rows[made.index]), made.problem, made.advice)
+        if isinstance(made, RowRefusal) and share.rows is not None:
+            made = RowRefusal(int(share.rows[made.index]), made.problem, made.advice)
         return self._accepted(made)
 
-    def _accepted(self, found: T | Refused) -> T:
-        if isinstance(found, Refused):
+    def _accepted(self, found: T | RowRefusal) -> T:
+        if isinstance(found, RowRefusal):
             raise RowError(self._partition, self._taken + found.index, found.problem, found.advice)
         return found

@@ -11,9 +11,9 @@ from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options.source import parse_options
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.scan.framings import framing_named
+from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.ranges import Piece
-from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from tests.oracles import framings
 
 FRAGMENT_BYTES = 4096

@@ -17,8 +17,8 @@ from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
+from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.stores import listed_store
 from gazette_spark.store.files import open_store
 from tests.oracles.stores import Row, encoded, fragment_of, plan, read, rows_of

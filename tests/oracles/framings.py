@@ -8,12 +8,12 @@ from gazette_spark.framing.base import Framing
 from gazette_spark.framing.csv import CSV
 from gazette_spark.framing.fixed import FIXED
 from gazette_spark.framing.lines import LINES
-from gazette_spark.framing.whole import NoFraming
+from gazette_spark.framing.whole import ChunkFraming
 
 CHUNK = 7
 """Size of the chunks of ``none`` here: small, as the contents are."""
 
-FAST: dict[str, Framing] = {"lines": LINES, "csv": CSV, "fixed": FIXED, "none": NoFraming(CHUNK)}
+FAST: dict[str, Framing] = {"lines": LINES, "csv": CSV, "fixed": FIXED, "none": ChunkFraming(CHUNK)}
 
 
 @dataclass

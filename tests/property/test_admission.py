@@ -13,9 +13,9 @@ from gazette_spark.scan.admission import (
     Limits,
     admit,
     admit_fragments,
+    allocate_limit,
     fragment_ends,
     is_due,
-    share,
 )
 
 offsets = st.integers(0, 2**62)
@@ -44,14 +44,14 @@ sizes = backlogs.map(lambda left: {journal: backlog.size_bytes for journal, back
 def test_a_limit_is_given_out_to_the_last_byte(left: dict[str, int], limit: int) -> None:
     """The sum is the limit, or less if there is less, or a byte each if there are more journals."""
     waiting = sum(size > 0 for size in left.values())
-    assert sum(share(left, limit).values()) == min(sum(left.values()), max(limit, waiting))
+    assert sum(allocate_limit(left, limit).values()) == min(sum(left.values()), max(limit, waiting))
 
 
 @given(sizes, st.integers(1, 2**62))
 def test_nobody_starves(left: dict[str, int], limit: int) -> None:
     """Each has its part of an equal share, or all it asks for."""
     floor = limit // (FLOOR_PARTS * max(1, sum(size > 0 for size in left.values())))
-    assert all(share(left, limit)[name] >= min(size, max(1, floor)) for name, size in left.items())
+    assert all(allocate_limit(left, limit)[name] >= min(size, max(1, floor)) for name, size in left.items())
 
 
 @given(sizes, st.integers(1, 2**62))
@@ -60,7 +60,9 @@ def test_the_floor_costs_the_others_a_quarter_at_most(left: dict[str, int], limi
     total = sum(left.values())
     for name, size in left.items():
         fair = size * min(limit, total) // max(total, 1)
-        assert share(left, limit)[name] >= min(size, fair * (FLOOR_PARTS - 1) // FLOOR_PARTS - len(left))
+        assert allocate_limit(left, limit)[name] >= min(
+            size, fair * (FLOOR_PARTS - 1) // FLOOR_PARTS - len(left)
+        )
 
 
 @given(backlogs, st.integers(1, 2**62))

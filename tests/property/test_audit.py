@@ -12,16 +12,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from gazette_spark.audit.compare_rows import Rows, Window, first_difference, sorted_rows, windows
 from gazette_spark.audit.differences import Difference
 from gazette_spark.audit.journal_records import JournalRecords, without
-from gazette_spark.audit.compare_rows import Rows, Window, first_difference, sorted_rows, windows
-from gazette_spark.audit.tiling import Stored, Tiling, shared_journals, tile
+from gazette_spark.audit.tiling import Stored, Tiling, check_contiguous, shared_journals
 from gazette_spark.errors import RecordError
 from gazette_spark.framing.lines import LINES
 from gazette_spark.ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.piece_scan import PieceScan
+from gazette_spark.scan.ranges import Piece
 from tests.oracles.lines import FakeJournal, records_of
 
 NAME = "a/journal"
@@ -58,7 +58,7 @@ def ledgers(draw: st.DrawFn) -> list[Stored]:
 
 def tiled(entries: list[Stored], *, cleaned_up: bool = False) -> Tiling:
     """Return the tiling of entries that are right."""
-    found = tile("app", entries, cleaned_up=cleaned_up)
+    found = check_contiguous("app", entries, cleaned_up=cleaned_up)
     assert isinstance(found, Tiling), found
     return found
 
@@ -87,13 +87,13 @@ def test_an_entry_taken_out_is_missed(entries: list[Stored], data: st.DataObject
     assume(len(entries) > 1)
     at = data.draw(st.integers(0, len(entries) - 2))
     rest = entries[:at] + entries[at + 1 :]
-    found = tile("app", rest, cleaned_up=False)
+    found = check_contiguous("app", rest, cleaned_up=False)
     assert isinstance(found, Difference)
     assert found.table_version == entries[at + 1][0]
     if at == 0:
         assert tiled(rest, cleaned_up=True).cleaned_up
     else:
-        assert tile("app", rest, cleaned_up=True) == found
+        assert check_contiguous("app", rest, cleaned_up=True) == found
 
 
 @given(ledgers(), st.data())
@@ -101,10 +101,12 @@ def test_an_entry_in_another_place_is_seen(entries: list[Stored], data: st.DataO
     """Twice, or after one that came later."""
     at = data.draw(st.integers(0, len(entries) - 1))
     to = data.draw(st.integers(0, len(entries) - 1))
-    assert isinstance(tile("app", [*entries[: at + 1], *entries[at:]], cleaned_up=False), Difference)
+    assert isinstance(
+        check_contiguous("app", [*entries[: at + 1], *entries[at:]], cleaned_up=False), Difference
+    )
     others = entries[:at] + entries[at + 1 :]
     moved = [*others[:to], entries[at], *others[to:]]
-    assert (moved == entries) == isinstance(tile("app", moved, cleaned_up=False), Tiling)
+    assert (moved == entries) == isinstance(check_contiguous("app", moved, cleaned_up=False), Tiling)
 
 
 @given(ledgers(), st.data(), st.sampled_from(["start", "begin", "end"]), st.sampled_from([-1, 1]))
@@ -122,7 +124,7 @@ def test_an_offset_that_is_wrong_is_seen(
     assume(offset >= 0)
     wrong = (JournalOffsets({**position.read_through, journal: offset}),)
     damaged = [*entries[:at], (version, replace(entry, **{which: wrong})), *entries[at + 1 :]]
-    found = tile("app", damaged, cleaned_up=False)
+    found = check_contiguous("app", damaged, cleaned_up=False)
     assert isinstance(found, Difference)
     assert found.table_version >= version
 
@@ -139,7 +141,7 @@ def test_a_journal_that_is_left_out_is_missed(entries: list[Stored], data: st.Da
 
     which = data.draw(st.sampled_from(["start", "begin", "end"]))
     damaged = replace(entry, **{which: less(getattr(entry, which)[0])}, gaps=())
-    found = tile("app", [*entries[:-1], (version, damaged)], cleaned_up=False)
+    found = check_contiguous("app", [*entries[:-1], (version, damaged)], cleaned_up=False)
     assert isinstance(found, Difference)
     assert (found.table_version, found.journal) == (version, journal)
 
@@ -156,7 +158,9 @@ def test_a_gap_elsewhere_is_seen(entries: list[Stored], where: str) -> None:
         "twice": [*entry.gaps, *entry.gaps],
     }[where]
     assume(gaps)
-    found = tile("app", [*entries[:-1], (version, replace(entry, gaps=tuple(gaps)))], cleaned_up=False)
+    found = check_contiguous(
+        "app", [*entries[:-1], (version, replace(entry, gaps=tuple(gaps)))], cleaned_up=False
+    )
     assert isinstance(found, Difference)
     assert found.table_version == version
 
@@ -165,7 +169,9 @@ def test_the_tiling_of_no_transaction_order_is_refused() -> None:
     """Transaction numbers rise: a writer that did not raise its own was not fenced."""
     position = (JournalOffsets({"x/a": 0}),)
     first = LedgerEntry("app", 3, "q", 0, position, position, position, "one", None)
-    found = tile("app", [(0, first), (1, replace(first, attempt="two", parent="one"))], cleaned_up=False)
+    found = check_contiguous(
+        "app", [(0, first), (1, replace(first, attempt="two", parent="one"))], cleaned_up=False
+    )
     assert isinstance(found, Difference)
     assert "transaction number 3 is not above 3" in str(found)
     assert str(found).startswith("table version 1: ")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gazette_spark.backfill import continued
 from gazette_spark.errors import SinkError
-from gazette_spark.ledger.decision import Refuse, Skip, decide
+from gazette_spark.ledger.decision import Refusal, Skip, decide
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, unknown_journals
 from gazette_spark.offsets import JournalOffsets
 
@@ -41,7 +41,7 @@ class Table:
     def commit(self, batch: Batch) -> str:
         """Decide and write, as the sink does."""
         decision = decide(self.state(), batch, attempt=f"attempt {self.commits}")
-        if isinstance(decision, Refuse):
+        if isinstance(decision, Refusal):
             raise decision.error
         if isinstance(decision, Skip):
             return "skipped"

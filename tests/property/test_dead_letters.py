@@ -23,16 +23,16 @@ from gazette_spark.errors import RestoredError, SinkError
 from gazette_spark.ledger.dead_letters import (
     APP_ID_SUFFIX,
     Divert,
-    Taken,
-    TakeOver,
-    check_standing,
+    Takeover,
+    TakeoverState,
+    check_fence,
     dead_batch,
+    fence_entry,
     pending_from,
     plan,
-    settle,
-    standing_entry,
+    reconcile,
 )
-from gazette_spark.ledger.decision import Allowed, Landed, Refuse, Skip, Write, decide, verify
+from gazette_spark.ledger.decision import Allowed, Landed, Refusal, Skip, Write, decide, verify
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState
 from gazette_spark.ledger.history import REPLACING, read_state, visible_entries
 from gazette_spark.offsets import JournalOffsets
@@ -238,7 +238,7 @@ class TwoTables(RuleBasedStateMachine):
         return True
 
     def run_batch(self, writer: Writer) -> Iterator[None]:
-        """Bring a batch in, as ``DeltaSink`` and ``Diversion`` do; yield before each look and commit."""
+        """Bring a batch in, as ``DeltaSink`` and its router do; yield before each look and each commit."""
         seen, writer.seen, taken = writer.seen, None, None
         with suppress(Over):
             for _ in range(TRIES):
@@ -249,7 +249,7 @@ class TwoTables(RuleBasedStateMachine):
                 step = self.step(writer, dead, main, decision, taken)
                 found = writer.new_records(decision)
                 decision = replace(decision, entry=replace(decision.entry, dead_letters=writer.letters))
-                if isinstance(step, TakeOver):
+                if isinstance(step, Takeover):
                     self.seen.add("a writer takes over")
                     decision, taken, found = Write(step.entry), step.taken, set()
                 if isinstance(step, Divert):
@@ -262,7 +262,7 @@ class TwoTables(RuleBasedStateMachine):
                         continue
                 if (yield from self.commit_main(writer, main, decision, found)):
                     seen = decision.entry.attempt
-                    if not isinstance(step, TakeOver):
+                    if not isinstance(step, Takeover):
                         self.done(writer, seen)
             self.stop(writer, None)
 
@@ -276,7 +276,7 @@ class TwoTables(RuleBasedStateMachine):
     def decide(self, writer: Writer, main: LedgerState, seen: str | None) -> Write:
         """Decide on the main table."""
         made = decide(main, writer.batch(), attempt=self.attempt(), seen=seen, allowed=writer.allowed)
-        if isinstance(made, Refuse):
+        if isinstance(made, Refusal):
             self.stop(writer, made.error)
         if isinstance(made, Skip):
             assert main.entry is not None
@@ -285,8 +285,13 @@ class TwoTables(RuleBasedStateMachine):
         return made
 
     def step(
-        self, writer: Writer, dead: LedgerState, main: LedgerState, decision: Write, taken: Taken | None
-    ) -> TakeOver | Divert | None:
+        self,
+        writer: Writer,
+        dead: LedgerState,
+        main: LedgerState,
+        decision: Write,
+        taken: TakeoverState | None,
+    ) -> Takeover | Divert | None:
         """Say how the batch is parted, if it is."""
         if writer.letters is None:
             return None
@@ -315,7 +320,7 @@ class TwoTables(RuleBasedStateMachine):
             return True
         about = dead_batch(decision.entry, name)
         try:
-            check_standing(dead, about)
+            check_fence(dead, about)
         except RestoredError as error:
             self.stop(writer, error)
         done = main.read_through
@@ -325,7 +330,7 @@ class TwoTables(RuleBasedStateMachine):
             self.seen.add("dead letters cannot be left")
             self.stop(writer, None)
         self.seen.add("dead letters are left")
-        entry = standing_entry(dead, decision.entry, self.attempt(), dead_letters=None)
+        entry = fence_entry(dead, decision.entry, self.attempt(), dead_letters=None)
         return (yield from self.commit_dead(writer, table, dead, entry, (about, set())))
 
     def commit_dead(
@@ -342,8 +347,8 @@ class TwoTables(RuleBasedStateMachine):
         batch, rows = about
         table.append(entry, records(rows))
         yield
-        outcome = settle(before, table.state(), entry, batch, conflict=False)
-        if isinstance(outcome, Refuse):
+        outcome = reconcile(before, table.state(), entry, batch, conflict=False)
+        if isinstance(outcome, Refusal):
             self.stop(writer, outcome.error)
         return isinstance(outcome, Landed)
 
@@ -356,13 +361,13 @@ class TwoTables(RuleBasedStateMachine):
         yield
         writer.between = False
         outcome = verify(before, self.main.state(), decision.entry, writer.batch(), conflict=False)
-        if isinstance(outcome, Refuse):
+        if isinstance(outcome, Refusal):
             self.stop(writer, outcome.error)
         return isinstance(outcome, Landed)
 
     def plan(
-        self, dead: LedgerState, main: LedgerState, decision: Write, table: str, taken: Taken | None
-    ) -> TakeOver | Divert | None:
+        self, dead: LedgerState, main: LedgerState, decision: Write, table: str, taken: TakeoverState | None
+    ) -> Takeover | Divert | None:
         """The package's plan; mutants have their own."""
         return plan(dead, main, decision, table=table, taken=taken, attempt=self.attempt())
 
@@ -436,9 +441,13 @@ class NeverTakesOver(TwoTables):
     """Parts a batch whatever state the dead letters are in."""
 
     def plan(
-        self, dead: LedgerState, main: LedgerState, decision: Write, table: str, taken: Taken | None
-    ) -> TakeOver | Divert | None:
-        mine = Taken(main.entry.attempt, dead.entry.attempt if dead.entry else None) if main.entry else None
+        self, dead: LedgerState, main: LedgerState, decision: Write, table: str, taken: TakeoverState | None
+    ) -> Takeover | Divert | None:
+        mine = (
+            TakeoverState(main.entry.attempt, dead.entry.attempt if dead.entry else None)
+            if main.entry
+            else None
+        )
         return super().plan(dead, main, decision, table, mine)
 
 

@@ -73,14 +73,14 @@ blanks = st.sampled_from(["", "", " "])
 def blocks(draw: st.DrawFn) -> list[bytes]:
     """Records of one shape; in some draws a few have a value, or a byte, that is none of it."""
     names = draw(st.lists(st.sampled_from(list(KINDS)), min_size=1, max_size=6))
-    glue = [f'{draw(blanks)}"{name}"{draw(blanks)}:{draw(blanks)}' for name in names]
+    template = [f'{draw(blanks)}"{name}"{draw(blanks)}:{draw(blanks)}' for name in names]
     spoilt = draw(st.booleans())
     found = []
     for _ in range(draw(st.integers(1, 12))):
         values = [
             draw(NASTY if spoilt and draw(st.integers(0, 9)) == 0 else PLAIN[KINDS[name]]) for name in names
         ]
-        record = "{" + ",".join(map("".join, zip(glue, values, strict=True))) + "}"
+        record = "{" + ",".join(map("".join, zip(template, values, strict=True))) + "}"
         octets = bytearray(record.encode())
         if spoilt and draw(st.integers(0, 9)) == 0:
             octets[draw(st.integers(0, len(octets) - 1))] = draw(st.sampled_from(b'"\\ {},:x0.\t\x7f\xff'))
@@ -110,7 +110,7 @@ def test_shapes_change_no_row(found: list[bytes]) -> None:
     data = b"".join(record + b"\n" for record in found)
     if data.isascii():
         storage = pa.schema([("text", pa.string()), ("whole", pa.int64())])
-        taken = ShapeReader(storage, strangers=True).columns(Block("a", 0, data, *cut(data)))
+        taken = ShapeReader(storage, extra_fields=True).columns(Block("a", 0, data, *cut(data)))
         event("of one shape" if taken else "of several")
     # As text: NaN does not equal itself.
     assert repr(rows(found, fast=True)) == repr(rows(found, fast=False))

@@ -25,7 +25,7 @@ from gazette_spark.ledger.decision import (
     Decision,
     KeptRange,
     Landed,
-    Refuse,
+    Refusal,
     Skip,
     Write,
     decide,
@@ -294,7 +294,7 @@ class LedgerMachine(RuleBasedStateMachine):
             case Skip():
                 assert writer.before.entry is not None
                 self.done(writer, writer.before.entry.attempt)
-            case Refuse(error):
+            case Refusal(error):
                 self.stop(writer, error)
 
     def look(self, writer: Writer) -> None:
@@ -304,14 +304,14 @@ class LedgerMachine(RuleBasedStateMachine):
         match self.verify(writer, entry):
             case Landed():
                 self.done(writer, entry.attempt)
-            case Refuse(error):
+            case Refusal(error):
                 self.stop(writer, error)
 
     def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
         """The package's decision, which is the obvious one; mutants have their own."""
         made = decide(state, writer.batch(), attempt=attempt, seen=writer.seen, allowed=writer.allowed)
         expected = None if self.broken() else obvious_decision(self.table, writer)
-        assert isinstance(made, Refuse) == (expected is None)
+        assert isinstance(made, Refusal) == (expected is None)
         if isinstance(made, Skip):
             assert not expected
         if isinstance(made, Write):
@@ -319,7 +319,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert bytes_of(writer.new_intervals()) == expected
         return made
 
-    def verify(self, writer: Writer, entry: LedgerEntry) -> Landed | Again | Refuse:
+    def verify(self, writer: Writer, entry: LedgerEntry) -> Landed | Again | Refusal:
         """The package's verdict on a write; mutants have their own."""
         assert writer.before is not None
         return verify(writer.before, self.table.state(), entry, writer.batch(), conflict=False)
@@ -403,14 +403,14 @@ def test_a_lone_writer_reaches_the_end() -> None:
 class TrustsItsWrite(LedgerMachine):
     """Takes a write that raised nothing for one that landed."""
 
-    def verify(self, writer: Writer, entry: LedgerEntry) -> Landed | Again | Refuse:
+    def verify(self, writer: Writer, entry: LedgerEntry) -> Landed | Again | Refusal:
         return Landed()
 
 
 class ForgetsUndoneNumbers(LedgerMachine):
     """Counts on from the newest visible entry, and does not look whether its write was skipped."""
 
-    def verify(self, writer: Writer, entry: LedgerEntry) -> Landed | Again | Refuse:
+    def verify(self, writer: Writer, entry: LedgerEntry) -> Landed | Again | Refusal:
         return Landed()
 
     def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
@@ -423,7 +423,7 @@ class IgnoresOffsets(LedgerMachine):
 
     def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
         decision = super().decide(writer, state, attempt)
-        if isinstance(decision, Refuse | Skip) and state.entry is not None:
+        if isinstance(decision, Refusal | Skip) and state.entry is not None:
             end = writer.batch().end
             return Write(replace(state.entry, attempt=attempt, txn_version=state.txn_version + 1, end=end))
         return decision
@@ -434,7 +434,7 @@ class SkipsWhatItCannotPlace(LedgerMachine):
 
     def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
         decision = super().decide(writer, state, attempt)
-        return Skip() if isinstance(decision, Refuse) and state.entry is not None else decision
+        return Skip() if isinstance(decision, Refusal) and state.entry is not None else decision
 
 
 class TrimsNothing(LedgerMachine):

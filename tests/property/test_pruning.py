@@ -20,9 +20,9 @@ from gazette_spark.scan.conditions import (
     joined,
     outside,
 )
+from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from gazette_spark.scan.pruning import narrow, split_narrowed
 from gazette_spark.scan.ranges import OffsetRange, split
-from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from tests.oracles.brokers import FakeFragment
 from tests.oracles.framings import FAST
 from tests.oracles.lines import FakeJournal

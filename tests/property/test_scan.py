@@ -12,8 +12,8 @@ from gazette_spark.errors import RecordError
 from gazette_spark.scan.blocks import Gap
 from gazette_spark.scan.boundary import limited_end, next_record_end, record_end, window_reader
 from gazette_spark.scan.conditions import joined
-from gazette_spark.scan.ranges import ENOUGH_PIECES, OffsetRange, Piece, split
 from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
+from gazette_spark.scan.ranges import ENOUGH_PIECES, OffsetRange, Piece, split
 from gazette_spark.scan.skipped import skipped_spans
 from tests.oracles.lines import FakeJournal, missing_bytes, records_of
 

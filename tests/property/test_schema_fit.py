@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
-from gazette_spark.table.schema_fit import Fit, Unfit, fit, holds
+from gazette_spark.table.schema_fit import SchemaFit, Unfit, fit, holds
 
 decimals = st.tuples(st.integers(1, 38), st.integers(0, 38)).filter(lambda pair: pair[1] <= pair[0])
 leaves = st.one_of(
@@ -79,8 +79,8 @@ def test_what_was_added_is_there_the_next_time(batch: StructType, table: StructT
     kept = [written.pop(each.name, each) for each in table.fields]
     grown = StructType([*kept, *written.values()])
     assert set(leaf_types(table)) <= set(leaf_types(grown))
-    assert fit("t", batch, grown, add=False) == Fit(found.schema)
-    assert fit("t", found.schema, grown, add=False) == Fit(found.schema)
+    assert fit("t", batch, grown, add=False) == SchemaFit(found.schema)
+    assert fit("t", found.schema, grown, add=False) == SchemaFit(found.schema)
     assert (fit("t", batch, table, add=False) == found) == (not found.added)
 
 

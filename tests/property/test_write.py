@@ -21,7 +21,7 @@ from gazette_spark.client import AsyncAppend, Client
 from gazette_spark.client.appending.key_columns import fnv1a32_each
 from gazette_spark.client.appending.mappings import ModuloMapping, RendezvousMapping, fnv1a32
 from gazette_spark.framing import encode
-from gazette_spark.framing.encode import Refused, encoded, value_bounds, value_octets
+from gazette_spark.framing.encode import RowRefusal, encoded, value_bounds, value_octets
 from gazette_spark.options.write import parse_write_options
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
@@ -79,7 +79,7 @@ def test_rows_are_shared_out_by_name(names: list[str], skip: int) -> None:
     """Each to the journal it names, in order."""
     column = pa.array(names, pa.string())[skip:]
     shares = shares_by_name(column)
-    assert not isinstance(shares, Refused)
+    assert not isinstance(shares, RowRefusal)
     expected: dict[str, list[int]] = {}
     for row, name in enumerate(names[skip:]):
         expected.setdefault(name, []).append(row)
@@ -107,7 +107,7 @@ def test_what_is_made_of_values_is_read_as_them(framing: str, values: list[bytes
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encode, "CHUNK_BYTES", 24)
         made = encoded(pa.array(values, pa.binary()), framing)
-        if isinstance(made, Refused):
+        if isinstance(made, RowRefusal):
             assert made.index == [alone(value) for value in values].index(False)
         else:
             assert read(b"".join(made)) == values

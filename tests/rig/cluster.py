@@ -34,7 +34,7 @@ from gazette_spark.broker.replication.topology import Member, Slots, assign
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY
 from gazette_spark.errors import OptionError
 from gazette_spark.protocol import protocol_pb2 as pb
-from tests.rig.freeze import Gate
+from tests.rig.freeze import FreezeInterceptor
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class ClusterBroker:
         self.zone = zone
         self.suffix = suffix
         self._cluster = cluster
-        self._gate = Gate()
+        self._freezer = FreezeInterceptor()
         self._port = 0
         self._running: EmbeddedBroker | None = None
 
@@ -68,7 +68,7 @@ class ClusterBroker:
     @property
     def is_harmed(self) -> bool:
         """Whether it hangs or is cut off."""
-        return self._gate.is_shut or not self._cluster.can_talk(self.member, self.member)
+        return self._freezer.is_shut or not self._cluster.can_talk(self.member, self.member)
 
     @property
     def endpoint(self) -> str:
@@ -88,7 +88,7 @@ class ClusterBroker:
         """Start it, with nothing in its spools, at the port it had. If it runs this does nothing."""
         if self._running is not None:
             return
-        self._gate.open()
+        self._freezer.open()
         if self._port and self.member in self._cluster.keyspace.state.members:
             self.expire_lease()
         spools = self._cluster.root / STATE_DIRECTORY / "brokers" / self.suffix
@@ -96,7 +96,7 @@ class ClusterBroker:
         membership = Membership(
             self._cluster.keyspace,
             spools,
-            interceptors=(self._gate,),
+            interceptors=(self._freezer,),
             is_reachable=lambda other: self._cluster.can_talk(self.member, other),
         )
         options = {**self._cluster.options, "zone": self.zone, "suffix": self.suffix, "port": self._port}
@@ -113,7 +113,7 @@ class ClusterBroker:
             return
         if not self.is_harmed:
             self._cluster.hand_over(self)
-        self._gate.open()
+        self._freezer.open()
         self._cluster.keyspace.leave(self.member)
         self._running = None
         running.stop()
@@ -134,7 +134,7 @@ class ClusterBroker:
         running, self._running = self._running, None
         if running is None:
             return
-        self._gate.open()
+        self._freezer.open()
         running.kill()
         if lease_lapses:
             self.expire_lease()
@@ -146,11 +146,11 @@ class ClusterBroker:
 
     def hang(self) -> None:
         """Accept calls and answer none, those under way included."""
-        self._gate.shut()
+        self._freezer.shut()
 
     def resume(self) -> None:
         """Go on after :meth:`hang` or :meth:`partition`, and join again if the lease lapsed meanwhile."""
-        self._gate.open()
+        self._freezer.open()
         self._cluster.heal(self.member)
         if self._running is not None and self.member not in self._cluster.keyspace.state.members:
             self._cluster.keyspace.join(self.member, self._running.parts.registry)
@@ -436,7 +436,7 @@ def _turn(replica: LiveJournal | None) -> Iterator[None]:
     alarm = threading.Timer(HAND_OVER_TIMEOUT_S, replica.wake)
     alarm.start()
     try:
-        with replica.turnstile.turn(lambda: monotonic() < deadline and not replica.closed) as granted:
+        with replica.fair_lock.turn(lambda: monotonic() < deadline and not replica.closed) as granted:
             alarm.cancel()
             if not granted and not replica.closed:
                 raise TimeoutError(f"an append to {replica.name} did not end in {HAND_OVER_TIMEOUT_S:g} s")

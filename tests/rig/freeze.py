@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 
-class Gate(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic in the stubs only
+class FreezeInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic in the stubs only
     """Every call passes it at its start, and at each message. Any thread may open and shut it."""
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class Gate(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic i
         self._is_shut = False
 
     def __repr__(self) -> str:
-        return f"Gate(shut={self._is_shut})"
+        return f"FreezeInterceptor(shut={self._is_shut})"
 
     @property
     def is_shut(self) -> bool:
@@ -36,7 +36,7 @@ class Gate(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic i
             self._changed.notify_all()
 
     def intercept_service(self, continuation: Callable[..., Any], details: Any) -> Any:
-        """Put the gate in front of a call's handler."""
+        """Put the freezer in front of a call's handler."""
         handler = continuation(details)
         if handler is None:
             return None

@@ -22,8 +22,8 @@ from gazette_spark.offsets import JournalOffsets
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table import merge
 from gazette_spark.table.delta_table import DeltaTable
-from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.maintenance import Prepared
+from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.upsert import Upsert
 from tests.rig.upsert_oracle import UpsertVerdict, check_upserts
 from tests.spark.conftest import APP_ID, FileStream

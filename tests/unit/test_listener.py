@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
-from gazette_spark.lag.query_progress import JournalLag, QueryLag
+from gazette_spark.lag.query_progress import ProgressLag, QueryLag
 from gazette_spark.listener import ENDED_QUERIES, LagListener, lag_line
 from gazette_spark.offsets import JournalOffsets
 
@@ -122,8 +122,8 @@ def test_queries_that_ended_long_ago_are_forgotten() -> None:
 
 def test_a_line_says_what_an_alarm_needs() -> None:
     """Sums first, then the journal that is worst; nothing about what there is not."""
-    level = QueryLag("4f", "9c", "", 3, "", (JournalLag(A, 5, 5),))
-    behind = QueryLag("4f", "9c", "orders", 3, "", (JournalLag(A, 5, 9), JournalLag("shop/new", 0, None)))
+    level = QueryLag("4f", "9c", "", 3, "", (ProgressLag(A, 5, 5),))
+    behind = QueryLag("4f", "9c", "orders", 3, "", (ProgressLag(A, 5, 9), ProgressLag("shop/new", 0, None)))
     assert lag_line(level) == "query lag query_id=4f batch_id=3 journals=1 lag_bytes=0"
     assert lag_line(behind) == (
         "query lag query_id=4f name=orders batch_id=3 journals=2 lag_bytes=4 unseen=1 "

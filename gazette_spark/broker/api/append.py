@@ -80,7 +80,7 @@ def _attempt(
     if journal is None:
         return proxy_append(context, request, resolved, pump, call)
     call.wake_when_over(journal.wake)
-    with journal.turnstile.turn(lambda: call.is_wanted() and not journal.closed) as granted:
+    with journal.fair_lock.turn(lambda: call.is_wanted() and not journal.closed) as granted:
         if context.registry.stopped or not call.is_wanted():
             raise JournalClosedError
         if not granted or not resolved.is_current(context):

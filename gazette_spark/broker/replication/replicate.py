@@ -69,7 +69,7 @@ def _turn(
         return call.is_wanted() and resolved.is_current(context)
 
     call.wake_when_over(journal.wake)
-    with journal.turnstile.turn(is_wanted) as granted, journal.watch_route(cancel):
+    with journal.fair_lock.turn(is_wanted) as granted, journal.watch_route(cancel):
         yield granted and is_wanted()
 
 

@@ -127,7 +127,7 @@ class Replicator:
             self._open.move_to_end(journal)
             surplus = list(self._open)[:-MAX_PIPELINES]
         for other in surplus:
-            with other.turnstile.turn_if_free() as granted:
+            with other.fair_lock.turn_if_free() as granted:
                 if granted:
                     self._close(other)
 

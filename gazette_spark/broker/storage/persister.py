@@ -176,7 +176,7 @@ class Persister:
             _log.warning("pulse_failed journal=%s error=%s", journal.name, error)
 
     def _pulse(self, journal: LiveJournal) -> None:
-        with journal.turnstile.turn_if_free() as granted:
+        with journal.fair_lock.turn_if_free() as granted:
             if granted and not journal.closed:
                 self._pulse_journal(journal)
         if journal.first_store is not None and journal.sealed():

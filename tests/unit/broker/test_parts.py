@@ -12,11 +12,11 @@ import pytest
 
 from gazette_spark.broker.api.flow_control import MAX_BANK_S, MaxRate, MinRate, effective_max_rate
 from gazette_spark.broker.api.message_pump import LOOK_AHEAD, MessagePump, NoMessage
+from gazette_spark.broker.fair_lock import FairLock
 from gazette_spark.broker.journal import JournalSettings
 from gazette_spark.broker.registry import JournalRegistry
 from gazette_spark.broker.storage.persister import retry_after
 from gazette_spark.broker.storage.state import StateDirectory
-from gazette_spark.broker.fair_lock import Turnstile
 from gazette_spark.errors import BrokerRootError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
@@ -107,18 +107,18 @@ def test_no_maximum_holds_nothing() -> None:
 
 def test_turns_come_in_order() -> None:
     """Waiters get their turn in the order they came."""
-    turnstile, order = Turnstile(), []
+    fair_lock, order = FairLock(), []
 
     def wait(number: int) -> None:
-        with turnstile.turn(lambda: True):
+        with fair_lock.turn(lambda: True):
             order.append(number)
 
-    with turnstile.turn(lambda: True):
+    with fair_lock.turn(lambda: True):
         threads = []
         for number in range(5):
             threads.append(threading.Thread(target=wait, args=(number,)))
             threads[-1].start()
-            while f"waiting={number + 1}" not in repr(turnstile):
+            while f"waiting={number + 1}" not in repr(fair_lock):
                 threads[-1].join(0.001)
     for thread in threads:
         thread.join(DEADLINE_S)
@@ -127,24 +127,24 @@ def test_turns_come_in_order() -> None:
 
 def test_a_waiter_can_give_up() -> None:
     """A waiter no longer wanted leaves without the turn, and the next one is not held up."""
-    turnstile, wanted, given_up = Turnstile(), threading.Event(), threading.Event()
+    fair_lock, wanted, given_up = FairLock(), threading.Event(), threading.Event()
     wanted.set()
 
     def wait() -> None:
-        with turnstile.turn(wanted.is_set) as granted:
+        with fair_lock.turn(wanted.is_set) as granted:
             assert not granted
             given_up.set()
 
-    with turnstile.turn(lambda: True), turnstile.turn_if_free() as second:
+    with fair_lock.turn(lambda: True), fair_lock.turn_if_free() as second:
         assert not second
         waiter = threading.Thread(target=wait)
         waiter.start()
         wanted.clear()
         while waiter.is_alive():
-            turnstile.wake()
+            fair_lock.wake()
             waiter.join(0.001)
     assert given_up.is_set()
-    with turnstile.turn_if_free() as free:
+    with fair_lock.turn_if_free() as free:
         assert free
 
 

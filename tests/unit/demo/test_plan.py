@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from gazette_spark.demo.plan import Script, Sight, Step, decide
+from gazette_spark.demo.plan import Observation, Plan, Step, decide
 
-SCRIPT = Script(seconds=40.0, pauses_s=(0.5, 1.0))
-WRITING = Sight(table_exists=True, writing_s=12.0, committed_s=0.6, in_flight=True)
+SCRIPT = Plan(seconds=40.0, pauses_s=(0.5, 1.0))
+WRITING = Observation(table_exists=True, writing_s=12.0, committed_s=0.6, in_flight=True)
 """A moment at which the first kill is due."""
 
 
 @pytest.mark.parametrize(
-    ("sight", "step"),
+    ("seen", "step"),
     [
-        pytest.param(Sight(), Step.WAIT, id="Spark is starting"),
-        pytest.param(Sight(table_exists=True), Step.START_WRITING, id="the query is up"),
+        pytest.param(Observation(), Step.WAIT, id="Spark is starting"),
+        pytest.param(Observation(table_exists=True), Step.START_WRITING, id="the query is up"),
         pytest.param(WRITING, Step.KILL, id="first kill"),
         pytest.param(replace(WRITING, writing_s=9.9), Step.WAIT, id="too early"),
         pytest.param(replace(WRITING, in_flight=False), Step.WAIT, id="between two batches"),
@@ -54,12 +54,12 @@ WRITING = Sight(table_exists=True, writing_s=12.0, committed_s=0.6, in_flight=Tr
         pytest.param(replace(WRITING, kills=2, stopped=True, drained=True), Step.FINISH, id="all there"),
     ],
 )
-def test_each_state_leads_on(sight: Sight, step: Step) -> None:
+def test_each_state_leads_on(seen: Observation, step: Step) -> None:
     """The step follows from what is seen and nothing else."""
-    assert decide(sight, SCRIPT) is step
+    assert decide(seen, SCRIPT) is step
 
 
 def test_a_script_without_kills_only_writes() -> None:
     """The number of kills is the number of pauses."""
-    assert decide(replace(WRITING, writing_s=1.0), Script(40.0, ())) is Step.WAIT
-    assert decide(replace(WRITING, writing_s=40.0), Script(40.0, ())) is Step.STOP_WRITING
+    assert decide(replace(WRITING, writing_s=1.0), Plan(40.0, ())) is Step.WAIT
+    assert decide(replace(WRITING, writing_s=40.0), Plan(40.0, ())) is Step.STOP_WRITING

@@ -8,7 +8,7 @@ import pytest
 from gazette_spark.framing import encode
 from gazette_spark.framing.base import Framing
 from gazette_spark.framing.csv import CSV
-from gazette_spark.framing.encode import Refused, check_values, encoded, null_rows
+from gazette_spark.framing.encode import RowRefusal, check_values, encoded, null_rows
 from gazette_spark.framing.fixed import FIXED, frame
 from gazette_spark.framing.lines import LINES
 
@@ -18,7 +18,7 @@ FRAMINGS: dict[str, Framing] = {"lines": LINES, "fixed": FIXED, "csv": CSV}
 def joined(values: pa.Array, framing: str) -> bytes:
     """Return all that is made of some values."""
     made = encoded(values, framing)
-    assert not isinstance(made, Refused), made
+    assert not isinstance(made, RowRefusal), made
     return b"".join(made)
 
 
@@ -79,7 +79,7 @@ def test_values_that_would_be_read_as_something_else_are_refused(
 ) -> None:
     """The first of them, with what to do."""
     refused = encoded(pa.array(values), framing)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RowRefusal)
     assert (refused.index, problem in refused.problem) == (index, True)
     assert refused.advice
 
@@ -87,16 +87,16 @@ def test_values_that_would_be_read_as_something_else_are_refused(
 def test_csv_of_other_quotes() -> None:
     """What is one record depends on them."""
     made = encoded(pa.array(["'a\n;';b", '"']), "csv", ";", "'")
-    assert not isinstance(made, Refused)
+    assert not isinstance(made, RowRefusal)
     assert b"".join(made) == b"'a\n;';b\n\"\n"
-    assert isinstance(encoded(pa.array(["'a\n;';b"]), "csv"), Refused)
+    assert isinstance(encoded(pa.array(["'a\n;';b"]), "csv"), RowRefusal)
 
 
 def test_a_refused_value_has_its_index_among_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not that in its piece."""
     monkeypatch.setattr(encode, "CHUNK_BYTES", 16)
     refused = encoded(pa.array(["12345678"] * 9 + ["\n"]), "lines")
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RowRefusal)
     assert refused.index == 9
 
 

@@ -9,8 +9,8 @@ from gazette_spark.framing.base import Block
 from gazette_spark.framing.fixed import FIXED, MAGIC, frame, magic_words
 from gazette_spark.scan.blocks import Gap
 from gazette_spark.scan.boundary import record_end
-from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.piece_scan import PieceScan
+from gazette_spark.scan.ranges import Piece
 from tests.oracles.lines import FakeJournal
 
 HUGE = MAGIC + b"\xff\xff\xff\xff" + b"x" * 200_000

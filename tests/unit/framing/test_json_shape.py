@@ -12,10 +12,10 @@ from gazette_spark.framing.lines import cut
 STORAGE = pa.schema([("id", pa.int64()), ("price", pa.float64()), ("ok", pa.bool_()), ("user", pa.string())])
 
 
-def read(*records: bytes, strangers: bool = True) -> list[dict[str, object]] | None:
+def read(*records: bytes, extra_fields: bool = True) -> list[dict[str, object]] | None:
     """Return the rows of a block, None if it is not taken."""
     data = b"".join(record + b"\n" for record in records)
-    found = ShapeReader(STORAGE, strangers=strangers).columns(Block("a/b", 0, data, *cut(data)))
+    found = ShapeReader(STORAGE, extra_fields=extra_fields).columns(Block("a/b", 0, data, *cut(data)))
     if found is None:
         return None
     assert all(column.type == STORAGE.field(name).type for name, column in found.items())
@@ -41,11 +41,11 @@ def test_absent_columns_are_null() -> None:
     assert read(b'{"id":7}') == [{"id": 7, "price": None, "ok": None, "user": None}]
 
 
-def test_strangers_are_skipped_where_they_are_allowed() -> None:
+def test_extra_fields_are_skipped_where_they_are_allowed() -> None:
     """Fields without a column are looked at and left out, or make the block another's."""
     record = b'{"x":"y","id":7,"z":1.5,"w":false}'
     assert read(record) == [{"id": 7, "price": None, "ok": None, "user": None}]
-    assert read(record, strangers=False) is None
+    assert read(record, extra_fields=False) is None
 
 
 @pytest.mark.parametrize(
@@ -98,5 +98,5 @@ def test_what_is_not_flat_and_plain_is_not_taken(record: bytes) -> None:
 def test_only_plain_columns_can_be_read() -> None:
     """A schema with a nested column, a timestamp or a decimal is the parser's."""
     for kind in (pa.timestamp("us"), pa.decimal128(10, 2), pa.list_(pa.int64())):
-        assert not ShapeReader(pa.schema([("x", kind)]), strangers=True).usable
-    assert ShapeReader(STORAGE, strangers=True).usable
+        assert not ShapeReader(pa.schema([("x", kind)]), extra_fields=True).usable
+    assert ShapeReader(STORAGE, extra_fields=True).usable

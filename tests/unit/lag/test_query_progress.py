@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gazette_spark.errors import InputError, OffsetError
-from gazette_spark.lag.query_progress import JournalLag, query_lag
+from gazette_spark.lag.query_progress import ProgressLag, query_lag
 from gazette_spark.offsets import JournalOffsets
 
 A, B = "shop/orders", "shop/returns"
@@ -47,10 +47,10 @@ def test_lag_is_what_lies_between_end_and_head(as_text: bool) -> None:
     lag = query_lag(json.dumps(value) if as_text else value)
     assert (lag.query_id, lag.run_id, lag.name, lag.batch_id) == ("4fa", "9c1", "orders", 7)
     assert lag.timestamp == "2026-11-21T10:00:00.000Z"
-    assert lag.journals == (JournalLag(A, 100, 160), JournalLag(B, 20, 20))
+    assert lag.journals == (ProgressLag(A, 100, 160), ProgressLag(B, 20, 20))
     assert lag.by_journal() == {A: 60, B: 0}
     assert (lag.total_bytes, lag.unseen) == (60, 0)
-    assert lag.worst == JournalLag(A, 100, 160)
+    assert lag.worst == ProgressLag(A, 100, 160)
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,16 @@ from gazette_spark.errors import LedgerLostError, OptionError, RestoredError
 from gazette_spark.ledger.dead_letters import (
     DeadLetters,
     Divert,
-    Taken,
-    TakeOver,
-    check_standing,
+    Takeover,
+    TakeoverState,
+    check_fence,
     dead_batch,
+    fence_entry,
     pending_from,
     plan,
-    settle,
-    standing_entry,
+    reconcile,
 )
-from gazette_spark.ledger.decision import Again, Landed, Refuse, Write
+from gazette_spark.ledger.decision import Again, Landed, Refusal, Write
 from gazette_spark.ledger.entry import LedgerEntry, LedgerState, SkippedGap
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table.delta_table import DeltaTable
@@ -48,8 +48,12 @@ def batch(begin: int = 10, end: int = 30) -> Write:
 
 
 def planned(
-    dead: LedgerState, main: LedgerState = MAIN, *, taken: Taken | None = None, write: Write | None = None
-) -> TakeOver | Divert | None:
+    dead: LedgerState,
+    main: LedgerState = MAIN,
+    *,
+    taken: TakeoverState | None = None,
+    write: Write | None = None,
+) -> Takeover | Divert | None:
     """The plan for a batch."""
     return plan(dead, main, write or batch(), table=TABLE, taken=taken, attempt="new")
 
@@ -81,7 +85,7 @@ def test_a_writer_out_of_step_takes_over_first(
 ) -> None:
     """It commits an entry that moves nothing; only then the batch is parted, for the bytes that are left."""
     step = planned(dead, main)
-    assert isinstance(step, TakeOver)
+    assert isinstance(step, Takeover)
     assert main.entry is not None
     assert (step.entry.begin, step.entry.end, step.entry.parent) == (main.entry.end, main.entry.end, "m1")
     assert (step.entry.attempt, step.entry.txn_version, step.entry.dead_letters) == ("new", 6, TABLE)
@@ -102,7 +106,7 @@ def test_a_writer_out_of_step_takes_over_first(
 )
 def test_a_take_over_ends_when_somebody_else_commits(dead: LedgerState, main: LedgerState) -> None:
     """Then there may be another write under way, so it is taken over again."""
-    assert isinstance(planned(dead, main, taken=Taken("new", "d1")), TakeOver)
+    assert isinstance(planned(dead, main, taken=TakeoverState("new", "d1")), Takeover)
 
 
 def test_a_batch_without_bytes_is_not_parted() -> None:
@@ -116,13 +120,13 @@ def test_a_faster_writer_is_no_reason_to_stop() -> None:
     assert isinstance(step, Divert)
     landed = replace(state(30), entry=step.entry, previous="d1", txn_version=6)
 
-    def settled(after: LedgerState) -> Landed | Again | Refuse:
-        return settle(state(10), after, step.entry, step.batch, conflict=False)
+    def settled(after: LedgerState) -> Landed | Again | Refusal:
+        return reconcile(state(10), after, step.entry, step.batch, conflict=False)
 
     assert settled(landed) == Landed()
     assert settled(state(30, "another")) == Again()
     lost = settled(state(10))
-    assert isinstance(lost, Refuse)
+    assert isinstance(lost, Refusal)
     assert isinstance(lost.error, LedgerLostError)
 
 
@@ -131,15 +135,15 @@ def test_a_restore_in_the_middle_of_a_commit_is_refused() -> None:
     torn = replace(state(30), previous="undone", jumps=(8,))
     about = dead_batch(batch().entry, TABLE)
     with pytest.raises(RestoredError, match=r"AS OF 7 mends.*restore version 8.*same query checkpoint"):
-        check_standing(torn, about)
+        check_fence(torn, about)
     with pytest.raises(RestoredError):
         planned(torn)
-    check_standing(state(30), about)
+    check_fence(state(30), about)
 
 
 def test_an_entry_that_closes_says_so() -> None:
     """It moves nothing and names no table."""
-    entry = standing_entry(state(10), batch().entry, "closing", dead_letters=None)
+    entry = fence_entry(state(10), batch().entry, "closing", dead_letters=None)
     assert (entry.begin, entry.end, entry.parent, entry.dead_letters) == (entry.end, entry.end, "d1", None)
 
 

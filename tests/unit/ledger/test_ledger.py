@@ -23,11 +23,11 @@ from gazette_spark.errors import (
 from gazette_spark.ledger.decision import (
     Again,
     Allowed,
+    Coverage,
     Decision,
-    Fit,
     KeptRange,
     Landed,
-    Refuse,
+    Refusal,
     Skip,
     Write,
     decide,
@@ -71,36 +71,36 @@ def decided(known: LedgerState, wanted: Batch, seen: str | None = None) -> Decis
 def refusal(known: LedgerState, wanted: Batch, seen: str | None = None) -> Exception:
     """The error of a decision that must be a refusal."""
     decision = decided(known, wanted, seen)
-    assert isinstance(decision, Refuse)
+    assert isinstance(decision, Refusal)
     return decision.error
 
 
 ONE_JOURNAL = [
-    pytest.param(10, 20, 10, Fit.NEXT, id="continues"),
-    pytest.param(10, 10, 10, Fit.STILL, id="has not moved"),
-    pytest.param(10, 10, None, Fit.NEXT, id="new journal is pinned"),
-    pytest.param(10, 20, None, Fit.GAP, id="unknown journal has rows"),
-    pytest.param(10, 20, 20, Fit.COVERED, id="replay of the newest"),
-    pytest.param(10, 20, 30, Fit.COVERED, id="replay of an older one"),
-    pytest.param(10, 10, 30, Fit.COVERED, id="unmoved and behind"),
-    pytest.param(11, 20, 10, Fit.GAP, id="one byte is missing"),
-    pytest.param(11, 11, 10, Fit.GAP, id="unmoved and ahead"),
-    pytest.param(9, 20, 10, Fit.PARTLY, id="one byte is doubled"),
-    pytest.param(3, 8, 10, Fit.OVERLAP, id="lies before the first byte"),
-    pytest.param(10, 9, 10, Fit.OVERLAP, id="goes back"),
+    pytest.param(10, 20, 10, Coverage.NEXT, id="continues"),
+    pytest.param(10, 10, 10, Coverage.UNCHANGED, id="has not moved"),
+    pytest.param(10, 10, None, Coverage.NEXT, id="new journal is pinned"),
+    pytest.param(10, 20, None, Coverage.GAP, id="unknown journal has rows"),
+    pytest.param(10, 20, 20, Coverage.COVERED, id="replay of the newest"),
+    pytest.param(10, 20, 30, Coverage.COVERED, id="replay of an older one"),
+    pytest.param(10, 10, 30, Coverage.COVERED, id="unmoved and behind"),
+    pytest.param(11, 20, 10, Coverage.GAP, id="one byte is missing"),
+    pytest.param(11, 11, 10, Coverage.GAP, id="unmoved and ahead"),
+    pytest.param(9, 20, 10, Coverage.PARTIAL, id="one byte is doubled"),
+    pytest.param(3, 8, 10, Coverage.OVERLAP, id="lies before the first byte"),
+    pytest.param(10, 9, 10, Coverage.OVERLAP, id="goes back"),
 ]
 
 
 @pytest.mark.parametrize(("begin", "end", "recorded", "fit"), ONE_JOURNAL)
-def test_one_journal_fits_by_its_offsets(begin: int, end: int, recorded: int | None, fit: Fit) -> None:
+def test_one_journal_fits_by_its_offsets(begin: int, end: int, recorded: int | None, fit: Coverage) -> None:
     """The table in the module's docstring holds; the table's rows begin at byte 5."""
     assert fit_journal(begin, end, recorded, 5, pinning=False) is fit
 
 
 def test_a_first_batch_is_never_covered() -> None:
     """A query that starts behind the table is refused before it reads a record."""
-    assert fit_journal(10, 10, 30, 5, pinning=True) is Fit.OVERLAP
-    assert fit_journal(30, 30, 30, 5, pinning=True) is Fit.STILL
+    assert fit_journal(10, 10, 30, 5, pinning=True) is Coverage.OVERLAP
+    assert fit_journal(30, 30, 30, 5, pinning=True) is Coverage.UNCHANGED
 
 
 def test_the_first_batch_on_a_new_table_is_its_first_entry() -> None:
@@ -244,7 +244,7 @@ def test_a_writer_that_trims_may_start_behind_the_table() -> None:
     behind = batch(0, (), (at(a=5).at("pinned"),))
     assert decide(known, behind, attempt="mine", allowed=TRIM) == Skip()
     before = decide(known, batch(0, (), (at(a=4).at("pinned"),)), attempt="mine", allowed=TRIM)
-    assert isinstance(before, Refuse)
+    assert isinstance(before, Refusal)
     assert isinstance(before.error, OverlapError)
 
 
@@ -262,11 +262,11 @@ def test_trimming_is_no_excuse_for_a_gap_or_a_fence(seen: str | None) -> None:
     ahead = decide(
         known, batch(4, (at(a=5, b=6),), (at(a=15, b=9),)), attempt="mine", seen=seen, allowed=TRIM
     )
-    assert isinstance(ahead, Refuse)
+    assert isinstance(ahead, Refusal)
     assert isinstance(ahead.error, GapError)
     wanted = batch(4, (at(a=5, b=5),), (at(a=15, b=9),))
     overtaken = decide(known, wanted, attempt="mine", seen="another", allowed=TRIM)
-    assert isinstance(overtaken, Refuse)
+    assert isinstance(overtaken, Refusal)
     assert isinstance(overtaken.error, FencedError)
 
 
@@ -274,7 +274,7 @@ def test_rows_of_several_sources_are_not_trimmed() -> None:
     """They may be joined: whose offset a row carries is not known. The error says how to go on."""
     known = state((at(a=10), at(b=5)), start=(at(a=0), at(b=0)))
     decision = decide(known, batch(4, (at(a=5), at(b=5)), (at(a=15), at(b=9))), attempt="mine", allowed=TRIM)
-    assert isinstance(decision, Refuse)
+    assert isinstance(decision, Refusal)
     assert isinstance(decision.error, TrimError)
     assert "DeltaSink.resume(reader)" in str(decision.error)
     assert str(pickle.loads(pickle.dumps(decision.error))) == str(decision.error)
@@ -315,7 +315,7 @@ def test_a_gap_is_accepted_to_the_byte_only(gap: tuple[str, int, int]) -> None:
     """The refusal names the missing range as the sink takes it."""
     wanted = batch(4, (at(a=15),), (at(a=20),))
     decision = decide(state((at(a=10),)), wanted, attempt="mine", allowed=accepting(gap))
-    assert isinstance(decision, Refuse)
+    assert isinstance(decision, Refusal)
     assert isinstance(decision.error, GapError)
     assert decision.error.missing == {"x/a": [(10, 15)]}
     assert "accept_gaps={'x/a': [(10, 15)]}" in str(decision.error)
@@ -333,7 +333,7 @@ FOREIGN = [
     pytest.param('{"n":1}', '{"n":2}', Write, id="continues"),
     pytest.param('{"n":0}', '{"n":1}', Skip, id="replay"),
     pytest.param('{"n":1}', '{"n":1}', Skip, id="has not moved"),
-    pytest.param('{"n":5}', '{"n":6}', Refuse, id="is elsewhere"),
+    pytest.param('{"n":5}', '{"n":6}', Refusal, id="is elsewhere"),
 ]
 
 
@@ -399,7 +399,7 @@ def test_a_write_turned_down_is_decided_again() -> None:
 def test_a_silent_skip_without_an_entry_means_a_lost_ledger() -> None:
     """Delta knows the number, the history does not: nothing may be guessed."""
     outcome = verified(BEFORE)
-    assert isinstance(outcome, Refuse)
+    assert isinstance(outcome, Refusal)
     assert isinstance(outcome.error, LedgerLostError)
 
 
@@ -408,7 +408,7 @@ def test_a_write_overtaken_is_fenced(winner: str) -> None:
     """Another writer's entry is the newest, beside ours or on it."""
     other = replace(WRITTEN, attempt="other", parent=winner, query_id="query-2")
     outcome = verified(LedgerState(other, winner, 6, 12, 12, "later"))
-    assert isinstance(outcome, Refuse)
+    assert isinstance(outcome, Refusal)
     assert isinstance(outcome.error, FencedError)
     assert outcome.error.winner_query_id == "query-2"
 
@@ -416,7 +416,7 @@ def test_a_write_overtaken_is_fenced(winner: str) -> None:
 def test_a_restore_between_decision_and_write_is_seen() -> None:
     """The entry below ours is not the one decided on: the error says which RESTORE mends it."""
     outcome = verified(replace(AFTER, previous="older", entry_version=12, jumps=(11,)))
-    assert isinstance(outcome, Refuse)
+    assert isinstance(outcome, Refusal)
     assert isinstance(outcome.error, RestoredError)
     assert "RESTORE TABLE … TO VERSION AS OF 10" in str(outcome.error)
 
@@ -425,7 +425,7 @@ def test_a_parent_that_was_cleaned_up_is_no_restore() -> None:
     """Delta may drop old log entries at any commit; a RESTORE does not hide behind that."""
     cleaned = replace(AFTER, previous=None, truncated=True)
     assert verified(cleaned) == Landed()
-    assert isinstance(verified(replace(cleaned, jumps=(11,))), Refuse)
+    assert isinstance(verified(replace(cleaned, jumps=(11,))), Refusal)
 
 
 GOLDEN_ENTRY = LedgerEntry(

@@ -12,8 +12,8 @@ import pytest
 
 from gazette_spark.errors import DataLossError, OffsetNotYetAvailableError, ProtocolError, RecordError
 from gazette_spark.scan.blocks import LOOK_BYTES, Cutter, Gap
-from gazette_spark.scan.ranges import OffsetRange, Piece, split
 from gazette_spark.scan.piece_scan import RAW_SCHEMA, PieceScan, raw_record_batches, raw_schema
+from gazette_spark.scan.ranges import OffsetRange, Piece, split
 from tests.oracles.lines import FakeJournal
 
 NAME = "acme/logs"

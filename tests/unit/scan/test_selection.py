@@ -7,32 +7,36 @@ import pytest
 from gazette_spark.errors import JournalNotFoundError, JournalRecreatedError, UnavailableError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.scan.planner import Planner
-from gazette_spark.scan.selection import Fate, Known, fate_of
+from gazette_spark.scan.selection import JournalStatus, LastSeen, classify
 from tests.oracles.brokers import FakeClient, FakeJournal, lines, planner_of
 
 A, B = "log/a", "log/b"
 
 
 @pytest.mark.parametrize(
-    ("known", "create_revision", "told_revision", "fate"),
+    ("known", "create_revision", "listed_revision", "fate"),
     [
-        pytest.param(Known(10, 10, 7), 3, 9, Fate.PAUSED, id="exists"),
-        pytest.param(Known(10, 10, 7), 7, 9, Fate.PAUSED, id="created_just_before"),
-        pytest.param(Known(10, 10, 7), 8, 9, Fate.RECREATED, id="created_since"),
-        pytest.param(Known(10, None, 0), 8, 9, Fate.PAUSED, id="nobody_remembers_when"),
-        pytest.param(Known(10, 10, 7), 0, 9, Fate.PAUSED, id="brokers_that_do_not_say"),
-        pytest.param(Known(10, 10, 7), None, 7, Fate.READ, id="gone_and_read"),
-        pytest.param(Known(10, 4, 7), None, 7, Fate.READ, id="gone_and_read_past_the_head"),
-        pytest.param(Known(10, 11, 7), None, 7, Fate.LOST, id="gone_with_a_byte"),
-        pytest.param(Known(10, None, 0), None, 7, Fate.LOST, id="gone_and_nobody_remembers"),
-        pytest.param(Known(10, 10, 7), None, 6, Fate.UNTOLD, id="broker_is_behind"),
-        pytest.param(Known(10, 11, 7), None, 6, Fate.UNTOLD, id="broker_is_behind_and_bytes_are_left"),
-        pytest.param(Known(10, 10, 7), 3, 6, Fate.PAUSED, id="broker_is_behind_and_knows_it"),
+        pytest.param(LastSeen(10, 10, 7), 3, 9, JournalStatus.PAUSED, id="exists"),
+        pytest.param(LastSeen(10, 10, 7), 7, 9, JournalStatus.PAUSED, id="created_just_before"),
+        pytest.param(LastSeen(10, 10, 7), 8, 9, JournalStatus.RECREATED, id="created_since"),
+        pytest.param(LastSeen(10, None, 0), 8, 9, JournalStatus.PAUSED, id="nobody_remembers_when"),
+        pytest.param(LastSeen(10, 10, 7), 0, 9, JournalStatus.PAUSED, id="brokers_that_do_not_say"),
+        pytest.param(LastSeen(10, 10, 7), None, 7, JournalStatus.READ, id="gone_and_read"),
+        pytest.param(LastSeen(10, 4, 7), None, 7, JournalStatus.READ, id="gone_and_read_past_the_head"),
+        pytest.param(LastSeen(10, 11, 7), None, 7, JournalStatus.LOST, id="gone_with_a_byte"),
+        pytest.param(LastSeen(10, None, 0), None, 7, JournalStatus.LOST, id="gone_and_nobody_remembers"),
+        pytest.param(LastSeen(10, 10, 7), None, 6, JournalStatus.NOT_LISTED, id="broker_is_behind"),
+        pytest.param(
+            LastSeen(10, 11, 7), None, 6, JournalStatus.NOT_LISTED, id="broker_is_behind_and_bytes_are_left"
+        ),
+        pytest.param(LastSeen(10, 10, 7), 3, 6, JournalStatus.PAUSED, id="broker_is_behind_and_knows_it"),
     ],
 )
-def test_fates(known: Known, create_revision: int | None, told_revision: int, fate: Fate) -> None:
+def test_fates(
+    known: LastSeen, create_revision: int | None, listed_revision: int, fate: JournalStatus
+) -> None:
     """Each case of the module's table."""
-    assert fate_of(known, create_revision, told_revision) is fate
+    assert classify(known, create_revision, listed_revision) is fate
 
 
 def stored(position: JournalOffsets) -> JournalOffsets:

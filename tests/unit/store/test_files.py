@@ -20,8 +20,8 @@ from gazette_spark.errors import (
 )
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.store.files import Bucket, Directory, StoreFiles, open_store
-from gazette_spark.store.stored_journals import StoreJournals
 from gazette_spark.store.layout import StoredFragment, Wanted
+from gazette_spark.store.stored_journals import StoreJournals
 from tests.oracles.stores import MemoryFiles, Row, fragment_of, plan, read, rows_of, store_options
 
 LINES = b"".join(b"record %d of some length\n" % n for n in range(200))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gazette_spark.errors import OptionError
-from gazette_spark.store.stored_journals import MAX_ROOTS, roots_of
 from gazette_spark.store.layout import Layout, StoreFile, Wanted, layout_of
+from gazette_spark.store.stored_journals import MAX_ROOTS, roots_of
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 

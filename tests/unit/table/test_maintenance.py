@@ -12,7 +12,7 @@ from pyspark.sql.types import IntegerType, LongType, StructType
 from gazette_spark.errors import OptionError, SchemaMismatchError
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState
 from gazette_spark.table.delta_table import TableDetail
-from gazette_spark.table.maintenance import Upkeep
+from gazette_spark.table.maintenance import TableMaintenance
 
 ID = StructType().add("id", LongType())
 MORE = StructType([*ID.fields]).add("n", IntegerType())
@@ -68,19 +68,19 @@ def state(version: int, *, entry_version: int | None = None, number: int = 0) ->
     return LedgerState(entry, table_version=version, entry_version=at)
 
 
-def write(upkeep: Upkeep, rows: FakeRows, before: LedgerState, after: LedgerState) -> bool:
+def write(maintenance: TableMaintenance, rows: FakeRows, before: LedgerState, after: LedgerState) -> bool:
     """Bring one batch in; return whether it adds columns."""
-    ready = upkeep.prepare(rows, BATCH, before)  # type: ignore[arg-type]
-    upkeep.landed(rows.sparkSession, before, after)  # type: ignore[arg-type]
+    ready = maintenance.prepare(rows, BATCH, before)  # type: ignore[arg-type]
+    maintenance.after_commit(rows.sparkSession, before, after)  # type: ignore[arg-type]
     return ready.add_columns
 
 
 def test_columns_are_looked_up_once_while_nobody_else_commits() -> None:
     """What they were before this writer's commit they are after it."""
     table = FakeTable(ID)
-    upkeep = Upkeep(table)  # type: ignore[arg-type]
+    maintenance = TableMaintenance(table)  # type: ignore[arg-type]
     for version in range(3, 8):
-        assert not write(upkeep, FakeRows(ID), state(version), state(version + 1))
+        assert not write(maintenance, FakeRows(ID), state(version), state(version + 1))
     assert (table.looks, table.details) == (1, 0)
 
 
@@ -95,33 +95,33 @@ def test_columns_are_looked_up_once_while_nobody_else_commits() -> None:
 def test_commits_of_others_are_a_reason_to_look_again(after: LedgerState, before_next: LedgerState) -> None:
     """They may have changed the columns."""
     table = FakeTable(ID)
-    upkeep = Upkeep(table)  # type: ignore[arg-type]
-    write(upkeep, FakeRows(ID), state(3), after)
-    write(upkeep, FakeRows(ID), before_next, state(6))
+    maintenance = TableMaintenance(table)  # type: ignore[arg-type]
+    write(maintenance, FakeRows(ID), state(3), after)
+    write(maintenance, FakeRows(ID), before_next, state(6))
     assert table.looks == 2
 
 
 def test_columns_are_looked_up_again_after_some_were_added() -> None:
     """The next batch finds them there."""
     table = FakeTable(ID)
-    upkeep = Upkeep(table, schema_evolution="addNewColumns")  # type: ignore[arg-type]
-    assert write(upkeep, FakeRows(MORE), state(3), state(4))
+    maintenance = TableMaintenance(table, schema_evolution="addNewColumns")  # type: ignore[arg-type]
+    assert write(maintenance, FakeRows(MORE), state(3), state(4))
     table.columns = MORE
-    assert not write(upkeep, FakeRows(MORE), state(4), state(5))
+    assert not write(maintenance, FakeRows(MORE), state(4), state(5))
     assert table.looks == 2
 
 
 def test_a_write_that_is_turned_down_is_decided_anew() -> None:
     """If the columns are others now: there is an error of ours, or nothing to add any more."""
     table = FakeTable(ID)
-    upkeep = Upkeep(table, schema_evolution="addNewColumns")  # type: ignore[arg-type]
+    maintenance = TableMaintenance(table, schema_evolution="addNewColumns")  # type: ignore[arg-type]
     rows = FakeRows(MORE)
-    assert upkeep.prepare(rows, BATCH, state(3)).add_columns  # type: ignore[arg-type]
-    assert not upkeep.changed(rows.sparkSession)  # type: ignore[arg-type]
-    upkeep.prepare(rows, BATCH, state(3))  # type: ignore[arg-type]
+    assert maintenance.prepare(rows, BATCH, state(3)).add_columns  # type: ignore[arg-type]
+    assert not maintenance.changed(rows.sparkSession)  # type: ignore[arg-type]
+    maintenance.prepare(rows, BATCH, state(3))  # type: ignore[arg-type]
     table.columns = MORE
-    assert upkeep.changed(rows.sparkSession)  # type: ignore[arg-type]
-    assert not upkeep.prepare(rows, BATCH, state(3)).add_columns  # type: ignore[arg-type]
+    assert maintenance.changed(rows.sparkSession)  # type: ignore[arg-type]
+    assert not maintenance.prepare(rows, BATCH, state(3)).add_columns  # type: ignore[arg-type]
 
 
 def test_what_else_a_table_says_is_looked_up_where_it_decides() -> None:
@@ -129,22 +129,22 @@ def test_what_else_a_table_says_is_looked_up_where_it_decides() -> None:
     odd = StructType([*ID.fields]).add("a b", LongType())
     for properties, allowed in (({}, False), ({"delta.columnMapping.mode": "name"}, True)):
         table = FakeTable(ID, properties)
-        upkeep = Upkeep(table, schema_evolution="addNewColumns")  # type: ignore[arg-type]
+        maintenance = TableMaintenance(table, schema_evolution="addNewColumns")  # type: ignore[arg-type]
         if allowed:
-            assert upkeep.prepare(FakeRows(odd), BATCH, state(3)).add_columns  # type: ignore[arg-type]
+            assert maintenance.prepare(FakeRows(odd), BATCH, state(3)).add_columns  # type: ignore[arg-type]
         else:
             with pytest.raises(SchemaMismatchError, match="column 'a b' has ' ' in its name"):
-                upkeep.prepare(FakeRows(odd), BATCH, state(3))  # type: ignore[arg-type]
+                maintenance.prepare(FakeRows(odd), BATCH, state(3))  # type: ignore[arg-type]
         assert (table.looks, table.details) == (1, 1)
 
 
 def test_a_failed_compaction_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """It is run when due, and ends no query."""
     spark = FakeSpark(RuntimeError("conflict\nat Scala.line"))
-    upkeep = Upkeep(FakeTable(ID), compact_every=3)  # type: ignore[arg-type]
+    maintenance = TableMaintenance(FakeTable(ID), compact_every=3)  # type: ignore[arg-type]
     with caplog.at_level(logging.WARNING):
         for number in range(6):
-            upkeep.landed(spark, state(number), state(number + 1, number=number))  # type: ignore[arg-type]
+            maintenance.after_commit(spark, state(number), state(number + 1, number=number))  # type: ignore[arg-type]
     assert spark.statements == ["OPTIMIZE t"] * 2
     assert [record.getMessage() for record in caplog.records] == [
         "compaction_failed table=t error=conflict"
@@ -164,5 +164,5 @@ def test_a_failed_compaction_is_logged(caplog: pytest.LogCaptureFixture) -> None
 def test_bad_options_are_refused(arguments: dict[str, Any], option: str) -> None:
     """Naming the argument."""
     with pytest.raises(OptionError) as caught:
-        Upkeep(FakeTable(ID), **arguments)  # type: ignore[arg-type]
+        TableMaintenance(FakeTable(ID), **arguments)  # type: ignore[arg-type]
     assert caught.value.option == option

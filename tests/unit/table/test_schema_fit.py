@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 from gazette_spark.errors import SchemaMismatchError
-from gazette_spark.table.schema_fit import Fit, Rules, Unfit, fit, holds
+from gazette_spark.table.schema_fit import Rules, SchemaFit, Unfit, fit, holds
 
 INT, LONG, TEXT = IntegerType(), LongType(), StringType()
 
@@ -79,7 +79,7 @@ TABLE = columns(
 )
 def test_what_fits_is_written_as_the_table_has_it(batch: StructType, written: StructType) -> None:
     """Nothing is added, and rows get the table's names, order of fields and types."""
-    assert fit("t", batch, TABLE, add=False) == Fit(written)
+    assert fit("t", batch, TABLE, add=False) == SchemaFit(written)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_what_is_new_is_added_on_request_or_refused(
     batch: StructType, added: list[str], written: StructType
 ) -> None:
     """The error names each column, its type, and the option."""
-    assert fit("t", batch, TABLE, add=True) == Fit(written, tuple(added))
+    assert fit("t", batch, TABLE, add=True) == SchemaFit(written, tuple(added))
     refused = fit("t", batch, TABLE, add=False)
     assert isinstance(refused, Unfit)
     assert [each.column for each in refused.problems] == added
@@ -175,7 +175,7 @@ def test_what_does_not_fit_is_named(batch: StructType, table: StructType, column
 def test_a_new_table_takes_what_delta_takes() -> None:
     """Without a table there is nothing to add to; names and types are looked at all the same."""
     batch = columns(id=INT, at=columns(x=INT))
-    assert fit("t", batch, None, add=False) == Fit(batch)
+    assert fit("t", batch, None, add=False) == SchemaFit(batch)
     refused = fit("t", columns(**{"a b": INT, "c": NullType(), "d": INT}), None, add=False)
     assert isinstance(refused, Unfit)
     assert [each.column for each in refused.problems] == ["a b", "c"]
@@ -186,7 +186,7 @@ def test_what_the_table_can_counts() -> None:
     table = StructType([required("id", LONG), *TABLE.fields[1:]])
     batch = columns(**{"text": TEXT, "a b": INT, "_change_type": INT})
     rules = Rules(any_name=True, change_feed=False, fills=True)
-    assert fit("t", batch, table, add=True, rules=rules) == Fit(batch, ("a b", "_change_type"))
+    assert fit("t", batch, table, add=True, rules=rules) == SchemaFit(batch, ("a b", "_change_type"))
     refused = fit("t", batch, table, add=True)
     assert isinstance(refused, Unfit)
     assert sorted(each.column for each in refused.problems) == ["_change_type", "a b", "id"]

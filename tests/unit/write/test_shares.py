@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from gazette_spark.client.appending.key_columns import LONG_KEY_BYTES, fnv1a32_each
 from gazette_spark.client.appending.mappings import fnv1a32
-from gazette_spark.framing.encode import Refused, value_bounds, value_octets
+from gazette_spark.framing.encode import RowRefusal, value_bounds, value_octets
 from gazette_spark.write.shares import KeyMapping, Share, shares_at_random, shares_by_name
 
 RNG = np.random.default_rng(5)
@@ -40,7 +40,7 @@ def test_rows_without_a_key_go_anywhere() -> None:
 def test_a_row_without_a_journal_is_refused() -> None:
     """The first of them."""
     refused = shares_by_name(pa.array(["a", None, "b", None]))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RowRefusal)
     assert (refused.index, refused.problem) == (1, "its journal is null")
 
 
