@@ -9,7 +9,7 @@ from gazette_spark.lag.evaluate import Evaluator
 from gazette_spark.lag.history import History, HistoryOptions
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.progress import ProgressFeed
-from gazette_spark.lag.query_progress import JournalLag, QueryLag
+from gazette_spark.lag.query_progress import ProgressLag, QueryLag
 from gazette_spark.lag.rules import Thresholds
 
 NOW_MS = 1_700_000_000_000
@@ -22,7 +22,7 @@ def monitor() -> Monitor:
     return Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
 
 
-def progress(batch_id: int, *journals: JournalLag, name: str = "orders", query_id: str = "q") -> QueryLag:
+def progress(batch_id: int, *journals: ProgressLag, name: str = "orders", query_id: str = "q") -> QueryLag:
     """Return what a batch's progress says."""
     return QueryLag(query_id, "run", name, batch_id, "2026-01-01T00:00:00Z", journals)
 
@@ -32,10 +32,10 @@ def test_batches_make_a_window(monitor: Monitor) -> None:
     ticks = iter(range(NOW_MS, NOW_MS + 60_000, 1000))
     feed = ProgressFeed(monitor, lambda: next(ticks))
     for batch_id in range(1, 4):
-        feed(progress(batch_id, JournalLag("shop/a", 100 * batch_id, 300 * batch_id)))
+        feed(progress(batch_id, ProgressLag("shop/a", 100 * batch_id, 300 * batch_id)))
     verdict = monitor.lag("orders", NOW_MS + 3000).verdict
     assert (verdict.status.name, verdict.total_lag) == ("WARN", 600)
-    feed(progress(4, JournalLag("shop/a", 900, 900)))
+    feed(progress(4, ProgressLag("shop/a", 900, 900)))
     assert monitor.lag("orders", NOW_MS + 4000).verdict.status.name == "OK"
 
 
@@ -44,7 +44,10 @@ def test_a_journal_of_two_sources_is_as_far_as_the_slower(monitor: Monitor) -> N
     feed = ProgressFeed(monitor, lambda: NOW_MS)
     feed(
         progress(
-            1, JournalLag("shop/a", 50, 100), JournalLag("shop/a", 20, 100, 1), JournalLag("x/new", 0, None)
+            1,
+            ProgressLag("shop/a", 50, 100),
+            ProgressLag("shop/a", 20, 100, 1),
+            ProgressLag("x/new", 0, None),
         )
     )
     (journal,) = monitor.lag("orders", NOW_MS).journals
@@ -54,8 +57,8 @@ def test_a_journal_of_two_sources_is_as_far_as_the_slower(monitor: Monitor) -> N
 def test_a_query_without_a_name_goes_by_its_id(monitor: Monitor) -> None:
     """Two queries of one name are refused, as two tables are."""
     feed = ProgressFeed(monitor, lambda: NOW_MS)
-    feed(progress(1, JournalLag("shop/a", 50, 100), name=""))
+    feed(progress(1, ProgressLag("shop/a", 50, 100), name=""))
     assert monitor.groups() == ["q"]
-    feed(progress(1, JournalLag("shop/a", 50, 100)))
+    feed(progress(1, ProgressLag("shop/a", 50, 100)))
     with pytest.raises(InputError, match="group 'orders' is both that of the progress of query q and of"):
-        feed(progress(1, JournalLag("shop/a", 50, 100), query_id="other"))
+        feed(progress(1, ProgressLag("shop/a", 50, 100), query_id="other"))

@@ -30,8 +30,8 @@ from gazette_spark.ledger.decision import (
     Refusal,
     Skip,
     Write,
+    coverage_of,
     decide,
-    fit_journal,
     verify,
 )
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, parse_entry
@@ -94,13 +94,13 @@ ONE_JOURNAL = [
 @pytest.mark.parametrize(("begin", "end", "recorded", "fit"), ONE_JOURNAL)
 def test_one_journal_fits_by_its_offsets(begin: int, end: int, recorded: int | None, fit: Coverage) -> None:
     """The table in the module's docstring holds; the table's rows begin at byte 5."""
-    assert fit_journal(begin, end, recorded, 5, pinning=False) is fit
+    assert coverage_of(begin, end, recorded, 5, pinning=False) is fit
 
 
 def test_a_first_batch_is_never_covered() -> None:
     """A query that starts behind the table is refused before it reads a record."""
-    assert fit_journal(10, 10, 30, 5, pinning=True) is Coverage.OVERLAP
-    assert fit_journal(30, 30, 30, 5, pinning=True) is Coverage.UNCHANGED
+    assert coverage_of(10, 10, 30, 5, pinning=True) is Coverage.OVERLAP
+    assert coverage_of(30, 30, 30, 5, pinning=True) is Coverage.UNCHANGED
 
 
 def test_the_first_batch_on_a_new_table_is_its_first_entry() -> None:
