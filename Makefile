@@ -69,27 +69,59 @@ wheel-env: install ## Make the environments that the tests install the wheel int
 class-archive: install jvm ## Write down the classes Spark loads, so that the tests' JVMs start faster
 	@$(WITH_JAVA) $(PYTHON) -m tests.rig.class_archive
 
-.PHONY: check
-check: install ## Lint, types, unit and property tests; no JVM, under two minutes
+# Every run leaves its times in $(REPORTS), as JUnit XML.
+REPORTS := .cache/reports
+PYTEST = $(BIN)/pytest -q --durations=15 --junitxml=$(REPORTS)/$@.xml
+
+.PHONY: lint
+lint: install ## Style and types, of the tests too
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q -n 3 tests/unit tests/property
+
+.PHONY: check
+check: lint ## Lint, types, unit and property tests; no JVM, under two minutes
+	$(PYTEST) -n 3 tests/unit tests/property
+
+# One worker has the JVM that most Spark tests share; the others have the rest, file by file.
+TOGETHER = -n 3 --dist loadgroup --no-loadscope-reorder
+
+.PHONY: test-rest
+test-rest: install jvm browser broker-binaries wheel-env class-archive ## What `make test` adds to `make check`
+	@$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests/conformance tests/spark tests/notebooks
+
+# One after the other, even under `make -j`: the last output is the last test run's summary.
+.PHONY: test
+test: ## Install what is needed, then lint, types and all tests but the soak's: 25 minutes at most
+	@sh .ci/prepare.sh
+	@$(MAKE) --no-print-directory test-rest
+
+.PHONY: test-source
+test-source: install jvm broker-binaries class-archive ## The tests of the source: framing, store, scan, Spark
+	@$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests/unit/framing tests/unit/options tests/unit/scan tests/unit/store \
+		tests/unit/test_source.py tests/property/test_framing*.py tests/property/test_source*.py \
+		tests/property/test_scan.py tests/conformance/test_source*.py tests/conformance/test_stores.py \
+		tests/spark/test_source*.py tests/spark/test_pushdown.py tests/spark/test_backfill.py
+
+.PHONY: test-sink
+test-sink: install jvm broker-binaries class-archive ## The tests of the sink: ledger, table, Delta, kills
+	@$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests/unit/ledger tests/unit/table tests/property/test_ledger.py \
+		tests/property/test_dead_letters.py tests/property/test_schema_fit.py tests/spark/test_sink*.py \
+		tests/spark/test_ledger_reading.py tests/spark/test_verify.py tests/spark/test_kill.py tests/spark/test_crashes.py
+
+.PHONY: test-broker
+test-broker: install broker-binaries ## The tests of the embedded broker and the client, on the real broker too
+	@$(PYTEST) $(TOGETHER) tests/unit/broker tests/unit/client tests/property/test_broker*.py \
+		tests/property/test_client*.py tests/property/test_append_queue.py tests/conformance -m "not spark"
+
+.PHONY: soak
+soak: install jvm browser wheel-env class-archive ## Everything, on every broker, with fresh seeds and 1,000 crashes: hours
+	@sh tests/deployed/build.sh --soak
+	@$(WITH_JAVA) sh .ci/soak.sh
 
 .PHONY: test-protobuf
 test-protobuf: install ## Load and round-trip the generated stubs on protobuf 5.29, 6 and 7
 	sh tests/protobuf_matrix.sh
-
-.PHONY: test-spark
-test-spark: install jvm browser broker-binaries wheel-env class-archive ## The tests that need a JVM or the real broker
-	@$(WITH_JAVA) PYTEST=$(BIN)/pytest sh .ci/side_by_side.sh
-
-# One after the other, even under `make -j`: the last output is the last test runs' summary.
-.PHONY: test
-test: ## Install what is needed and run the whole suite
-	@sh .ci/prepare.sh
-	@$(MAKE) --no-print-directory check
-	@$(MAKE) --no-print-directory test-spark
 
 .PHONY: crash
 crash: install jvm class-archive ## Run N random schedules of crashes from SEED on against a Delta table; print the seeds that fail

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 # How long an example takes says more about what else the machine does than about what is tested.
 hypothesis.settings.register_profile("gazette_spark", deadline=None)
 hypothesis.settings.load_profile("gazette_spark")
+
+ROOT = Path(__file__).parent
 
 BROKERS = ["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)]
 
@@ -97,22 +100,26 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is for ``make soak``, and mark what needs a JVM.
+    """Leave out what is for ``make soak``; mark what needs a JVM, and what runs in one worker.
 
-    That is: tests/spark, tests/notebooks, and every user of ``spark``.
-
-    What needs one but does not use ``spark`` starts JVMs of its own.
+    tests/spark, tests/notebooks and every user of ``spark`` need a JVM. Those that do not use ``spark`` start
+    JVMs of their own.
     """
+    if not config.getoption("--soak"):
+        soak = [item for item in items if item.get_closest_marker("soak")]
+        config.hook.pytest_deselected(items=soak)
+        items[:] = [item for item in items if not item.get_closest_marker("soak")]
     for item in items:
         shared = "spark" in getattr(item, "fixturenames", ())
         if shared or item.path.parent.name in ("spark", "notebooks"):
             item.add_marker(pytest.mark.spark)
             if not shared:
                 item.add_marker(pytest.mark.own_jvm)
-    if not config.getoption("--soak"):
-        soak = [item for item in items if item.get_closest_marker("soak")]
-        config.hook.pytest_deselected(items=soak)
-        items[:] = [item for item in items if not item.get_closest_marker("soak")]
+        item.add_marker(pytest.mark.xdist_group("jvm" if shared else str(item.path.relative_to(ROOT))))
+    # The longest first, so that all workers end together: the shared JVM, then those that start their own.
+    items.sort(
+        key=lambda item: (not item.get_closest_marker("spark"), bool(item.get_closest_marker("own_jvm")))
+    )
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,0 +1,38 @@
+#!/bin/sh
+# Run everything, and more of it: the stubs on each release of protobuf, all tests on all brokers with fresh
+# seeds and ten times the examples, random crashes, two writers at once. It takes hours on two cores. Each stage
+# runs whatever became of the one before; the last lines say which failed. Seeds are printed.
+#
+# SOAK_SEED: where the crash schedules begin; a new one if unset.  SOAK_CRASHES: schedules, 75 if unset (about
+# 1,000 crashes).  SOAK_PYTEST: further arguments of pytest.
+set -u
+cd "$(dirname "$0")/.."
+bin=.venv/bin
+reports=.cache/reports
+mkdir -p "$reports"
+seed=${SOAK_SEED:-$(date +%s)}
+failed=
+echo "seed $seed"
+
+stage() {
+    name=$1
+    shift
+    echo "== $name: $*"
+    started=$(date +%s)
+    "$@" || failed="$failed $name"
+    echo "== $name took $(($(date +%s) - started)) s"
+}
+
+stage protobuf sh tests/protobuf_matrix.sh
+# shellcheck disable=SC2086 # Words.
+stage tests $bin/pytest -q --soak --hypothesis-seed="$seed" -n 3 --dist loadgroup --no-loadscope-reorder \
+    --durations=50 --junitxml="$reports/soak.xml" ${SOAK_PYTEST:-}
+stage crashes $bin/python -m tests.rig.crashes --schedules "${SOAK_CRASHES:-75}" --seed "$seed" \
+    --log "$reports/crashes.jsonl"
+stage two-writers $bin/python -m tests.rig.crashes --schedules 0 --seed "$seed" --contest 120
+
+if [ -n "$failed" ]; then
+    echo "failed:$failed (seed $seed)"
+    exit 1
+fi
+echo "all passed (seed $seed)"
