@@ -16,9 +16,9 @@ from typing import NoReturn, Self, TypeVar
 from gazette_spark.client import environment
 from gazette_spark.client.appending.append import Appender, AppendOptions, AppendResult, Bytes, Content, Piece
 from gazette_spark.client.connection import retry
-from gazette_spark.client.connection.channel import Connection, Contact
+from gazette_spark.client.connection.channel import Connection
 from gazette_spark.client.connection.credentials import Credentials, TlsOptions
-from gazette_spark.client.connection.routes import Dialer, RouteCache, check_ttl
+from gazette_spark.client.connection.routes import RouteCache, check_ttl, open_dialer
 from gazette_spark.client.listing import listings as listing
 from gazette_spark.client.listing.apply import (
     CHANGES_PER_APPLY,
@@ -101,22 +101,15 @@ class Client:
         self._timeout_s = timeout_s
         self._idle_timeout_s = idle_timeout_s
         keys = KeySet.parse(auth_keys, "auth_keys") if isinstance(auth_keys, str) else auth_keys
-        credentials = Credentials(token, keys)
-        contact = Contact()
-
-        def connect(dialer: Dialer, endpoint: str) -> Connection:
-            return Connection(
-                endpoint,
-                connect_timeout_s=connect_timeout_s,
-                credentials=credentials,
-                tls=tls,
-                contact=contact,
-                listener=dialer,
-            )
-
         check_ttl(route_cache_ttl_s)
-        cache = RouteCache(route_cache_size, route_cache_ttl_s) if route_cache_size != 0 else None
-        self._dialer = Dialer(endpoint.split(","), connect, cache=cache, zone=zone)
+        self._dialer = open_dialer(
+            endpoint,
+            connect_timeout_s=connect_timeout_s,
+            credentials=Credentials(token, keys),
+            tls=tls,
+            cache=RouteCache(route_cache_size, route_cache_ttl_s) if route_cache_size != 0 else None,
+            zone=zone,
+        )
         self._opener = FragmentOpener(
             fragment_root,
             frozenset(fragment_hosts),
@@ -247,7 +240,7 @@ class Client:
         try:
             return self._retrying(
                 partial(self._ask_head, journal),
-                dial=partial(self._dialer.for_read, journal),
+                dial=partial(self._dialer.for_member, journal),
                 decide=partial(retry.after_read, waits=False),
             )
         except SuspendedError:
@@ -257,7 +250,7 @@ class Client:
         """Return the write head of each journal, asked for concurrently."""
         for journal in journals:
             validate_journal_name(journal, allow_meta=True)
-        dial = self._dialer.for_read
+        dial = self._dialer.for_member
         return heads.write_heads(dial, journals, self.write_head, timeout_s=self._timeout_s)
 
     def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, heads.Tail]:
@@ -269,7 +262,7 @@ class Client:
         """
         for journal in offsets:
             validate_journal_name(journal, allow_meta=True)
-        dial, timeout_s = self._dialer.for_read, self._timeout_s
+        dial, timeout_s = self._dialer.for_member, self._timeout_s
 
         def again(journal: str) -> heads.Tail:
             return heads.Tail(self.write_head(journal))
@@ -284,7 +277,7 @@ class Client:
                 lambda connection, left_s: listing.list_fragments(
                     connection, options, timeout_s=left_s, limit=1
                 ),
-                dial=partial(self._dialer.for_read, journal),
+                dial=partial(self._dialer.for_member, journal),
             )
         except SuspendedError:
             return self.write_head(journal)
@@ -315,7 +308,7 @@ class Client:
         )
         return self._retrying(
             lambda connection, left_s: listing.list_fragments(connection, options, timeout_s=left_s),
-            dial=partial(self._dialer.for_read, journal),
+            dial=partial(self._dialer.for_member, journal),
         )
 
     def gaps(self, journal: str, *, begin: int | None = None, end: int | None = None) -> list[FragmentGap]:
@@ -400,7 +393,7 @@ class Client:
             min_etcd_revision,
             do_not_proxy,
         )
-        return Appender(self._dialer.for_append(journal), options, timeout_s=self._limit_s(timeout_s))
+        return Appender(self._dialer.for_primary(journal), options, timeout_s=self._limit_s(timeout_s))
 
     def try_append(
         self,
@@ -414,7 +407,7 @@ class Client:
 
         ``on_start`` gets the appender before its call begins, to abort it from another thread.
         """
-        connection = self._dialer.for_append(options.journal)
+        connection = self._dialer.for_primary(options.journal)
         with Appender(connection, options, timeout_s=timeout_s) as appender:
             if on_start is not None:
                 on_start(appender)
@@ -508,7 +501,7 @@ class Client:
         return timeout_s
 
     def _open_read(self, request: pb.ReadRequest, timeout_s: float) -> ReadStream:
-        return ReadStream(self._dialer.for_read(request.journal), request, timeout_s)
+        return ReadStream(self._dialer.for_member(request.journal), request, timeout_s)
 
     def _ask_head(self, journal: str, connection: Connection, left_s: float) -> int:
         timeout_s = min(left_s, self._idle_timeout_s)

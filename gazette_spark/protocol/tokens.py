@@ -60,7 +60,7 @@ class Claims:
     capability: int
     """Bit mask of :class:`Capability`."""
     selector: pb.LabelSelector
-    """Journals it is about, matched against their labels and ``name``; an empty one matches all."""
+    """What it is about: journals by labels and ``name``, shards by labels and ``id``. Empty: all."""
     expires_at: float = 0.0
     """Unix seconds; set by :meth:`KeySet.verify`."""
 
@@ -74,10 +74,20 @@ class Claims:
         return self.capability & needed == needed
 
 
+def item_claims(capability: int, meta_label: str, item: str) -> Claims:
+    """Return the claims a call about one item needs.
+
+    Args:
+        capability: bits of :class:`Capability`.
+        meta_label: of the item's kind: ``labels.NAME`` of a journal, ``labels.ID`` of a shard.
+        item: the journal's name, or the shard's id.
+    """
+    return Claims(capability, pb.LabelSelector(include=label_set({meta_label: item})))
+
+
 def journal_claims(capability: int, journal: str) -> Claims:
     """Return the claims a call about one journal needs; its name may carry a ``;meta`` suffix."""
-    name = journal.partition(";")[0]
-    return Claims(capability, pb.LabelSelector(include=label_set({NAME: name})))
+    return item_claims(capability, NAME, journal.partition(";")[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def test_calls_go_where_the_journal_is(client: Client, cluster: EmbeddedCluster,
     for name in names:
         client.append(name, name.encode())
         assert client.read(name).read() == name.encode()
-        assert client._dialer.for_append(name).endpoint.text == cluster.primary(name).endpoint
+        assert client._dialer.for_primary(name).endpoint.text == cluster.primary(name).endpoint
         member = broker_at(cluster, reads_from(client, name))
         assert member.zone == "far"
         assert member.member in cluster.slots(name)
@@ -64,7 +64,7 @@ def test_calls_go_where_the_journal_is(client: Client, cluster: EmbeddedCluster,
 
 def reads_from(client: Client, journal: str) -> str:
     """Return the endpoint a read of the journal would go to."""
-    return client._dialer.for_read(journal).endpoint.text
+    return client._dialer.for_member(journal).endpoint.text
 
 
 def broker_at(cluster: EmbeddedCluster, endpoint: str) -> ClusterBroker:
@@ -137,4 +137,4 @@ def test_without_a_cache_brokers_proxy(cluster: EmbeddedCluster, client: Client,
         plain.append(journal, b"4567")
     with Client(outsider.endpoint, timeout_s=60, route_cache_size=10) as routed:
         assert routed.read(journal).read() == b"01234567"
-        assert routed._dialer.for_append(journal).endpoint.text == cluster.primary(journal).endpoint
+        assert routed._dialer.for_primary(journal).endpoint.text == cluster.primary(journal).endpoint

@@ -60,8 +60,8 @@ def test_each_journal_is_called_where_it_is(cluster: DeployedBroker, fresh_prefi
         }
         assert set(homes.values()) & peers, "all journals are with the broker that was asked"
         dialer = client._dialer
-        assert {name: dialer.for_append(name).endpoint.text for name in names} == homes
-        assert {name: dialer.for_read(name).endpoint.text for name in names} == homes
+        assert {name: dialer.for_primary(name).endpoint.text for name in names} == homes
+        assert {name: dialer.for_member(name).endpoint.text for name in names} == homes
     for peer in peers:
         cluster.kill_peer(peer)
 
@@ -74,7 +74,7 @@ def test_the_primary_is_killed(cluster: DeployedBroker, fresh_prefix: str) -> No
     names = [f"{fresh_prefix}{index}" for index in range(JOURNALS)]
     with Client(cluster.endpoint, timeout_s=90, idle_timeout_s=5, route_cache_size=100) as client:
         client.create_journals(*(spec(name, replication=2) for name in names))
-        primaries = {name: client._dialer.for_append(name).endpoint.text for name in names}
+        primaries = {name: client._dialer.for_primary(name).endpoint.text for name in names}
         name, primary = next((name, primary) for name, primary in primaries.items() if primary in peers)
         with client.read(name, block=True) as reader:
             client.append(name, b"before")
@@ -82,5 +82,5 @@ def test_the_primary_is_killed(cluster: DeployedBroker, fresh_prefix: str) -> No
             cluster.kill_peer(primary)
             client.append(name, b" after")
             assert reader.read(6) == b" after"
-        assert client._dialer.for_append(name).endpoint.text != primary
+        assert client._dialer.for_primary(name).endpoint.text != primary
         assert client.read(name).read() == b"before after"

@@ -23,6 +23,7 @@ from gazette_spark.client.connection.channel import Connection
 from gazette_spark.client.connection.status import check_status
 from gazette_spark.errors import ClosedError, ProtocolError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journal_specs import validate_journal_name
 from gazette_spark.protocol.labels import format_selector, validate_label_set, validate_selector
@@ -233,7 +234,7 @@ class Appender:
             claims = journal_claims(Capability.APPEND, self.options.journal)
             metadata = self._connection.metadata(claims)
             self._outbox.put(self.options.request())
-            self._call = self._connection.stub().Append.future(
+            self._call = self._connection.stub(pb_grpc.JournalStub).Append.future(
                 iter(self._outbox), timeout=self._timeout_s, metadata=metadata
             )
             # This call's outbox, not that of a later one after a reset.

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import grpc
@@ -44,7 +44,6 @@ from gazette_spark.errors import (
     UnavailableError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.tokens import LIFETIME_S, Claims
 
 if TYPE_CHECKING:
@@ -68,6 +67,9 @@ UNDERFLOW = "minimum append data rate"
 """In what a broker says of an append that is too slow."""
 
 _NO_DETAILS = "no details"
+
+S = TypeVar("S")
+"""The stub of a service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +140,8 @@ def is_no_answer(error: GazetteError | None) -> bool:
 class Listener(Protocol):
     """Who is told what calls on a connection learn."""
 
-    def observe(self, journal: str, told: pb.Header | pb.Route) -> None:
-        """Take note of a header about a journal, or none if it is empty, or of a listed route."""
+    def observe(self, item: str, told: pb.Header | pb.Route) -> None:
+        """Take note of a header about an item, or none if it is empty, or of a listed route."""
 
     def failed(self, connection: Connection) -> None:
         """Take note that the broker could not be reached."""
@@ -154,6 +156,9 @@ class Contact:
 
 class Connection:
     """Channels to one broker and what all calls on them share. Thread-safe; closed once.
+
+    Any service may be called on them: :meth:`stub` takes its generated stub. What a call has to claim is
+    given to :meth:`metadata`.
 
     ``contacted`` tells whether the cluster has ever answered: until then, failing to connect is more
     likely a wrong address than a restart, and is given ``connect_timeout_s`` only.
@@ -185,8 +190,8 @@ class Connection:
         self._lock = threading.Lock()
         self._idle: list[grpc.Channel] = []
         self._shared: grpc.Channel | None = None
-        self._stub: pb_grpc.JournalStub | None = None
-        """Of the shared channel. To make one costs as much as a call."""
+        self._stubs: dict[Callable[[grpc.Channel], Any], Any] = {}
+        """Of the shared channel, by class. To make one costs as much as a call."""
         self._http: httpx.Client | None = None
         self._closed = False
         self._pid = os.getpid()
@@ -208,10 +213,10 @@ class Connection:
         """Whether there is a channel, which means nothing about the broker at its end."""
         return self._shared is not None or bool(self._idle) or self._calls > 0
 
-    def observe(self, journal: str, told: pb.Header | pb.Route) -> None:
-        """Pass on what a response says about a journal's route; an empty name is about none."""
+    def observe(self, item: str, told: pb.Header | pb.Route) -> None:
+        """Pass on what a response says about an item's route; an empty name is about none."""
         if self._listener is not None:
-            self._listener.observe(journal, told)
+            self._listener.observe(item, told)
 
     def report(self, error: GazetteError, *, waits: bool = False) -> None:
         """Pass on a call's failure, if it means that the broker cannot be reached.
@@ -223,13 +228,9 @@ class Connection:
         if not (error.problem.startswith(CANCELLED) or (waits and error.problem == NO_ANSWER)):
             self._listener.failed(self)
 
-    def metadata(self, claims: Claims, lifetime_s: float = LIFETIME_S) -> Metadata:
+    def metadata(self, claims: Claims | Callable[[], Claims], lifetime_s: float = LIFETIME_S) -> Metadata:
         """Return what to send with one call, which claims ``claims``; never kept for the next one."""
         return self._credentials.metadata(claims, lifetime_s)
-
-    def journal_metadata(self, capability: int, journal: str) -> Metadata:
-        """Return what to send with one call about one journal, of which there may be thousands a second."""
-        return self._credentials.journal_metadata(capability, journal)
 
     def rpc_error(self, error: grpc.RpcError) -> GazetteError:
         """Return the package's error for a failed call; tokens in its text are masked."""
@@ -276,15 +277,21 @@ class Connection:
         for channel in channels:
             channel.close()
 
-    def stub(self) -> pb_grpc.JournalStub:
-        """Return a stub on the shared channel."""
+    def stub(self, service: Callable[[grpc.Channel], S]) -> S:
+        """Return a service's stub on the shared channel.
+
+        Args:
+            service: the stub's generated class, e.g. ``JournalStub``.
+        """
         with self._lock:
             self._check_usable()
             self.touch()
-            if self._shared is None or self._stub is None:
+            if self._shared is None:
                 self._shared = self._new_channel()
-                self._stub = pb_grpc.JournalStub(self._shared)
-            return self._stub
+            stub: S | None = self._stubs.get(service)
+            if stub is None:
+                stub = self._stubs[service] = service(self._shared)
+            return stub
 
     def lease(self) -> grpc.Channel:
         """Return a channel nobody else uses; hand it to :meth:`give_back`."""
@@ -312,7 +319,7 @@ class Connection:
         with self._lock:
             idle, self._idle = self._idle, []
             # It closes itself when its last call has ended.
-            self._shared = self._stub = None
+            self._shared, self._stubs = None, {}
         for channel in idle:
             channel.close()
 
@@ -339,7 +346,7 @@ class Connection:
 
     def _take_channels(self) -> list[grpc.Channel]:
         channels = [*self._idle, *([self._shared] if self._shared else [])]
-        self._idle, self._shared, self._stub = [], None, None
+        self._idle, self._shared, self._stubs = [], None, {}
         return channels
 
     @contextmanager

@@ -21,8 +21,7 @@ from typing import NoReturn, TypeAlias
 import grpc
 
 from gazette_spark.errors import OptionError
-from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.tokens import LIFETIME_S, Claims, KeySet, journal_claims
+from gazette_spark.protocol.tokens import LIFETIME_S, Claims, KeySet
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 """What gRPC sends beside a request."""
@@ -31,10 +30,6 @@ _TOKEN_FORM = "printable ASCII without blanks"  # noqa: S105 - a form, no secret
 _TOKEN = re.compile(r"[!-~]+")
 _TOKENS_IN_TEXT = re.compile(r"(?<=Bearer )[\w.~+/=-]{12,}|\beyJ[\w-]*\.[\w-]*\.?[\w-]*")
 """A token in somebody's text, by what stands before it or by how every JWT begins."""
-
-
-UNCLAIMED = Claims(0, pb.LabelSelector())
-"""What a token that is ready-made has no use for: it claims what it claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +56,18 @@ class Credentials:
     def __reduce__(self) -> NoReturn:
         raise TypeError("Credentials cannot be pickled: they hold secrets")
 
-    def metadata(self, claims: Claims, lifetime_s: float = LIFETIME_S) -> Metadata:
-        """Return what a call sends that has to claim ``claims`` for ``lifetime_s`` at most."""
+    def metadata(self, claims: Claims | Callable[[], Claims], lifetime_s: float = LIFETIME_S) -> Metadata:
+        """Return what a call sends that has to claim ``claims`` for ``lifetime_s`` at most.
+
+        A function that makes the claims is called only if they are signed. It is for callers that make
+        thousands of calls a second: a ready-made token claims what it claims.
+        """
         token = self.token
         if self.auth_keys is not None:
             lifetime_s = min(lifetime_s, self.lifetime_s)
-            token = self.auth_keys.sign(claims, now=self.clock(), lifetime_s=lifetime_s)
+            signed = claims() if callable(claims) else claims
+            token = self.auth_keys.sign(signed, now=self.clock(), lifetime_s=lifetime_s)
         return (("authorization", f"Bearer {token}"),) if token else ()
-
-    def journal_metadata(self, capability: int, journal: str) -> Metadata:
-        """Return what a call about one journal sends; the claims are made only if they are signed."""
-        return self.metadata(UNCLAIMED if self.auth_keys is None else journal_claims(capability, journal))
 
     def masked(self, text: str) -> str:
         """Return a text with all tokens in it replaced by ``***``."""

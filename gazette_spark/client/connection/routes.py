@@ -29,7 +29,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from gazette_spark.client.connection.channel import Connection, Endpoint
+from gazette_spark.client.connection.channel import Connection, Contact, Endpoint
+from gazette_spark.client.connection.credentials import ANONYMOUS, Credentials, TlsOptions
 from gazette_spark.errors import OptionError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 
@@ -135,7 +136,8 @@ def choose_member(
 class Dialer:
     """One :class:`Connection` for each broker that is called, and the choice among them. Thread-safe.
 
-    Connections are made when they are first chosen, and closed with the dialer.
+    It serves the items of one service: journals by name, or shards by id. Connections are made when they
+    are first chosen, and closed with the dialer.
     """
 
     def __init__(
@@ -184,16 +186,16 @@ class Dialer:
         """Whether routes are remembered."""
         return self._cache is not None
 
-    def for_append(self, journal: str) -> Connection:
-        """Return the connection for appends to a journal: its primary's."""
-        route = self._route(journal)
+    def for_primary(self, item: str) -> Connection:
+        """Return the connection for calls that an item's primary serves, as appends."""
+        route = self._route(item)
         if route is None or not 0 <= route.primary < len(route.endpoints):
             return self.default
-        return self._dial_or_forget(journal, route.endpoints[route.primary])
+        return self._dial_or_forget(item, route.endpoints[route.primary])
 
-    def for_read(self, journal: str) -> Connection:
-        """Return the connection for reads of a journal: the best member's."""
-        route = self._route(journal)
+    def for_member(self, item: str) -> Connection:
+        """Return the connection for calls that any member serves, as reads: the best member's."""
+        route = self._route(item)
         if route is None:
             return self.default
         failed = self._failed_now()
@@ -202,18 +204,18 @@ class Dialer:
         if chosen is not None and route.endpoints[chosen] in failed:
             # Rather one in another zone than one that is down.
             chosen = choose_member(route, "", failed, connected)
-        return self.default if chosen is None else self._dial_or_forget(journal, route.endpoints[chosen])
+        return self.default if chosen is None else self._dial_or_forget(item, route.endpoints[chosen])
 
-    def observe(self, journal: str, told: pb.Header | pb.Route) -> None:
-        """Learn from a header, or from a listed journal's route.
+    def observe(self, item: str, told: pb.Header | pb.Route) -> None:
+        """Learn from a header, or from a listed item's route.
 
         Raises:
             ProtocolError: the header is of another Etcd cluster than those before.
         """
         if isinstance(told, pb.Header):
             self._check_cluster(told.etcd.cluster_id)
-        if self._cache is not None and journal:
-            self._cache.update_route(_item(journal), told.route if isinstance(told, pb.Header) else told)
+        if self._cache is not None and item:
+            self._cache.update_route(_bare(item), told.route if isinstance(told, pb.Header) else told)
 
     def failed(self, connection: Connection) -> None:
         """Pass over a broker that could not be reached: for a while a member, a default until it is due."""
@@ -229,8 +231,8 @@ class Dialer:
         for each in connections:
             each.close()
 
-    def _route(self, journal: str) -> pb.Route | None:
-        return self._cache.route(_item(journal)) if self._cache is not None else None
+    def _route(self, item: str) -> pb.Route | None:
+        return self._cache.route(_bare(item)) if self._cache is not None else None
 
     def _failed_now(self) -> set[str]:
         now = self._clock()
@@ -238,12 +240,12 @@ class Dialer:
             self._failed = {endpoint: until for endpoint, until in self._failed.items() if until > now}
             return set(self._failed)
 
-    def _dial_or_forget(self, journal: str, endpoint: str) -> Connection:
+    def _dial_or_forget(self, item: str, endpoint: str) -> Connection:
         """Return the connection to a member; the default one, and forget the route, if it is no use."""
         connection = self._dial(endpoint) if endpoint and endpoint not in self._failed_now() else None
         if connection is None:
             assert self._cache is not None
-            self._cache.update_route(_item(journal), pb.Route())
+            self._cache.update_route(_bare(item), pb.Route())
             return self.default
         return connection
 
@@ -284,6 +286,43 @@ class Dialer:
             raise ProtocolError("Header.Etcd", problem)
 
 
-def _item(journal: str) -> str:
-    """Return the name that a journal's route is remembered under."""
-    return journal.partition(";")[0]
+def open_dialer(
+    endpoint: str,
+    *,
+    connect_timeout_s: float,
+    credentials: Credentials = ANONYMOUS,
+    tls: TlsOptions | None = None,
+    cache: RouteCache | None = None,
+    zone: str = "",
+) -> Dialer:
+    """Return a dialer whose connections show the same credentials; no connection is made yet.
+
+    Args:
+        endpoint: of the default broker; several are separated by commas.
+        connect_timeout_s: seconds to reach a cluster that has never been reached.
+        credentials: sent with each call.
+        tls: certificates of ``https://`` endpoints.
+        cache: what to remember routes in; without one, all calls go to the default broker.
+        zone: of the reader, to prefer members there.
+
+    Raises:
+        OptionError: an endpoint is invalid, or some are secure and others are not.
+    """
+    contact = Contact()
+
+    def connect(dialer: Dialer, endpoint: str) -> Connection:
+        return Connection(
+            endpoint,
+            connect_timeout_s=connect_timeout_s,
+            credentials=credentials,
+            tls=tls,
+            contact=contact,
+            listener=dialer,
+        )
+
+    return Dialer(endpoint.split(","), connect, cache=cache, zone=zone)
+
+
+def _bare(item: str) -> str:
+    """Return the name that an item's route is remembered under: a journal's without a ``;meta`` suffix."""
+    return item.partition(";")[0]

@@ -12,6 +12,7 @@ from gazette_spark.client.connection.channel import Connection
 from gazette_spark.client.connection.status import check_status
 from gazette_spark.errors import BrokerError, GazetteError, PartialApplyError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.journal_specs import validate_journal_name, validate_journal_spec
 from gazette_spark.protocol.tokens import APPLY_LIFETIME_S, Capability, Claims
 
@@ -45,7 +46,7 @@ def apply_changes(connection: Connection, changes: Sequence[Change], *, timeout_
     claims = Claims(Capability.APPLY, pb.LabelSelector())
     try:
         with connection.errors():
-            response = connection.stub().Apply(
+            response = connection.stub(pb_grpc.JournalStub).Apply(
                 pb.ApplyRequest(changes=changes),
                 timeout=timeout_s,
                 metadata=connection.metadata(claims, APPLY_LIFETIME_S),

@@ -11,6 +11,7 @@ from gazette_spark.client.connection.status import check_status
 from gazette_spark.client.listing.snapshots import Listing, SnapshotJoiner
 from gazette_spark.errors import JournalNotFoundError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journal_specs import validate_journal_name
 from gazette_spark.protocol.labels import NAME, label_set, parse_selector
@@ -52,7 +53,7 @@ def list_journals(connection: Connection, selector: str | pb.LabelSelector, *, t
     """Return the journals a selector matches, pages joined, ascending by name."""
     wanted = make_selector(selector)
     joiner = SnapshotJoiner(watch=False)
-    call = connection.stub().List(
+    call = connection.stub(pb_grpc.JournalStub).List(
         pb.ListRequest(selector=wanted), timeout=timeout_s, metadata=list_metadata(connection, wanted)
     )
     try:
@@ -108,7 +109,7 @@ def check_store(
         request.check_delete, request.check_delete_prefix = True, delete_prefix
     validate_store_health_request(request)
     with connection.errors():
-        response = connection.stub().FragmentStoreHealth(
+        response = connection.stub(pb_grpc.JournalStub).FragmentStoreHealth(
             request,
             timeout=timeout_s,
             metadata=connection.metadata(Claims(Capability.READ, pb.LabelSelector())),
@@ -170,7 +171,7 @@ def list_fragments(
     listed: list[ListedFragment] = []
     while True:
         with connection.errors():
-            page = connection.stub().ListFragments(
+            page = connection.stub(pb_grpc.JournalStub).ListFragments(
                 request,
                 timeout=timeout_s,
                 metadata=connection.metadata(journal_claims(Capability.READ, options.journal)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 import grpc
@@ -19,7 +20,8 @@ from gazette_spark.client.connection.status import read_status_error
 from gazette_spark.client.reading.many_heads import ask_many
 from gazette_spark.errors import GazetteError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.tokens import Capability
+from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
+from gazette_spark.protocol.tokens import Capability, journal_claims
 
 CALLS_IN_FLIGHT = 64
 """Head calls open at a time: the broker's latency is hidden, its stream limit not reached."""
@@ -211,8 +213,8 @@ def _asked(
 def _read(
     connection: Connection, request: pb.ReadRequest, timeout_s: float
 ) -> grpc.CallIterator[pb.ReadResponse]:
-    metadata = connection.journal_metadata(Capability.READ, request.journal)
-    call: grpc.CallIterator[pb.ReadResponse] = connection.stub().Read(
+    metadata = connection.metadata(partial(journal_claims, Capability.READ, request.journal))
+    call: grpc.CallIterator[pb.ReadResponse] = connection.stub(pb_grpc.JournalStub).Read(
         request, timeout=timeout_s, metadata=metadata
     )
     return call

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 import grpc
 
 from gazette_spark.client.connection.channel import Connection
 from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.tokens import Capability
+from gazette_spark.protocol.tokens import Capability, journal_claims
 
 Ask = grpc.aio.UnaryUnaryMultiCallable[pb.ReadRequest, pb.ReadResponse]
 
@@ -78,7 +79,7 @@ class _Round:
         connection = self.dial(journal)
         ask = await self._asker(connection, channels)
         request = pb.ReadRequest(journal=journal, offset=-1, metadata_only=True)
-        metadata = connection.journal_metadata(Capability.READ, journal)
+        metadata = connection.metadata(partial(journal_claims, Capability.READ, journal))
         with connection.errors():
             answer = await ask(request, timeout=self.timeout_s, metadata=metadata)
         return self.head_of(connection, journal, answer)

@@ -15,6 +15,7 @@ from gazette_spark.errors import (
     OptionError,
     UnavailableError,
 )
+from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_a_connection_in_another_process(monkeypatch: pytest.MonkeyPatch) -> Non
     connection = Connection("http://127.0.0.1:1", connect_timeout_s=1)
     monkeypatch.setattr("os.getpid", lambda: -1)
     with pytest.raises(ClosedError, match="make one in each process"):
-        connection.stub()
+        connection.stub(pb_grpc.JournalStub)
     with pytest.raises(ClosedError, match="make one in each process"):
         connection.lease()
 

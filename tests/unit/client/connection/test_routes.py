@@ -12,6 +12,7 @@ from gazette_spark.client.connection.channel import Connection
 from gazette_spark.client.connection.routes import FAILED_S, IDLE_S, Dialer, RouteCache
 from gazette_spark.errors import OptionError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 
 JOURNAL = "a/journal"
 DEFAULT = "http://default:1"
@@ -113,8 +114,8 @@ def test_many_threads_share_a_cache() -> None:
 def test_without_a_route(clock: Clock) -> None:
     """Calls go to the default broker, which knows."""
     dial = dialer(clock)
-    assert dial.for_append(JOURNAL) is dial.default
-    assert dial.for_read(JOURNAL) is dial.default
+    assert dial.for_primary(JOURNAL) is dial.default
+    assert dial.for_member(JOURNAL) is dial.default
     assert dial.default.endpoint.text == DEFAULT
 
 
@@ -122,7 +123,7 @@ def test_without_a_cache(clock: Clock) -> None:
     """No route is followed, whatever is told."""
     dial = dialer(clock, size=0)
     dial.observe(JOURNAL, header(route(("near", NEAR))))
-    assert dial.for_append(JOURNAL) is dial.default
+    assert dial.for_primary(JOURNAL) is dial.default
     assert not dial.follows_routes
 
 
@@ -130,9 +131,9 @@ def test_appends_go_to_the_primary_and_reads_nearby(clock: Clock) -> None:
     """Each member has one connection, made when it is first needed."""
     dial = dialer(clock)
     dial.observe(JOURNAL, header(route(("far", FAR), ("near", NEAR))))
-    assert dial.for_append(JOURNAL).endpoint.text == FAR
-    assert dial.for_read(f"{JOURNAL};meta").endpoint.text == NEAR
-    assert dial.for_read(JOURNAL) is dial.for_read(JOURNAL)
+    assert dial.for_primary(JOURNAL).endpoint.text == FAR
+    assert dial.for_member(f"{JOURNAL};meta").endpoint.text == NEAR
+    assert dial.for_member(JOURNAL) is dial.for_member(JOURNAL)
     dial.close()
 
 
@@ -140,7 +141,7 @@ def test_a_listed_route_counts_as_well(clock: Clock) -> None:
     """A route may come without a header."""
     dial = dialer(clock)
     dial.observe(JOURNAL, route(("near", NEAR)))
-    assert dial.for_append(JOURNAL).endpoint.text == NEAR
+    assert dial.for_primary(JOURNAL).endpoint.text == NEAR
 
 
 @pytest.mark.parametrize(
@@ -161,14 +162,14 @@ def test_a_route_that_leads_nowhere(clock: Clock, told: pb.Route) -> None:
     dial = dialer(clock)
     dial.observe(JOURNAL, route(("near", NEAR)))
     dial.observe(JOURNAL, told)
-    assert dial.for_append(JOURNAL) is dial.default
+    assert dial.for_primary(JOURNAL) is dial.default
 
 
 def test_a_member_that_is_the_default(clock: Clock) -> None:
     """It needs no second connection, however its address is written."""
     dial = dialer(clock, "http://near:80/")
     dial.observe(JOURNAL, route(("near", "http://near")))
-    assert dial.for_append(JOURNAL) is dial.default
+    assert dial.for_primary(JOURNAL) is dial.default
 
 
 def test_a_member_that_cannot_be_reached(clock: Clock) -> None:
@@ -176,16 +177,16 @@ def test_a_member_that_cannot_be_reached(clock: Clock) -> None:
     dial = dialer(clock)
     told = route(("near", NEAR), ("far", FAR))
     dial.observe(JOURNAL, told)
-    dial.failed(dial.for_append(JOURNAL))
-    assert dial.for_read(JOURNAL).endpoint.text == FAR
-    assert dial.for_append(JOURNAL) is dial.default
-    assert dial.for_read(JOURNAL) is dial.default, "the route was forgotten"
+    dial.failed(dial.for_primary(JOURNAL))
+    assert dial.for_member(JOURNAL).endpoint.text == FAR
+    assert dial.for_primary(JOURNAL) is dial.default
+    assert dial.for_member(JOURNAL) is dial.default, "the route was forgotten"
     dial.observe(JOURNAL, told)
-    dial.failed(dial.for_read(JOURNAL))
-    assert dial.for_read(JOURNAL) is dial.default
+    dial.failed(dial.for_member(JOURNAL))
+    assert dial.for_member(JOURNAL) is dial.default
     clock.now += FAILED_S
     dial.observe(JOURNAL, told)
-    assert dial.for_read(JOURNAL).endpoint.text == NEAR
+    assert dial.for_member(JOURNAL).endpoint.text == NEAR
 
 
 def test_idle_members_are_hung_up(clock: Clock) -> None:
@@ -193,18 +194,18 @@ def test_idle_members_are_hung_up(clock: Clock) -> None:
     dial = dialer(clock)
     dial.observe(JOURNAL, route(("near", NEAR)))
     dial.observe("another/journal", route(("far", FAR)))
-    near = dial.for_read(JOURNAL)
-    near.stub()
+    near = dial.for_member(JOURNAL)
+    near.stub(pb_grpc.JournalStub)
     assert near.is_open
     clock.now += IDLE_S - 1
-    dial.for_read("another/journal")
+    dial.for_member("another/journal")
     assert near.is_open
     clock.now += 1
-    dial.for_read("another/journal")
+    dial.for_member("another/journal")
     assert not near.is_open
     channel = near.lease()
     clock.now += IDLE_S
-    dial.for_read("another/journal")
+    dial.for_member("another/journal")
     assert near.is_open, "a reader is on it"
     near.give_back(channel)
     dial.close()
@@ -236,12 +237,12 @@ def test_no_way_leads_out_of_tls(clock: Clock, member: str, caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             dial.observe(JOURNAL, route(("near", member)))
-            assert dial.for_append(JOURNAL) is dial.default
+            assert dial.for_primary(JOURNAL) is dial.default
             dial.observe(JOURNAL, route(("near", member)))
-            assert dial.for_read(JOURNAL) is dial.default
+            assert dial.for_member(JOURNAL) is dial.default
     assert caplog.text.count("insecure route") == 1
     dial.observe(JOURNAL, route(("near", "https://near:1")))
-    assert dial.for_read(JOURNAL).endpoint.text == "https://near:1"
+    assert dial.for_member(JOURNAL).endpoint.text == "https://near:1"
 
 
 def test_another_cluster(clock: Clock) -> None:
@@ -252,4 +253,4 @@ def test_another_cluster(clock: Clock) -> None:
     dial.observe(JOURNAL, header(route(("near", NEAR))))
     with pytest.raises(ProtocolError, match=r"ClusterId 8.*expected 7"):
         dial.observe(JOURNAL, header(route(("far", FAR)), cluster_id=8))
-    assert dial.for_read(JOURNAL).endpoint.text == NEAR
+    assert dial.for_member(JOURNAL).endpoint.text == NEAR
