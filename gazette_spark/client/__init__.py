@@ -1,6 +1,6 @@
 """A client of Gazette brokers: :class:`Client`, its readers and appenders. Loads gRPC."""
 
-from gazette_spark.client.appending.append import Appender, AppendResult
+from gazette_spark.client.appending.append import Appender, AppendOptions, AppendResult
 from gazette_spark.client.appending.async_append import AsyncAppend
 from gazette_spark.client.appending.service import AppendService
 from gazette_spark.client.client import Client
@@ -16,6 +16,7 @@ from gazette_spark.client.reading.reader import Reader
 from gazette_spark.client.reading.retry_reader import RetryReader
 
 __all__ = [
+    "AppendOptions",
     "AppendResult",
     "AppendService",
     "Appender",

@@ -11,21 +11,25 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import NoReturn, Self, TypeVar
+from typing import NoReturn, Self, TypeVar, Unpack
 
 from gazette_spark.client import environment
-from gazette_spark.client.appending.append import Appender, AppendOptions, AppendResult, Bytes, Content, Piece
+from gazette_spark.client.appending.append import (
+    Appender,
+    AppendKeywords,
+    AppendOptions,
+    AppendResult,
+    Bytes,
+    Content,
+    Piece,
+    append_options,
+)
 from gazette_spark.client.connection import retry
 from gazette_spark.client.connection.channel import Connection
 from gazette_spark.client.connection.credentials import Credentials, TlsOptions
 from gazette_spark.client.connection.routes import RouteCache, check_ttl, open_dialer
 from gazette_spark.client.listing import listings as listing
-from gazette_spark.client.listing.apply import (
-    CHANGES_PER_APPLY,
-    apply_changes,
-    apply_in_batches,
-    validate_changes,
-)
+from gazette_spark.client.listing.apply import CHANGES_PER_APPLY, apply_changes, apply_in_batches
 from gazette_spark.client.listing.listings import FragmentsOptions, ListedFragment, StoreHealth
 from gazette_spark.client.listing.snapshots import Listing
 from gazette_spark.client.reading import heads
@@ -38,6 +42,7 @@ from gazette_spark.client.reading.retry_reader import RetryReader
 from gazette_spark.errors import GazetteError, OptionError, SuspendedError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journal_specs import validate_journal_name
+from gazette_spark.protocol.requests import validate_changes
 from gazette_spark.protocol.tokens import KeySet
 
 T = TypeVar("T")
@@ -327,17 +332,11 @@ class Client:
 
     def append(
         self,
-        journal: str,
+        journal: str | AppendOptions,
         content: Piece | Iterable[Piece],
         *,
-        offset: int = 0,
-        check_registers: pb.LabelSelector | None = None,
-        union_registers: pb.LabelSet | None = None,
-        subtract_registers: pb.LabelSet | None = None,
-        suspend: pb.AppendRequest.Suspend = pb.AppendRequest.SUSPEND_RESUME,
-        min_etcd_revision: int = 0,
-        do_not_proxy: bool = False,
         timeout_s: float | None = None,
+        **asked: Unpack[AppendKeywords],
     ) -> AppendResult:
         """Append bytes as one transaction; no bytes make a write barrier.
 
@@ -346,7 +345,7 @@ class Client:
         bytes are taken. An append that suspends the journal raises a SuspendedError when it succeeds.
 
         Args:
-            journal: its name.
+            journal: its name; or the whole options, of which the keywords replace some.
             content: bytes, a file, or pieces that are one or the other; a file is read from its first byte.
             offset: the write head they have to land at; 0: any.
             check_registers: what the journal's registers have to match.
@@ -357,43 +356,20 @@ class Client:
             do_not_proxy: ask only the broker called, even if it is not the primary.
             timeout_s: seconds for all tries, by default the client's.
         """
-        options = AppendOptions(
-            journal,
-            offset,
-            check_registers,
-            union_registers,
-            subtract_registers,
-            suspend,
-            min_etcd_revision,
-            do_not_proxy,
-        )
+        options = append_options(journal, **asked)
         return self._append(options, Content(content), self._limit_s(timeout_s), retry.after_call)
 
     def appender(
         self,
-        journal: str,
+        journal: str | AppendOptions,
         *,
-        offset: int = 0,
-        check_registers: pb.LabelSelector | None = None,
-        union_registers: pb.LabelSet | None = None,
-        subtract_registers: pb.LabelSet | None = None,
-        suspend: pb.AppendRequest.Suspend = pb.AppendRequest.SUSPEND_RESUME,
-        min_etcd_revision: int = 0,
-        do_not_proxy: bool = False,
         timeout_s: float | None = None,
+        **asked: Unpack[AppendKeywords],
     ) -> Appender:
         """Return an append to write to piece by piece; never tried again. Arguments as of :meth:`append`."""
-        options = AppendOptions(
-            journal,
-            offset,
-            check_registers,
-            union_registers,
-            subtract_registers,
-            suspend,
-            min_etcd_revision,
-            do_not_proxy,
-        )
-        return Appender(self._dialer.for_primary(journal), options, timeout_s=self._limit_s(timeout_s))
+        options = append_options(journal, **asked)
+        connection = self._dialer.for_primary(options.journal)
+        return Appender(connection, options, timeout_s=self._limit_s(timeout_s))
 
     def try_append(
         self,

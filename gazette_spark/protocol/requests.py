@@ -171,21 +171,27 @@ def validate_list_response(response: pb.ListResponse) -> None:
 
 
 def validate_apply_request(request: pb.ApplyRequest) -> None:
+    """Raise ProtocolError unless all changes of the request are valid."""
+    validate_changes(request.changes)
+
+
+def validate_changes(changes: Iterable[pb.ApplyRequest.Change]) -> None:
     """Raise ProtocolError unless each change upserts a valid spec or deletes a journal, not both."""
-    for at, change in enumerate(request.changes):
+    for at, change in enumerate(changes):
         _check_change(change, f"ApplyRequest.Changes[{at}]")
 
 
 def _check_change(change: pb.ApplyRequest.Change, where: str) -> None:
     if change.HasField("upsert") == bool(change.delete):
-        raise ProtocolError(where, "must have one of upsert and delete")
+        raise ProtocolError(where, "expected one of Upsert and Delete")
+    least = 1 if change.delete else 0
+    if change.expect_mod_revision < least and change.expect_mod_revision != -1:
+        problem = f"invalid ExpectModRevision ({change.expect_mod_revision}; expected -1 or >= {least})"
+        raise ProtocolError(f"{where}.ExpectModRevision", problem)
     if change.delete:
         validate_journal_name(change.delete, where=f"{where}.Delete")
     else:
         validate_journal_spec(change.upsert, f"{where}.Upsert")
-    least = 1 if change.delete else 0
-    if change.expect_mod_revision != -1:
-        _at_least(f"{where}.ExpectModRevision", change.expect_mod_revision, least)
 
 
 def validate_apply_response(response: pb.ApplyResponse) -> None:

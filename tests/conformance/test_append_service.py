@@ -18,6 +18,7 @@ from gazette_spark.errors import (
     NoJournalPrimaryBrokerError,
     NotAllowedError,
     RegisterMismatchError,
+    SuspendedError,
     UnavailableError,
     WrongAppendOffsetError,
 )
@@ -130,6 +131,46 @@ def test_registers_and_offsets(service: AppendService, client: Client, journals:
             wrong.write(b"x")
         assert isinstance(wrong.err(SOON), WrongAppendOffsetError)
     assert content_of(client, journal) == b"mine;still;theirs;"
+
+
+def test_a_journal_is_suspended_and_resumed(
+    service: AppendService, client: Client, journals: list[str]
+) -> None:
+    """What suspends says so and leaves the rest alone; bytes resume the journal, unless told not to."""
+    journal = journals[0]
+    suspending = AppendOptions(journal, suspend=pb.AppendRequest.SUSPEND_NOW)
+    with service.start_append(suspending) as started:
+        pass
+    assert isinstance(started.err(SOON), SuspendedError)
+    assert client.get_journal(journal).spec.suspend.level == pb.JournalSpec.Suspend.FULL
+    with AppendService(client) as careful:
+        with careful.start_append(journal, suspend=pb.AppendRequest.SUSPEND_NO_RESUME) as left_out:
+            left_out.write(b"left out;")
+        assert isinstance(left_out.err(SOON), SuspendedError)
+    assert service.append(journal, b"resumed;").result(SOON).end == 8
+    assert client.get_journal(journal).spec.suspend.level == pb.JournalSpec.Suspend.NONE
+    assert content_of(client, journal) == b"resumed;"
+
+
+def test_an_append_waits_for_a_revision(client: Client, journals: list[str], fresh_prefix: str) -> None:
+    """A broker appends once it knows the revision asked for."""
+    journal = journals[0]
+    known = client.list_all_journals(f"prefix={fresh_prefix}").revision
+    with AppendService(client) as service:
+        with service.start_append(journal, min_etcd_revision=known + 1) as waiting:
+            waiting.write(b"then;")
+        client.create_journals(journal_spec(f"{fresh_prefix}late"))
+        assert waiting.result(SOON).end == 5
+
+
+@pytest.mark.parametrize("broker", ["embedded", "cluster"], indirect=True)
+def test_an_append_waits_in_vain_for_a_revision(client: Client, journals: list[str]) -> None:
+    """Nothing is appended before the broker knows it. Gazette v0.103.0 takes the field and does not wait."""
+    with AppendService(client, timeout_s=1) as hasty:
+        with hasty.start_append(journals[0], min_etcd_revision=1_000_000) as vain:
+            vain.write(b"never;")
+        assert isinstance(vain.err(SOON), UnavailableError)
+    assert client.write_head(journals[0]) == 0
 
 
 def test_refusals_stay_with_their_journal(

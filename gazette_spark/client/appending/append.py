@@ -13,9 +13,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, BinaryIO, Protocol, Self, TypeAlias, cast
+from typing import Any, BinaryIO, Protocol, Self, TypeAlias, TypedDict, Unpack, cast
 
 import grpc
 
@@ -25,8 +25,8 @@ from gazette_spark.errors import ClosedError, ProtocolError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.protocol.journal_specs import validate_journal_name
-from gazette_spark.protocol.labels import format_selector, validate_label_set, validate_selector
+from gazette_spark.protocol.labels import format_selector
+from gazette_spark.protocol.requests import validate_append_request
 from gazette_spark.protocol.tokens import Capability, journal_claims
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
@@ -70,16 +70,7 @@ class AppendOptions:
     do_not_proxy: bool = False
 
     def __post_init__(self) -> None:
-        validate_journal_name(self.journal, allow_meta=True)
-        if self.offset < 0:
-            raise ProtocolError("AppendRequest.Offset", f"invalid Offset ({self.offset}; expected 0 or more)")
-        if self.check_registers is not None:
-            validate_selector(self.check_registers)
-        for labels in (self.union_registers, self.subtract_registers):
-            if labels is not None:
-                validate_label_set(labels)
-        if self.suspend not in pb.AppendRequest.Suspend.values():
-            raise ProtocolError("AppendRequest.Suspend", f"{self.suspend} is unknown")
+        validate_append_request(self.request())
         if self.min_etcd_revision < 0:
             problem = f"must be 0 or more, got {self.min_etcd_revision}"
             raise ProtocolError("AppendRequest.MinEtcdRevision", problem)
@@ -90,6 +81,16 @@ class AppendOptions:
         return bool(self.union_registers and self.union_registers.labels) or bool(
             self.subtract_registers and self.subtract_registers.labels
         )
+
+    @property
+    def resumes(self) -> bool:
+        """Whether a suspended journal is resumed for the append."""
+        return self.suspend == pb.AppendRequest.SUSPEND_RESUME
+
+    @property
+    def takes_content(self) -> bool:
+        """Whether the append may have bytes: those about the journal's suspension alone may not."""
+        return self.suspend in (pb.AppendRequest.SUSPEND_RESUME, pb.AppendRequest.SUSPEND_NO_RESUME)
 
     def request(self) -> pb.AppendRequest:
         """Return the stream's first message."""
@@ -103,6 +104,28 @@ class AppendOptions:
             min_etcd_revision=self.min_etcd_revision,
             do_not_proxy=self.do_not_proxy,
         )
+
+
+class AppendKeywords(TypedDict, total=False):
+    """What :class:`AppendOptions` hold beside the journal, as keywords of a call."""
+
+    offset: int
+    check_registers: pb.LabelSelector | None
+    union_registers: pb.LabelSet | None
+    subtract_registers: pb.LabelSet | None
+    suspend: pb.AppendRequest.Suspend
+    min_etcd_revision: int
+    do_not_proxy: bool
+
+
+def append_options(journal: str | AppendOptions, **asked: Unpack[AppendKeywords]) -> AppendOptions:
+    """Return the options of a call: those of a journal's name and keywords, or options given whole.
+
+    Keywords beside whole options replace what those say.
+    """
+    if isinstance(journal, AppendOptions):
+        return replace(journal, **asked) if asked else journal
+    return AppendOptions(journal, **asked)
 
 
 class _Outbox:

@@ -122,6 +122,9 @@ class AsyncAppend:
         options = self._batch.options
         if self._error is None and self._size == 0 and options.changes_registers:
             self._error = ProtocolError("AppendRequest", "register modification requires non-empty Append")
+        if self._error is None and self._size and not options.takes_content:
+            asked = pb.AppendRequest.Suspend.Name(options.suspend)
+            self._error = ProtocolError("AppendRequest.Suspend", f"{asked} requires an empty Append")
         self._end()
         if self._error is not None:
             raise self._error
@@ -150,7 +153,8 @@ class AsyncAppend:
         if self._error is None:
             error = self._batch.operation.exception(timeout)
             if self._error is None:
-                self._batch.lane.reported |= error is not None
+                lane = self._batch.lane
+                lane.reported |= error is not None and lane.failure is not None
                 return error
         return self._error
 

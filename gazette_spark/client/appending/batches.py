@@ -1,7 +1,7 @@
 """What AppendService gathers: batches of appends, in lanes, one for each journal; and the rules for them.
 
-Who joins whom, :func:`may_join`; what a failed try means, :func:`is_terminal`; when a dependency is waited
-for in vain, :func:`is_stuck`.
+Who joins whom, :func:`may_join`; what a failed try means, :func:`is_terminal` and :func:`ends_alone`; when a
+dependency is waited for in vain, :func:`is_stuck`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from gazette_spark.errors import (
     OptionError,
     RegisterMismatchError,
     StatusError,
+    SuspendedError,
     UnavailableError,
     WrongAppendOffsetError,
 )
@@ -170,11 +171,21 @@ def is_terminal(error: BaseException, options: AppendOptions) -> bool:
     requests and answers that make no sense are not.
     """
     match error:
+        case SuspendedError():
+            return not options.resumes
         case StatusError():
             return options.check_registers is None and isinstance(error, TERMINAL_STATUSES)
         case BrokerError():
             return error.code in REFUSAL_CODES or retry.is_refusal(error)
     return not isinstance(error, UnavailableError)
+
+
+def ends_alone(error: BaseException, batch: AppendBatch) -> bool:
+    """Return whether a failure that stays is the batch's own, and leaves its lane as it was.
+
+    A batch without bytes, told that its journal is suspended, leaves nothing out: it may have done that.
+    """
+    return isinstance(error, SuspendedError) and batch.size == 0
 
 
 def is_stuck(dependency: OpFuture) -> bool:

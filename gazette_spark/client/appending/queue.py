@@ -15,7 +15,8 @@ ended        –                                                           its o
 ===========  ==========================================================  ================================
 
 The rules are those of :mod:`gazette_spark.client.appending.batches`. A failure that is terminal, or outlasts
-the deadline, ends the lane for good: all its batches fail, and whatever comes later. Other lanes go on.
+the deadline, ends the lane for good: all its batches fail, and whatever comes later. A batch may also end
+alone, with its lane as it was. Other lanes go on.
 
 Nothing here blocks, does I/O or looks at a clock, and nothing locks: the caller does.
 """
@@ -36,6 +37,7 @@ from gazette_spark.client.appending.batches import (
     Lane,
     Limits,
     Place,
+    ends_alone,
     is_stuck,
     is_terminal,
     may_join,
@@ -225,7 +227,7 @@ class AppendQueue:
         batch.sending = False
         if batch.ended:
             return self._free([batch])
-        return self._end_first(batch.lane, result)
+        return self._end_first(batch.lane, result=result)
 
     def failed(self, batch: AppendBatch, error: BaseException, now: float) -> Outcome:
         """Take note that a try failed: the batch is tried again, or its lane ends."""
@@ -233,7 +235,10 @@ class AppendQueue:
         if batch.ended:
             return self._free([batch])
         wait_s: float | None = None
-        if not is_terminal(error, batch.options):
+        terminal = is_terminal(error, batch.options)
+        if terminal and ends_alone(error, batch):
+            return self._end_first(batch.lane, error=error)
+        if not terminal:
             wait_s = retry.backoff_s(batch.attempt)
             if batch.deadline is not None:
                 wait_s = retry.within(wait_s, batch.deadline - now)
@@ -290,7 +295,7 @@ class AppendQueue:
         if batch.writing:
             return None
         if not batch.writers:
-            return self._end_first(lane, None)
+            return self._end_first(lane)
         return self._send(batch, now)
 
     def _send(self, batch: AppendBatch, now: float) -> Send:
@@ -303,7 +308,9 @@ class AppendQueue:
         left_s = batch.deadline - now
         return Send(batch, max(retry.MARGIN_S, min(left_s, try_s(left_s, batch.size))))
 
-    def _end_first(self, lane: Lane, result: AppendResult | None) -> Outcome:
+    def _end_first(
+        self, lane: Lane, *, result: AppendResult | None = None, error: BaseException | None = None
+    ) -> Outcome:
         batch = lane.batches.popleft()
         batch.ended = True
         lane.busy = False
@@ -312,7 +319,7 @@ class AppendQueue:
         else:
             del self.lanes[lane.journal]
         outcome = self._free([batch])
-        outcome.ended, outcome.result = [batch], result
+        outcome.ended, outcome.result, outcome.error = [batch], result, error
         return outcome
 
     def _fail(self, lane: Lane, error: BaseException) -> Outcome:

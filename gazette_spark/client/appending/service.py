@@ -7,8 +7,9 @@ makes many small appends cheap.
 
 What is promised: the bytes of one writer are in one piece, in the order of the calls; an append begins only
 when all it depends on has succeeded; an append that cannot be done fails with the reason, and so does all
-that comes later to its journal, until a new service is made. What is not: an append that is tried again
-after a broken connection may be in the journal twice.
+that comes later to its journal, until a new service is made. Only an append without bytes that a suspended
+journal does not take fails alone. What is not: an append that is tried again after a broken connection may
+be in the journal twice.
 
 Decisions are :mod:`gazette_spark.client.appending.queue`'s. Here are the threads that carry them out, and the
 waiting.
@@ -24,9 +25,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from types import EllipsisType, TracebackType
-from typing import NoReturn, Protocol, Self
+from typing import NoReturn, Protocol, Self, Unpack
 
-from gazette_spark.client.appending.append import Appender, AppendOptions, Bytes
+from gazette_spark.client.appending.append import (
+    Appender,
+    AppendKeywords,
+    AppendOptions,
+    Bytes,
+    append_options,
+)
 from gazette_spark.client.appending.async_append import AsyncAppend
 from gazette_spark.client.appending.batches import (
     MAX_MEMORY_BYTES,
@@ -41,7 +48,6 @@ from gazette_spark.client.appending.queue import AppendQueue, Await, Outcome, Se
 from gazette_spark.client.appending.spool import file_opener
 from gazette_spark.client.client import Client
 from gazette_spark.errors import AppendWaitError, BacklogError, ClosedError, OptionError
-from gazette_spark.protocol import protocol_pb2 as pb
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -57,13 +63,10 @@ class AsyncJournalClient(Protocol):
 
     def start_append(
         self,
-        journal: str,
+        journal: str | AppendOptions,
         *,
-        offset: int = 0,
-        check_registers: pb.LabelSelector | None = None,
-        union_registers: pb.LabelSet | None = None,
-        subtract_registers: pb.LabelSet | None = None,
         dependencies: Iterable[OpFuture | AsyncAppend] = (),
+        **asked: Unpack[AppendKeywords],
     ) -> AsyncAppend:
         """Begin an append."""
 
@@ -179,18 +182,21 @@ class AppendService:
 
     def start_append(
         self,
-        journal: str,
+        journal: str | AppendOptions,
         *,
-        offset: int = 0,
-        check_registers: pb.LabelSelector | None = None,
-        union_registers: pb.LabelSet | None = None,
-        subtract_registers: pb.LabelSet | None = None,
         dependencies: Iterable[OpFuture | AsyncAppend] = (),
+        **asked: Unpack[AppendKeywords],
     ) -> AsyncAppend:
         """Begin an append: the caller alone writes to the journal until it releases what is returned.
 
         A dependency that fails takes the append with it, and all later ones to the journal: it should fail
-        only where nothing can go on. Arguments are those of :meth:`Client.append`.
+        only where nothing can go on. An append that suspends the journal fails alone, with a SuspendedError,
+        when it succeeds: the next one resumes the journal.
+
+        Args:
+            journal: its name; or the whole options, of which the keywords replace some.
+            dependencies: what has to succeed before the append is sent.
+            asked: what the append asks for, as in :meth:`Client.append`.
 
         Raises:
             AppendWaitError: another writer has not released its append in time.
@@ -198,10 +204,10 @@ class AppendService:
             ClosedError: the service is closed.
         """
         self._check_process()
-        options = AppendOptions(journal, offset, check_registers, union_registers, subtract_registers)
+        options = append_options(journal, **asked)
         awaited = unfinished(_operation(each) for each in dependencies)
         with self._lock:
-            self._wait_for_room(journal)
+            self._wait_for_room(options.journal)
             batch = self._wait_for_turn(options, awaited)
             # Dependencies are waited for while the writer is at work.
             self._wake()
@@ -479,8 +485,9 @@ class AppendService:
         for spool in outcome.freed:
             spool.close()
         if outcome.error is not None and outcome.ended:
-            journal = outcome.ended[0].lane.journal
-            _LOGGER.error("append_service.failed journal=%s error=%s", journal, outcome.error)
+            lane = outcome.ended[0].lane
+            level = logging.INFO if lane.failure is None else logging.ERROR
+            _LOGGER.log(level, "append_service.failed journal=%s error=%s", lane.journal, outcome.error)
         for batch in outcome.ended:
             batch.operation.resolve(outcome.error, outcome.result)
 

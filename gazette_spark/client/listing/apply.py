@@ -13,7 +13,7 @@ from gazette_spark.client.connection.status import check_status
 from gazette_spark.errors import BrokerError, GazetteError, PartialApplyError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
-from gazette_spark.protocol.journal_specs import validate_journal_name, validate_journal_spec
+from gazette_spark.protocol.requests import validate_changes
 from gazette_spark.protocol.tokens import APPLY_LIFETIME_S, Capability, Claims
 
 Change = pb.ApplyRequest.Change
@@ -23,22 +23,6 @@ CHANGES_PER_APPLY = 100
 
 _TOO_MANY = "too many operations in txn"
 """In what a broker says when Etcd refuses a transaction for its size."""
-
-
-def validate_changes(changes: Sequence[Change]) -> None:
-    """Raise unless all changes are such as a broker takes."""
-    for index, change in enumerate(changes):
-        where = f"ApplyRequest.Changes[{index}]"
-        if change.HasField("upsert") == bool(change.delete):
-            raise ProtocolError(where, "expected one of Upsert and Delete")
-        least = 0 if change.HasField("upsert") else 1
-        if change.expect_mod_revision < least and change.expect_mod_revision != -1:
-            problem = f"invalid ExpectModRevision ({change.expect_mod_revision}; expected -1 or >= {least})"
-            raise ProtocolError(where, problem)
-        if change.HasField("upsert"):
-            validate_journal_spec(change.upsert, f"{where}.Upsert")
-        else:
-            validate_journal_name(change.delete, where=f"{where}.Delete")
 
 
 def apply_changes(connection: Connection, changes: Sequence[Change], *, timeout_s: float) -> int:

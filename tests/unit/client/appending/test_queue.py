@@ -14,6 +14,7 @@ from gazette_spark.client.appending.batches import (
     Lane,
     Limits,
     Place,
+    ends_alone,
     is_terminal,
     may_join,
     try_s,
@@ -116,6 +117,17 @@ PASSING = (
 def test_which_answers_stay(kind: type[GazetteError], options: AppendOptions) -> None:
     """Six of them, but none where registers are checked."""
     assert is_terminal(kind(JOURNAL), options) == (kind in TERMINAL and options is PLAIN)
+
+
+@pytest.mark.parametrize("kind", pb.AppendRequest.Suspend.values())
+def test_whether_a_suspension_stays(kind: pb.AppendRequest.Suspend) -> None:
+    """It passes for an append that ends it, and stays for every other: alone, if there are no bytes."""
+    options = AppendOptions(JOURNAL, suspend=kind)
+    error = SuspendedError(JOURNAL)
+    assert is_terminal(error, options) == (kind != pb.AppendRequest.SUSPEND_RESUME)
+    assert ends_alone(error, a_batch(options))
+    assert not ends_alone(error, a_batch(options, size=1))
+    assert not ends_alone(NotAllowedError(JOURNAL), a_batch(options))
 
 
 FAILURES: dict[str, tuple[BaseException, bool]] = {

@@ -15,6 +15,7 @@ import grpc
 import pytest
 
 from gazette_spark.client import AppendService, AsyncAppend, Client
+from gazette_spark.client.appending.append import AppendOptions
 from gazette_spark.client.appending.futures import AsyncOperation, finished_operation
 from gazette_spark.client.appending.service import AsyncJournalClient
 from gazette_spark.errors import (
@@ -27,6 +28,7 @@ from gazette_spark.errors import (
     OptionError,
     ProtocolError,
     RegisterMismatchError,
+    SuspendedError,
     UnavailableError,
     WrongAppendOffsetError,
 )
@@ -209,6 +211,87 @@ def test_unequal_requests_are_appends_of_their_own(service: AppendService, stub:
     assert first.done()
     sent = [content for _, content in journals.requests]
     assert sent == [b"first;", b"x", b"xx", b"x", b"x", b"x", b"xx", b"x", b"x"]
+
+
+WHOLE = AppendOptions(
+    JOURNAL,
+    offset=7,
+    check_registers=pb.LabelSelector(include=label_set({"author": "me"})),
+    union_registers=label_set({"epoch": "2"}),
+    subtract_registers=label_set({"epoch": "1"}),
+    suspend=pb.AppendRequest.SUSPEND_NO_RESUME,
+    min_etcd_revision=9,
+    do_not_proxy=True,
+)
+
+
+def test_whole_options_are_sent(service: AppendService, journals: Journals, stub: StubBroker) -> None:
+    """Options given whole go out as they are, but for what keywords replace; or all by keywords."""
+    no_resume = pb.AppendRequest.SUSPEND_NO_RESUME
+    with service.start_append(WHOLE) as whole:
+        whole.write(b"x")
+    with service.start_append(WHOLE, min_etcd_revision=3) as replaced:
+        replaced.write(b"x")
+    replaced.result(SOON)
+    with service.start_append(OTHER, suspend=no_resume, do_not_proxy=True) as by_keywords:
+        by_keywords.write(b"x")
+    by_keywords.result(SOON)
+    changed = WHOLE.request()
+    changed.min_etcd_revision = 3
+    expected = [
+        WHOLE.request(),
+        changed,
+        pb.AppendRequest(journal=OTHER, suspend=no_resume, do_not_proxy=True),
+    ]
+    assert [call[0] for call in stub.requests("Append")] == expected
+
+
+def test_an_append_that_suspends_fails_alone(service: AppendService, journals: Journals) -> None:
+    """What comes behind it to the journal is appended, and closing has nothing to complain of."""
+    journals.failures[JOURNAL] = [status(pb.SUSPENDED)]
+    with service.start_append(JOURNAL, suspend=pb.AppendRequest.SUSPEND_NOW) as suspending:
+        pass
+    later = service.append(JOURNAL, b"x")
+    assert isinstance(suspending.err(SOON), SuspendedError)
+    assert later.result(SOON).end == 1
+    service.close()
+
+
+def test_a_failure_behind_an_append_that_suspends_is_told(client: Client, journals: Journals) -> None:
+    """To have asked for the one does not hide the other."""
+    service = AppendService(client)
+    journals.failures[JOURNAL] = [status(pb.SUSPENDED), status(pb.NOT_ALLOWED)]
+    journals.gate.clear()
+    with service.start_append(JOURNAL, suspend=pb.AppendRequest.SUSPEND_NOW) as suspending:
+        pass
+    assert journals.arrived.acquire(timeout=SOON)
+    service.append(JOURNAL, b"x")
+    journals.gate.set()
+    assert isinstance(suspending.err(SOON), SuspendedError)
+    with pytest.raises(NotAllowedError):
+        service.close()
+
+
+def test_bytes_that_do_not_resume_the_journal(service: AppendService, journals: Journals) -> None:
+    """They would be left out: the journal's later appends fail with them."""
+    journals.failures[JOURNAL] = [status(pb.SUSPENDED)]
+    with service.start_append(JOURNAL, suspend=pb.AppendRequest.SUSPEND_NO_RESUME) as left_out:
+        left_out.write(b"x")
+    assert isinstance(left_out.err(SOON), SuspendedError)
+    assert isinstance(service.append(JOURNAL, b"later").err(SOON), SuspendedError)
+
+
+def test_bytes_that_no_broker_takes_fail_their_writer_only(
+    service: AppendService, journals: Journals
+) -> None:
+    """A request about the suspension alone has none."""
+    started = service.start_append(JOURNAL, suspend=pb.AppendRequest.SUSPEND_IF_FLUSHED)
+    started.write(b"x")
+    with pytest.raises(ProtocolError, match="SUSPEND_IF_FLUSHED requires an empty Append"):
+        started.release()
+    assert service.append(JOURNAL, b"x").result(SOON).end == 1
+    with pytest.raises(ProtocolError, match="MinEtcdRevision"):
+        service.start_append(JOURNAL, min_etcd_revision=-1)
 
 
 def test_a_dependency_is_waited_for(service: AppendService, journals: Journals) -> None:
