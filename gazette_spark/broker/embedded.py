@@ -45,8 +45,7 @@ from gazette_spark.broker.http.server import HttpServer
 from gazette_spark.broker.http.signed_urls import SignedUrls, UrlOf, UrlSigner, file_url
 from gazette_spark.broker.identity import BrokerIdentity
 from gazette_spark.broker.journal import JournalSettings, LiveJournal
-from gazette_spark.broker.keyspace import Keyspace
-from gazette_spark.broker.registry import LONE_MEMBER, JournalRegistry
+from gazette_spark.broker.registry import LONE_MEMBER, JournalKeyspace, JournalRegistry
 from gazette_spark.broker.replication.peers import Peers
 from gazette_spark.broker.replication.replicator import Replicator
 from gazette_spark.broker.replication.topology import Member
@@ -106,7 +105,7 @@ class _Options:
 class Membership:
     """What makes a broker one of a cluster."""
 
-    keyspace: Keyspace
+    keyspace: JournalKeyspace
     spools: Path
     """Directory of the broker's spools."""
     interceptors: tuple[grpc.ServerInterceptor[Any, Any], ...] = ()

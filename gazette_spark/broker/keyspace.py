@@ -1,12 +1,13 @@
-"""A stand-in for Etcd, inside the process: journal specs, members, assignments, one revision for all.
+"""A stand-in for Etcd, inside the process: specs of items, members, assignments, one revision for all.
 
-Brokers of one :class:`Keyspace` are a cluster. The lone embedded broker has one to itself. Every change
-makes a new :class:`KeyspaceState` with the next revision, on disk before it is in use. Nothing here
-takes time or fails by itself: leases lapse and assignments move when a test says so.
+The items of one :class:`Keyspace` are of one kind, which its :class:`ItemKind` describes: the journals of
+brokers, :data:`~gazette_spark.broker.registry.JOURNALS`. Its members are a cluster. The lone embedded broker
+has one to itself. Every change makes a new :class:`KeyspaceState` with the next revision, on disk before it
+is in use. Nothing here takes time or fails by itself: leases lapse and assignments move when a test says so.
 
 Whoever joins is told of each change twice: *before* it is in use, to open what the change assigns to it,
 and *after*, to close what it takes away. A change and its telling are one step; others wait. So who is
-told must not wait for a journal's turn.
+told must not wait for an item's turn.
 """
 
 from __future__ import annotations
@@ -15,61 +16,56 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
+
+from google.protobuf.message import Message
 
 from gazette_spark.broker.replication.topology import Member, Slots, assign, make_route, promote
-from gazette_spark.broker.storage.state import Catalog, StateDirectory, apply_changes
+from gazette_spark.broker.storage.state import Catalog, Change, ItemKind, StateDirectory, apply_changes
 from gazette_spark.protocol import protocol_pb2 as pb
 
-_Suspend = pb.JournalSpec.Suspend
+S = TypeVar("S", bound=Message)
+"""The spec of an item."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeyspaceState:
+class KeyspaceState(Generic[S]):
     """Everything at one revision."""
 
-    catalog: Catalog
+    catalog: Catalog[S]
     members: frozenset[Member] = frozenset()
     slots: Mapping[str, Slots] = field(default_factory=dict)
 
-    def route(self, journal: str) -> pb.Route:
-        """Return a journal's route; without members if it has none."""
-        return make_route(self.slots.get(journal, ()))
+    def route(self, item: str) -> pb.Route:
+        """Return an item's route; without members if it has none."""
+        return make_route(self.slots.get(item, ()))
 
     def held_by(self, member: Member) -> list[str]:
-        """Return the journals a member replicates."""
+        """Return the items a member has."""
         return [name for name, slots in self.slots.items() if member in slots]
 
 
-class Observer(Protocol):
+class Observer(Protocol[S]):
     """A member that is told of changes."""
 
-    def prepare(self, before: KeyspaceState, after: KeyspaceState, names: Collection[str]) -> None:
-        """Open what the change assigns of the named journals, before anybody can ask for it."""
+    def prepare(self, before: KeyspaceState[S], after: KeyspaceState[S], names: Collection[str]) -> None:
+        """Open what the change assigns of the named items, before anybody can ask for it."""
 
-    def settle(self, before: KeyspaceState, after: KeyspaceState, names: Collection[str]) -> None:
-        """Close what the change took away of the named journals."""
-
-
-def replicas_wanted(spec: pb.JournalSpec, replication: int | None = None) -> int:
-    """Return how many replicas a journal wants: none if suspended, one if partially so."""
-    if spec.suspend.level == _Suspend.FULL:
-        return 0
-    if spec.suspend.level == _Suspend.PARTIAL:
-        return 1
-    return replication or spec.replication
+    def settle(self, before: KeyspaceState[S], after: KeyspaceState[S], names: Collection[str]) -> None:
+        """Close what the change took away of the named items."""
 
 
-class Keyspace:
+class Keyspace(Generic[S]):
     """The shared state of a cluster. Any thread may call anything; ``close`` when all members left."""
 
-    def __init__(self, root: Path, *, fsync: bool, wanted: Callable[[pb.JournalSpec], int]) -> None:
+    def __init__(self, root: Path, kind: ItemKind[S], *, fsync: bool, wanted: Callable[[S], int]) -> None:
         """Open the state under a root.
 
         Args:
             root: directory of the cluster; held until :meth:`close`.
+            kind: what the items are.
             fsync: force each change to the disk.
-            wanted: replicas of a journal, from its spec.
+            wanted: members that an item wants, from its spec.
 
         Raises:
             BrokerRootError: another keyspace has the root, or its state cannot be read.
@@ -81,10 +77,10 @@ class Keyspace:
         self._directory = StateDirectory(root)
         self._fsync = fsync
         self._lock = threading.RLock()
-        self._observers: dict[Member, Observer] = {}
+        self._observers: dict[Member, Observer[S]] = {}
         self._synced: dict[str, Slots] = {}
         try:
-            self.state = KeyspaceState(self._directory.load())
+            self.state = KeyspaceState(self._directory.load(kind))
             self._directory.save(self.state.catalog, fsync=fsync)
         except BaseException:
             self._directory.close()  # Another broker may have the root: this one never started.
@@ -93,7 +89,7 @@ class Keyspace:
     def __repr__(self) -> str:
         return f"Keyspace(revision={self.state.catalog.revision}, {len(self.state.members)} members)"
 
-    def join(self, member: Member, observer: Observer) -> None:
+    def join(self, member: Member, observer: Observer[S]) -> None:
         """Take a member up. The first one finds the state at the revision it was left."""
         with self._lock:
             self._observers[member] = observer
@@ -117,41 +113,39 @@ class Keyspace:
         with self._lock:
             self._observers.pop(member, None)
 
-    def apply(self, changes: Sequence[pb.ApplyRequest.Change]) -> int | None:
+    def apply(self, changes: Sequence[Change[S]]) -> int | None:
         """Apply valid changes, all or none.
 
         Returns:
-            The revision after it, or None if a journal is not at its expected revision.
+            The revision after it, or None if an item is not at its expected revision.
         """
         with self._lock:
             catalog = apply_changes(self.state.catalog, changes)
             if catalog is None:
                 return None
             if catalog is not self.state.catalog:
-                names = {change.delete or change.upsert.name for change in changes}
+                names = {catalog.kind.changed(change) for change in changes}
                 self._reassign(replace(self.state, catalog=catalog), names)
             return catalog.revision
 
-    def set_suspension(self, name: str, level: int, offset: int) -> None:
-        """Change a journal's suspension, as its next revision."""
-        with self._lock:
-            entry = self.state.catalog.journals.get(name)
-            if entry is None:
-                return
-            change = pb.ApplyRequest.Change(expect_mod_revision=-1, upsert=entry.spec)
-            change.upsert.suspend.level = level  # type: ignore[assignment]  # An enum's value, from our own table.
-            change.upsert.suspend.offset = offset
-            self.apply([change])
+    def wait_for(self, is_reached: Callable[[Catalog[S]], bool], still_wanted: Callable[[], bool]) -> bool:
+        """Wait until the catalog satisfies the caller; False if it gave up: :meth:`wake` has it asked."""
+        with self.changed:
+            while not is_reached(self.state.catalog):
+                if not still_wanted():
+                    return False
+                self.changed.wait()
+            return True
 
     def put_slots(self, slots: Mapping[str, Slots]) -> None:
-        """Assign journals by hand; the next change of members or specs goes on from there."""
+        """Assign items by hand; the next change of members or specs goes on from there."""
         with self._lock:
             before = self.state
             catalog = replace(before.catalog, revision=before.catalog.revision + 1)
             self._take_up(replace(before, catalog=catalog, slots={**before.slots, **slots}), slots.keys())
 
     def move_primary(self, name: str, member: Member) -> None:
-        """Make a member the primary of a journal; the one it was stays a replica."""
+        """Make a member the primary of an item; the one it was stays a replica."""
         with self._lock:
             self.put_slots({name: promote(self.state.slots.get(name, ()), member)})
 
@@ -168,15 +162,15 @@ class Keyspace:
             self._reassign(replace(self.state, catalog=catalog))
 
     def note_synced(self, name: str, slots: Slots) -> None:
-        """Hear from a primary that a journal's members agree."""
+        """Hear from a primary that an item's members agree."""
         self._synced[name] = slots
 
     def is_synced(self, name: str) -> bool:
-        """Whether the members a journal has now agreed once."""
+        """Whether the members an item has now agreed once."""
         return self._synced.get(name) == self.state.slots.get(name)
 
     def was_synced(self, name: str) -> bool:
-        """Whether any members of a journal ever agreed: if not, there is nothing to hand over."""
+        """Whether any members of an item ever agreed: if not, there is nothing to hand over."""
         return name in self._synced
 
     def wake(self) -> None:
@@ -188,23 +182,23 @@ class Keyspace:
         """Let others have the root. Closing twice does nothing."""
         self._directory.close()
 
-    def _reassign(self, state: KeyspaceState, names: Collection[str] | None = None) -> None:
-        """Take up a state whose named journals, or all, are assigned anew."""
-        before, journals = self.state.catalog.journals, state.catalog.journals
-        chosen = journals.keys() | state.slots.keys() if names is None else names
-        wanted = {name: self.wanted(journals[name].spec) for name in chosen if name in journals}
+    def _reassign(self, state: KeyspaceState[S], names: Collection[str] | None = None) -> None:
+        """Take up a state whose named items, or all, are assigned again."""
+        before, items = self.state.catalog.items, state.catalog.items
+        chosen = items.keys() | state.slots.keys() if names is None else names
+        wanted = {name: self.wanted(items[name].spec) for name in chosen if name in items}
         held = {
             name: state.slots.get(name, ())
             for name in wanted
-            # A name created again has nothing of the old journal's.
-            if name in before and before[name].create_revision == journals[name].create_revision
+            # A name created again has nothing of the old item's.
+            if name in before and before[name].create_revision == items[name].create_revision
         }
         slots = {name: one for name, one in state.slots.items() if name not in chosen}
         fill = self.fills_slots
         slots |= assign(wanted, state.members, held, fill=fill, others=list(slots.values()))
         self._take_up(replace(state, slots=slots), chosen)
 
-    def _take_up(self, after: KeyspaceState, names: Collection[str]) -> None:
+    def _take_up(self, after: KeyspaceState[S], names: Collection[str]) -> None:
         before = self.state
         if after.catalog.revision != before.catalog.revision:
             self._directory.save(after.catalog, fsync=self._fsync)

@@ -18,14 +18,38 @@ from gazette_spark.broker.keyspace import Keyspace, KeyspaceState
 from gazette_spark.broker.replication.topology import Member, Slots
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY, open_store
 from gazette_spark.broker.storage.postfix import check_template
-from gazette_spark.broker.storage.state import Catalog, CatalogEntry
+from gazette_spark.broker.storage.state import Catalog, CatalogEntry, ItemKind
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.labels import labels_with_name
 
 _log = logging.getLogger(__name__)
 
 LONE_MEMBER = Member("local", "embedded")
 """The broker of a cluster of one, unless it has another name."""
+
+JOURNALS = ItemKind(
+    plural="journals",
+    new_spec=pb.JournalSpec,
+    name_of=lambda spec: spec.name,
+    labels_of=labels_with_name,
+)
+"""The items of a cluster of brokers."""
+
+JournalCatalog = Catalog[pb.JournalSpec]
+JournalKeyspace = Keyspace[pb.JournalSpec]
+JournalState = KeyspaceState[pb.JournalSpec]
+
+_Suspend = pb.JournalSpec.Suspend
+
+
+def replicas_wanted(spec: pb.JournalSpec, replication: int | None = None) -> int:
+    """Return how many replicas a journal wants: none if suspended, one if partially so."""
+    if spec.suspend.level == _Suspend.FULL:
+        return 0
+    if spec.suspend.level == _Suspend.PARTIAL:
+        return 1
+    return replication or spec.replication
 
 
 class JournalRegistry:
@@ -41,7 +65,7 @@ class JournalRegistry:
         settings: JournalSettings,
         *,
         member: Member = LONE_MEMBER,
-        keyspace: Keyspace | None = None,
+        keyspace: JournalKeyspace | None = None,
         spools: Path | None = None,
     ) -> None:
         """Join the keyspace and open the journals it assigns.
@@ -60,7 +84,7 @@ class JournalRegistry:
         self.member = member
         self.stopped = False
         self._owns_keyspace = keyspace is None
-        self.keyspace = keyspace or Keyspace(root, fsync=settings.fsync, wanted=lambda _spec: 1)
+        self.keyspace = keyspace or Keyspace(root, JOURNALS, fsync=settings.fsync, wanted=lambda _spec: 1)
         self._spools = spools or root / STATE_DIRECTORY / "spools"
         self._settings = replace(settings, is_journal=self._is_journal)
         self._live: dict[str, LiveJournal] = {}
@@ -84,7 +108,7 @@ class JournalRegistry:
         return self._owns_keyspace
 
     @property
-    def catalog(self) -> Catalog:
+    def catalog(self) -> JournalCatalog:
         """Every journal's spec, whether this broker has it or not."""
         return self.keyspace.state.catalog
 
@@ -116,18 +140,23 @@ class JournalRegistry:
         return self.keyspace.apply(changes)
 
     def set_suspension(self, name: str, level: int, offset: int) -> None:
-        """Change a journal's suspension, as its next revision."""
-        self.keyspace.set_suspension(name, level, offset)
+        """Change a journal's suspension, as its next revision; a journal that is gone stays so."""
+        while (entry := self.catalog.items.get(name)) is not None:
+            change = pb.ApplyRequest.Change(expect_mod_revision=entry.mod_revision, upsert=entry.spec)
+            change.upsert.suspend.level = level  # type: ignore[assignment]  # An enum's value, from our own table.
+            change.upsert.suspend.offset = offset
+            if self.keyspace.apply([change]) is not None:
+                return
 
-    def wait_for(self, is_reached: Callable[[Catalog], bool], still_wanted: Callable[[], bool]) -> bool:
+    def wait_for(
+        self, is_reached: Callable[[JournalCatalog], bool], still_wanted: Callable[[], bool]
+    ) -> bool:
         """Wait until the catalog satisfies the caller; False if it gave up or the broker stops."""
-        changed = self.keyspace.changed
-        with changed:
-            while not is_reached(self.catalog):
-                if self.stopped or not still_wanted():
-                    return False
-                changed.wait()
-            return not self.stopped
+
+        def goes_on() -> bool:
+            return not self.stopped and still_wanted()
+
+        return self.keyspace.wait_for(is_reached, goes_on) and not self.stopped
 
     def wake(self) -> None:
         """Have every waiter ask whether it is still wanted."""
@@ -158,15 +187,15 @@ class JournalRegistry:
 
     # -- Told by the keyspace.
 
-    def prepare(self, before: KeyspaceState, after: KeyspaceState, names: Collection[str]) -> None:
+    def prepare(self, before: JournalState, after: JournalState, names: Collection[str]) -> None:
         """Open the journals that are assigned to this broker."""
         live = dict(self._live)
         self._names = after.catalog
         for name in names:
             if self.member not in after.slots.get(name, ()):
                 continue
-            entry = after.catalog.journals[name]
-            old = before.catalog.journals.get(name)
+            entry = after.catalog.items[name]
+            old = before.catalog.items.get(name)
             known = live.get(name)
             if known is not None and old is not None and old.create_revision != entry.create_revision:
                 live.pop(name).close(delete=True)
@@ -175,13 +204,13 @@ class JournalRegistry:
                 live[name] = self._open(entry, after.catalog.revision)
         self._live = live
 
-    def settle(self, before: KeyspaceState, after: KeyspaceState, names: Collection[str]) -> None:
+    def settle(self, before: JournalState, after: JournalState, names: Collection[str]) -> None:
         """Close the journals taken away, and tell the others of their new specs and routes."""
         live = dict(self._live)
         is_expelled = self.member not in after.members
         for name in names:
             if name in live and self.member not in after.slots.get(name, ()):
-                deleted = is_expelled or name not in after.catalog.journals
+                deleted = is_expelled or name not in after.catalog.items
                 journal = live.pop(name)
                 journal.close(delete=deleted)
                 if not deleted:
@@ -191,14 +220,14 @@ class JournalRegistry:
             if name not in live:
                 continue
             journal = live[name]
-            entry, old = after.catalog.journals[name], before.catalog.journals.get(name)
+            entry, old = after.catalog.items[name], before.catalog.items.get(name)
             if old is not None and entry is not old and old.create_revision == entry.create_revision:
                 journal.use_spec(entry.spec)
             if _changed(before.slots.get(name, ()), after.slots.get(name, ())):
                 journal.route_changed()
 
     def _is_journal(self, name: str) -> bool:
-        return self._names.is_journal(name)
+        return self._names.ever_had(name)
 
     def _check(self, spec: pb.JournalSpec) -> None:
         check_template(spec.fragment.path_postfix_template)
@@ -209,12 +238,12 @@ class JournalRegistry:
                 problem = f"{spec.name} is inside the broker's own {STATE_DIRECTORY}"
                 raise ProtocolError("JournalSpec.Name", problem)
 
-    def _open(self, entry: CatalogEntry, revision: int) -> LiveJournal:
+    def _open(self, entry: CatalogEntry[pb.JournalSpec], revision: int) -> LiveJournal:
         # A lone broker takes up its spools again. A replica that is assigned again is a new one.
         serial = entry.create_revision if self._owns_keyspace else revision
         return LiveJournal(entry.spec, self._spool_directory(entry, serial), self._settings)
 
-    def _spool_directory(self, entry: CatalogEntry, serial: int) -> Path:
+    def _spool_directory(self, entry: CatalogEntry[pb.JournalSpec], serial: int) -> Path:
         # A name may hold more than a file name can; a name created again must not find the old spools.
         digest = hashlib.sha256(entry.spec.name.encode()).hexdigest()[:32]
         return self._spools / f"{digest}-{serial}"

@@ -165,7 +165,7 @@ def test_an_append_waits_for_a_revision(client: Client, journals: list[str], fre
 
 @pytest.mark.parametrize("broker", ["embedded", "cluster"], indirect=True)
 def test_an_append_waits_in_vain_for_a_revision(client: Client, journals: list[str]) -> None:
-    """Nothing is appended before the broker knows it. Gazette v0.103.0 takes the field and does not wait."""
+    """Nothing is appended before the broker knows it. Gazette v0.103.0 does not know the field."""
     with AppendService(client, timeout_s=1) as hasty:
         with hasty.start_append(journals[0], min_etcd_revision=1_000_000) as vain:
             vain.write(b"never;")

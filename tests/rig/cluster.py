@@ -28,7 +28,7 @@ from typing import Any, Self
 
 from gazette_spark.broker.embedded import EmbeddedBroker, Membership
 from gazette_spark.broker.journal import LiveJournal
-from gazette_spark.broker.keyspace import Keyspace, replicas_wanted
+from gazette_spark.broker.registry import JOURNALS, JournalKeyspace, replicas_wanted
 from gazette_spark.broker.replication.pipeline import ReplicationError
 from gazette_spark.broker.replication.topology import Member, Slots, assign
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY
@@ -240,7 +240,7 @@ class EmbeddedCluster:
             ClusterBroker(self, zones[number % len(zones)], f"broker-{number}") for number in range(brokers)
         ]
         self._replication = replication
-        self._keyspace: Keyspace | None = None
+        self._keyspace: JournalKeyspace | None = None
         self._lock = threading.Lock()
         self._cut: set[Member] = set()
 
@@ -252,7 +252,7 @@ class EmbeddedCluster:
         def wanted(spec: pb.JournalSpec) -> int:
             return replicas_wanted(spec, self._replication)
 
-        self._keyspace = Keyspace(self.root, fsync=False, wanted=wanted)
+        self._keyspace = JournalKeyspace(self.root, JOURNALS, fsync=False, wanted=wanted)
         try:
             for broker in self.brokers:
                 broker.start()
@@ -267,7 +267,7 @@ class EmbeddedCluster:
         self.close()
 
     @property
-    def keyspace(self) -> Keyspace:
+    def keyspace(self) -> JournalKeyspace:
         """The stand-in for Etcd of the running cluster."""
         if self._keyspace is None:
             raise RuntimeError("the cluster is not running")
@@ -360,7 +360,7 @@ class EmbeddedCluster:
         keyspace = self.keyspace
         members = keyspace.state.members - {leaving.member}
         held = keyspace.state.held_by(leaving.member)
-        catalog = keyspace.state.catalog.journals
+        catalog = keyspace.state.catalog.items
         wanted = {name: keyspace.wanted(entry.spec) for name, entry in catalog.items()}
         after = assign(wanted, members, keyspace.state.slots)
         joint = {name: _joined(keyspace.state.slots[name], after[name]) for name in held}

@@ -139,7 +139,7 @@ def resolve(
     """
     registry, bare = context.registry, bare_name(name)
     state = registry.keyspace.state
-    entry = state.catalog.journals.get(bare)
+    entry = state.catalog.items.get(bare)
     spec = entry.spec if entry is not None and covers(claims, entry.spec) else None
     slots = state.slots.get(bare, ()) if spec is not None else ()
     local = registry.member

@@ -6,19 +6,15 @@ from collections.abc import Iterator
 
 from gazette_spark.broker.api.authorizer import check_change
 from gazette_spark.broker.api.call import Call, ServiceContext
-from gazette_spark.broker.keyspace import KeyspaceState
+from gazette_spark.broker.registry import JOURNALS, JournalState
 from gazette_spark.broker.replication.topology import Slots, make_route
-from gazette_spark.broker.storage.state import Catalog, CatalogEntry
-from gazette_spark.errors import ProtocolError
+from gazette_spark.broker.storage.state import CatalogEntry, check_transaction
 from gazette_spark.protocol import labels
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.requests import validate_apply_request, validate_list_request
 
 JOURNALS_PER_MESSAGE = 25
 """Gazette's own page; more would be allowed."""
-
-MAX_CHANGES = 128
-"""Operations of a transaction that Etcd takes by default."""
 
 
 def list_journals(context: ServiceContext, request: pb.ListRequest, call: Call) -> Iterator[pb.ListResponse]:
@@ -28,7 +24,7 @@ def list_journals(context: ServiceContext, request: pb.ListRequest, call: Call) 
     selectors = [labels.expand_prefix(each) for each in (request.selector, call.claims.selector)]
     if not request.watch:
         state = context.registry.keyspace.state
-        yield from _snapshot(context, state, select(state.catalog, *selectors))
+        yield from _snapshot(context, state, state.catalog.select(*selectors))
         return
     yield from _watch(context, request, selectors, call)
 
@@ -44,7 +40,7 @@ def _watch(
     sent: tuple[int, int] | None = None
     while call.is_wanted():
         state = registry.keyspace.state
-        entries = select(state.catalog, *selectors)
+        entries = state.catalog.select(*selectors)
         mark = (len(entries), max((entry.mod_revision for entry in entries), default=0))
         if mark != sent:
             sent = mark
@@ -55,18 +51,8 @@ def _watch(
             return
 
 
-def select(catalog: Catalog, *selectors: pb.LabelSelector) -> list[CatalogEntry]:
-    """Return the entries that every selector matches, ascending by name."""
-
-    def is_selected(spec: pb.JournalSpec) -> bool:
-        named = labels.labels_with_name(spec)
-        return all(labels.selector_matches(selector, named) for selector in selectors)
-
-    return [entry for _, entry in sorted(catalog.journals.items()) if is_selected(entry.spec)]
-
-
 def _snapshot(
-    context: ServiceContext, state: KeyspaceState, entries: list[CatalogEntry]
+    context: ServiceContext, state: JournalState, entries: list[CatalogEntry[pb.JournalSpec]]
 ) -> Iterator[pb.ListResponse]:
     routes: dict[Slots, pb.Route] = {}
     for start in range(0, len(entries) or 1, JOURNALS_PER_MESSAGE):
@@ -99,18 +85,9 @@ def apply_changes(context: ServiceContext, request: pb.ApplyRequest, call: Call)
     validate_apply_request(request)
     for change in request.changes:
         check_change(call.claims, change)
-    _check_transaction(request)
+    check_transaction(JOURNALS, request.changes)
     revision = context.registry.apply(request.changes)
     if revision is None:
         header = context.header()
         return pb.ApplyResponse(status=pb.ETCD_TRANSACTION_FAILED, header=header)
     return pb.ApplyResponse(header=context.identity.header(revision))
-
-
-def _check_transaction(request: pb.ApplyRequest) -> None:
-    """Refuse, in Etcd's words, what Etcd would."""
-    if len(request.changes) > MAX_CHANGES:
-        raise ProtocolError("etcdserver", "too many operations in txn request")
-    names = {change.delete or change.upsert.name for change in request.changes}
-    if len(names) < len(request.changes):
-        raise ProtocolError("etcdserver", "duplicate key given in txn request")

@@ -1,7 +1,8 @@
-"""The broker's catalog of journals, its revisions, and both on disk.
+"""A catalog of items, journals or others, its revisions, and both on disk.
 
 The catalog stands for Etcd: every change makes a new one with the next revision, or none at all.
-:func:`apply_changes` decides, :class:`StateDirectory` stores.
+:func:`apply_changes` decides, :class:`StateDirectory` stores. :class:`ItemKind` says how to handle the specs
+of one kind of item.
 """
 
 from __future__ import annotations
@@ -10,35 +11,72 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from google.protobuf import json_format
+from google.protobuf.message import Message
 
 from gazette_spark.broker.storage.durable import sync_directory
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY
-from gazette_spark.errors import BrokerRootError
+from gazette_spark.errors import BrokerRootError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.labels import selector_matches
 
 FORMAT_VERSION = 1
 
+MAX_CHANGES = 128
+"""Operations of a transaction that Etcd takes by default."""
+
+S = TypeVar("S", bound=Message)
+"""The spec of an item, e.g. a ``JournalSpec``."""
+
 
 @dataclass(frozen=True, slots=True)
-class CatalogEntry:
-    """One journal."""
+class ItemKind(Generic[S]):
+    """What a catalog has to know of its items' specs."""
 
-    spec: pb.JournalSpec
+    plural: str
+    """Of the kind, in the stored form."""
+    new_spec: Callable[[], S]
+    """Makes an empty spec."""
+    name_of: Callable[[S], str]
+    """Returns the name, or id, that an item is known by."""
+    labels_of: Callable[[S], pb.LabelSet]
+    """Returns the labels that selectors match, the meta label of the name included."""
+
+    def changed(self, change: Change[S]) -> str:
+        """Return the name of the item that a change is about."""
+        return self.name_of(change.upsert) if change.HasField("upsert") else change.delete
+
+
+class Change(Protocol[S]):
+    """A change of one item, as the Apply requests of all services have it."""
+
+    expect_mod_revision: int
+    upsert: S
+    delete: str
+
+    def HasField(self, field_name: str) -> bool:  # noqa: N802 - protobuf's
+        """Whether a field is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry(Generic[S]):
+    """One item."""
+
+    spec: S
     create_revision: int
     mod_revision: int
     stored: str = field(compare=False, repr=False)
     """Stored form, made once: a catalog of thousands is written at every change."""
 
     @classmethod
-    def make(cls, spec: pb.JournalSpec, create_revision: int, mod_revision: int) -> CatalogEntry:
+    def make(cls, spec: S, create_revision: int, mod_revision: int) -> CatalogEntry[S]:
         """Hold a copy of the spec at its revisions."""
-        held = pb.JournalSpec()
+        held = type(spec)()
         held.CopyFrom(spec)
         value = {
             "create_revision": create_revision,
@@ -49,63 +87,84 @@ class CatalogEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
-    """Every journal at one revision."""
+class Catalog(Generic[S]):
+    """Every item at one revision."""
 
+    kind: ItemKind[S]
     cluster_id: int
     revision: int = 1
-    journals: Mapping[str, CatalogEntry] = field(default_factory=dict)
+    items: Mapping[str, CatalogEntry[S]] = field(default_factory=dict)
     retired: frozenset[str] = frozenset()
-    """Names of deleted journals. Their fragments stay, and must never be taken for another journal's."""
+    """Names of deleted items. A journal's fragments stay, and must never be taken for another journal's."""
 
-    def is_journal(self, name: str) -> bool:
-        """Whether the name is, or ever was, a journal."""
-        return name in self.journals or name in self.retired
+    def ever_had(self, name: str) -> bool:
+        """Whether the name is, or ever was, an item's."""
+        return name in self.items or name in self.retired
+
+    def select(self, *selectors: pb.LabelSelector) -> list[CatalogEntry[S]]:
+        """Return the entries that every selector matches, ascending by name."""
+
+        def is_selected(spec: S) -> bool:
+            labels = self.kind.labels_of(spec)
+            return all(selector_matches(selector, labels) for selector in selectors)
+
+        return [entry for _, entry in sorted(self.items.items()) if is_selected(entry.spec)]
 
 
-def apply_changes(catalog: Catalog, changes: Sequence[pb.ApplyRequest.Change]) -> Catalog | None:
+def check_transaction(kind: ItemKind[S], changes: Collection[Change[S]]) -> None:
+    """Refuse, in Etcd's words, what Etcd would.
+
+    Raises:
+        ProtocolError: there are too many changes, or two of one item.
+    """
+    if len(changes) > MAX_CHANGES:
+        raise ProtocolError("etcdserver", "too many operations in txn request")
+    if len({kind.changed(change) for change in changes}) < len(changes):
+        raise ProtocolError("etcdserver", "duplicate key given in txn request")
+
+
+def apply_changes(catalog: Catalog[S], changes: Sequence[Change[S]]) -> Catalog[S] | None:
     """Apply changes as one transaction.
 
     Returns:
         The catalog of the next revision, the same one if there are no changes, or None if any change
-        expects another revision than the journal's.
+        expects another revision than the item's.
     """
     if not changes:
         return catalog
     if any(not _is_expected(catalog, change) for change in changes):
         return None
     revision = catalog.revision + 1
-    journals, retired = dict(catalog.journals), set(catalog.retired)
+    items, retired = dict(catalog.items), set(catalog.retired)
     for change in changes:
+        name = catalog.kind.changed(change)
         if change.HasField("upsert"):
-            name = change.upsert.name
-            created = journals[name].create_revision if name in journals else revision
-            journals[name] = CatalogEntry.make(change.upsert, created, revision)
+            created = items[name].create_revision if name in items else revision
+            items[name] = CatalogEntry.make(change.upsert, created, revision)
             retired.discard(name)
-        elif journals.pop(change.delete, None):
-            retired.add(change.delete)
-    return replace(catalog, revision=revision, journals=journals, retired=frozenset(retired))
+        elif items.pop(name, None):
+            retired.add(name)
+    return replace(catalog, revision=revision, items=items, retired=frozenset(retired))
 
 
-def _is_expected(catalog: Catalog, change: pb.ApplyRequest.Change) -> bool:
-    name = change.upsert.name if change.HasField("upsert") else change.delete
-    entry = catalog.journals.get(name)
+def _is_expected(catalog: Catalog[S], change: Change[S]) -> bool:
+    entry = catalog.items.get(catalog.kind.changed(change))
     return change.expect_mod_revision in (-1, entry.mod_revision if entry else 0)
 
 
-def catalog_to_json(catalog: Catalog) -> str:
-    """Return the catalog in its stored form: one JSON object, a line per journal."""
+def catalog_to_json(catalog: Catalog[S]) -> str:
+    """Return the catalog in its stored form: one JSON object, a line per item."""
     head = {
         "format_version": FORMAT_VERSION,
         "cluster_id": catalog.cluster_id,
         "revision": catalog.revision,
         "retired": sorted(catalog.retired),
     }
-    lines = ",\n".join(entry.stored for entry in catalog.journals.values())
-    return f'{json.dumps(head, ensure_ascii=False)[:-1]}, "journals": [\n{lines}\n]}}\n'
+    lines = ",\n".join(entry.stored for entry in catalog.items.values())
+    return f'{json.dumps(head, ensure_ascii=False)[:-1]}, "{catalog.kind.plural}": [\n{lines}\n]}}\n'
 
 
-def catalog_from_json(text: str, root: str = "") -> Catalog:
+def catalog_from_json(kind: ItemKind[S], text: str, root: str = "") -> Catalog[S]:
     """Read a stored catalog.
 
     Raises:
@@ -117,16 +176,16 @@ def catalog_from_json(text: str, root: str = "") -> Catalog:
             found = value["format_version"]
             problem = f"its state has format_version {found}, this code reads {FORMAT_VERSION}"
             raise BrokerRootError(root, problem)
-        journals = dict(_entries(value["journals"]))
-        return Catalog(value["cluster_id"], value["revision"], journals, frozenset(value["retired"]))
+        items = dict(_entries(kind, value[kind.plural]))
+        return Catalog(kind, value["cluster_id"], value["revision"], items, frozenset(value["retired"]))
     except (ValueError, KeyError, TypeError, json_format.ParseError) as error:
         raise BrokerRootError(root, f"{STATE_DIRECTORY}/state.json cannot be read: {error!r}") from error
 
 
-def _entries(values: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, CatalogEntry]]:
+def _entries(kind: ItemKind[S], values: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, CatalogEntry[S]]]:
     for value in values:
-        spec = json_format.ParseDict(value["spec"], pb.JournalSpec())
-        yield spec.name, CatalogEntry.make(spec, value["create_revision"], value["mod_revision"])
+        spec = json_format.ParseDict(value["spec"], kind.new_spec())
+        yield kind.name_of(spec), CatalogEntry.make(spec, value["create_revision"], value["mod_revision"])
 
 
 class StateDirectory:
@@ -154,14 +213,14 @@ class StateDirectory:
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         return fd
 
-    def load(self) -> Catalog:
+    def load(self, kind: ItemKind[S]) -> Catalog[S]:
         """Read the catalog, or make an empty one with a cluster id of its own."""
         path = self.path / "state.json"
         if path.exists():
-            return catalog_from_json(path.read_text(encoding="utf-8"), str(self.root))
-        return Catalog(cluster_id=secrets.randbits(63) | 1)
+            return catalog_from_json(kind, path.read_text(encoding="utf-8"), str(self.root))
+        return Catalog(kind, cluster_id=secrets.randbits(63) | 1)
 
-    def save(self, catalog: Catalog, *, fsync: bool) -> None:
+    def save(self, catalog: Catalog[S], *, fsync: bool) -> None:
         """Replace the stored catalog, whole or not at all."""
         partial = self.path / "state.json.partial"
         with partial.open("w", encoding="utf-8") as file:

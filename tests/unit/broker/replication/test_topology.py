@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gazette_spark.broker.api.resolver import resolve_route
-from gazette_spark.broker.keyspace import replicas_wanted
+from gazette_spark.broker.registry import replicas_wanted
 from gazette_spark.broker.replication.topology import Member, Slots, assign, make_route, promote, same_route
 from gazette_spark.protocol import protocol_pb2 as pb
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gazette_spark.broker.registry import JOURNALS, JournalCatalog
 from gazette_spark.broker.storage import commit_log
 from gazette_spark.broker.storage.commit_log import CommitRecord, SpoolHeader
 from gazette_spark.broker.storage.encoders import encode
@@ -99,10 +100,10 @@ def test_a_changed_byte_ends_the_log() -> None:
     assert commit_log.parse_log(bytes(whole)).records == ()
 
 
-def catalog() -> Catalog:
+def catalog() -> JournalCatalog:
     """Return a catalog with a journal, and the name of a deleted one."""
     spec = journal_spec("a/journal", labels={"content-type": "text/csv"}, codec="GZIP", flush_interval_s=60)
-    first = apply_changes(Catalog(cluster_id=77), [pb.ApplyRequest.Change(upsert=spec)])
+    first = apply_changes(Catalog(JOURNALS, cluster_id=77), [pb.ApplyRequest.Change(upsert=spec)])
     assert first is not None
     gone = pb.ApplyRequest.Change(upsert=journal_spec("b/journal"))
     second = apply_changes(first, [gone])
@@ -116,7 +117,7 @@ def test_catalog_golden() -> None:
     """The first stored form of a catalog is written as ever, and reads back."""
     stored = (GOLDEN / "state-v1.json").read_text(encoding="utf-8")
     assert catalog_to_json(catalog()) == stored
-    assert catalog_from_json(stored) == catalog()
+    assert catalog_from_json(JOURNALS, stored) == catalog()
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_catalog_golden() -> None:
 def test_unreadable_catalog(text: str) -> None:
     """A catalog that cannot be read stops the broker, naming its root."""
     with pytest.raises(BrokerRootError, match="/some/root"):
-        catalog_from_json(text, "/some/root")
+        catalog_from_json(JOURNALS, text, "/some/root")
 
 
 @pytest.mark.parametrize(

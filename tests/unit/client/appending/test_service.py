@@ -203,7 +203,7 @@ def test_unequal_requests_are_appends_of_their_own(service: AppendService, stub:
     mine = pb.LabelSelector(include=label_set({"author": "me"}))
     for _ in range(2):
         for keys in ({}, {"check_registers": mine}, {"check_registers": mine}, {"offset": 6}, {"offset": 6}):
-            with service.start_append(JOURNAL, **keys) as started:  # type: ignore[arg-type]
+            with service.start_append(JOURNAL, **keys) as started:
                 started.write(b"x")
     assert started.request == pb.AppendRequest(journal=JOURNAL, offset=6)
     journals.gate.set()
