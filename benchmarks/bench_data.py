@@ -1,7 +1,7 @@
-"""What the end-to-end benchmark reads: JSON lines of 182 bytes, as the fragment files of journals.
+"""The data of the end-to-end benchmark: JSON lines of 182 bytes, as the fragment files of journals.
 
 Each journal has its own files under ``{data}/{codec}/bench/{layout}/part-N/``, named as Gazette names
-them. Everyone reads these same files: brokers list them in their store, ``spark.read`` takes the folder,
+them. All readers use these same files: brokers list them in their store, ``spark.read`` takes the folder,
 and Kafka is filled from them. So they are made once, and kept between runs.
 """
 
@@ -59,7 +59,7 @@ class DataSet:
 
     @property
     def prefix(self) -> str:
-        """What the journals' names begin with."""
+        """Prefix of the journals' names."""
         kind = "repeated" if self.distinct else "gzip" if self.codec == pb.GZIP else "plain"
         return f"bench/{kind}/{self.rows}-{self.journals}/"
 
@@ -126,7 +126,7 @@ def make_repeated(folder: Path, size_bytes: int) -> DataSet:
 
 
 def link_store(sets: list[DataSet], root: Path) -> None:
-    """Give a broker the fragments of data sets as its own: what it adds to its root is not kept."""
+    """Give a broker the fragments of data sets as its own: files that it adds to its root are not kept."""
     for each in sets:
         for source in each.path.rglob("*-*"):
             if source.is_file():

@@ -1,4 +1,4 @@
-"""The jobs of the end-to-end benchmark: who reads, what comes out, where it goes; each answer is checked."""
+"""The jobs of the end-to-end benchmark: reader, format, target; each answer is checked."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ QUERY_TIMEOUT_S = 400.0
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be done with a data set."""
+    """Work to do with a data set."""
 
     typed: bool
     """JSON columns, else the records' bytes."""
     sink: str
     """``noop`` or ``Delta``."""
     backfill: bool = False
-    """By a batch query into the table, else by a stream that ends where the journal does."""
+    """By a batch query into the table; else by a stream that ends at the journal's end."""
 
     @property
     def name(self) -> str:

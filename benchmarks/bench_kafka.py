@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from tests.rig.brokers import free_ports
 
 JAVA_OPTIONS = ("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
-"""Those of Kafka's own start script."""
+"""Java options of Kafka's start script."""
 
 CLUSTER_ID = "Z2F6ZXR0ZS1iZW5jaG1hcg"
 
@@ -167,6 +167,6 @@ def forget(folder: Path) -> None:
 
 
 def progress_ms(progress: Any) -> float:  # noqa: ANN401 - StreamingQueryProgress or its JSON
-    """Return how long a trigger took."""
+    """Return the duration of a trigger."""
     found = progress if isinstance(progress, dict) else json.loads(progress.json)
     return float(found["durationMs"]["triggerExecution"])

@@ -19,12 +19,12 @@ END_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """What a trickle showed."""
+    """Latencies of a trickle."""
 
     peer: str
     records: int
     row_ms: tuple[float, float]
-    """From the answered append to the row in the sink: median and 99th percentile."""
+    """From the acknowledged append to the row in the sink: median and 99th percentile."""
     trigger_ms: tuple[float, float]
     """Spark's own time of a trigger that had rows."""
 

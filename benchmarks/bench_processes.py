@@ -1,4 +1,4 @@
-"""CPU time and memory of the processes of a benchmark, by what they do; from Linux' ``/proc``."""
+"""CPU time and memory of the processes of a benchmark, by role; from Linux' ``/proc``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from harness import peak_bytes
 
 ROLES = ("JVM", "Python", "broker")
-"""Spark's JVM; all Pythons: this one and Spark's; brokers and what they need, whoever's."""
+"""Spark's JVM; all Pythons: this one and Spark's; brokers and their helpers, of any owner."""
 
 SAMPLE_S = 0.25
 
@@ -24,17 +24,17 @@ _BROKERS = (b"kafka.Kafka", b"EmbeddedBroker", b"gazette\0serve", b"/etcd\0")
 class _Process:
     parent: int
     own_s: float
-    """CPU time of its own threads."""
+    """CPU time of the process itself."""
     waited_s: float
     """CPU time of children that ended."""
 
 
 @dataclass(slots=True)
 class Usage:
-    """What processes used while something ran."""
+    """Usage of the processes during a run."""
 
     cpu_s: dict[str, float] = field(default_factory=dict)
-    """By role."""
+    """CPU seconds by role."""
     worker_bytes: int = 0
     """Most memory one of Spark's Python workers had, from its start on."""
 

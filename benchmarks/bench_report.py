@@ -34,12 +34,12 @@ GOALS: Mapping[str, tuple[str, float]] = {
     "backfill JSON → noop": ("spark.read", 1.0),
     "backfill JSON → Delta": ("spark.read", 1.2),
 }
-"""By work, whom to beat and how many times as fast to be."""
+"""By work, the rival and the target ratio of speeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Results by what they measure. Those of a later run take the place of an earlier run's."""
+    """Results by measurement. Those of a later run take the place of an earlier run's."""
 
     path: Path
     sections: dict[str, Any]
@@ -56,7 +56,7 @@ class Kept:
         self.path.write_text(json.dumps(self.sections, indent=1))
 
     def add(self, section: str, label: str, about: str, result: Result) -> None:
-        """Write a result down; ``about`` tells its run from earlier ones."""
+        """Store a result; ``about`` identifies its run."""
         now = asdict(result) | {"about": about}
         same = ("peer", "work", "journals", "size_bytes")
         before = self.sections.get(section, {}).get("results", [])
@@ -69,7 +69,7 @@ class Kept:
 
 
 def write_page(kept: Kept, page: Path) -> None:
-    """Write the sections of what has been measured."""
+    """Write the sections of the measured results."""
     for section, title in TITLES.items():
         if section not in kept.sections:
             continue

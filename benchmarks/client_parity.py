@@ -82,7 +82,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Pair:
-    """What one job takes with our program and with Gazette's."""
+    """Results of one job with this package's program and with Gazette's."""
 
     job: str
     ours: Best
@@ -176,7 +176,7 @@ def gazctl_read(endpoint: str, journal: str, output: Path, *flags: str) -> dict[
 
 
 def check_file(path: Path, filled: Filled) -> None:
-    """End the benchmark if a file is not what was appended, and remove it."""
+    """End the benchmark if a file differs from the appended bytes, and remove it."""
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha1").hexdigest()
     if found != filled.sha1:
@@ -192,7 +192,7 @@ def check_equal(what: str, found: object, expected: object) -> None:
 
 @dataclass(frozen=True)
 class Bench:
-    """One broker, and what to do with it."""
+    """One broker, and its jobs."""
 
     endpoint: str
     root: Path
@@ -256,7 +256,7 @@ class Bench:
         return found
 
     def appends(self) -> Iterator[Pair]:
-        """Append large transactions, each program to a journal of its own."""
+        """Append large transactions, each program to a separate journal."""
         names = ["parity/append-ours", "parity/append-theirs"]
         with Client(self.endpoint, timeout_s=60) as client:
             client.create_journals(*(journal_spec(name, length=1 << 30, stores=()) for name in names))
@@ -281,7 +281,7 @@ class Bench:
             yield found
 
     def services(self) -> Iterator[Pair]:
-        """Append small records, each program to a journal of its own."""
+        """Append small records, each program to a separate journal."""
         names = ["parity/service-ours", "parity/service-theirs"]
         with Client(self.endpoint, timeout_s=60) as client:
             client.create_journals(*(journal_spec(name, length=1 << 30, stores=()) for name in names))

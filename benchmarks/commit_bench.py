@@ -49,16 +49,16 @@ class Measured:
 
     versions: int
     named: bool
-    """By its name in the catalog, not by path."""
+    """Whether the table is used by its name in the catalog, not by path."""
     plain_ms: float
     txn_ms: float
     sink_ms: float
     slowest_ms: float
-    """What the slowest commit of the sink but one in twenty took beyond Delta's median with a transaction."""
+    """The slowest commit of the sink but one in twenty, less Delta's median with a transaction."""
 
     @property
     def overhead_ms(self) -> float:
-        """What the sink takes longer than Delta with a transaction."""
+        """Time of the sink beyond Delta with a transaction."""
         return self.sink_ms - self.txn_ms
 
 
@@ -78,7 +78,7 @@ class Checkpoint:
 
 
 def grow(table: Path, versions: int) -> None:
-    """Write commits into a table's log until it has so many versions, by the model of its last one."""
+    """Write commits into a table's log up to ``versions`` versions, by the model of its last one."""
     log = table / "_delta_log"
     last = max(log.glob("*.json"))
     actions = [json.loads(line) for line in last.read_text().splitlines()]
@@ -165,7 +165,7 @@ class Tables:
             rows.writeTo(self.plain.name).using("delta").create()
 
     def check(self, versions: int) -> None:
-        """Check that both tables have as many versions, and that the last entry is the last batch's."""
+        """Check that both tables have ``versions`` versions, and that the last entry is the last batch's."""
         assert DeltaTable(self.sunk).version() == versions - 1
         entry = self.sink.ledger(self.spark)
         assert entry is not None
@@ -174,7 +174,7 @@ class Tables:
 
 
 def rows_of(spark: SparkSession) -> DataFrame:
-    """Return what each commit brings: rows as the format raw has them."""
+    """Return the rows of each commit, in the format raw."""
     columns = ("'bench/orders' AS journal", "id AS offset", "CAST(repeat('x', 100) AS BINARY) AS value")
     return spark.range(ROWS).selectExpr(*columns)
 

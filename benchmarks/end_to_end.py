@@ -53,7 +53,7 @@ DATA = Path(__file__).parents[1] / ".cache" / "bench"
 PARTS = ("stream", "backfill", "memory", "latency")
 
 WARM_UP_BYTES = 40_000_000
-"""What each job reads once before it is measured, so that the JVM has compiled and workers run."""
+"""Bytes each job reads before it is measured, so that the JVM has compiled and workers run."""
 
 MEMORY_SIZES = (1_000_000_000, 20_000_000_000)
 

@@ -56,7 +56,7 @@ def descriptors() -> bytes:
 
 
 def repeated(records: list[bytes], megabytes: int) -> tuple[bytes, int]:
-    """Return records again and again, so many megabytes of them, and their number."""
+    """Return records repeated up to ``megabytes``, and their number."""
     size = sum(map(len, records))
     times = max(1, megabytes * 1_000_000 // size)
     return b"".join(records) * times, len(records) * times

@@ -1,4 +1,4 @@
-"""What all benchmarks need: a broker of its own process, and a section in docs/performance.md."""
+"""The shared parts of all benchmarks: a broker's process, and a section in docs/performance.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REPORT = Path(__file__).parents[1] / "docs" / "performance.md"
 
 @contextmanager
 def running_broker(kind: str, directory: Path, root: Path | None = None) -> Iterator[tuple[str, Path]]:
-    """Run a broker in a process of its own; yield its endpoint and file root, a new one unless given."""
+    """Run a broker in a separate process; yield its endpoint and file root, a new one unless given."""
     if kind == "deployed":
         with DeployedBroker(directory / "deployed", file_root=root) as broker:
             yield broker.endpoint, broker.file_root
@@ -65,7 +65,7 @@ def machine() -> str:
 def peak_bytes(process: int | str) -> int:
     """Return the most memory a process ever had, by its id or ``self``; 0 if it is gone.
 
-    Not ``ru_maxrss``: that begins with what the parent had when it forked.
+    Not ``ru_maxrss``: that begins with the parent's peak at the fork.
     """
     try:
         found = re.search(r"VmHWM:\s*(\d+)", Path(f"/proc/{process}/status").read_text())

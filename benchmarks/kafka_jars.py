@@ -1,6 +1,6 @@
 """The jars of Kafka's broker and of Spark's Kafka source, found by the resolver that is part of Spark.
 
-Spark's resolver keeps what it found in a folder of ours, so only the first run asks a registry.
+Spark's resolver caches its jars in this benchmark's folder, so only the first run asks a registry.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class KafkaJars:
     broker: tuple[str, ...]
     """Kafka's class path."""
     connector: tuple[str, ...]
-    """What a Spark session needs to read Kafka."""
+    """Jars a Spark session needs to read Kafka."""
 
 
 def kafka_jars(folder: Path) -> KafkaJars:

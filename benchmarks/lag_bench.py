@@ -111,7 +111,7 @@ def requests_a_second() -> tuple[float, float]:
 
 
 def seconds_a_scrape(partitions: int) -> float:
-    """Return how long the metrics of so many partitions take."""
+    """Return the seconds that the metrics of ``partitions`` partitions take."""
     kept = History(HistoryOptions())
     monitor = Monitor("c", kept, Evaluator(kept, Thresholds()))
     journals = {f"shop/part-{at:05}": 1000 for at in range(partitions)}

@@ -40,7 +40,7 @@ from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.source import GazetteDataSource
 
 RECORD = b'{"id":1,"note":"0123456789012345678901234567890"}\n'
-"""What a journal's news are."""
+"""A record that is news for a journal."""
 
 PAUSE_S = 0.3
 """Time between two questions, beside that of the one before: longer than a reader waits after a vain look."""
@@ -60,12 +60,12 @@ class Sample:
 
     seconds: float
     cpu_s: float
-    """Of this process: the reader's share."""
+    """CPU time of this process: the reader's share."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured on a broker."""
+    """Measurements of a broker."""
 
     journals: int
     idle: tuple[Sample, ...]
@@ -116,7 +116,7 @@ class Rig:
 
 
 def sampled(question: Callable[[], T], after: Sample) -> tuple[T, Sample]:
-    """Ask, and tell how long it took."""
+    """Ask, and return the answer and its usage."""
     Event().wait(PAUSE_S + after.seconds)
     began, cpu_began = monotonic(), process_time()
     answer = question()

@@ -34,7 +34,7 @@ from gazette_spark.sink import DeltaSink
 JOURNALS = [f"bench/small/part-{part}" for part in range(4)]
 BATCH_BYTES = MEGABYTE
 BAD_EVERY = 100
-"""Of so many records one does not parse."""
+"""Interval of records that do not parse."""
 COLUMNS = "_journal STRING, _offset BIGINT"
 TIMEOUT_S = 900
 
@@ -64,7 +64,7 @@ SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came of one setting."""
+    """Measurements of one setting."""
 
     batch_s: list[float]
     files: int

@@ -2,9 +2,9 @@
 
 The front door of the package. Loading it loads neither Spark nor gRPC:
 
-- :func:`register` tells a Spark session about the format ``gazette``;
+- :func:`register` registers the format ``gazette`` with a Spark session;
 - :func:`gaps` lists the bytes of journals that are gone, as a DataFrame;
-- :class:`gazette_spark.offsets.JournalOffsets` is where a query stands;
+- :class:`gazette_spark.offsets.JournalOffsets` is a query's position;
 - :class:`gazette_spark.sink.DeltaSink` writes a stream into a Delta table exactly once.
 """
 
@@ -40,7 +40,7 @@ def register(spark: SparkSession) -> None:
 
 
 def gaps(spark: SparkSession, path: str | None = None, **options: str) -> DataFrame:
-    """Return the bytes of journals that no fragment holds any more: what a query of the range cannot read.
+    """Return the bytes of journals that no fragment has any more: a query of the range cannot read them.
 
     On Spark Connect, too. ``gaps(spark, "shop/", brokerAddress=…)`` is
     ``spark.read.format("gazette").option("readGaps", "true")`` with these options.
@@ -48,7 +48,7 @@ def gaps(spark: SparkSession, path: str | None = None, **options: str) -> DataFr
     Args:
         spark: The session.
         path: A journal, or a prefix that ends in ``/``; None where an option selects the journals.
-        options: Those of a batch query, such as ``startingOffsets``.
+        options: Options of a batch query, such as ``startingOffsets``.
 
     Returns:
         Columns ``journal string, begin bigint, end bigint, bytes bigint``: a row for each gap.

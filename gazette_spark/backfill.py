@@ -1,19 +1,17 @@
-"""Fill a Delta table from journals in one batch, so that a stream can go on where it ended.
+"""Fill a Delta table from journals in one batch, so that a stream can continue from its end.
 
-A batch of the source reads up to where the journals end when it is planned, which nobody is told. Here the
-plan is made first: it gives offsets, and those are what is read *and* what goes into the table's ledger, in
-the same Delta commit as the rows. So whatever is appended meanwhile is left for later, and
-``DeltaSink.resume_offsets`` is where later begins.
+A batch query of the source reads up to the journals' ends when it is planned, and does not report them. Here
+the plan is made first. Its offsets are read *and* recorded in the table's ledger, in the same Delta commit as
+the rows. So bytes appended meanwhile belong to a later batch, which begins at ``DeltaSink.resume_offsets``.
 
 ==============================  ==========================================================
 a journal that the table ...    is read from
 ==============================  ==========================================================
-has never heard of              where the options say, by default its first byte
-has rows of, or has pinned      where the table ends, whatever the options say
+has never heard of              the options' offset, by default its first byte
+has rows of, or has pinned      the end of the table, whatever the options say
 ==============================  ==========================================================
 
-So a second run writes what was added since the first; with the same ``endingOffsets`` it finds all of it
-there.
+So a second run writes the records added since the first; with the same ``endingOffsets`` it writes nothing.
 """
 
 from __future__ import annotations
@@ -51,11 +49,11 @@ RANGE_OPTIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Backfilled:
-    """What a backfill did."""
+    """Result of a backfill."""
 
     begin: JournalOffsets
     end: JournalOffsets
-    """Where the table's rows end now in these journals; others that it has are not named."""
+    """End of the table's rows in these journals; others that it has are not named."""
     written: bool
     """Whether there were bytes that the table did not have."""
 
@@ -75,18 +73,19 @@ def backfill(
     bytes_per_commit: int | None = None,
     spark: SparkSession | None = None,
 ) -> Backfilled:
-    """Write what journals hold, and the table does not, into the sink's table: all of it, once.
+    """Write all records of journals that the table lacks into the sink's table, once.
 
     Plans in this process, which has to reach the brokers or the store; the reading is Spark's.
 
     Args:
-        sink: Of the table. The stream that goes on afterwards uses one with the same app id.
-        options: Of ``spark.read.format("gazette")``; the option ``path`` stands for what ``load()`` is given.
+        sink: Sink of the table. The stream that continues it uses a sink with the same app id.
+        options: Options of ``spark.read.format("gazette")``; the option ``path`` is the argument of
+            ``load()``.
         schema: As for ``DataFrameReader.schema``.
-        transform: Makes the table's rows of the source's. It may drop or change rows; each result has to
+        transform: Makes the table's rows from the source's. It may drop or change rows; each result has to
             follow from one row, or it would change with the range.
         bytes_per_commit: Write the range in steps of about that many bytes, over all journals, each with a
-            commit of its own: what is done is not done again after a failure. By default one commit for all.
+            separate commit: finished steps are not repeated after a failure. By default one commit for all.
         spark: The session, if not the active one.
 
     Returns:

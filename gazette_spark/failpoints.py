@@ -5,7 +5,7 @@
 a point costs one look at the environment and does nothing.
 
 =============  ==============================================================================
-action         what happens
+action         effect
 =============  ==============================================================================
 ``raise``      a :class:`FailpointError` is raised
 ``exit``       the process ends at once with status 70: no handler, no flush
@@ -14,11 +14,11 @@ action         what happens
                ``GAZETTE_SPARK_FAILPOINT_GROUP``, if set
 =============  ==============================================================================
 
-Spark's Python workers live in a group of their own, so a driver that wants them to be able to kill
-all of it, JVM included, leads a session and puts its process id into the second variable before it
-starts the JVM; workers inherit both variables.
+Spark's Python workers run in a separate process group. A driver whose workers are to kill all of it, JVM
+included, leads a session and puts its process id into the second variable before it starts the JVM. Workers
+inherit both variables.
 
-A test in the same process can have a point call a function of its own: :func:`calling`.
+A test in the same process can have a point call a function: :func:`calling`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ EXIT_STATUS = 70
 
 _hits: dict[str, int] = {}
 """Calls of the armed point, by the variable's text: a point is reached from far-apart places of one
-process that share nothing else. Counting starts anew for another text, and after a call without one."""
+process that share nothing else. Counting starts again at 1 for another text, and after a call without a
+text."""
 
 _calls: list[_Call] = []
-"""What :func:`calling` has ordered, in this process."""
+"""Calls that :func:`calling` has ordered, in this process."""
 
 
 @dataclass(eq=False)
@@ -90,7 +91,7 @@ class _Call:
 def calling(name: str, action: Callable[[], None], nth: int = 1) -> Iterator[None]:
     """Have ``action`` called at the nth call of ``failpoint(name)`` within this block, in any thread, once.
 
-    What it raises is raised there. It may reach the same point itself.
+    An exception of ``action`` is raised at the point. ``action`` may reach the same point itself.
     """
     call = _Call(name, nth, action)
     _calls.append(call)
@@ -101,7 +102,7 @@ def calling(name: str, action: Callable[[], None], nth: int = 1) -> Iterator[Non
 
 
 def failpoint(name: str) -> None:
-    """Fail here if the environment, or somebody in this process, asks for it."""
+    """Fail here if the environment, or code in this process, has armed the point."""
     for call in tuple(_calls):
         if call.name == name:
             call.left -= 1

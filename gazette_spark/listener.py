@@ -1,13 +1,13 @@
-"""A listener that tells how far queries are behind: per journal, in bytes, with each batch.
+"""A listener that reports the lag of queries: per journal, in bytes, with each batch.
 
 ::
 
     listener = LagListener()
     spark.streams.addListener(listener)
 
-It runs in the program that adds it, on Spark Connect, too, and on a thread of PySpark's. Spark tells it of
-each micro-batch when that is done, and of nothing while a query idles. What the numbers mean stands in
-:mod:`gazette_spark.lag.query_progress`. Each batch makes one INFO line in the log.
+It runs in the program that adds it, on Spark Connect, too, and on a thread of PySpark's. Spark reports each
+micro-batch to it when the batch is done, and nothing while a query idles.
+:mod:`gazette_spark.lag.query_progress` defines the numbers. Each batch makes one INFO line in the log.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LagListener(StreamingQueryListener):
     """Keeps the latest lag of each query. Any thread may ask it.
 
     Args:
-        on_lag: called with each new lag, on the listener's thread, which it holds up. What it raises is
+        on_lag: called with each new lag, on the listener's thread, which waits for it. Its exceptions are
             logged.
     """
 

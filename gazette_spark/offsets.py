@@ -1,4 +1,4 @@
-"""Where a query stands: one byte offset per journal, and its JSON.
+"""A query's position: one byte offset per journal, and its JSON.
 
 An offset is a byte position in a journal: the next byte to read. All bytes before it are done. A
 query's position is a :class:`JournalOffsets`, one offset for each journal it reads.
@@ -6,23 +6,22 @@ query's position is a :class:`JournalOffsets`, one offset for each journal it re
 Spark stores positions as JSON in the query checkpoint and compares them as text. So the JSON is
 canonical: the same position always gives the same text, journals sorted, no spaces. It is numbered
 (``format_version``), because checkpoints outlive the release that wrote them. Spark also accepts a
-null, a string or a position that goes back from a Python source without a word; everything that
-comes in here is checked, and what is wrong is an :class:`~gazette_spark.errors.OffsetError`.
+null, a string or a position that goes back from a Python source silently; everything that
+comes in here is checked, and an invalid position is an :class:`~gazette_spark.errors.OffsetError`.
 
 ``position`` marks the two ends of batch 0, which records the start of a new query and nothing else:
 
 =========== ==========================================================================
-``initial`` where the query was told to start; not in the query checkpoint yet
+``initial`` the query's starting offsets; not in the query checkpoint yet
 ``pinned``  the same offsets, as the end of the empty batch 0 that writes them down
 (none)      every later position
 =========== ==========================================================================
 
-A position also remembers what was seen when it was made, so that a query that is started again knows what
-it means that a journal is gone: ``revision``, at which all its journals were listed, tells journals that were
-deleted and created again since; ``heads`` tells which had more to read. And it names the bytes that its
-batch skips, ``gaps``, for whoever records the batch. All this is in the second form of the JSON only. The
-first form is what positions are written in that know nothing of it: those of older query checkpoints, and
-those of a table's ledger.
+A position also records the state of the journals when it was made, so that a restarted query can explain why
+a journal is missing. ``revision`` is the Etcd revision of the listing: it identifies journals that were
+deleted and created again since. ``heads`` identifies journals that had more to read. ``gaps`` names the bytes
+that the batch skips, for the code that records the batch. Only the second form of the JSON has these fields.
+Older query checkpoints and a table's ledger use the first form.
 """
 
 from __future__ import annotations
@@ -48,18 +47,18 @@ _FIELDS = {
     1: {"format_version", "journals", "position"},
     2: {"format_version", "journals", "position", "revision", "heads", "gaps"},
 }
-"""What each form of the JSON may hold."""
+"""Allowed fields of each form of the JSON."""
 
 Position = Literal["", "initial", "pinned"]
 
 
 @dataclass(frozen=True, slots=True)
 class JournalOffsets:
-    """Where a query stands in each journal it reads.
+    """A query's position in each journal it reads.
 
     ``read_through[journal]`` is the next byte to read: all bytes before it are done. Mappings are
-    copied and sorted; treat them as immutable. Positions are equal that stand at the same offsets, whatever
-    was seen beyond.
+    copied and sorted; treat them as immutable. Positions with the same offsets are equal; ``revision``,
+    ``heads`` and ``gaps`` do not count.
     """
 
     read_through: Mapping[str, int] = field(default_factory=dict)
@@ -69,8 +68,8 @@ class JournalOffsets:
     heads: Mapping[str, int] = field(default_factory=dict, compare=False)
     """Write heads of the journals that had more to read when the position was made; of no others."""
     gaps: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict, compare=False)
-    """By journal, what the batch that ends here skips: bytes ``[begin, end)`` that were gone when it was
-    planned, as ``failOnDataLoss=false`` allows."""
+    """By journal, the bytes ``[begin, end)`` that the batch up to this position skips. They were missing when
+    the batch was planned, and ``failOnDataLoss=false`` allows that."""
 
     def __post_init__(self) -> None:
         for journal, offset in self.read_through.items():
@@ -180,9 +179,9 @@ def parse_json_object(text: str) -> dict[str, Any]:
 def check_forward(start: JournalOffsets, end: JournalOffsets) -> None:
     """Check that ``end`` can be reached from ``start``: no journal is dropped or goes back.
 
-    Journals that are in ``end`` only are new ones, whose first offset is being recorded. An ``end``
-    marked ``pinned`` is right whatever its start: when batch 0 is run again after a crash, Spark has
-    forgotten the start and asks for a new one, which may lie anywhere.
+    Journals that are in ``end`` only are new ones, whose first offset is being recorded. An ``end`` marked
+    ``pinned`` is valid for every start: when batch 0 runs again after a crash, Spark has lost the start and
+    asks for a new one, which may be at any offset.
 
     Raises:
         OffsetError: naming the first journal that breaks the rule.

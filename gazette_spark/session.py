@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 CLASS_PATH_VARIABLE = "SPARK_DIST_CLASSPATH"
-"""What Spark's launcher puts at the end of the class path."""
+"""Variable whose jars Spark's launcher puts at the end of the class path."""
 
 SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
 """Java options of a JVM that lives for minutes: without the optimizing compiler Spark's start and its
@@ -30,7 +30,7 @@ LOCAL_CONF = {
     "spark.driver.memory": "2g",
     "spark.ui.showConsoleProgress": "false",
 }
-"""What a laptop or a CI machine wants; a cluster brings its own."""
+"""Settings for a laptop or a CI machine; a cluster has its own settings."""
 
 INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
@@ -55,7 +55,7 @@ def local_spark(
         directory: Where Spark may write.
         master: Spark's master.
         conf: Settings beside, or instead of, :data:`LOCAL_CONF`.
-        java_options: For the JVM; give "" where throughput is what counts.
+        java_options: Options of the JVM; give "" where throughput matters.
     """
     builder = session_builder(directory, master=master, conf=conf, java_options=java_options)
     if not delta_is_on_class_path():

@@ -2,19 +2,19 @@
 
 Why a row cannot be lost or doubled:
 
-- **One Delta commit holds the rows of a batch and a ledger entry**: from which offset to which the
-  batch read, and up to where the table is filled. Either both are visible or neither is.
+- **One Delta commit has the rows of a batch and a ledger entry**: the offsets of the batch, and the offsets
+  up to which the table is filled. Either both are visible or neither is.
 - **The table decides, not a batch id.** Before it writes, the sink reads the newest entry and compares
-  it with the offsets Spark wrote into the query checkpoint for this batch. It writes only what
-  continues the table, byte by byte; a batch that is in the table is skipped, anything else is refused
+  it with the offsets Spark wrote into the query checkpoint for this batch. It writes only rows that continue
+  the table, byte by byte; a batch that is in the table is skipped, anything else is refused
   (:mod:`gazette_spark.ledger.decision`). The source gives the same rows for the same offsets, always.
 - **The write is a compare-and-set.** It carries a Delta transaction id numbered one past the newest
   entry's, undone ones included. Of two writers that decided on the same entry Delta lets one through.
-- **Silence is not success.** Delta skips a transaction number it knows without a word, and a conflict
-  can be raised for a write that landed. So after each write the sink reads the history again: the
-  newest entry must be its own, and the one before it the one it decided on.
+- **Silence is not success.** Delta silently skips a transaction number it knows, and may raise a conflict for
+  a write that was committed. So after each write the sink reads the history again: the newest entry must be
+  its own, and the one before it the one it decided on.
 
-What a crash leaves, and what the next run finds:
+The state after a crash, as the next run finds it:
 
 ========================================  ================================================
 before the Delta commit                   files nobody refers to; the batch is run again
@@ -26,8 +26,8 @@ query checkpoint copied, second writer    an entry of another: one of the two is
 Rows that do not fit can go to a second table (:mod:`gazette_spark.ledger.dead_letters`): its commit comes
 first, and the table stays the authority.
 
-The source's first batch is empty and pins where the query starts. It makes the table and its first
-entry, and on an old table it is where a query that does not continue the table is refused.
+The source's first batch is empty and pins the start of the query. It makes the table and its first entry. On
+an existing table, a query that does not continue the table is refused at this batch.
 
 Nothing here needs more than Spark Connect offers, but for finding the query checkpoint when its path
 is not given.
@@ -120,7 +120,7 @@ class DeltaSink:
         audit: bool = False,
         dead_letters: DeadLetters | None = None,
     ) -> None:
-        """Describe the writer; nothing is read or made yet.
+        """Configure the writer; nothing is read or made yet.
 
         Args:
             app_id: Name of this stream in the table. Keep it for the table's life; two streams in one
@@ -128,26 +128,27 @@ class DeltaSink:
             path: Directory of the table.
             table: Or its name in the catalog.
             checkpoint: The query's checkpoint directory. Needed for ``foreachBatch`` on Spark Connect.
-            on_overlap: What to do with a batch that is partly in the table: ``fail``, or ``trim`` to drop the
-                rows that the table has. For that the batch needs the columns ``_journal`` and ``_offset``,
-                or ``journal`` and ``offset`` of the format ``raw``, and each row has to follow from one
-                record. A query that starts behind the table's end is accepted then.
-            accept_gaps: Bytes that may be missing from the table for ever, by journal: each ``(begin, end)``
-                from where the table ends to where the query begins, to the byte, as :class:`GapError` names
-                them. The ledger records what was left out.
-            new_table: What the table is to be if there is none: columns, partitions or clusters, properties.
-                If not given, it gets the columns of the first batch.
-            schema_evolution: What to do with columns and fields that the table does not have: ``fail``, or
-                ``addNewColumns`` to add them in the batch's own commit. What else does not fit is an error.
-            target_file_bytes: Write one file for about so many bytes of the journals. A small batch is then
+            on_overlap: Policy for a batch that is partly in the table: ``fail``, or ``trim`` to drop the rows
+                that the table has. For that the batch needs the columns ``_journal`` and ``_offset``, or
+                ``journal`` and ``offset`` of the format ``raw``, and each row has to follow from one record.
+                A query that starts behind the table's end is accepted then.
+            accept_gaps: Bytes that may be missing from the table permanently, by journal: each ``(begin,
+                end)`` from the end of the table to the start of the query, to the byte, as :class:`GapError`
+                names them. The ledger records these gaps.
+            new_table: Definition of a missing table: columns, partitions or clusters, properties. By default,
+                the table gets the columns of the first batch.
+            schema_evolution: Policy for columns and fields that the table does not have: ``fail``, or
+                ``addNewColumns`` to add them in the batch's commit. Any other misfit is an error.
+            target_file_bytes: Write one file for about this number of journal bytes. A small batch is then
                 read by fewer tasks, too.
-            compact_every: Put the table's small files together (OPTIMIZE) after so many ledger entries.
-            upsert: Keep one row of each key, the last, in place of all of them. Then the table takes no
+            compact_every: Compact the table's small files (OPTIMIZE) each time after this number of ledger
+                entries.
+            upsert: Keep one row of each key, the last, in place of all of them. Then the table accepts no
                 batches without it under this app id.
             audit: Count each batch's rows by journal, and digest their bytes where the batch has them
                 (columns ``journal, offset, value`` of the format ``raw``), for its ledger entry. Each batch
                 is read twice for that.
-            dead_letters: A second table for the rows that this one would not take. The query has one source,
+            dead_letters: A second table for the rows that do not fit this one. The query has one source,
                 whose columns ``_journal`` and ``_offset`` it keeps, or ``journal`` and ``offset`` of the
                 format ``raw``, and makes at most one row of a record.
         """
@@ -178,7 +179,7 @@ class DeltaSink:
         self._seen: str | None = None
         """Attempt of the newest entry after this run's last batch. Another there means another writer."""
         self._known: LedgerState | None = None
-        """What the table's history said then: what it says now is read from there on."""
+        """Last known state of the table's history; the next read starts from there."""
         self._batches = QueryBatches(self._target.name, app_id)
 
     def __repr__(self) -> str:
@@ -219,7 +220,7 @@ class DeltaSink:
         return writer.start()
 
     def ledger(self, spark: SparkSession | None = None) -> LedgerEntry | None:
-        """Return the table's newest entry of this app id, None if it has none."""
+        """Return the table's newest entry of this app id, None without an entry."""
         return self._target.ledger(spark or _active_session(), self.app_id).entry
 
     def resume_offsets(self, spark: SparkSession | None = None) -> str | None:
@@ -294,11 +295,11 @@ class DeltaSink:
         failpoint("sink.return")
 
     def write_batch(self, df: DataFrame, begin: JournalOffsets, end: JournalOffsets) -> bool:
-        """Bring the rows of an offset range into the table, or find them there.
+        """Write the rows of an offset range to the table, unless they are there.
 
         As with a batch of a stream, rows and ledger entry are one Delta commit, and only what continues the
-        table is written. Journals the table does not know yet are pinned by a commit of their own before it,
-        without rows, as a stream's first batch does. A call that failed may be made again as it was.
+        table is written. Journals that are new to the table are pinned by a separate commit before it,
+        without rows, as a stream's first batch does. A failed call may be repeated with the same arguments.
 
         Args:
             df: The rows of ``[begin, end)``, and no others, each time it is run.
@@ -387,7 +388,7 @@ class DeltaSink:
         return replace(write, entry=replace(write.entry, audit=counted))
 
     def _landed(self, spark: SparkSession, batch: Batch, before: LedgerState, after: LedgerState) -> None:
-        """Say what is in the table now, and look after its files."""
+        """Log the committed batch and its gaps, and maintain the table's files."""
         assert after.entry is not None
         for gap in after.entry.gaps:
             log.warning(
@@ -403,7 +404,7 @@ class DeltaSink:
         self._maintenance.after_commit(spark, before, after)
 
     def _new_rows(self, df: DataFrame, batch: Batch, decision: Write) -> DataFrame:
-        """Return what of the batch is to be written."""
+        """Return the rows of the batch to write."""
         if not decision.kept:
             return df
         columns = origin_columns(df.schema)
@@ -475,7 +476,7 @@ def _accepted_gaps(gaps: Mapping[str, Sequence[tuple[int, int]]]) -> frozenset[S
 
 
 def _know_conflicts(spark: SparkSession) -> None:
-    """Have Spark Connect raise Delta's conflicts as what they are, as classic PySpark does on its own.
+    """Have Spark Connect raise Delta's conflicts by their classes, as classic PySpark does by itself.
 
     Where Delta's package for Connect is missing they end the query, which loses nothing but the query.
     """

@@ -1,15 +1,15 @@
 """The Spark data source ``gazette``: journals as streaming and batch DataFrames.
 
-This file translates only. What runs where, and what an instance may hold:
+This file translates only. The processes, and the state of an instance in each:
 
 - On the driver Spark makes a :class:`GazetteDataSource` at ``load()``, which checks the options, and
-  keeps one reader in a Python process of its own for as long as the query runs. That reader asks a
+  keeps one reader in a separate Python process for as long as the query runs. That reader asks a
   :class:`~gazette_spark.scan.planner.Planner` for positions and for the pieces of each batch. The
   planner and its client are made at the first such call and live in that process alone.
 - On executors ``read`` runs in other processes, with a reader that was pickled before any of this:
-  it holds the options, the schema and what the file ``descriptorFile`` held, nothing else. What was decided
-  for a batch, the journal's framing included, is in the :class:`PiecePartition` it is given. It opens a
-  client, yields Arrow record batches, and closes it.
+  it has the options, the schema and the content of the file ``descriptorFile``, nothing else. The plan of a
+  batch, the journal's framing included, is in its :class:`PiecePartition`. It opens a client, yields Arrow
+  record batches, and closes the client.
 
 So a task that runs twice, or again after a crash, reads the same bytes.
 """
@@ -77,7 +77,7 @@ from gazette_spark.scan.reads import Journals
 from gazette_spark.scan.stores import listed_store, store_of_piece, with_fragments
 from gazette_spark.store.stored_journals import StoreJournals
 
-if TYPE_CHECKING:  # What writes is not loaded by the many processes that read.
+if TYPE_CHECKING:  # The many processes that read do not load the writer's modules.
     from gazette_spark.write.spark_writer import BatchWriter, StreamWriter
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ METADATA_TYPES: dict[str, DataType] = {
     metadata.LABELS: MapType(StringType(), ArrayType(StringType())),
     metadata.RECORD: BinaryType(),
 }
-"""Columns that tell where a record comes from; in no query's schema unless it names them."""
+"""Columns of a record's origin; in no query's schema unless it names them."""
 
 IDLE_POLL_S = 0.1
 """Least time between two looks at journals that had nothing new: by default Spark asks 100 times a second,
@@ -105,7 +105,7 @@ class GazetteDataSource(DataSource):
     """Journals of a Gazette cluster; the options are in :data:`gazette_spark.options.source.OPTIONS`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        # Spark asks not to override this, but it is the first call, whatever the source is made for: at
+        # Spark asks not to override this, but it is the first call, whatever the purpose of the source: at
         # load(), or, in Spark 4.2, when a query that gives a schema starts.
         super().__init__(options)
         if address := checked_address(options, spark_purpose()):
@@ -117,7 +117,7 @@ class GazetteDataSource(DataSource):
         return "gazette"
 
     def schema(self) -> str | StructType:
-        """Return the columns of a query without a schema of its own: raw ones, or those a sample has."""
+        """Return the columns of a query without a given schema: raw columns, or those of a sample."""
         options = parse_options(self.options)
         if options.read_gaps:
             return GAPS_DDL
@@ -165,7 +165,7 @@ class PiecePartition(InputPartition):
 
 
 class _Reader:
-    """What the readers of streams and batches share: options, schema, and reading a piece."""
+    """Shared code of the readers of streams and batches: options, schema, and reading a piece."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         check_schema(options, schema)
@@ -200,7 +200,7 @@ class _Reader:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a piece. Runs on executors."""
         failpoint("source.read")
-        # Spark plans one empty partition of its own for a batch query that has none.
+        # Spark adds one empty partition to a batch query without partitions.
         if isinstance(partition, PiecePartition):
             piece = partition.piece
             with open_journals(self._options, piece) as client:
@@ -215,7 +215,7 @@ class BatchReader(_Reader, DataSourceReader):
     _wanted = EVERYTHING
 
     def partitions(self) -> list[InputPartition]:
-        """Fix the query's ends and cut what lies between."""
+        """Fix the query's ends and cut the range between into pieces."""
         failpoint("source.partitions")
         with open_journals(self._options) as journals:
             planner = Planner(journals, self._options)
@@ -224,7 +224,7 @@ class BatchReader(_Reader, DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """Leaves out what a query's filters do not want, as far as they are about where rows come from."""
+    """Leaves out rows that a query's filters exclude, as far as they are about a row's origin."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name.
         """Take a query's filters, return those that are left for Spark to apply."""
@@ -247,14 +247,14 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._idle_until = float("-inf")
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are those below.
-        """Return where a new query starts."""
+        """Return the start of a new query."""
         return self._plan().initial().to_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return ``maxBytesPerTrigger``, or no limit.
 
         Spark passes it back with each trigger, but one limit only. Where there are others, which Spark cannot
-        name, it stands for all of them.
+        name, it represents all of them.
         """
         limits = limits_of(self._options)
         if limits == Limits():
@@ -293,7 +293,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._partitions(self._plan(), self._plan().pieces(position, reached))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the query checkpoint, or the sink's table, says what is done."""
+        """Do nothing: the query checkpoint, or the sink's table, records progress."""
 
     def stop(self) -> None:
         """Close the client. Spark may also just end the process."""
@@ -340,7 +340,7 @@ def limits_of(options: SourceOptions) -> Limits:
 
 
 def open_journals(options: SourceOptions, piece: Piece | None = None) -> Client | StoreJournals:
-    """Return what a batch, or one piece of it, is read from. The caller closes it."""
+    """Return the source of a batch, or of one piece: brokers or a store. The caller closes it."""
     show_logs(options.log_level)
     if options.fragment_store is None:
         return open_client(options)
@@ -360,10 +360,10 @@ def open_client(options: SourceOptions) -> Client:
 
 
 def read_descriptors(options: SourceOptions) -> bytes:
-    """Return what the file ``descriptorFile`` holds; executors get the bytes, not the file.
+    """Return the content of the file ``descriptorFile``; executors get the bytes, not the file.
 
     Raises:
-        OptionError: it cannot be read.
+        OptionError: the file cannot be read.
     """
     if options.descriptor_file is None:
         return b""

@@ -1,1 +1,1 @@
-"""Proves after the fact that a table is what its journals and its ledger say."""
+"""Proves after the fact that a table matches its journals and its ledger."""

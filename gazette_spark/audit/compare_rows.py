@@ -1,7 +1,7 @@
-"""Are these rows exactly those records? Compared column by column, a window of a journal at a time.
+"""Compare rows with the journal's records, column by column, a window of a journal at a time.
 
-Both sides come in order of their offsets. No Python object is made per row, and bytes are compared
-themselves, not by digests: both sides of a window are at hand.
+Both sides come in order of their offsets. No Python object is made per row, and the bytes themselves are
+compared, not digests: both sides of a window are in memory.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Rows:
     """Records, or rows, of one journal in order."""
 
     offsets: Positions
-    """Where each begins."""
+    """Start of each record."""
     values: pa.BinaryArray | None = None
-    """Their bytes, if they are to be compared; a row's may be null."""
+    """Bytes of the records, if they are to be compared; a row's may be null."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -78,7 +78,7 @@ def windows(
     values: bool,
     window_bytes: int = WINDOW_BYTES,
 ) -> Iterator[Window]:
-    """Gather the blocks of a range into windows that cover it, whatever lies between the records."""
+    """Gather the blocks of a range into windows that cover it, with the bytes between records."""
     held: list[Block] = []
     for block in blocks:
         held.append(block)
@@ -91,7 +91,7 @@ def windows(
 
 
 def first_difference(records: Rows, rows: Rows) -> tuple[int, str] | None:
-    """Return where rows first differ from the records they should be, and how; None if they do not."""
+    """Return the first difference of rows from their records, and its text; None if they do not."""
     shared = min(len(records), len(rows))
     apart = np.flatnonzero(records.offsets[:shared] != rows.offsets[:shared])
     same = int(apart[0]) if len(apart) else shared

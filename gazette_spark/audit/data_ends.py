@@ -1,8 +1,8 @@
-"""How far a table's rows go, by the rows themselves: for tables whose ledger was cleaned up.
+"""The end of a table's rows, by the rows themselves: for tables whose ledger was cleaned up.
 
-A row says where its record begins (``_offset``, or ``offset`` of the format ``raw``), and where it ends if
-the table has ``_end_offset``. Without that the last record of each journal is read again, and compared with
-its row where the table has the record's bytes.
+A row says where its record begins (``_offset``, or ``offset`` of the format ``raw``), and its end if the
+table has ``_end_offset``. Without that the last record of each journal is read again, and compared with its
+row where the table has the record's bytes.
 
 What rows cannot tell: bytes after the last record that left no row, such as records a query filters; they
 are read again, to the same effect. Journals of which there is no row. Whether a row before it is missing.
@@ -23,12 +23,12 @@ from gazette_spark.scan.reads import JournalSource
 
 @dataclass(frozen=True, slots=True)
 class DataEnd:
-    """Where a table's rows of one journal end."""
+    """End of a table's rows of one journal."""
 
     journal: str
     rows: int
     last_offset: int
-    """Of the last row: where its record begins."""
+    """Offset of the last row: the start of its record."""
     read_through: int | None
     """Next byte to read; None where rows do not say it."""
 
@@ -36,7 +36,7 @@ class DataEnd:
 def data_ends(
     table: TableSnapshot, client: JournalSource | None, options: RecordOptions | None = None
 ) -> list[DataEnd]:
-    """Return where the rows of each journal end, by name.
+    """Return the end of each journal's rows, by name.
 
     Args:
         table: The version of a table.
@@ -111,7 +111,7 @@ class _Journal:
         return None, None
 
     def _whole(self, offset: int, head: int, value: bytes | None) -> tuple[int | None, bytes | None]:
-        """Where there is no framing a record is what a task got at once: its length says where it ends."""
+        """Without a framing a record is the bytes a task got at once: its length gives its end."""
         if value is None or offset + len(value) > head:
             return None, None
         end = offset + len(value)

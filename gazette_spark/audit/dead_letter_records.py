@@ -13,7 +13,7 @@ COLUMNS = PlaceColumns("journal", "offset", "raw")
 
 
 class DeadLetterRows:
-    """What several tables of dead letters hold of one writer's journals. For one thread."""
+    """Dead letters of one writer's journals, in several tables. For one thread."""
 
     def __init__(self, tables: Sequence[TableSnapshot], app_id: str, *, values: bool) -> None:
         """Take tables that exist.
@@ -37,7 +37,7 @@ class DeadLetterRows:
 
 
 def location_of(name: str, given: Mapping[str, str]) -> str:
-    """Return where the dead letters are that entries call ``name``.
+    """Return the location of the dead letters that entries call ``name``.
 
     Args:
         name: ``delta.`PATH```, or a name of the catalog.

@@ -1,4 +1,4 @@
-"""What an audit answers when something does not agree."""
+"""The differences that an audit finds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class Difference:
 
     problem: str
     table_version: int
-    """Version whose entry says what is wrong, or whose rows these are."""
+    """Version of the entry that differs, or of the rows that differ."""
     journal: str | None = None
     offset: int | None = None
     end_offset: int | None = None
-    """If given, it is somewhere in ``[offset, end_offset)``."""
+    """If given, the difference is somewhere in ``[offset, end_offset)``."""
 
     def __str__(self) -> str:
         place = [f"table version {self.table_version}"]

@@ -1,7 +1,7 @@
-"""The records of a journal as the query read them: what its entries name as gone is skipped again.
+"""The records of a journal as the query read them: bytes that its entries name as missing are skipped again.
 
-A record that such a gap cuts was dropped, whether the bytes are still gone or not. So a read jumps over the
-recorded gaps, and the scan does with them what it does with any jump.
+A record that such a gap cuts was dropped, whether the bytes are still missing or not. So a read jumps over
+the recorded gaps, and the scan treats them like any jump.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class JournalRecords:
 
     @property
     def gone(self) -> list[tuple[int, int]]:
-        """Bytes gone so far that are in no recorded gap, ascending; with what is left of records they cut."""
+        """Missing bytes so far that are in no recorded gap, ascending; with the rest of records they cut."""
         missing = [
             (gap.cut_offset if gap.cut_bytes else gap.begin, gap.end)
             for gap in self._scan.gaps
@@ -58,7 +58,7 @@ class JournalRecords:
 
 
 def without(span: tuple[int, int], gaps: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield what of a span lies in none of the gaps, which are ascending."""
+    """Yield the parts of a span that are in no gap; the gaps are ascending."""
     low, high = span
     for begin, end in gaps:
         if low < min(begin, high):

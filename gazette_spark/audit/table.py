@@ -1,7 +1,7 @@
 """One version of a Delta table without a JVM: its history, and its rows by offset, through ``deltalake``.
 
-Rows are asked for in SQL, which ``deltalake`` answers for tables with deletion vectors and mapped columns,
-too. Files are left out whose statistics say that they hold none of what is asked for.
+Rows are read by SQL, which ``deltalake`` supports for tables with deletion vectors and mapped columns, too.
+Files are skipped if their statistics exclude all requested rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gazette_spark.ledger.delta_reader import named_errors, open_table
 from gazette_spark.ledger.history import HistoryRow, history_row
 
 ROW_METRICS = ("numOutputRows", "num_added_rows")
-"""What Spark and ``deltalake`` call the rows an append wrote."""
+"""Names of the metric for an append's rows, by Spark and ``deltalake``."""
 
 BYTES = (
     pa.types.is_binary,
@@ -33,7 +33,7 @@ BYTES = (
 
 @dataclass(frozen=True, slots=True)
 class PlaceColumns:
-    """Columns of a table that say where in the journals its rows come from."""
+    """Columns of a table with the journal and the offset of its rows."""
 
     journal: str
     offset: str
@@ -62,7 +62,7 @@ def appended_rows(info: Mapping[str, Any]) -> int | None:
 
 
 class TableSnapshot:
-    """The newest version of a table when this was made; what is written later is not seen. For one thread.
+    """The newest version of a table when this was made; later commits are not seen. For one thread.
 
     Args:
         location: The table's directory, or a URL ``deltalake`` takes.
@@ -101,7 +101,7 @@ class TableSnapshot:
             return pa.schema(self._table.schema().to_arrow())
 
     def columns(self) -> PlaceColumns | None:
-        """Find the columns that say where rows come from, and get ready to read them."""
+        """Find the columns of the rows' origin, and prepare to read them."""
         self._columns = place_columns(self.schema())
         return self._columns
 
@@ -142,11 +142,11 @@ class TableSnapshot:
     def stray_row(
         self, claims: Sequence[CoveredRange], *, foreign: bool
     ) -> tuple[str | None, int | None] | None:
-        """Return journal and offset of a row that lies in no claim, None if there is none.
+        """Return journal and offset of a row outside all claims, None if all rows are inside.
 
         Args:
-            claims: What the entries say the table holds.
-            foreign: The table has rows of other sources, which are of no journal.
+            claims: Ranges that the entries say are in the table.
+            foreign: The table has rows of other sources, which belong to no journal.
         """
         names = self._names()
         journal, offset = sql_name(names.journal), sql_name(names.offset)
@@ -174,7 +174,7 @@ class TableSnapshot:
 
 
 def sql_name(column: str) -> str:
-    """Return a column's name as SQL has it, whatever it is made of."""
+    """Return a column's name quoted for SQL, with any characters."""
     return '"' + column.replace('"', '""') + '"'
 
 

@@ -1,14 +1,14 @@
-"""Do the entries of a ledger check_contiguous each journal: no byte left out, none twice?
+"""Check that the entries of a ledger check_contiguous each journal: no byte is left out or covered twice.
 
 Everything here is a function of values. Of an app id's visible entries, oldest first, each must
 
-- stand on the one before it, by ``parent``, with a higher transaction number;
+- follow the one before it, by ``parent``, with a higher transaction number;
 - begin in every journal where the one before it ended, and end there or later;
-- begin a journal that is new to the table at the ``start`` it records, and leave the others' starts alone;
-- name gaps that lie in its own bytes, apart from each other.
+- begin a journal that is new to the table at the ``start`` it records, and keep the others' starts;
+- name gaps that are within its bytes, apart from each other.
 
-Delta cleans up old log entries. Then the oldest that is left has a parent that is not, and how its bytes
-before that were written can no longer be told: the tiling is proven from its ``begin`` on.
+Delta cleans up old log entries. Then the parent of the oldest available entry is gone, and the writes of
+earlier bytes are unknown: the tiling is proven from that entry's ``begin`` on.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class Span:
     rows: int | None = None
     """Rows of the journal that the commit brought, if its entry counted them."""
     digest: str | None = None
-    """Theirs, if their bytes were at hand."""
+    """Digest of the rows, if the batch had the bytes of their records."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoveredRange:
-    """What the entries say the table holds of one journal, through one source of a query."""
+    """The range of one journal that the entries say is in the table, through one source of a query."""
 
     app_id: str
     source: int
     journal: str
     start: int
-    """Where the table's rows begin, as the entries have recorded it."""
+    """Start of the table's rows, as recorded in the entries."""
     end: int
     table_version: int
     """Version of the newest entry."""
@@ -67,7 +67,7 @@ class CoveredRange:
         return 0 if self.adopted else self.start
 
     def version_at(self, offset: int) -> int:
-        """Return the version that added an offset; the nearest one where none did."""
+        """Return the version that added an offset, else the nearest version."""
         at = bisect_right(self.spans, offset, key=lambda span: span.begin) - 1
         return self.spans[max(at, 0)].table_version if self.spans else self.table_version
 
@@ -84,7 +84,7 @@ class Tiling:
     foreign: bool
     """The query reads other sources, too."""
     upsert: bool = False
-    """Its rows were merged by key, at least once."""
+    """Rows of the range were merged by key, at least once."""
     dead_letters: tuple[str, ...] = ()
     """Names of the tables, by name, that have records which did not fit."""
 
@@ -190,7 +190,7 @@ def _audited(entry: LedgerEntry, journal: str) -> tuple[int | None, str | None]:
 
 
 def _torn(course: _Course | None, begin: int, end: int, start: int, *, lost: bool) -> str | None:
-    """Return what is wrong with ``[begin, end)`` of an entry after what is known of the journal."""
+    """Return the reason why ``[begin, end)`` of an entry contradicts earlier entries of the journal."""
     if end < begin:
         return f"its entry ends at {end}, before its begin {begin}"
     if course is None:

@@ -1,4 +1,4 @@
-"""How many records each commit's bytes of a journal have, and their digest, beside what its entry says."""
+"""The number of records in each commit's bytes of a journal, and their digest, against its entry."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class SpanTotals:
             self.digests[at] ^= _digest(records.offsets[low:high].tolist(), records.values[low:high])
 
     def difference(self, at: int, what: str, *, digested: bool) -> Difference | None:
-        """Return how what was added up differs from what the entry of a span says.
+        """Return the difference between the totals and the entry of a span.
 
         Args:
             at: Number of the span.
-            what: What was added up, for the text.
-            digested: With its bytes.
+            what: Name of the totals, for the text.
+            digested: Whether to compare digests.
         """
         span, count = self._claim.spans[at], int(self.counts[at])
         if span.rows not in (None, count):

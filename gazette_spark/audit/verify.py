@@ -1,7 +1,7 @@
 """Proves that a table's entries check_contiguous its journals, and that its rows are the journals' records.
 
-Reads the ledger, then each journal once, a window at a time, and the table's rows of that window. What is
-compared is decided in ``tiling`` and ``rows``; here it is fetched.
+Reads the ledger, then each journal once, a window at a time, and the table's rows of that window. ``tiling``
+and ``rows`` compare; here the data is read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gazette_spark.scan.reads import JournalSource
 
 @dataclass(frozen=True, slots=True)
 class RecordOptions:
-    """How the query read the journals, where that is not the default."""
+    """The query's options for reading records, where they are not the default."""
 
     framing: str | None = None
     """None: the one the journal's label says."""
@@ -55,30 +55,31 @@ class RecordOptions:
 
 @dataclass(slots=True)
 class Report:
-    """What an audit has looked at, and the first difference it met."""
+    """Result of an audit: the checked ranges, and the first difference."""
 
     table: str
     table_version: int
     compared: str = "entries"
-    """What was compared: ``entries``, ``counts`` of records, their ``offsets``, or their ``bytes``."""
+    """Depth of the comparison: ``entries``, ``counts`` of records, their ``offsets``, or their ``bytes``."""
     tilings: list[Tiling] = field(default_factory=list)
     records: dict[str, int] = field(default_factory=dict)
-    """By journal, those that were found and compared."""
+    """By journal, the number of records found and compared."""
     rows: dict[int, int] = field(default_factory=dict)
-    """By version, what its commit says it appended."""
+    """By version, the number of rows that its commit says it appended."""
     dead: dict[str, int] = field(default_factory=dict)
-    """By journal, those of its records that are dead letters; only of writers that have some."""
+    """By journal, the number of records that are dead letters; only for writers with dead letters."""
     gone: list[tuple[str, int, int]] = field(default_factory=list)
     """Bytes that no entry names and the journals no longer have; their rows are not compared."""
     audited: int = 0
     """Ranges of a journal and a commit that have the rows, and the digest if any, that the entry says."""
     vouched: list[tuple[str, int, int]] = field(default_factory=list)
-    """Of these, those that journals no longer have whole: the table's rows are still what the entry says."""
+    """Of these, ranges whose records the journals no longer have whole: the table's rows still match the
+    entry."""
     difference: Difference | None = None
 
     @property
     def claims(self) -> list[CoveredRange]:
-        """What the entries say the table holds."""
+        """Ranges that the entries say are in the table."""
         return [claim for tiling in self.tilings for claim in tiling.claims]
 
 
@@ -177,7 +178,7 @@ class _Reading:
     client: JournalSource
     options: RecordOptions
     dead: Mapping[str, DeadLetterRows]
-    """Of each writer that has some."""
+    """Dead letters of each writer that has some."""
 
     def compare_rows(self, columns: PlaceColumns) -> Difference | None:
         """Compare the table's rows with the records, journal by journal; then look for rows of neither."""
@@ -245,9 +246,9 @@ class _Reading:
     def _compare_totals(
         self, claim: CoveredRange, totals: SpanTotals, columns: PlaceColumns | None
     ) -> Difference | None:
-        """Compare what entries counted with the records; with the table's rows where records have none.
+        """Compare the entries' counts with the records; with the table's rows where records are missing.
 
-        Those of gone records are vouched for by the entry, those of dead letters are elsewhere.
+        The entry vouches for rows of missing records; rows of dead letters are in another table.
         """
         gone, parted = self._gone_of(claim), claim.app_id in self.dead
         for at, span in enumerate(claim.spans):
@@ -282,7 +283,7 @@ class _Reading:
         return found
 
     def _windows(self, claim: CoveredRange, *, values: bool) -> Iterator[Window]:
-        """Yield the windows of a journal, and keep what is found gone in the report."""
+        """Yield the windows of a journal, and add missing bytes to the report."""
         report, options = self.report, self.options
         report.records.setdefault(claim.journal, 0)
         if claim.start == claim.end:

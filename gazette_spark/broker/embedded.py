@@ -1,11 +1,11 @@
 """A Gazette broker inside this process.
 
-What it promises:
+Its promises:
 
 * The Journal service over gRPC as Gazette's own brokers serve it - List, Apply, Read, Append,
   ListFragments, FragmentStoreHealth - so that ``gazctl`` and every Gazette client work against it.
-* What it answered stays: specs, revisions, registers, write heads and the bytes not yet in a fragment
-  file survive the end of the process, SIGKILL included, and a power cut - the latter unless
+* Acknowledged changes are durable: specs, revisions, registers, write heads and the bytes not yet in a
+  fragment file survive the end of the process, SIGKILL included, and a power cut - the latter unless
   ``fsync=False``, which is for tests that make many small appends.
 * Fragment files under the root have Gazette's names and codecs; a Gazette broker given the same root
   lists and reads them, and the other way round.
@@ -14,9 +14,8 @@ What it promises:
   Without either everyone who reaches the port may do everything.
 * A test can order faults of it (``faults``).
 
-What it leaves out: Etcd, and unless several run as a cluster, replication: it is
-the one broker of its cluster and primary of every journal. It listens on the loopback interface unless
-told otherwise. It is for development and tests.
+It has no Etcd and, unless several run as a cluster, no replication: it is the one broker of its cluster and
+primary of every journal. By default it listens on the loopback interface. It is for development and tests.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ THREADS = 512
 """Most threads that serve calls; made as they are needed."""
 
 RESERVED_THREADS = 64
-"""Threads that reads and watches, which may last for ever, leave to other calls."""
+"""Threads that reads and watches, which may last indefinitely, leave to other calls."""
 
 STOP_GRACE_S = 5.0
 """Time that calls in progress have to end when the broker stops."""
@@ -85,7 +84,7 @@ _CHANNEL_OPTIONS = [
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """How a broker is run. Fields are arguments of :class:`EmbeddedBroker`."""
+    """Settings of a broker. Fields are arguments of :class:`EmbeddedBroker`."""
 
     pulse_interval_s: float
     min_append_rate: int
@@ -103,13 +102,13 @@ class _Options:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What makes a broker one of a cluster."""
+    """Settings that make a broker a member of a cluster."""
 
     keyspace: JournalKeyspace
     spools: Path
     """Directory of the broker's spools."""
     interceptors: tuple[grpc.ServerInterceptor[Any, Any], ...] = ()
-    """What each call to the broker passes first."""
+    """gRPC interceptors that each call to the broker passes first."""
     is_reachable: Callable[[Member], bool] = lambda _member: True
     """Whether a call to another member goes through."""
 
@@ -146,9 +145,9 @@ class EmbeddedBroker:
             port: 0 takes any free one.
             host: address to listen on.
             pulse_interval_s: time between two looks at an idle journal, at the latest.
-            min_append_rate: bytes a second that an append has to deliver; 0 lets it stall for ever.
-            max_append_rate: most bytes a second that a journal takes, where its spec allows more; 0 leaves
-                it to the spec. As Gazette's, it is none for a journal without a rate of its own.
+            min_append_rate: bytes a second that an append has to deliver; 0 lets it stall without end.
+            max_append_rate: maximum bytes a second of appends to a journal, where its spec allows more; 0
+                leaves it to the spec. As in Gazette, it does not apply to a journal whose spec has no rate.
             chunk_bytes: most content in one message of a read.
             threads: most threads serving calls; reads and watches use all but 64 of them, or half.
             fsync: force every append to the disk before it is answered. Without, a power cut may take the
@@ -156,18 +155,18 @@ class EmbeddedBroker:
             auth_keys: keys that bearer tokens have to verify against, as ``BROKER_AUTH_KEYS`` has them;
                 None allows every call everything.
             tls: certificate to serve by, gRPC and HTTP; None is plain text.
-            gateway_port: port of the HTTP gateway; 0 takes any free one, None has none. The gateway's GET,
+            gateway_port: port of the HTTP gateway; 0 takes any free one, None: no gateway. The gateway's GET,
                 HEAD and PUT need no token, as Gazette's.
             fragment_urls: ``file`` names stored fragments by their path below the root; ``http`` by signed
                 URLs that the broker serves itself, at any free port, so that clients read past its
                 gRPC service as they do with an object store.
-            faults: what a test orders to go wrong.
-            zone: where the broker says it is.
-            suffix: its name within the zone.
-            membership: of a cluster; None is a cluster of one.
+            faults: faults that a test orders.
+            zone: zone of the broker.
+            suffix: name of the broker within the zone.
+            membership: settings of a cluster; None is a cluster of one.
 
         Raises:
-            OptionError: ``auth_keys`` are none, or ``fragment_urls`` is something else.
+            OptionError: ``auth_keys`` or ``fragment_urls`` is invalid.
         """
         self.root = Path(root)
         self.zone = zone
@@ -242,10 +241,10 @@ class EmbeddedBroker:
 
     @property
     def parts(self) -> Running:
-        """What the running broker is made of.
+        """The parts of the running broker.
 
         Raises:
-            RuntimeError: it is not running.
+            RuntimeError: the broker is not running.
         """
         if self._running is None:
             raise RuntimeError("the broker is not running")
@@ -391,7 +390,7 @@ class Running:
         self._end(grace_s=None)
 
     def stop(self) -> None:
-        """End every call; what is on disk stays."""
+        """End every call; files on disk stay."""
         self.registry.stop()
         self._end(grace_s=STOP_GRACE_S)
 

@@ -43,7 +43,7 @@ class FairLock:
 
     @contextmanager
     def turn_if_free(self) -> Iterator[bool]:
-        """Hold the turn for the block if nobody has it; yield whether it does."""
+        """Have the turn for the block if it is free; yield whether it does."""
         with self.turn(lambda: False) as granted:
             yield granted
 

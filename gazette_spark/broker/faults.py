@@ -28,12 +28,12 @@ import grpc
 from gazette_spark.protocol import protocol_pb2 as pb
 
 FRAGMENT = "Fragment"
-"""Stands for the request of a fragment's URL, beside the names of the Journal service's methods."""
+"""Name for the request of a fragment's URL, beside the names of the Journal service's methods."""
 
 
 @dataclass(eq=False, slots=True)
 class Fault:
-    """One order. Its fields say what happens; several may."""
+    """One order. Its fields define the effect; several may."""
 
     rpc: str = ""
     journal: str = ""
@@ -50,7 +50,7 @@ class Fault:
     status: int | None = None
     """Answer this instead of doing anything."""
     answer_is_lost: bool = False
-    """Do what is asked, and fail then."""
+    """Serve the call, then fail it."""
     ends: bool = False
     """End a read cleanly after ``after_bytes``."""
     jump: int = 0
@@ -102,7 +102,7 @@ class Faults:
         journal: str = "",
         times: int | None = 1,
     ) -> Fault:
-        """Fail a call; a read or an append after so many bytes of its content went by."""
+        """Fail a call; a read or an append after ``after_bytes`` of its content."""
         return self._add(Fault(rpc, journal, times, code=code, text=text, after_bytes=after_bytes))
 
     def answer(self, status: str, *, rpc: str = "", journal: str = "", times: int | None = 1) -> Fault:
@@ -110,20 +110,20 @@ class Faults:
         return self._add(Fault(rpc, journal, times, status=pb.Status.Value(status)))
 
     def lose_answer(self, *, rpc: str = "Append", journal: str = "", times: int | None = 1) -> Fault:
-        """Do what a call asks, and then fail it as UNAVAILABLE: its client cannot know."""
+        """Serve a call, then fail it as UNAVAILABLE: its client cannot know the outcome."""
         code = grpc.StatusCode.UNAVAILABLE
         return self._add(Fault(rpc, journal, times, code=code, answer_is_lost=True))
 
     def end(self, *, after_bytes: int = 0, journal: str = "", times: int | None = 1) -> Fault:
-        """End a read cleanly after so many bytes, wherever that is."""
+        """End a read cleanly after ``after_bytes``, wherever that is."""
         return self._add(Fault("Read", journal, times, ends=True, after_bytes=after_bytes))
 
     def jump(self, by: int, *, journal: str = "", times: int | None = 1) -> Fault:
-        """Let a read begin so many bytes past what was asked for."""
+        """Let a read begin ``by`` bytes past the requested offset."""
         return self._add(Fault("Read", journal, times, jump=by))
 
     def corrupt(self, *, rpc: str = FRAGMENT, journal: str = "", times: int | None = 1) -> Fault:
-        """Change a byte of what is read, by ``Read`` or from a fragment's URL."""
+        """Change a byte of the content read, by ``Read`` or from a fragment's URL."""
         return self._add(Fault(rpc, journal, times, corrupts=True))
 
     def shorten(self, missing_bytes: int, *, journal: str = "", times: int | None = 1) -> Fault:
@@ -135,14 +135,14 @@ class Faults:
         return self._add(Fault(FRAGMENT, journal, times, http_status=http_status))
 
     def clear(self) -> None:
-        """Withdraw every fault; what is stalled goes on."""
+        """Withdraw every fault; stalled calls go on."""
         with self._lock:
             faults, self._faults = self._faults, []
         for fault in faults:
             fault.release()
 
     def wait_hit(self, fault: Fault, timeout_s: float, hits: int = 1) -> bool:
-        """Wait until so many calls took the fault; False when the time is up."""
+        """Wait until ``hits`` calls met the fault; False at the timeout."""
         with self._lock:
             return self._lock.wait_for(lambda: fault.hits >= hits, timeout_s)
 

@@ -124,7 +124,7 @@ class FaultyService(pb_grpc.JournalServicer):
         return response
 
     def _begin(self, rpc: str, journal: str, context: grpc.ServicerContext) -> list[Fault]:
-        """Take a call's faults, and do what comes before the call is served."""
+        """Return a call's faults, after applying those that come before the call is served."""
         taken = self._faults.take(rpc, journal.partition(";")[0])
         hold(taken, context.is_active)
         for fault in taken:

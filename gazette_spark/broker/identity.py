@@ -1,4 +1,4 @@
-"""Who the broker says it is, and the header of its answers."""
+"""The identity of a broker, and the header of its answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BrokerIdentity:
 
     @property
     def endpoint(self) -> str:
-        """Where the broker is reached."""
+        """Endpoint of the broker."""
         return self.member.endpoint
 
     @property

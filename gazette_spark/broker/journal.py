@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class JournalSettings:
-    """What every journal of a broker shares."""
+    """Settings shared by all journals of a broker."""
 
     root: Path
     is_journal: Callable[[str], bool]
@@ -51,7 +51,7 @@ class JournalSettings:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a read at an offset is given: where it continues, and what to read the bytes from."""
+    """The answer to a read at an offset: where it continues, and the source of its bytes."""
 
     resolution: Resolution
     version: int
@@ -79,7 +79,7 @@ class LiveJournal:
         self.deleted = False
         """No append may be committed either."""
         self.max_rate = MaxRate.start(0, 0.0)
-        """What appends may take at once; for whoever has the turn."""
+        """Balance of the maximum rate of appends; for the append whose turn it is."""
         self.directory = directory
         self.pipeline: Pipeline | None = None
         """The primary's streams to the other replicas; who has the turn may use and replace it."""
@@ -101,7 +101,7 @@ class LiveJournal:
     # -- Appends. The caller has the turn.
 
     def head(self) -> JournalHead:
-        """Return what the preconditions of an append are checked against."""
+        """Return the state that the preconditions of an append are checked against."""
         spool, view = self._spool, self._view
         return JournalHead(
             spool_begin=spool.begin,
@@ -152,29 +152,29 @@ class LiveJournal:
             old.delete()
 
     def held(self) -> tuple[Extent, Registers]:
-        """Return what the current spool holds."""
+        """Return extent and registers of the current spool."""
         one = self._spool.fragment
         return Extent(one.begin, one.end, one.codec, one.sum), self._spool.registers
 
     def staged(self) -> Extent:
-        """Return what the current spool would hold if the staged content were committed."""
+        """Return the extent the current spool would have if the staged content were committed."""
         one = self._spool.staged_fragment
         return Extent(one.begin, one.end, one.codec, one.sum)
 
     def stage(self, content: bytes) -> None:
-        """Write content behind what is committed and staged. Readers do not see it."""
+        """Write content behind the committed and staged bytes. Readers do not see it."""
         self._spool.stage(content)
 
     def roll_back(self) -> None:
-        """Forget what is staged."""
+        """Drop the staged bytes."""
         self._spool.roll_back()
 
     def commit_staged(self, registers: Registers) -> None:
-        """Make what is staged durable, then readable.
+        """Make the staged bytes durable, then readable.
 
         Raises:
             JournalClosedError: the broker lost the journal meanwhile; nothing was committed.
-            OSError: the disk refused.
+            OSError: the disk failed.
         """
         if self.deleted:
             raise JournalClosedError
@@ -183,7 +183,7 @@ class LiveJournal:
             self._update_view(same_closed=True)
 
     def pulse(self) -> None:
-        """Do what an empty append would: roll if it is time."""
+        """Act like an empty append: roll if it is time."""
         offset = self.due_roll()
         if offset is not None:
             self.roll(offset)
@@ -208,7 +208,7 @@ class LiveJournal:
                 self._watchers.pop(key, None)
 
     def route_changed(self) -> None:
-        """Break what was agreed on under the old route."""
+        """Cancel streams that were agreed on under the old route."""
         with self.changed:
             watchers = list(self._watchers.values())
             pipeline = self.pipeline
@@ -226,7 +226,7 @@ class LiveJournal:
         return self._view
 
     def serve(self, offset: int, begin_mod_time: int) -> Served:
-        """Find what a read at the offset is given, and hold on to its bytes."""
+        """Find the source for a read at the offset, and keep its bytes available."""
         with self.changed:
             if self.closed:
                 raise JournalClosedError
@@ -240,7 +240,7 @@ class LiveJournal:
             return Served(resolution, self._version, spool=self._spool_of(fragment).data())
 
     def wait_for_change(self, version: int, still_wanted: Callable[[], bool]) -> None:
-        """Wait until the index is no longer at ``version``, the journal closes, or nobody wants it."""
+        """Wait until the index is no longer at ``version``, the journal closes, or the wait is cancelled."""
         with self.changed:
             while self._version == version and not self.closed and still_wanted():
                 self.changed.wait()
@@ -267,7 +267,7 @@ class LiveJournal:
         return self._stores[urls[0]] if urls else None
 
     def use_spec(self, spec: pb.JournalSpec) -> None:
-        """Take up a spec, new or changed, and list its stores."""
+        """Adopt a spec, new or changed, and list its stores."""
         stores = {url: open_store(self._settings.root, url) for url in spec.fragment.stores}
         with self.changed:
             self.spec = spec
@@ -276,7 +276,7 @@ class LiveJournal:
         self.refresh()
 
     def refresh(self) -> None:
-        """List the stores and take up what they hold now."""
+        """List the stores and index their current fragments."""
         with self._store_lock:
             self._refresh()
 
@@ -333,7 +333,7 @@ class LiveJournal:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def release(self) -> None:
-        """Close the files and streams. Nobody may append any more."""
+        """Close the files and streams. No append may begin any more."""
         if self.pipeline is not None:
             self.pipeline.cancel()
         for spool in (*self._sealed, self._spool):

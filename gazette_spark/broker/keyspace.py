@@ -46,7 +46,7 @@ class KeyspaceState(Generic[S]):
 
 
 class Observer(Protocol[S]):
-    """A member that is told of changes."""
+    """A member that is notified of changes."""
 
     def prepare(self, before: KeyspaceState[S], after: KeyspaceState[S], names: Collection[str]) -> None:
         """Open what the change assigns of the named items, before anybody can ask for it."""
@@ -73,7 +73,7 @@ class Keyspace(Generic[S]):
         self.wanted = wanted
         self.changed = threading.Condition()
         self.fills_slots = True
-        """False holds assignments back: the dead lose theirs, nobody gets any."""
+        """False delays assignments: dead members lose theirs, no member gets new ones."""
         self._directory = StateDirectory(root)
         self._fsync = fsync
         self._lock = threading.RLock()
@@ -99,7 +99,7 @@ class Keyspace(Generic[S]):
             self._reassign(KeyspaceState(catalog, members, self.state.slots))
 
     def leave(self, member: Member) -> None:
-        """Drop a member and what it has: its lease lapsed, or it said goodbye."""
+        """Remove a member and its assignments: its lease lapsed, or it left in order."""
         with self._lock:
             if member in self.state.members:
                 before = self.state
@@ -155,7 +155,7 @@ class Keyspace(Generic[S]):
             self.fills_slots = False
 
     def fill_slots(self) -> None:
-        """Assign what is missing, now and from now on."""
+        """Fill free slots, now and after each change."""
         with self._lock:
             self.fills_slots = True
             catalog = replace(self.state.catalog, revision=self.state.catalog.revision + 1)
@@ -179,7 +179,7 @@ class Keyspace(Generic[S]):
             self.changed.notify_all()
 
     def close(self) -> None:
-        """Let others have the root. Closing twice does nothing."""
+        """Release the root. Closing twice does nothing."""
         self._directory.close()
 
     def _reassign(self, state: KeyspaceState[S], names: Collection[str] | None = None) -> None:

@@ -1,7 +1,7 @@
 """A broker's journals: those the keyspace assigns to it, each with its running replica.
 
-The keyspace holds specs and assignments; a registry follows it. What it opens and closes on disk is its
-own: spools in a directory nobody else uses.
+The keyspace holds specs and assignments; a registry follows it. The spools it opens and closes on disk are in
+a directory that no other broker uses.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class JournalRegistry:
 
         Args:
             root: directory of the fragment stores.
-            settings: what the journals share.
-            member: who this broker is.
-            keyspace: of the cluster; a lone broker has one of its own, under ``root``.
-            spools: directory of this broker's spools. A lone broker finds there what it left.
+            settings: settings that the journals share.
+            member: member that this broker is.
+            keyspace: keyspace of the cluster; a lone broker has a separate one, under ``root``.
+            spools: directory of this broker's spools. A lone broker finds its earlier spools there.
 
         Raises:
             BrokerRootError: another broker has the root.
@@ -90,7 +90,7 @@ class JournalRegistry:
         self._live: dict[str, LiveJournal] = {}
         self._dropped: list[LiveJournal] = []
         self._names = self.catalog
-        """Catalog by which a listing tells other journals' files: that of a change under way."""
+        """Catalog by which a listing recognizes other journals' files: the catalog of a pending change."""
         try:
             self.keyspace.join(member, self)
             self._remove_orphans()
@@ -129,10 +129,10 @@ class JournalRegistry:
         """Apply valid changes, all or none.
 
         Returns:
-            The catalog's revision after it, or None if a journal is not at its expected revision.
+            The catalog's revision after the change, or None if a journal is not at its expected revision.
 
         Raises:
-            ProtocolError: a spec asks for what this broker cannot do.
+            ProtocolError: a spec needs something that this broker does not support.
         """
         for change in changes:
             if change.HasField("upsert"):
@@ -185,7 +185,7 @@ class JournalRegistry:
         if self._owns_keyspace:
             self.keyspace.close()
 
-    # -- Told by the keyspace.
+    # -- Called by the keyspace.
 
     def prepare(self, before: JournalState, after: JournalState, names: Collection[str]) -> None:
         """Open the journals that are assigned to this broker."""

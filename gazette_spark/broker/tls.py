@@ -23,15 +23,15 @@ class ServerTls:
     cert_file: Path | str
     """The broker's certificate, and those between it and its authority."""
     key_file: Path | str
-    """Its private key, without a password."""
+    """Private key of the certificate, without a password."""
     client_ca_file: Path | str | None = None
-    """Authorities of client certificates. If given, a client needs one of theirs."""
+    """Authorities of client certificates. If given, a client needs a certificate from one of them."""
 
     def __post_init__(self) -> None:
         self.ssl_context()
 
     def ssl_context(self) -> ssl.SSLContext:
-        """Return what the HTTP ports are served with."""
+        """Return the TLS context of the HTTP ports."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -49,7 +49,7 @@ class ServerTls:
         return context
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Return what the gRPC port is served with."""
+        """Return the credentials of the gRPC port."""
         authorities = None if self.client_ca_file is None else Path(self.client_ca_file).read_bytes()
         return grpc.ssl_server_credentials(
             [(Path(self.key_file).read_bytes(), Path(self.cert_file).read_bytes())],

@@ -1,4 +1,4 @@
-"""``gazette-spark broker``: run the embedded broker as a process of its own."""
+"""``gazette-spark broker``: run the embedded broker as a separate process."""
 
 from __future__ import annotations
 

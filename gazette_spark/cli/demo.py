@@ -76,7 +76,7 @@ def demo(seconds: float, rate: float, broker: str | None, keep: Path | None) -> 
 
 
 def check_needs() -> None:
-    """Say what is missing before anything is started."""
+    """Report missing requirements before anything is started."""
     from importlib.util import find_spec
 
     if find_spec("pyspark") is None or find_spec("delta") is None:
@@ -120,7 +120,7 @@ def work_directory(keep: Path | None) -> Iterator[Path]:
 
 
 def show_report(report: Report, console: Console) -> None:
-    """Print what the demo found."""
+    """Print the demo's result."""
     from rich.table import Table
 
     proof, times = report.proof, report.times

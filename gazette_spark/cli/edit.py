@@ -29,7 +29,7 @@ def edit_until_applied(
     apply: Callable[[str], int],
     environ: Mapping[str, str] = os.environ,
 ) -> int | None:
-    """Let the user edit ``text`` until ``parse`` takes it, then ``apply`` it and return what that returns.
+    """Let the user edit ``text`` until ``parse`` accepts it, then ``apply`` it and return the result.
 
     Returns:
         None if the user left the text empty or as it was.

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from gazette_spark.client import Client
 
 MEMORY_BYTES = 16 << 20
-"""Input kept in memory before it is appended; what is longer goes to a file."""
+"""Input kept in memory before it is appended; longer input goes to a file."""
 
 Mapping = Callable[[bytes], tuple[str, str]]
-"""From a record's key to the journal it goes to, and that journal's content type."""
+"""Takes a record's key; returns the journal it goes to, and that journal's content type."""
 
 
 @click.command()
@@ -94,7 +94,7 @@ def append(
 
 
 def append_whole(client: Client, journal: str, source: BinaryIO, offset: int, output_format: str) -> None:
-    """Append all of the input, and tell where it is."""
+    """Append all of the input, and print its offsets."""
     # Taken before the call opens: a slow pipe would trip the broker's lowest append rate.
     with tempfile.SpooledTemporaryFile(MEMORY_BYTES) as content:
         shutil.copyfileobj(source, content)
@@ -135,7 +135,7 @@ def make_mapping(kind: str, client: Client, selector: str) -> Mapping:
     """Return a mapping to the journals that match now.
 
     Raises:
-        JournalNotFoundError: none does.
+        JournalNotFoundError: no journal matches.
     """
     from gazette_spark.client.appending.mappings import ModuloMapping, RandomMapping, RendezvousMapping
 

@@ -1,4 +1,4 @@
-"""What the commands of ``gazette-spark journals`` have in common: whom to ask, about which journals."""
+"""Shared options of the commands of ``gazette-spark journals``: broker, timeout, journals."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Connect:
 
 
 def make_connect(endpoint: str, timeout_s: float) -> Connect:
-    """Return what makes a command's client, from this process's environment."""
+    """Return the function that makes a command's client, from this process's environment."""
     return Connect(endpoint, timeout_s, os.environ)
 
 
 def broker_options(command: Decorated) -> Decorated:
-    """Let a command be told, as ``endpoint`` and ``timeout``, which broker to ask and for how long."""
+    """Add the options of the broker's address and the timeout, as ``endpoint`` and ``timeout``."""
     address = click.option(
         "--broker",
         "endpoint",
@@ -61,7 +61,7 @@ def broker_options(command: Decorated) -> Decorated:
 
 
 def record_options(command: Decorated) -> Decorated:
-    """Let a command be told how a query read records, where that is not the default."""
+    """Add the options of a query that change how it reads records."""
     framing = click.option(
         "--framing",
         type=click.Choice(["lines", "fixed", "csv", "none"]),
@@ -83,7 +83,7 @@ def record_options(command: Decorated) -> Decorated:
 
 
 def selector_option(*, required: bool) -> Callable[[Decorated], Decorated]:
-    """Return the option that says which journals a command is about."""
+    """Return the option that selects a command's journals."""
     text = "Label selector, such as 'name=shop/orders', 'prefix=shop/' or 'app=shop'."
     return click.option("--selector", "-l", required=required, default=None if required else "", help=text)
 
@@ -95,7 +95,7 @@ def journal_argument(command: Decorated) -> Decorated:
 
 
 def chosen_selector(journal: str | None, selector: str) -> str:
-    """Return the selector that name or selector stand for."""
+    """Return the selector for a name or a selector."""
     if bool(journal) == bool(selector):
         raise click.UsageError("say which journals: JOURNAL, or --selector")
     return f"name={journal.partition(';')[0]}" if journal else selector

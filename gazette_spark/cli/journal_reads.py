@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ChunkWriter:
-    """Where the bytes of all journals go, one journal at a time. Any thread may use it."""
+    """Output of all journals' bytes, one journal at a time. Any thread may use it."""
 
     def __init__(self, target: BinaryIO, output_format: str) -> None:
         self._target = target
@@ -35,7 +35,7 @@ class ChunkWriter:
         self._lock = threading.Lock()
 
     def drain(self, reader: RetryReader) -> None:
-        """Write all that a reader brings. What was appended in one piece is written in one piece."""
+        """Write all bytes of a reader. Bytes that were appended in one piece are written in one piece."""
         holds = False
         try:
             for chunk in reader:
@@ -156,7 +156,7 @@ class Pumps:
         self, sink: ChunkWriter, open_reader: Callable[[str], RetryReader], offsets: dict[str, int]
     ) -> None:
         self.failure: BaseException | None = None
-        """Why one of them ended."""
+        """The error that ended one of them."""
         self.on_failure: Callable[[], object] = lambda: None
         """Called by the thread that fails."""
         self._sink = sink

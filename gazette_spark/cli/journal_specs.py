@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gazette_spark.client import Client, Listing
 
 NONE = "<none>"
-"""What a table shows where there is nothing; ``gazctl``'s word."""
+"""Text of a missing value in tables; ``gazctl`` uses it, too."""
 
 DEFAULT_COLUMNS = ("codec", "fragment_length", "stores", "primary", "labels")
 """Shown if no column is asked for."""
@@ -136,7 +136,7 @@ def journal_row(journal: pb.ListResponse.Journal, write_head: int | None = None)
 
 
 def table_row(row: Row, spec: pb.JournalSpec, labels: Sequence[str]) -> dict[str, object]:
-    """Return a line as a table shows it: with words for what is not there, and a column for each label."""
+    """Return a table's line: with words for missing values, and a column for each label."""
     suspended = spec.suspend.level != pb.JournalSpec.Suspend.NONE
     columns: dict[str, object] = {name: values_of(spec.labels, name) or NONE for name in labels}
     shown = {**row, "primary": f"{row['primary'] or NONE}{' <S>' if suspended else ''}"}

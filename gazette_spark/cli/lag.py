@@ -1,6 +1,6 @@
 """``gazette-spark lag``: Burrow's verdicts; in this file, on recorded incidents, without a broker or a query.
 
-Exit codes: 0 whatever the verdict; 1 if the input is not what it should be; 2 wrong usage.
+Exit codes: 0 whatever the verdict; 1 for invalid input; 2 for wrong usage.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the commands of ``gazette-spark lag`` have in common: Burrow's settings, and what is watched."""
+"""Shared options of the commands of ``gazette-spark lag``: Burrow's settings, and the watched groups."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def rules(options: Mapping[str, Any]) -> tuple[HistoryOptions, Thresholds]:
 
 
 def feed_options(command: Decorated) -> Decorated:
-    """Add the options that say what is watched."""
+    """Add the options of the watched journals, tables and query checkpoints."""
     return _with(
         command,
         click.option("--broker", envvar="BROKER_ADDRESS", required=True, help="Broker, as http://host:port."),

@@ -190,7 +190,7 @@ def _print_table(details: Sequence[dict[str, Any]]) -> None:
                 duration_text(journal["catch_up_ms"]),
                 duration_text(journal["loss_in_ms"]),
             )
-    # What a script reads is never wrapped.
+    # Output for scripts is never wrapped.
     Console(width=None if sys.stdout.isatty() else UNWRAPPED).print(table)
 
 
@@ -289,7 +289,7 @@ def _notifier(options: dict[str, Any]) -> Any:  # noqa: ANN401 - a notifier, whi
 
 
 def _config(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what Burrow's configuration views show; neither webhook nor command, which may hold secrets."""
+    """Return Burrow's configuration views; neither webhook nor command, which may hold secrets."""
     return {
         "cluster": {
             "class-name": "gazette",

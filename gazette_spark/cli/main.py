@@ -1,4 +1,4 @@
-"""The command's entry point: loads a group of commands only when it is asked for.
+"""The command's entry point: loads a group of commands only when it is called.
 
 ``gazette-spark --help`` must answer at once, so neither Spark nor gRPC is imported here, and the
 groups import theirs inside their functions.
@@ -51,7 +51,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; turn what the package raises on purpose into one line and exit code 1."""
+        """Run the command; turn a GazetteError into one line and exit code 1."""
         try:
             return super().invoke(ctx)
         except GazetteError as error:

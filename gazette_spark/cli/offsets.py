@@ -1,4 +1,4 @@
-"""``gazette-spark offsets``: what a Delta table's ledger says, read from the table's log without Spark."""
+"""``gazette-spark offsets``: a Delta table's ledger, read from the table's log without Spark."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def show_data_ends(table: Path, connect: Connect, options: dict[str, Any], outpu
 
 
 def show_ledger(table: Path, app_id: str | None, output_format: str) -> None:
-    """Show what a table's history says."""
+    """Show the ledger in a table's history."""
     history = list(read_history(table))
     if not history:
         raise click.ClickException(f"{table} is no Delta table: it has no commit in _delta_log")

@@ -1,7 +1,7 @@
-"""What a command found, for people or for programs.
+"""The output of commands, for people or for programs.
 
-A command hands its things to :class:`Printer` as *rows*, dictionaries of plain values, and where Gazette has
-a message for them, as that message. The printer writes what was asked for:
+A command passes its results to :class:`Printer` as *rows*, dictionaries of plain values, and where Gazette
+has a message for them, as that message. The printer writes the requested format:
 
 =========  ==========================================================================
 ``table``  aligned columns under a heading
@@ -91,7 +91,7 @@ def show(rows: Sequence[Row], columns: Sequence[str], output_format: str) -> Non
 
 
 def text_table(rows: Sequence[Row], columns: Sequence[str]) -> str:
-    """Return aligned columns under a heading; what is longer than the screen is never cut.
+    """Return aligned columns under a heading; lines longer than the screen are never cut.
 
     >>> print(text_table([{"name": "a/b", "bytes": 1024}, {"name": "a/long", "bytes": 7}], ["name", "bytes"]))
     NAME    BYTES

@@ -13,7 +13,7 @@ from typing import BinaryIO
 from gazette_spark.errors import InputError
 
 FRAME = struct.Struct("<4sI")
-"""Header of a fixed frame: the magic word, and the length of what follows."""
+"""Header of a fixed frame: the magic word, and the length of the payload."""
 
 MAGIC = b"\x66\x33\x93\x36"
 
@@ -51,11 +51,11 @@ def read_frame(source: BinaryIO) -> bytes | None:
 
 
 READERS: dict[str, ReadRecord] = {"lines": read_line, "fixed": read_frame}
-"""How each framing's next record is read."""
+"""Reader of the next record, by framing."""
 
 
 def read_keyed(source: BinaryIO, framing: str, *, keyed: bool) -> Iterator[tuple[bytes, bytes]]:
-    """Yield pairs of key and record; the key is what is in the record before, less its frame.
+    """Yield pairs of key and record; the key is the record before, less its frame.
 
     Args:
         source: a buffered stream.

@@ -1,4 +1,4 @@
-"""How the demo shows where it stands: bars on a terminal, a line every few seconds elsewhere."""
+"""The demo's progress: bars on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make_screen(console: Console) -> DemoScreen:
 
 
 class BarScreen:
-    """Two bars: what was appended, and what is in the table."""
+    """Two bars: appended rows, and rows in the table."""
 
     def __init__(self, console: Console) -> None:
         self._began = time.monotonic()

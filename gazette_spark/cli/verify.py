@@ -1,4 +1,4 @@
-"""``gazette-spark verify``: proves that a Delta table is what journals and ledger say, without Spark."""
+"""``gazette-spark verify``: proves that a Delta table matches its journals and ledger, without Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPARED = {
     "offsets": "each record has one row at its offset; bytes were not compared",
     "bytes": "each record is one row, its bytes unchanged",
 }
-"""What has been shown, by what was compared."""
+"""Text of the result for each depth of the comparison."""
 
 
 @click.command()
@@ -109,7 +109,7 @@ def lost_rows(report: Report) -> Iterator[dict[str, object]]:
 
 
 def report_lines(report: Report) -> Iterator[str]:
-    """Yield what people read."""
+    """Yield the report's lines for people."""
     if rows := list(journal_rows(report)):
         yield text_table(rows, ["app_id", "journal", "begin", "end", "commits", "records"])
     if lost := list(lost_rows(report)):
@@ -133,7 +133,7 @@ def report_lines(report: Report) -> Iterator[str]:
 
 
 def report_json(report: Report) -> dict[str, Any]:
-    """Return what programs read."""
+    """Return the report's JSON for programs."""
     different = report.difference
     return {
         "table": report.table,

@@ -1,8 +1,7 @@
 """A broker's client: one object for everything a program does with journals.
 
-It retries what may pass (:mod:`gazette_spark.client.connection.retry`) and gives up at a deadline: a call
-takes at most ``timeout_s``. It has not many connections: one for all calls but reads, and one per open
-reader.
+It retries passing failures (:mod:`gazette_spark.client.connection.retry`) and gives up at a deadline: a call
+takes at most ``timeout_s``. It has few connections: one for all calls but reads, and one per open reader.
 """
 
 from __future__ import annotations
@@ -83,8 +82,8 @@ class Client:
             fragment_hosts: ``host`` or ``host:port`` of stores whose fragments are fetched by ``http://``, or
                 at private addresses although the broker's is public. Other ``https://`` stores need no entry.
             token: sent with each call; cannot be renewed.
-            auth_keys: keys shared with the brokers, as in ``BROKER_AUTH_KEYS``: each call gets a token of its
-                own, signed with the first. They win over ``token``.
+            auth_keys: keys shared with the brokers, as in ``BROKER_AUTH_KEYS``: each call gets a separate
+                token, signed with the first. They win over ``token``.
             tls: certificates of an ``https://`` endpoint; by default the public authorities' count.
             route_cache_size: journals whose brokers are remembered and called directly, which saves a hop:
                 appends go to the primary, reads to a member of the journal's route, and stored fragments
@@ -173,7 +172,7 @@ class Client:
         """Return one journal.
 
         Raises:
-            JournalNotFoundError: there is none, or the token does not cover it.
+            JournalNotFoundError: the journal does not exist, or the token does not cover it.
         """
         return self._retrying(
             lambda connection, left_s: listing.get_journal(connection, name, timeout_s=left_s)
@@ -182,11 +181,12 @@ class Client:
     def apply(self, changes: Sequence[pb.ApplyRequest.Change]) -> int:
         """Apply all changes in one transaction, and return its revision.
 
-        Not tried again once sent: whether it was done is unknown after an UnavailableError.
+        Never retried once sent: the outcome is unknown after an UnavailableError.
 
         Raises:
             EtcdTransactionFailedError: a spec has another revision than expected; nothing was done.
-            ProtocolError: a change is none that a broker takes, or they are more than Etcd takes at once.
+            ProtocolError: a change is invalid for brokers, or there are more changes than Etcd allows at
+                once.
         """
         validate_changes(changes)
         return self._retrying(
@@ -199,8 +199,8 @@ class Client:
     ) -> int:
         """Apply changes in transactions of ``size``, in their order; return the last revision.
 
-        Each transaction may take the client's timeout. ``size`` 0 is one transaction, which Etcd refuses
-        above 128 changes unless it is told otherwise.
+        Each transaction may take the client's timeout. ``size`` 0 is one transaction, which Etcd by default
+        refuses above 128 changes.
 
         Raises:
             PartialApplyError: a transaction failed after others were done; says how many.
@@ -259,11 +259,11 @@ class Client:
         return heads.write_heads(dial, journals, self.write_head, timeout_s=self._timeout_s)
 
     def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, heads.Tail]:
-        """Return the write head of each journal, and what lies between an offset and that.
+        """Return the write head of each journal, and the bytes between an offset and that.
 
         Args:
-            offsets: by journal, how far it is known.
-            max_bytes: bring no more than that of a journal.
+            offsets: by journal, the offset from which on bytes are wanted.
+            max_bytes: limit of bytes of a journal.
         """
         for journal in offsets:
             validate_journal_name(journal, allow_meta=True)
@@ -302,10 +302,10 @@ class Client:
 
         Args:
             journal: its name.
-            begin_mod_time: leave out what was stored before, in Unix seconds.
-            end_mod_time: leave out what was stored later or is not stored yet; 0: nothing.
-            signature_ttl_s: ask for URLs that are valid for so long.
-            page_token: leave out what begins before this offset.
+            begin_mod_time: leave out fragments stored before, in Unix seconds.
+            end_mod_time: leave out fragments stored later or not stored yet; 0: none of them.
+            signature_ttl_s: ask for URLs that are valid for this time.
+            page_token: leave out fragments that begin before this offset.
             page_limit: fragments the broker gives at once, up to 10,000; 0: its default, 1,000.
         """
         options = FragmentsOptions(
@@ -321,12 +321,12 @@ class Client:
 
         Args:
             journal: its name.
-            begin: offset to look from; by default the first byte left, so that what retention has
-                deleted is none.
-            end: offset to look to; by default the write head.
+            begin: first offset; by default the first available byte, so that bytes deleted by retention are
+                no gap.
+            end: last offset; by default the write head.
 
         Raises:
-            OffsetError: begin and end are no range up to the write head.
+            OffsetError: begin and end are not a range up to the write head.
         """
         return find_gaps(self, journal, begin, end)
 
@@ -341,17 +341,17 @@ class Client:
         """Append bytes as one transaction; no bytes make a write barrier.
 
         Tried again while the journal has no primary, and after a broken connection: then the bytes may
-        be in the journal twice. An iterator or a pipe, which cannot be begun again, is tried until its first
-        bytes are taken. An append that suspends the journal raises a SuspendedError when it succeeds.
+        be in the journal twice. An iterator or a pipe, which cannot restart, is retried until its first bytes
+        are read. An append that suspends the journal raises a SuspendedError when it succeeds.
 
         Args:
             journal: its name; or the whole options, of which the keywords replace some.
             content: bytes, a file, or pieces that are one or the other; a file is read from its first byte.
-            offset: the write head they have to land at; 0: any.
-            check_registers: what the journal's registers have to match.
+            offset: the required write head; 0: any.
+            check_registers: selector that the journal's registers have to match.
             union_registers: registers to set.
             subtract_registers: registers to remove.
-            suspend: what the append does to the journal's suspension, one of ``pb.AppendRequest.SUSPEND_*``.
+            suspend: change of the journal's suspension, one of ``pb.AppendRequest.SUSPEND_*``.
             min_etcd_revision: the broker waits until it knows this revision.
             do_not_proxy: ask only the broker called, even if it is not the primary.
             timeout_s: seconds for all tries, by default the client's.
@@ -407,7 +407,7 @@ class Client:
         Args:
             journal: its name.
             offset: of the first byte; -1: the write head.
-            end_offset: behind the last byte; 0: none. What is not there yet is waited for.
+            end_offset: behind the last byte; 0: no end. The reader waits for bytes that are not there yet.
             block: at the write head, wait for more.
             do_not_proxy: prefer to fetch stored fragments by their URLs. Done anyway for ``file://`` if
                 the client has a fragment root, and for http once a URL was seen.
@@ -426,7 +426,7 @@ class Client:
 
     @property
     def default_connection(self) -> Connection:
-        """Connection to a broker of ``endpoint``, for calls of other parts of this package."""
+        """Connection to a broker of ``endpoint``, for calls by other modules of this package."""
         return self._dialer.default
 
     @property
@@ -465,8 +465,8 @@ class Client:
             offset: of the first byte to return; by default the fragment's begin.
 
         Raises:
-            ProtocolError: there is no URL, or it is none of a fragment.
-            DirectReadError: such URLs are not opened by this client, or this one cannot be.
+            ProtocolError: the URL is missing, or is no fragment's.
+            DirectReadError: this client does not open such URLs, or failed to open this one.
         """
         return self._opener.open(listed.fragment, listed.signed_url, offset)
 

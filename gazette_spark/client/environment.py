@@ -25,14 +25,14 @@ _VARIABLES = {
     "route_cache_ttl_s": "BROKER_CACHE_TTL",
     "zone": "ZONE",
 }
-"""Which variable each option comes from."""
+"""Environment variable of each option."""
 
 
 def arguments(env: Mapping[str, str]) -> dict[str, Any]:
-    """Return the arguments of a client that the variables of ``env`` stand for; an empty one is as none.
+    """Return the arguments of a client from the variables of ``env``; an empty one counts as missing.
 
     Raises:
-        OptionError: a value is not as it should be; names the option.
+        OptionError: a value is invalid; names the option.
     """
     values = {option: env.get(variable) or None for option, variable in _VARIABLES.items()}
     files = {

@@ -1,7 +1,7 @@
-"""The process that runs the query: started in a session of its own, killed with everything it started.
+"""The process that runs the query: started in a new session, killed with everything it started.
 
 Spark's driver, its JVM and its Python workers are several processes in several process groups (PySpark's
-worker daemon makes its own group), but all in the session of the child. So a kill goes to the session.
+worker daemon makes a new group), but all in the session of the child. So a kill goes to the session.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Self
 from gazette_spark.errors import GazetteError
 
 LOG_TAIL_LINES = 30
-"""How much of the log a failure shows."""
+"""Lines of the log that a failure shows."""
 
 EXIT_TIMEOUT_S = 30.0
 """Time for killed processes to be gone."""
@@ -28,7 +28,7 @@ EXIT_TIMEOUT_S = 30.0
 
 @dataclass(eq=False)
 class QueryDiedError(GazetteError):
-    """The query's process ended, or stopped making progress, when nobody had asked it to."""
+    """The query's process ended, or stopped making progress, without a request to stop."""
 
     problem: str
     log_tail: str = ""
@@ -86,7 +86,7 @@ class QueryProcess:
         while members := session_members(child.pid):
             for pid in members:
                 _kill(pid)
-            child.poll()  # Reaps it, else it stays a member for ever.
+            child.poll()  # Reaps the process, else it stays a member indefinitely.
             if time.monotonic() > deadline:
                 raise self.failure(f"processes {members} survive SIGKILL")
             time.sleep(0.01)
@@ -97,7 +97,7 @@ class QueryProcess:
         """Ask the child to end by closing its stdin after one line, and wait for that.
 
         Raises:
-            QueryDiedError: it failed, or took longer than ``timeout_s``.
+            QueryDiedError: the query failed, or ran longer than ``timeout_s``.
         """
         child = self._running()
         try:

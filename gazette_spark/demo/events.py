@@ -17,13 +17,13 @@ import numpy.typing as npt
 Int64s = npt.NDArray[np.int64]
 
 JOURNALS = ("orders", "payments", "page-views", "telemetry")
-"""Last parts of the journals' names; each has a writer and kinds of events of its own."""
+"""Last parts of the journals' names; each has its writer and its kinds of events."""
 
 SCHEMA = (
     "id BIGINT, ts TIMESTAMP, user STRING, kind STRING, amount DOUBLE, country STRING, "
     "device STRUCT<os: STRING, version: INT>, tags ARRAY<STRING>, _journal STRING, _offset BIGINT"
 )
-"""What the query asks of ``format=json``; the last two are the source's metadata columns."""
+"""Schema of the query for ``format=json``; the last two columns are the source's metadata columns."""
 
 EPOCH_MS = 1_577_836_800_000
 """2020-01-01 UTC, where the milliseconds of an id begin."""
@@ -46,7 +46,7 @@ _TAGS = ('"mobile"', '"returning"', '"campaign-äöü"', '"quote \\" and \\\\ sl
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """What one append holds, and the columns the proof compares."""
+    """Content of one append, and the columns the proof compares."""
 
     content: bytes
     """JSON lines."""

@@ -1,4 +1,4 @@
-"""Decides, from what is seen of the query and the writers, what the demo does next.
+"""Decides the demo's next step from observations of the query and the writers.
 
 ======== ======================================================= =============
 state    leaves it, or stays in it, when                         by the step
@@ -8,10 +8,10 @@ writing  a kill is due, and the query is in mid-flight           KILL
 writing  the time is up; all kills are done, or there is enough  STOP_WRITING
          left to read to do the others while draining
 draining a kill is missing, and the query is in mid-flight       KILL
-draining the ledger stands at every write head                   FINISH
+draining the ledger is at every write head                       FINISH
 ======== ======================================================= =============
 
-A kill is in mid-flight only if the run of the query that is killed has committed rows of its own, and
+A kill is in mid-flight only if the run of the query that is killed has committed rows itself, and
 has planned a batch that it has not finished. Killing it while it starts would prove little.
 """
 
@@ -25,7 +25,7 @@ BATCHES_PER_KILL = 3
 
 
 class Step(Enum):
-    """What to do next."""
+    """Next step of the demo."""
 
     WAIT = auto()
     START_WRITING = auto()
@@ -36,10 +36,10 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the demo is to do."""
+    """Script of the demo."""
 
     seconds: float
-    """How long the writers append; longer if the kills take longer."""
+    """Seconds that the writers append; longer if the kills take longer."""
     pauses_s: tuple[float, ...]
     """One entry a kill: time between the first commit of a run and its kill, so that kills hit a batch
     at different moments."""
@@ -51,7 +51,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What is seen at one moment. Times are seconds since something happened, None if it has not."""
+    """Observation at one moment. Times are seconds since an event, None if it has not happened."""
 
     table_exists: bool = False
     writing_s: float | None = None
@@ -63,7 +63,7 @@ class Observation:
     kills: int = 0
     """Kills so far."""
     backlog_batches: float = 0.0
-    """What is appended and not in the table, in batches of full size."""
+    """Backlog of appended events that are not in the table, in batches of full size."""
     stopped: bool = False
     """The writers have ended."""
     drained: bool = False

@@ -1,4 +1,4 @@
-"""Compares what was appended with what is in the table, event by event, on whole columns."""
+"""Compares the appended events with the table, event by event, on whole columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gazette_spark.errors import GazetteError
 
 @dataclass(eq=False)
 class InexactError(GazetteError):
-    """The table does not hold what was appended."""
+    """The table differs from the appended events."""
 
     lost: int
     duplicated: int
@@ -28,7 +28,7 @@ class InexactError(GazetteError):
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How two multisets of events differ. All but the first two are 0 if the table is exact."""
+    """Difference of two multisets of events. All but the first two are 0 if the table is exact."""
 
     appended: int
     in_table: int
@@ -58,7 +58,7 @@ def compare(ids: Int64s, cents: Int64s, table_ids: Int64s, table_cents: Int64s) 
     Args:
         ids: id of each appended event, each id once.
         cents: amount of each appended event.
-        table_ids: id of each row, in any order; a negative number stands for null.
+        table_ids: id of each row, in any order; a negative number means null.
         table_cents: amount of each row.
     """
     universe = np.union1d(ids, table_ids)

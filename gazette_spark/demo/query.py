@@ -1,8 +1,8 @@
 """The query that gets killed: ``python -m gazette_spark.demo.query SETTINGS.json``.
 
-It runs until its stdin says "finish" (then it stops the query and writes down what the table holds) or
-is closed (the demo itself has died: then it ends at once). This file is also what a user's program
-looks like: a session, ``readStream``, ``DeltaSink``.
+It runs until its stdin says "finish" (then it stops the query and writes a summary of the table) or
+is closed (the demo itself has died: then it ends at once). This file also shows the form of a user's program:
+a session, ``readStream``, ``DeltaSink``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def obey_stdin(finish: threading.Event) -> None:
 
 
 def main(settings: Settings) -> None:
-    """Run the query until told to finish."""
+    """Run the query until stdin says "finish"."""
     finish = threading.Event()
     threading.Thread(target=obey_stdin, args=(finish,), daemon=True).start()
     spark = local_spark(Path(settings.directory) / "spark")

@@ -28,13 +28,13 @@ FINISH_S = 180.0
 """Time for the query to stop and to read the whole table."""
 
 KILLS = 2
-"""How often the query is killed."""
+"""Number of kills of the query."""
 
 FRAGMENT_LENGTH = 4 << 20
 """Small, so that a short run persists several fragments of each journal and reads them back."""
 
 CODECS = ("SNAPPY", "GZIP", "ZSTANDARD", "NONE")
-"""One a journal."""
+"""One codec for each journal."""
 
 MAX_BYTES_PER_TRIGGER = 8 << 20
 """Keeps batches small, so that a backlog takes several and a kill has something to interrupt."""
@@ -42,7 +42,7 @@ MAX_BYTES_PER_TRIGGER = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """What the user asked for."""
+    """The user's options."""
 
     seconds: float
     rate: float
@@ -52,7 +52,7 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the demo found."""
+    """Result of the demo."""
 
     proof: Proof
     times: ScenarioTimes
@@ -85,7 +85,7 @@ def run_demo(options: DemoOptions, directory: Path, screen: Screen) -> Report:
 
 
 def make_report(settings: Settings, writers: Writers, times: ScenarioTimes) -> Report:
-    """Compare what was appended with what the query's process wrote about the table."""
+    """Compare the appended events with the query process's summary of the table."""
     table = pa.ipc.open_file(str(settings.rows)).read_all()
 
     def column(name: str) -> Int64s:

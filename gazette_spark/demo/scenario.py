@@ -23,22 +23,22 @@ STALL_S = 240.0
 """A running query that commits nothing for this long has failed."""
 
 START_STALL_S = 420.0
-"""Same for its first start, when Spark may have to download Delta's jar."""
+"""The same timeout for the query's first start, when Spark may have to download Delta's jar."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where the demo stands, for a progress bar."""
+    """State of the demo, for a progress bar."""
 
     phase: str
     appended_rows: int
     table_rows: int
     expected_rows: int
-    """What will have been appended, as far as one can say; at least ``appended_rows``."""
+    """Expected number of appended rows, an estimate; at least ``appended_rows``."""
 
 
 class Screen(Protocol):
-    """Where the demo tells what happens."""
+    """Output of the demo's progress."""
 
     def say(self, text: str) -> None:
         """Show one line."""
@@ -49,13 +49,13 @@ class Screen(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ScenarioTimes:
-    """What happened in a scenario."""
+    """Times and counts of a scenario."""
 
     kills: int
     table_commits: int
     writing_s: float
     drained_s: float
-    """From the first append until the last byte was in the table, kills and restarts included."""
+    """Seconds from the first append until the last byte was in the table, kills and restarts included."""
 
 
 class Scenario:

@@ -1,4 +1,4 @@
-"""What the query's process is told by the demo: one file that serves every restart."""
+"""The settings of the query's process: one file that serves every restart."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ APP_ID = "gazette-spark-demo"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where the journals are, and where everything else goes."""
+    """Addresses and directories of the demo."""
 
     endpoint: str
     journals: list[str]
     fragment_root: str
-    """Where ``file://`` stores live, or "" to read fragments through the broker."""
+    """Folder of ``file://`` stores, or "" to read fragments through the broker."""
     directory: str
     """Holds table, checkpoint and results."""
     max_bytes_per_trigger: int
 
     @property
     def table(self) -> Path:
-        """Where the Delta table is."""
+        """Directory of the Delta table."""
         return Path(self.directory) / "table"
 
     @property
     def checkpoint(self) -> Path:
-        """Where the query checkpoint is."""
+        """Directory of the query checkpoint."""
         return Path(self.directory) / "checkpoint"
 
     @property

@@ -1,4 +1,4 @@
-"""What the table and the query checkpoint on disk say about a running query, read without Spark.
+"""The state of a running query from the table and the query checkpoint on disk, read without Spark.
 
 Both are logs of numbered files which appear whole, by a rename, so a look at any moment is safe, and a
 kill cannot make it lie.
@@ -18,7 +18,7 @@ from gazette_spark.ledger.entry import parse_entry
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What the commits of a Delta table up to some version add up to."""
+    """Sum of the commits of a Delta table up to some version."""
 
     commits: int = 0
     rows: int = 0

@@ -1,4 +1,4 @@
-"""Threads that append events to the journals, one writer a journal, and remember what was acknowledged."""
+"""Threads that append events to the journals, one writer a journal, and record acknowledged events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ APPEND_TIMEOUT_S = 60.0
 
 @dataclass(slots=True)
 class Appended:
-    """What one writer had acknowledged. Written by its thread only; ``ids`` and ``cents`` grow together."""
+    """Acknowledged events of one writer. Written by its thread only; ``ids`` and ``cents`` grow together."""
 
     journal: str
     rows: int = 0

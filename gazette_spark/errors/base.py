@@ -1,4 +1,4 @@
-"""What every error of the package is, and the errors of a caller's slip."""
+"""The base class of all errors of the package, and the errors for a caller's slip."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OptionError(GazetteError, ValueError):
 
 @dataclass(eq=False)
 class ProtocolError(GazetteError, ValueError):
-    """A message breaks a rule of the Gazette protocol: ours before sending, or the broker's."""
+    """A message breaks a rule of the Gazette protocol; it is either from the broker or about to be sent."""
 
     where: str
     """Dotted path of the field, e.g. ``JournalSpec.Fragment.Length``, or the rpc."""

@@ -1,4 +1,4 @@
-"""What can go wrong between a client and its brokers, but for the statuses they answer with."""
+"""Errors between a client and its brokers, except for the statuses that brokers answer with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gazette_spark.errors.base import GazetteError
 
 @dataclass(eq=False)
 class AuthError(GazetteError):
-    """The broker refused the caller's token, or none was given."""
+    """The broker refused the caller's token, or the caller gave no token."""
 
     endpoint: str
     problem: str
@@ -103,9 +103,9 @@ class PartialApplyError(GazetteError):
     changes: int
     """All changes."""
     revision: int
-    """Of the last transaction that was done."""
+    """Etcd revision of the last transaction that was applied."""
     cause: GazetteError
-    """Why the next one failed. After an UnavailableError it may have been done, too."""
+    """Error of the next transaction. After an UnavailableError it may have been done, too."""
 
     def __str__(self) -> str:
         return (

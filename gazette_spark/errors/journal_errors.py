@@ -1,4 +1,4 @@
-"""What can be wrong with a journal's bytes: gone, reset, corrupt, or not where they are asked for."""
+"""Errors about a journal's bytes: deleted, reset, corrupt, or missing from the requested place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gazette_spark.errors.base import GazetteError
 
 @dataclass(eq=False)
 class OffsetError(GazetteError, ValueError):
-    """A query position is malformed, goes back, or lies outside its journal."""
+    """A query position is malformed, goes back, or is outside its journal."""
 
     problem: str
     journal: str = ""
@@ -41,9 +41,9 @@ class DataLossError(GazetteError):
 
 @dataclass(eq=False)
 class OffsetBeyondHeadError(GazetteError):
-    """A recorded offset lies past the journal's write head: the journal was reset or lost bytes.
+    """A recorded offset is past the journal's write head: the journal was reset or lost bytes.
 
-    Going on would give other bytes the offsets of those already read.
+    To continue would read other bytes under offsets that were already read.
     """
 
     journal: str
@@ -63,7 +63,7 @@ class OffsetBeyondHeadError(GazetteError):
 class JournalRecreatedError(GazetteError):
     """A journal was deleted and created again since the query last saw it.
 
-    What was not stored yet of the old one is gone, and its offsets may have been given to other bytes.
+    Bytes of the old journal that were not stored yet are lost. Other bytes may have their offsets now.
     """
 
     journal: str
@@ -92,7 +92,7 @@ class CorruptFragmentError(GazetteError):
     end: int
     problem: str
     source: str = ""
-    """Where the bytes came from: a file path, or a URL without its query."""
+    """Source of the bytes: a file path, or a URL without its query."""
 
     def __str__(self) -> str:
         at = f" ({self.source})" if self.source else ""
@@ -103,11 +103,11 @@ class CorruptFragmentError(GazetteError):
 
 
 class FragmentTooShortError(CorruptFragmentError):
-    """A fragment's content ends before the offset its name tells."""
+    """A fragment's content ends before the end offset in the fragment's name."""
 
 
 class FragmentTooLongError(CorruptFragmentError):
-    """A fragment's content goes on past the offset its name tells; nothing past it was handed out."""
+    """A fragment's content goes on past the end offset in its name; no byte past that offset was returned."""
 
 
 @dataclass(eq=False)
@@ -122,7 +122,7 @@ class DirectReadError(GazetteError):
     passing: bool = False
     """The store may answer in a moment: it is busy, or the connection broke."""
     refused: bool = False
-    """This client does not open such URLs; nothing was connected to."""
+    """This client does not open such URLs; it made no connection."""
     missing: bool = False
     """There is no such file."""
 
@@ -134,7 +134,7 @@ class DirectReadError(GazetteError):
 class FragmentConflictError(GazetteError):
     """Stored fragments hold different bytes for the same offsets: the journal lost bytes and went on.
 
-    Which of them are the journal's cannot be told.
+    The client cannot tell which of these bytes are the journal's.
     """
 
     journal: str
@@ -153,10 +153,10 @@ class FragmentConflictError(GazetteError):
 
 @dataclass(eq=False)
 class FragmentStoreError(GazetteError):
-    """A fragment store cannot be listed, or holds what is not read."""
+    """A fragment store cannot be listed, or has content that this client does not read."""
 
     store: str
-    """The store, without what may be secret, or a path in it."""
+    """URL of the store, without parts that may be secret, or a path in the store."""
     problem: str
 
     def __str__(self) -> str:
@@ -167,12 +167,12 @@ class FragmentStoreError(GazetteError):
 class SeekRequiresNewReaderError(GazetteError):
     """A reader of one stream, or of one fragment, cannot get to an offset: open a new one there.
 
-    The reader stands where it stood.
+    The reader's position does not change.
     """
 
     journal: str
     offset: int
-    """Where the reader stands."""
+    """The reader's offset."""
     wanted: int
 
     def __str__(self) -> str:
@@ -197,7 +197,7 @@ class RecordError(GazetteError):
 
 @dataclass(eq=False)
 class RowError(GazetteError, ValueError):
-    """A row cannot be written: it would not be read again as it is, or nothing says where it goes."""
+    """A row cannot be written: it would not be read again as it is, or nothing gives its journal."""
 
     partition: int
     """Number of the Spark partition."""
@@ -223,7 +223,7 @@ class OffsetJumpError(GazetteError):
     journal: str
     wanted: int
     offset: int
-    """Of the next byte."""
+    """Offset of the next byte."""
 
     def __str__(self) -> str:
         return (

@@ -1,4 +1,4 @@
-"""What the Delta sink refuses."""
+"""Errors of the Delta sink."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from gazette_spark.errors.base import GazetteError
 
 
 class SinkError(GazetteError):
-    """Base of what the Delta sink refuses."""
+    """Base class of the Delta sink's errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """How one journal, or one other source, of a batch disagrees with what a table has recorded."""
+    """How one source of a batch (a journal or another source) disagrees with the table's record."""
 
     source: str
     """Journal name, or e.g. ``source 1`` for one that is not Gazette's."""
     recorded: int | str | None
-    """Where the table's rows end, None if the table has never heard of it."""
+    """End of the table's rows, None for a source that is new to the table."""
     begin: int | str | None
     end: int | str | None
     journal: str = ""
@@ -44,7 +44,7 @@ def _listed(mismatches: tuple[Mismatch, ...]) -> str:
 
 @dataclass(eq=False)
 class BatchMismatchError(SinkError):
-    """A batch does not continue what the table holds; nothing was written. See the two subclasses."""
+    """A batch does not continue the table; nothing was written. See the two subclasses."""
 
     table: str
     app_id: str
@@ -65,7 +65,7 @@ class BatchMismatchError(SinkError):
 
 
 class GapError(BatchMismatchError):
-    """The batch begins past what the table holds: writing it would leave bytes out for ever."""
+    """The batch begins past the end of the table: to write it would leave bytes out permanently."""
 
     problem = "the batch begins past what the table holds"
 
@@ -94,7 +94,7 @@ class OverlapError(BatchMismatchError):
 
 @dataclass(eq=False)
 class TrimError(SinkError):
-    """A batch is partly in the table, and which of its rows are cannot be told; nothing was written."""
+    """A batch is partly in the table, and its rows there cannot be identified; nothing was written."""
 
     table: str
     app_id: str
@@ -127,7 +127,7 @@ class UpsertError(SinkError):
 
 @dataclass(eq=False)
 class DeadLetterError(SinkError):
-    """Rows cannot be parted into those that fit a table and dead letters; nothing was written."""
+    """Rows cannot be split into rows that fit a table and dead letters; nothing was written."""
 
     table: str
     app_id: str
@@ -161,7 +161,7 @@ class FencedError(SinkError):
 
 @dataclass(eq=False)
 class LedgerLostError(SinkError):
-    """Delta remembers transactions of the app id whose offsets the table's history no longer tells."""
+    """Delta has transactions of the app id, but the table's history no longer has their offsets."""
 
     table: str
     app_id: str
@@ -226,7 +226,7 @@ class TableRefusedError(SinkError):
 
 @dataclass(frozen=True, slots=True)
 class ColumnProblem:
-    """Why one column, or field of one, cannot be written to a table."""
+    """Reason why one column, or a field of one, cannot be written to a table."""
 
     column: str
     """After the names of the structs it is in; ``element``, ``key``, ``value``: of arrays and maps."""

@@ -10,7 +10,7 @@ from gazette_spark.errors.base import GazetteError
 
 @dataclass(eq=False)
 class StatusError(GazetteError):
-    """A broker answered with a status other than OK. Each status has a class of its own below."""
+    """A broker answered with a status other than OK. Each status has its own subclass below."""
 
     status: ClassVar[str] = ""
     """Name of the status on the wire."""

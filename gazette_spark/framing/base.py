@@ -1,13 +1,13 @@
-"""What a record framing must answer, and the block of whole records that scans hand on.
+"""The interface of a record framing, and the block of whole records that scans pass on.
 
-A framing says where records begin and end in journal bytes. Everything that reads journals (the
+A framing finds the begins and ends of records in journal bytes. Everything that reads journals (the
 planner's tail search, the scan of a piece, the column builders) asks a :class:`Framing` and knows
 nothing about newlines itself.
 
-Some framings show their record ends to anyone who looks (a newline is one wherever it stands). In others,
-which are ``anchored``, bytes can only be understood from the start of a record on: a newline may stand
-inside quotes, four bytes that look like a frame's header inside another frame. Ranges of these are cut
-where records are known to begin and nowhere else, and an end is taken only when it is proved.
+In some framings every record end is visible by itself (a newline always ends a record). In others, which are
+``anchored``, bytes can only be understood from the start of a record on. A newline may be inside quotes; four
+bytes that look like a frame's header may be inside another frame. Ranges of anchored framings are cut only
+where records are known to begin, and a record end counts only when it is proved.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 MICROSECONDS = 1_000_000
-"""In a second: Spark's timestamps count them."""
+"""Microseconds in a second: Spark's timestamps count them."""
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -51,7 +51,7 @@ class Block:
     trailer_bytes: int = 1
     """Length of what frames each record after its last byte."""
     stored: Sequence[tuple[int, int]] = ()
-    """When its bytes were stored: offsets, ascending, each with the time of the bytes from there on, in Unix
+    """Store times of its bytes: offsets, ascending, each with the time of the bytes from there on, in Unix
     seconds, 0 for those that are not stored. The first is at most ``offset``; none: nothing is."""
 
     def __len__(self) -> int:
@@ -126,10 +126,10 @@ def text_scalar(text: str) -> pa.StringScalar:
 
 
 def gathered(block: Block) -> pa.BinaryArray:
-    """Return the records of a block as one binary array, whatever lies between them.
+    """Return the records of a block as one binary array, without the bytes between them.
 
-    Records and what lies between them are taken for the values of one array over the block's bytes;
-    Arrow then copies every second one, at memory speed.
+    Records and the bytes between them are the values of one array over the block's bytes. Arrow then copies
+    every second value, at memory speed.
     """
     count = len(block)
     if not count or (block.starts[1:] == block.ends[:-1]).all():
@@ -163,7 +163,7 @@ class Cut:
     starts: Positions
     ends: Positions
     size: int
-    """How many bytes were looked at and are done: records, frames, and what lies between them."""
+    """Number of bytes that are done: records, frames, and the bytes between them."""
     needs: int = 0
     """Least length of the unfinished frame that follows, 0: not known."""
     skipped: tuple[tuple[int, int], ...] = ()
@@ -171,7 +171,7 @@ class Cut:
 
 
 class Framing(Protocol):
-    """Where records begin and end."""
+    """Finds the begins and ends of records."""
 
     @property
     def name(self) -> str:
@@ -203,8 +203,8 @@ class Framing(Protocol):
     def last_boundary(self, window: bytes, max_record_bytes: int) -> int | None:
         """Return the index, 1 or more, just past the last record end in a window that may start anywhere.
 
-        None when there is none, or when it depends on bytes before the window; no record is longer
-        than ``max_record_bytes``.
+        None when the window has no record end, or when the end depends on bytes before the window; no record
+        is longer than ``max_record_bytes``.
         """
 
     def may_begin(self, before: bytes, after: bytes) -> bool:

@@ -5,12 +5,12 @@ next quote that is not doubled; anywhere else a quote is a character like others
 newline belongs to the record's bytes. Blank lines are no records.
 
 Quotes are paired off by their number, for a whole block at once. That is the same as reading byte by
-byte if every opening quote stands at a field's start, which is looked at for all of them; a block where
-that fails is read record by record.
+byte if every opening quote is at a field's start. The reader checks that for all of them; a block where it
+fails is read record by record.
 
-Whether a byte in the middle of a journal is inside quotes is not guessed. A window is read in each of
-the four ways there are: at a field's start, in a plain field, in quotes, just after quotes. What all of
-them agree on is true, and what makes a record longer than allowed is false.
+Whether a byte in the middle of a journal is inside quotes is not guessed. A window is read in each of the
+four possible ways: at a field's start, in a plain field, in quotes, just after quotes. A record end is true
+if all of them agree on it. A way that makes a record longer than allowed is false.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _read_ends(data: bytes, record: re.Pattern[bytes]) -> Positions:
 
 @cache
 def _record(separator: str, quote: str) -> re.Pattern[bytes]:
-    """Return what finds a record and its newline, however its quotes stand."""
+    """Return the pattern of a record and its newline, wherever its quotes are."""
     s, q = re.escape(separator.encode()), re.escape(quote.encode())
     field = rb"(?:%b(?:[^%b]++|%b%b)*+%b[^%b\n]*+|[^%b%b\n][^%b\n]*+|)" % (q, q, q, q, q, s, q, s, s)
     return re.compile(rb"(?:%b%b)*+%b\n" % (field, s, field))
@@ -81,7 +81,7 @@ class CsvFraming:
     separator: str = ","
     """One ASCII character."""
     quote: str = '"'
-    """One ASCII character, or none: then every newline ends a record."""
+    """One ASCII character, or empty: then every newline ends a record."""
     name: str = "csv"
     anchored: bool = True
     header_bytes: int = 0
@@ -98,7 +98,7 @@ class CsvFraming:
             return None if unproved else window.rfind(b"\n") + 1 or None
         found = set()
         quote = self.quote.encode()
-        # What leads to the window's four readings when it stands before it.
+        # Bytes before the window that lead to its four readings.
         for lead in (b"", b"x", quote, quote * 2):
             ends = self._ends(lead + window) - len(lead)
             if len(ends) and ends[0] > max_record_bytes:

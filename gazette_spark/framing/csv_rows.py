@@ -2,14 +2,14 @@ r"""Records of CSV to the user's columns: field by field, in the order of the sc
 
 The fast half splits a whole block with ``pyarrow.csv`` and converts each column at once; the exact half
 splits one record. A field's value comes from its text alone and from one function, for both: that of
-:mod:`gazette_spark.framing.csv_values`. So a row never depends on its neighbours. A field that is no value of
+:mod:`gazette_spark.framing.csv_values`. So a row never depends on its neighbours. A field that is invalid for
 its column becomes null and makes its record malformed, as too few or too many fields do; the other fields
-count.
+keep their values.
 
 Fields mean what they mean to Spark's CSV reader, odd quotes included; but a ``\r`` at a record's end belongs
 to no field.
 
-Every writer may begin with a header, so a header is known by what it says and not by where it stands: with
+Every writer may begin with a header, so a header is known by its content and not by its place: with
 ``header`` set, a record that names the columns in the schema's order gives no row, wherever it is. And the
 first record of a journal has to be one: a header that names other columns would fill the wrong ones.
 """
@@ -40,7 +40,7 @@ _LONE_RETURN = re.compile(rb"\r(?!\n)")
 
 @dataclass(frozen=True, slots=True)
 class CsvFormat(RowFormat):
-    """What is wanted from CSV records. Can be pickled."""
+    """Format of CSV records and the wanted columns. Can be pickled."""
 
     style: CsvStyle = SPARKS_STYLE
 
@@ -95,7 +95,7 @@ class ExactReader:
         self._header = [field.name for field in fields] if header else None
 
     def row(self, record: bytes) -> Row:
-        """Read one record. Never raises, whatever the bytes."""
+        """Read one record. Never raises, whatever its bytes."""
         try:
             text = record.decode()
         except UnicodeDecodeError as error:
@@ -141,7 +141,7 @@ class FastReader:
         return True
 
     def columns(self, block: Block) -> Columns | BlockRefusal:
-        """Return the columns by name, or a refusal when a record is none of so many fields."""
+        """Return the columns by name, or a refusal when a record has another number of fields."""
         suspect = _suspect(block, self._style)
         if suspect is not None:
             return BlockRefusal(suspect)
@@ -180,7 +180,7 @@ class FastReader:
         return Columns(values, problems)
 
     def _meant(self, texts: pa.StringArray) -> pa.StringArray:
-        """Return texts with what is null, and what empty fields in quotes stand for."""
+        """Return texts with the null value as null, and empty quoted fields as ``empty_value``."""
         style = self._style
         if style.empty_value:
             empty = pc.equal(texts, text_scalar(""))
@@ -216,16 +216,16 @@ def split(record: str, style: CsvStyle) -> list[tuple[str, bool]]:
 
 @cache
 def field_expression(style: CsvStyle) -> re.Pattern[str]:
-    """Return what finds a field and the separator behind it."""
+    """Return the pattern of a field and the separator behind it."""
     quote, separator = re.escape(style.quote), re.escape(style.separator)
     inside = f"{quote}((?:[^{quote}]|{quote}{quote})*){quote}([^{separator}]*)"
     return re.compile(f"(?:{inside}|([^{separator}]*))({separator}|\\Z)")
 
 
 def _suspect(block: Block, style: CsvStyle) -> int | None:
-    """Return the first record that Arrow would read in another way, None when there is none.
+    """Return the first record that Arrow would read in another way, None if Arrow reads all of them well.
 
-    It is not UTF-8, or has an odd return, or a quote that neither begins a field nor ends one.
+    Such a record is not UTF-8, or has an odd return, or a quote that neither begins a field nor ends one.
     """
     data = block.data
     found = [_odd_quote(data, style)]
@@ -243,7 +243,7 @@ def _suspect(block: Block, style: CsvStyle) -> int | None:
 
 
 def _odd_quote(data: bytes, style: CsvStyle) -> int | None:
-    """Return where the first quote is that stands in a field, or ends one before its end."""
+    """Return the index of the first quote inside a field, or of one that ends a field before its end."""
     quotes = quote_positions(data, style.quote)
     if not len(quotes):
         return None

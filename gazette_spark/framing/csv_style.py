@@ -1,4 +1,4 @@
-"""How records of CSV are written: what parts and quotes fields, what stands for null, forms of times.
+"""The style of CSV records: separator, quote, the texts of null and of empty fields, formats of times.
 
 The options and their defaults are those of Spark's CSV reader. But quotes inside quotes are doubled, as in
 RFC 4180, which Spark reads with ``escape='"'``.
@@ -13,19 +13,19 @@ from gazette_spark.framing.json_values import SPARKS, JsonDialect
 
 @dataclass(frozen=True, slots=True)
 class CsvStyle:
-    """How fields are written and what they mean. Can be pickled."""
+    """Style of CSV fields and the meaning of their texts. Can be pickled."""
 
     separator: str = ","
-    """One ASCII character that parts fields."""
+    """One ASCII character that separates fields."""
     quote: str = '"'
-    """One ASCII character around fields that hold separators or newlines; none: newlines end records."""
+    """One ASCII character around fields that contain separators or newlines; empty: newlines end records."""
     null_value: str = ""
     """A field of this text is null, quoted or not; so is one that is empty and not quoted."""
     empty_value: str = ""
-    """What an empty field in quotes stands for."""
+    """Value of an empty field in quotes."""
     times: JsonDialect = SPARKS
-    """What dates and timestamps look like: the same as in strings of JSON."""
+    """Formats of dates and timestamps: the same as in strings of JSON."""
 
 
 SPARKS_STYLE = CsvStyle()
-"""What Spark reads without options, in a session whose zone is UTC."""
+"""Style of Spark's reader without options, in a session whose zone is UTC."""

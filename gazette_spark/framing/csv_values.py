@@ -1,11 +1,11 @@
 r"""Texts of CSV fields to values, as Spark's CSV reader has them.
 
 A field's value comes from its text alone. Arrow converts a whole column at once where it and Spark agree on
-what its texts are; where they do not, the column is halved until what is left is small, and that is converted
-one by one. The forms of numbers are Java's, those of dates and timestamps are
-:mod:`gazette_spark.framing.timestamps`' or a pattern's.
+the values of its texts. Where they do not, the column is halved until the rest is small, and the rest is
+converted one by one. The forms of numbers are Java's, those of dates and timestamps are
+:mod:`gazette_spark.framing.moments`' or a pattern's.
 
-Where this differs from Spark, on purpose: digits are ASCII's, hexadecimal floating point numbers are none,
+Where this differs from Spark, on purpose: digits are ASCII's, hexadecimal floating point numbers are invalid,
 and timestamps need a date (Spark takes today's).
 """
 
@@ -34,7 +34,7 @@ TYPES = (
 """Spark's types that fields can have."""
 
 _HEX = r"^-?0[xX]"
-"""How a number begins that Arrow reads and nobody else does."""
+"""Start of numbers that Arrow accepts and Spark does not."""
 _WORDS = r"(?i)^[+-]?(nan|inf(inity)?)$"
 _SPARKS_WORDS = r"^([+-]?(NaN|Infinity)|-?Inf)$"
 """Words that are numbers to Spark; Arrow reads them in any case."""
@@ -43,7 +43,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 BLANKS = "".join(map(chr, range(33)))
-"""What Java trims."""
+"""Characters that Java's ``trim`` removes."""
 
 _DECIMALS = decimal.Context(
     prec=76, rounding=decimal.ROUND_HALF_UP, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX
@@ -63,12 +63,12 @@ def converted(
 
     Args:
         texts: Any texts, and nulls.
-        kind: What they are to be.
-        style: What dates and timestamps look like.
-        hexes: Whether there may be a hexadecimal number among them.
+        kind: Type of the values.
+        style: Formats of dates and timestamps.
+        hexes: Whether the texts may include a hexadecimal number.
 
     Returns:
-        The values, and the indices of texts that are none: their values are null.
+        The values, and the indices of invalid texts: their values are null.
     """
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         times = style.times
@@ -175,7 +175,7 @@ def _decimal(text: str, kind: pa.DataType) -> decimal.Decimal:
 
 
 def _moment(kind: pa.DataType, times: JsonDialect) -> Callable[[str], object]:
-    """Return what converts the text of a date or timestamp."""
+    """Return the converter of the text of a date or timestamp."""
     if pa.types.is_date(kind) and not times.date_format:
         return _date
     convert = converter(kind, times)
@@ -188,7 +188,7 @@ def _date(text: str) -> int:
     try:
         return parse_date(text)
     except ValueError:
-        # Spark reads what its first versions wrote; unlike in JSON, a number of days is no date.
+        # Spark reads the format of its first versions; unlike in JSON, a number of days is no date.
         if "GMT" not in text:
             raise
         return parse_date(text.replace("GMT", ""))
@@ -199,7 +199,7 @@ def _any(flags: pa.BooleanArray) -> bool:
 
 
 def places(flags: pa.BooleanArray) -> list[int]:
-    """Return where flags are set."""
+    """Return the indices of set flags."""
     if not _any(flags):
         return []
     return [int(at) for at in pc.indices_nonzero(flags.fill_null(False)).to_pylist()]  # noqa: FBT003 - Arrow's name.

@@ -1,4 +1,4 @@
-"""Dates and timestamps in the user's own pattern, as Spark's readers take them.
+"""Dates and timestamps in a user's pattern, as Spark's readers accept them.
 
 Patterns are those of Spark's documentation ("datetime patterns"), of which these letters are known:
 
@@ -7,13 +7,14 @@ y        year; yy is 2000 to 2099                H, k       hour of the day, 0 t
 M        month; MMM is Jan, MMMM January         h, K       hour of half a day, 1 to 12 or 0 to 11
 d        day of the month                        a          AM or PM
 m, s     minute, second                          S          fraction: SSS is one to three digits
-X, x, Z  offset: X is Z or +01, XXX Z or +01:00  [ ], ' '   what may be missing, plain text
+X, x, Z  offset: X is Z or +01, XXX Z or +01:00  [ ], ' '   optional section, plain text
 ======== ======================================= ========== =====================================
 
 A letter twice stands for exactly two digits, once for any number of them; from yyyy on a longer year needs a
-sign. Text is compared in any case, names are English. What a text does not say is 1970-01-01 00:00:00.
+sign. Text is compared in any case, names are English. Fields missing in a text default to those of 1970-01-01
+00:00:00.
 
-A pattern becomes a regular expression whose parts never give back what they took, since Java's do not.
+A pattern becomes a regular expression of possessive parts, which never backtrack, since Java's do not.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _OFFSETS = {
     "ZZZ": r"[+-]\d{4}",
 }
 _HOURS = {"H": (0, 23), "k": (1, 24), "h": (1, 12), "K": (0, 11)}
-"""Smallest and largest value of what an hour may be written as."""
+"""Smallest and largest number that each hour letter allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class DatePattern:
 
 @functools.lru_cache(maxsize=64)
 def _expression(pattern: str) -> re.Pattern[str]:
-    """Return the regular expression of a pattern; ValueError naming what is wrong with it."""
+    """Return the regular expression of a pattern; ValueError names its first error."""
     if pattern.count("'") % 2:
         raise ValueError("an open quote")
     tokens = [found.group() for found in _TOKEN.finditer(pattern)]

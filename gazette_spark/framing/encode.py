@@ -1,8 +1,8 @@
-r"""Values to the bytes of records: what the scan of a framing reads back as exactly these values.
+r"""Values to the bytes of records: the scan of a framing reads them back as exactly these values.
 
 Nothing is escaped or repaired. A value that would be read back as something else is refused: under ``lines``
-one with a newline, under ``csv`` one that is not exactly one record. That is found out by looking for the
-record ends in the bytes that were made: one pass at memory speed, and no step of Python per value.
+one with a newline, under ``csv`` one that is not exactly one record. The encoder looks for the record ends in
+the encoded bytes: one pass at memory speed, and no step of Python per value.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RowRefusal:
 
 
 def value_bounds(values: pa.Array) -> Positions:
-    """Return where the values of a binary or string array begin and end in its data: ``(n + 1,)``."""
+    """Return the bounds of the values of a binary or string array in its data: ``(n + 1,)``."""
     if not len(values):
         return np.zeros(1, np.int64)
     large = pa.types.is_large_binary(values.type) or pa.types.is_large_string(values.type)
@@ -57,7 +57,7 @@ def null_rows(values: pa.Array) -> Positions:
 
 
 def check_values(values: pa.Array, max_record_bytes: int) -> RowRefusal | None:
-    """Return the first value that no framing can take, None when there is none."""
+    """Return the first value that no framing can encode, None if all values are fine."""
     if values.null_count:
         index = int(null_rows(values)[0])
         return RowRefusal(index, "its value is null", "Filter such rows out, or give them a value")
@@ -74,13 +74,13 @@ def check_values(values: pa.Array, max_record_bytes: int) -> RowRefusal | None:
 def encoded(
     values: pa.Array, framing: str, separator: str = ",", quote: str = '"'
 ) -> Iterator[bytes] | RowRefusal:
-    """Return the bytes of records, in pieces that hold whole ones.
+    """Return the bytes of records, in pieces of whole records.
 
     Args:
-        values: Binary or string, in which :func:`check_values` has found nothing.
+        values: Binary or string; :func:`check_values` accepted all of them.
         framing: ``lines``, ``fixed``, ``csv`` or ``none``.
-        separator: CSV's, as is the quote.
-        quote: One character, or none.
+        separator: Separator of CSV fields.
+        quote: Quote of CSV fields: one character, or empty.
 
     Returns:
         Pieces of :data:`CHUNK_BYTES` at most unless one record is longer, or the first value that is refused.
@@ -166,7 +166,7 @@ def _refused_csv(made: bytes, ends: Positions, found: Positions) -> RowRefusal |
 
 
 def _first_wrong_end(found: Positions, meant: Positions) -> int:
-    """Return the first record that does not end where it was meant to; as many as there are: all do."""
+    """Return the index of the first record with a wrong end; the number of records if all ends are right."""
     same = min(len(found), len(meant))
     differs = np.flatnonzero(found[:same] != meant[:same])
     return int(differs[0]) if len(differs) else same

@@ -1,11 +1,11 @@
 """The framing ``fixed``: frames of a header of 8 bytes (a magic word, the payload's length) and the payload.
 
-Frames are found without a step of Python per frame: the magic word is searched in whole blocks, and
-where the frame that a header claims ends at the next header found, all is well. Only where that fails,
-because a payload holds the magic word or bytes are damaged, the chain is followed step by step.
+Frames are found without a step of Python per frame: the magic word is searched in whole blocks, and a frame
+is sound if it ends, by its header, at the next header found. Only where that fails, because a payload holds
+the magic word or bytes are damaged, the chain is followed step by step.
 
-Where a frame should begin and no magic word stands, frame and reader are out of step (Gazette calls it
-a desync): the bytes up to the next magic word are ``skipped``.
+Where a frame should begin without a magic word, frame and reader are out of step (Gazette calls it a desync):
+the bytes up to the next magic word are ``skipped``.
 
 Journals may hold frames inside frames, so a magic word proves nothing: whether bytes in the middle of a
 journal are headers is known when every chain of frames that can be found from there comes to the same end.
@@ -46,7 +46,7 @@ def magic_words(data: bytes) -> Positions:
 
 
 def frame_ends(data: bytes, headers: Positions) -> Positions:
-    """Return where the frames of these headers end by their own account."""
+    """Return the ends of frames, by the lengths in their headers."""
     octets = np.frombuffer(data, np.uint8)
     ends = headers + HEADER_BYTES
     for index in range(4):
@@ -88,11 +88,11 @@ class FixedFraming:
         return found.pop() if len(found) == 1 else None
 
     def may_begin(self, before: bytes, after: bytes) -> bool:  # noqa: ARG002 - the header is what counts.
-        """Tell whether a magic word stands there, or as much of one as is shown."""
+        """Tell whether a magic word is there, or the beginning of one as far as the bytes show."""
         return after[: len(MAGIC)] == MAGIC[: len(after)]
 
     def cut(self, data: bytes, offset: int, *, last: bool = False) -> Cut:  # noqa: ARG002 - frames are the same anywhere.
-        """Follow the frames from the first byte on; what begins none is skipped."""
+        """Follow the frames from the first byte on; skip bytes that begin no frame."""
         words = magic_words(data)
         headers = words[words <= len(data) - HEADER_BYTES]
         ends = frame_ends(data, headers)
@@ -130,14 +130,14 @@ class FixedFraming:
 
 
 def _following(headers: Positions, ends: Positions) -> list[int]:
-    """Return which header stands where each frame ends, -1: none."""
+    """Return the index of the header at each frame's end, -1 where no header is."""
     after = np.searchsorted(headers, ends)
     there = headers[np.minimum(after, len(headers) - 1)] == ends
     return np.where(there, after, -1).tolist()  # type: ignore[no-any-return]
 
 
 def _chain(following: list[int], index: int) -> Positions:
-    """Return which headers follow each other from one on."""
+    """Return the indices of the headers that follow each other from one on."""
     chain = []
     while index >= 0:
         chain.append(index)
@@ -146,7 +146,7 @@ def _chain(following: list[int], index: int) -> Positions:
 
 
 def _resume(data: bytes, words: Positions, at: int) -> int:
-    """Return where a frame may begin at or after ``at``, past what cannot be one; the end if nowhere."""
+    """Return the first place at or after ``at`` where a frame may begin; the end if none may."""
     index = int(np.searchsorted(words, at))
     if index < len(words):
         return int(words[index])

@@ -1,13 +1,13 @@
 """Records of JSON to the user's columns: one row from each record, from that record alone.
 
-The fast half (``framing.json_fast``) gives a whole block to ``pyarrow.json``. What it does not take goes
-through the exact half (``framing.json_exact``), record by record; ``framing.rows`` has how. A record that
-only the fast half accepts is given to it alone: a row never depends on its neighbours.
+The fast half (``framing.json_fast``) gives a whole block to ``pyarrow.json``. Blocks it refuses go through
+the exact half (``framing.json_exact``), record by record; see ``framing.rows``. A record that only the fast
+half accepts is given to it alone: a row never depends on its neighbours.
 
-Where a column for rescued data is asked for, what does not fit its column (or has none) makes a record
-malformed no longer: the fields' own text comes as one JSON object in that column, with the record's
-journal and offset, and a record that is no JSON object as text under ``_record``. A record that is no JSON
-object is malformed all the same.
+With a column for rescued data, a field that does not fit its column, or has no column, does not make a record
+malformed. The column has the text of such fields as one JSON object, with the record's journal and offset. A
+record that is no JSON object is there as text under ``_record``. A record that is no JSON object is malformed
+all the same.
 
 Rows are those of Spark's ``from_json``; ``docs/formats.md`` has where they differ on purpose, and why.
 """
@@ -25,7 +25,7 @@ from gazette_spark.framing.rows import Row, RowFormat, RowParser
 
 @dataclass(frozen=True, slots=True)
 class JsonFormat(RowFormat):
-    """What is wanted from JSON records. Can be pickled."""
+    """Format of JSON records and the wanted columns. Can be pickled."""
 
     dialect: JsonDialect = SPARKS
 

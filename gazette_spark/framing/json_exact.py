@@ -30,10 +30,10 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 _NESTING = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]')
 
 _MISFIT = object()
-"""Stands for a value that does not fit, until a field takes it."""
+"""Placeholder for a value that does not fit, until a field replaces it."""
 
 Read = Callable[[str, int, list[str]], tuple[object, int]]
-"""Reads the value at an index; notes what does not fit; returns the value and the index after it."""
+"""Reads the value at an index and notes misfits; returns the value and the index after it."""
 
 
 class ExactReader:
@@ -52,7 +52,7 @@ class ExactReader:
         self._dialect = dialect
 
     def row(self, record: bytes) -> Row:
-        """Read one record. Never raises for what the bytes are, only for what the machine lacks."""
+        """Read one record. Never raises for invalid bytes, only for something missing on the machine."""
         try:
             text = record.decode()
         except UnicodeDecodeError as error:

@@ -2,18 +2,18 @@
 
 Blocks of records of one shape go through ``framing.json_shape``, all others through ``pyarrow.json``.
 
-That parser reads a stream of JSON values and does not care for lines, so a block is only given to it
-when every record begins with ``{`` and ends with ``}``, and its answer only taken when there are as many
-rows as records. Then each row comes from its own record: after a ``}`` no ``{`` may follow unless the
-value before is closed, and strings cannot span lines, so a value that runs on into the next record is a
-syntax error; hence every record holds at least one value, and by the count exactly one. Blocks with a
-NUL or invalid UTF-8 are not given to it, nor is anything else than objects: a lone ``null`` crashes it.
+That parser reads a stream of JSON values and does not care for lines, so it only gets blocks in which every
+record begins with ``{`` and ends with ``}``. Its result only counts when it has as many rows as records. Then
+each row comes from its own record: after a ``}`` no ``{`` may follow unless the value before is closed, and
+strings cannot span lines, so a value that runs on into the next record is a syntax error. Hence every record
+has at least one value, and by the count exactly one. It gets no blocks with a NUL or invalid UTF-8, and
+nothing but objects: a lone ``null`` crashes it.
 
-It gets decimals wrong without a word (all seen with pyarrow 26): digits beyond the column's precision
+It silently gets decimals wrong (all seen with pyarrow 26): digits beyond the column's precision
 when there is an exponent, and bits beyond 128. So their magnitude is read as doubles first, and the
 result validated. Decimals written as strings are converted one by one. Dates, timestamps and bytes are
-asked for as strings, and converted by ``framing.text_columns``: the parser's own timestamps are not Spark's.
-Nor is the number ``Inf``, so records with one are not given to it.
+requested as strings, and converted by ``framing.text_columns``: the parser's timestamps are not Spark's. Nor
+is the number ``Inf``, so records with one are not given to it.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ MAX_TRIM = 8
 """White space around a record that is still looked behind."""
 
 _ROW = re.compile(r" in row ([0-9]{1,9})")
-"""Where the parser says that a block is wrong, if it says so."""
+"""Row of a parser error, if the error names one."""
 
 _INF = re.compile(rb"Inf[ \t\r\n,\]}]")
 _CONSTANT = re.compile(rb"(?:Inf|Infinity|NaN)[ \t\r\n,\]}]")
-"""What may be a number of these names; in a string it does no harm but to the speed."""
+"""Possible numbers of these names; a match inside a string costs speed only."""
 
 _SPACES = np.zeros(256, np.bool_)
 _SPACES[[0x09, 0x0D, 0x20]] = True
@@ -62,7 +62,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What came of a plan."""
+    """Outcome of a plan."""
 
     found: Columns | BlockRefusal
     other: bool = False
@@ -100,7 +100,7 @@ class FastReader:
             try:
                 return self._targets(shaped)
             except (pa.ArrowException, ValueError):
-                pass  # The parser below tells which record it is.
+                pass  # The parser below finds the record.
         reached = []
         for plan in self._plans:
             answer = self._try(plan, block)
@@ -235,7 +235,7 @@ def _target(column: pa.Array, kind: pa.DataType, dialect: JsonDialect) -> Conver
 
 
 def _nested(column: pa.Array, kind: pa.DataType, dialect: JsonDialect) -> pa.Array:
-    """Return a column of lists or structs with what is in it as the types that are wanted."""
+    """Return a column of lists or structs with its nested values converted to the wanted types."""
     mask = column.is_null() if column.null_count else None
     if pa.types.is_struct(kind):
         children = [_fitting(column.field(at), field.type, dialect) for at, field in enumerate(kind)]
@@ -271,7 +271,7 @@ def _suspect(block: Block, dialect: JsonDialect) -> int | None:
 
 
 def _constant_at(data: bytes, dialect: JsonDialect) -> int:
-    """Return where something stands that may be a number that is none, -1 for nowhere."""
+    """Return the index of a possible NaN or infinity without quotes, -1 if the bytes have none."""
     words = (b"Inf",) if dialect.allow_non_numeric_numbers else (b"Inf", b"NaN")
     # Looking for the words first is many times as fast as the expressions are.
     if not any(word in data for word in words):

@@ -7,7 +7,7 @@ Each record has a type; types are merged until one is left that takes all record
 - an empty text counts as null; a field that is null in every record is STRING, an empty object is left out;
 - under PERMISSIVE a malformed record adds the column for such records, under FAILFAST it is an error.
 
-Columns stand in order of their names. Empty records and ``null`` say nothing.
+Columns are in order of their names. Empty records and ``null`` add nothing.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ _DECODER = json.JSONDecoder(
 
 
 def _arrow(kind: Type) -> pa.DataType | None:
-    """Return the Arrow type; None for objects without fields, and what is made of nothing else."""
+    """Return the Arrow type; None for objects without fields, and for types made only of such objects."""
     match kind:
         case dict():
             order = sorted(kind, key=lambda name: name.encode("utf-16-be", "surrogatepass"))

@@ -1,4 +1,4 @@
-"""JSON as Spark's reader also takes it, rewritten to JSON: for records that are none otherwise."""
+"""JSON extensions that Spark's reader accepts, rewritten to standard JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def strict_text(text: str, dialect: JsonDialect) -> str:
 
 
 def has_constant(text: str) -> bool:
-    """Tell whether a number of some JSON is none: NaN, or infinite."""
+    """Tell whether some JSON has a number that is invalid in standard JSON: NaN, or infinite."""
     return any(found[1] for found in _CONSTANT.finditer(text))
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Octets = npt.NDArray[np.uint8]
 
 SCAN_BYTES = 64 << 10
-"""Bytes looked through at a time: what comes of it stays in the core's cache."""
+"""Bytes scanned at a time: results of this size stay in the core's cache."""
 
 _MEMBER = re.compile(rb'[ \t]*"([^"]+)"[ \t]*:[ \t]*(?:(")([^"]*)"|([-0-9.]+)|(true|false))[ \t]*')
 _QUOTE, _BLANK, _NEWLINE = 0x22, 0x20, 0x0A
@@ -71,7 +71,7 @@ class _Shape:
     tail: bytes
     """All bytes from the end of the last value to the end of the record."""
     quotes: int
-    """In a record."""
+    """Number of quotes in a record."""
 
 
 class _OtherShapeError(Exception):
@@ -250,7 +250,7 @@ def _check_template(
 
 
 def _check_bytes(block: Block, octets: Octets, begins: Positions, ends: Positions, expected: bytes) -> None:
-    """Check what stands between places: eight bytes at a time, the last ones maybe overlapping."""
+    """Check the bytes between places: eight bytes at a time, the last ones maybe overlapping."""
     if not np.array_equal(ends - begins, np.broadcast_to(len(expected), begins.shape)):
         raise _OtherShapeError
     if begins[-1] + 8 > len(octets):
@@ -313,7 +313,7 @@ def _check_numbers(texts: pa.StringArray) -> None:
 
 
 def _slices(block: Block, begins: Positions, ends: Positions, kind: pa.DataType) -> pa.Array:
-    """Return parts of the block as one array, packed: its text is known to be UTF-8."""
+    """Return slices of the block as one packed array; the block's text is known to be UTF-8."""
     count = len(begins)
     bounds = np.empty(2 * count, np.int32)
     bounds[0::2], bounds[1::2] = begins, ends

@@ -1,8 +1,8 @@
-"""JSON values to what one Arrow type holds, value by value: the exact and slow half of ``framing.json``.
+"""JSON values to values of one Arrow type, value by value: the exact and slow half of ``framing.json``.
 
-A converter takes a value as the ``json`` module gives it (numbers as text, so that none loses a digit)
-and its raw text, and answers with what :func:`pyarrow.array` takes for the type. It raises ValueError
-when the value does not fit. Wherever ``pyarrow.json`` accepts a value, the answer here is the same.
+A converter gets a value from the ``json`` module (numbers as text, so that no digit is lost) and its raw
+text. It returns a value that :func:`pyarrow.array` accepts for the type. It raises ValueError when the value
+does not fit. Wherever ``pyarrow.json`` accepts a value, the answer here is the same.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _DECIMALS = decimal.Context(
 
 
 def _pattern(text: str | None) -> DatePattern | None:
-    """Return a pattern, None for none; ValueError when it is not known."""
+    """Return a pattern, None for a missing one; ValueError when it is unknown."""
     if text is None:
         return None
     # Few queries have one.
@@ -67,7 +67,7 @@ def _pattern(text: str | None) -> DatePattern | None:
 
 @dataclass(frozen=True, slots=True)
 class JsonDialect:
-    """What values may look like; each as the option of Spark's JSON reader of that name. Can be pickled."""
+    """Allowed forms of JSON values: the options of Spark's JSON reader by their names. Can be pickled."""
 
     time_zone: str = UTC
     """The zone of timestamps that name none."""
@@ -105,7 +105,7 @@ class JsonDialect:
 
 
 SPARKS = JsonDialect()
-"""What Spark's reader takes by default, in a session whose zone is UTC."""
+"""Default dialect of Spark's reader, in a session whose zone is UTC."""
 
 
 def converter(kind: pa.DataType, dialect: JsonDialect = SPARKS) -> Convert | None:

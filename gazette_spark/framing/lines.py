@@ -18,12 +18,12 @@ SCAN_BYTES = 256 << 10
 
 
 def first_boundary(window: bytes) -> int | None:
-    r"""Return the index just past the first ``\n``, None when there is none."""
+    r"""Return the index just past the first ``\n``, None without a ``\n``."""
     return window.find(b"\n") + 1 or None
 
 
 def last_boundary(window: bytes) -> int | None:
-    r"""Return the index just past the last ``\n``, None when there is none."""
+    r"""Return the index just past the last ``\n``, None without a ``\n``."""
     return window.rfind(b"\n") + 1 or None
 
 

@@ -1,4 +1,4 @@
-"""Columns that say where a record comes from. A query gets those that its schema names."""
+"""Columns of a record's origin. A query gets those that its schema names."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ OFFSET = "_offset"
 END_OFFSET = "_end_offset"
 """Offset just past the record's frame: a query may start there, too."""
 MOD_TIME = "_fragment_mod_time"
-"""When the fragment that holds the first byte of the record's frame was stored, to the second; null while
+"""Time at which the fragment of the frame's first byte was stored, to the second; null while
 only brokers have it. So it is the one column that may differ when the same offsets are read again."""
 LABELS = "_labels"
 """The journal's labels, as they were when the batch was planned: all values of each name, in order."""
 RECORD = "_record"
-"""The record's bytes, without what frames it, whatever became of them in other columns."""
+"""The record's bytes, without its frame, whatever the values of other columns."""
 
 DDL = {
     JOURNAL: "string",

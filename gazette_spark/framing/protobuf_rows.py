@@ -5,8 +5,8 @@ it, and its name. Columns are the message's fields by name, as in Spark's ``from
 value's name, a nested message a struct, a map a map, ``google.protobuf.Timestamp`` a timestamp. As there, a
 field that is not set is null, and so is a proto3 field without presence that holds its type's zero: the
 wire does not tell the two apart. Beyond that, an enum may be an integer, too, and an unsigned 64-bit number a
-``decimal(20,0)``; a number that its column does not hold is null, and makes its record malformed, as bytes
-do that are no such message.
+``decimal(20,0)``; a number that does not fit its column is null and makes its record malformed. So do bytes
+that are no such message.
 
 Messages are read one by one, as Python's protobuf reads them: right first, and slower than the other
 formats by an order of magnitude.
@@ -47,12 +47,13 @@ _WELL_KNOWN = {
 """Files that a descriptor set may leave out."""
 
 Convert = Callable[[Any], object]
-"""Takes a field's value, returns what Arrow takes for the column; raises ValueError where it does not fit."""
+"""Takes a field's value, returns a value that Arrow accepts for the column; raises ValueError where it does
+not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProtobufFormat(RowFormat):
-    """What is wanted from protobuf messages. Can be pickled."""
+    """Type of protobuf messages and the wanted columns. Can be pickled."""
 
     descriptor_set: bytes = b""
     message: str = ""
@@ -68,7 +69,7 @@ class ProtobufFormat(RowFormat):
         """Return the message's type.
 
         Raises:
-            OptionError: the descriptor set is none, or has no such message.
+            OptionError: the descriptor set is invalid, or lacks the message.
         """
         pool = descriptor_pool.DescriptorPool()
         try:
@@ -108,7 +109,7 @@ class ExactReader:
         self._members = _members(descriptor.fields_by_name, wanted.data_fields, wanted.message)
 
     def row(self, record: bytes) -> Row:
-        """Read one message. Never raises, whatever the bytes."""
+        """Read one message. Never raises, whatever its bytes."""
         try:
             message = self._class.FromString(record)
         except DecodeError:
@@ -143,9 +144,9 @@ class _Members:
     where: str
     """Full name of the message's type."""
     converts: dict[int, tuple[str, Convert]]
-    """By the field's number, the column's name and what fills it."""
+    """By the field's number, the column's name and the converter of its values."""
     absent: dict[str, object]
-    """By the column's name, what a field is that is not set."""
+    """By the column's name, the value of an unset field."""
 
 
 def _read(message: Message, members: _Members, problems: list[str]) -> dict[str, object]:
@@ -204,7 +205,7 @@ def _type_name(field: FieldDescriptor) -> str:
 
 
 def _converter(field: FieldDescriptor, kind: pa.DataType, *, repeated: bool) -> Convert | None:
-    """Return what turns a field's values into a column's, None when nothing does."""
+    """Return the converter of a field's values to a column's, None if there is no converter."""
     if repeated and field.message_type is not None and field.message_type.GetOptions().map_entry:
         return _map_converter(field.message_type, kind)
     if repeated:

@@ -1,9 +1,9 @@
-"""Records to the user's columns, whatever they hold: modes, malformed records, where a record came from.
+"""Records to the user's columns: modes, malformed records, the metadata columns of a record's origin.
 
-What a format has to bring is an exact half, which reads one record and says what is wrong with it, and
-maybe a fast half, which reads a block at once. In a block the fast half refuses, the records that look
-wrong are taken out, or else it is halved until what fails is small; those go through the exact half. Both
-halves give the same row where both accept a record, so a row never depends on its neighbours.
+A format provides an exact half, which reads one record and reports its problem, and maybe a fast half, which
+reads a block at once. Where the fast half refuses a block, suspect records are taken out, or else the block
+is halved until the failing part is small; those records go through the exact half. Both halves give the same
+row where both accept a record, so a row never depends on its neighbours.
 """
 
 from __future__ import annotations
@@ -34,41 +34,41 @@ WHOLE_RECORD = "_record"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of one record."""
+    """Result of reading one record."""
 
     values: Mapping[str, object] | None
-    """By field; None: the record cannot be read at all."""
+    """Values by field; None: the record cannot be read at all."""
     problem: str | None
-    """What makes the record malformed, None when it is fine."""
+    """Reason why the record is malformed, None for a valid record."""
     rescued: Mapping[str, str] = field(default_factory=dict)
-    """JSON text of what did not fit, by the record's own field; filled in only where that is asked for."""
+    """JSON text of fields that did not fit, by field; filled in only for a column of rescued data."""
     left_out: bool = False
-    """The record is none of the user's, and no row comes of it: a header."""
+    """The record is not data, and gives no row: a header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What became of a block."""
+    """Result of reading a block."""
 
     values: Mapping[str, pa.Array]
-    """By field, as long as the block."""
+    """Values by field, as long as the block."""
     problems: Mapping[int, str] = field(default_factory=dict)
-    """What makes records malformed, by index."""
+    """Reasons why records are malformed, by index."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRefusal:
-    """Why a block has no columns."""
+    """Refusal of a block, without columns."""
 
     suspect: int | None
-    """A record that may be what is wrong: a hint."""
+    """A record that may be the malformed one: a hint."""
 
 
 class ExactHalf(Protocol):
     """Reads one record. Immutable."""
 
     def row(self, record: bytes) -> Row:
-        """Read one record. Never raises, whatever the bytes."""
+        """Read one record. Never raises, whatever its bytes."""
 
 
 class FastHalf(Protocol):
@@ -84,15 +84,15 @@ class FastHalf(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """Which columns are wanted, and what becomes of malformed records. Can be pickled."""
+    """The wanted columns, and the mode for malformed records. Can be pickled."""
 
     schema: pa.Schema
-    """The columns that come out, exactly. Metadata columns say where a record came from."""
+    """The columns that come out, exactly. Metadata columns give a record's origin."""
     mode: str = "PERMISSIVE"
     corrupt_column: str | None = "_corrupt_record"
     """Column, if the schema has it, for the text of malformed records under PERMISSIVE."""
     rescued_column: str | None = None
-    """Column, if the schema has it, for what did not fit, as JSON."""
+    """Column, if the schema has it, for fields that did not fit, as JSON."""
     labels: Labels = ()
     """The journal's labels, for the column ``_labels``."""
 
@@ -119,7 +119,7 @@ class RowFormat:
 
     @property
     def rescues(self) -> bool:
-        """Tell whether what does not fit is wanted."""
+        """Tell whether rescued data is wanted."""
         return self.rescued_column is not None and self.rescued_column in self.schema.names
 
 
@@ -159,9 +159,9 @@ class RowParser:
     def _parse(self, block: Block) -> Iterator[pa.RecordBatch]:
         """Parse a block, fast wherever possible.
 
-        A suspect record is taken out and read exactly, and so are as many after it as were taken out
-        the last time, doubled, while suspects follow each other closely: blocks with few bad records
-        keep most of their speed, and blocks with nothing else cost a few attempts.
+        A suspect record is taken out and read exactly. While suspects follow each other closely, each such
+        run of records is twice as long as the last one. So blocks with few bad records keep most of their
+        speed, and blocks of bad records alone cost a few attempts.
         """
         run = 1
         while len(block):
@@ -261,7 +261,7 @@ class RowParser:
         return {index: block.record(index).decode("utf-8", "replace") for index in problems}
 
     def _rescued(self, block: Block, index: int, row: Row) -> str:
-        """Return what did not fit as one JSON object, with where it came from, whatever a field is called."""
+        """Return the fields that did not fit as one JSON object, with the record's origin."""
         place = {"_journal": json.dumps(block.journal), "_offset": str(int(block.offsets[index]))}
         members = [f"{json.dumps(name)}:{text}" for name, text in (place | dict(row.rescued) | place).items()]
         return "{" + ",".join(members) + "}"

@@ -24,11 +24,11 @@ Mask: TypeAlias = "npt.NDArray[np.bool_]"
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A column, and what is null in it because its text did not fit."""
+    """A column, and the indices that are null because their text did not fit."""
 
     column: pa.Array
     problems: dict[int, str] = field(default_factory=dict)
-    """By index."""
+    """Problems by index."""
 
 
 def from_texts(
@@ -38,9 +38,9 @@ def from_texts(
 
     Args:
         texts: Nulls stay null.
-        kind: What they become.
-        convert: Converts one of them; raises ValueError.
-        zone: That of timestamps that name none; None: the usual shapes are no good, ``convert`` decides.
+        kind: Type of the column.
+        convert: Converts one text; raises ValueError.
+        zone: Zone of timestamps without one; None: ``convert`` decides, not the usual formats.
     """
     usual = [] if zone is None else _usual(texts, kind, zone)
     for mask, shape in usual:
@@ -78,7 +78,7 @@ def _mixed(
             problems[index] = str(error)
     parts.append(pa.array(values, kind))
     order.append(np.flatnonzero(left))
-    # Where each row's value is, once the parts stand one after the other; a null's is nowhere.
+    # Index of each row's value in the concatenated parts; a null has no index.
     places = np.concatenate(order)
     taken = np.zeros(len(texts), np.int64)
     taken[places] = np.arange(len(places))

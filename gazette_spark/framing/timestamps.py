@@ -1,15 +1,15 @@
 """Texts to dates and timestamps, as Spark's readers and casts read them when no pattern is given.
 
 A date is days since 1970-01-01, a timestamp microseconds since then, both in the proleptic Gregorian
-calendar and as far as the column's bits go: years 0 and 10000 are fine. What is read::
+calendar and as far as the column's bits go: years 0 and 10000 are fine. Accepted texts::
 
     [+-]yyyy*[-[m]m[-[d]d[( |T)...]]]                             a date
     [+-]yyyy*[-[m]m[-[d]d[( |T)[h]h[:[m]m[:[s]s[.[f*]][zone]]]]]] a timestamp
 
-with white space around it. What follows a date is ignored, and so are digits of a fraction past the
+with white space around it. Text after a date is ignored, and so are digits of a fraction past the
 sixth. Zones are those of Java: ``Z``, offsets up to 18 hours such as ``+1``, ``+01:30`` and ``+013000``,
 these after ``UTC``, ``GMT`` or ``UT``, and names such as ``Europe/Paris``, for which the machine needs a time
-zone database. A time alone, which Spark takes for one of today, is no timestamp here: a record must not
+zone database. A time alone, which Spark reads as a time of today, is no timestamp here: a record must not
 give another row tomorrow.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 UTC = "UTC"
 
 _SPACE = "".join(map(chr, [*range(0x21), 0x7F]))
-"""What is no part of a value when it stands around it."""
+"""White space that may surround a value and is not part of it."""
 
 _DATE = re.compile(r"([+-]?)([0-9]{4,7})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
 _TIMESTAMP = re.compile(
@@ -84,7 +84,7 @@ _SHORT_ZONES = {
 
 
 def parse_date(text: str) -> int:
-    """Return the days of a date's text; ValueError when it is none."""
+    """Return the days of a date's text; ValueError when the text is invalid."""
     found = _DATE.fullmatch(text.strip(_SPACE))
     if not found:
         raise ValueError("is not a date")
@@ -152,9 +152,9 @@ def days_of(year: int, month: int, day: int) -> int:
 
 
 def gregorian(days: int) -> int:
-    """Return a day number that was counted in the Julian calendar up to 1582-10-04, counted in ours.
+    """Return the proleptic Gregorian day number of one counted in the Julian calendar up to 1582-10-04.
 
-    A leap day that our calendar has not is the day after it.
+    A leap day that the Gregorian calendar lacks becomes the day after it.
     """
     if days >= _FIRST_GREGORIAN_DAY:
         return days

@@ -1,11 +1,11 @@
 """JSON to Spark's VARIANT: the bytes that ``parse_json`` makes of the same text.
 
 A variant is two binary values. ``metadata`` holds the names of all fields, each once, in order of appearance.
-``value`` begins with a byte whose lower two bits say what follows: a scalar, a short text, an object or an
-array. Objects name their fields by place in ``metadata``, sorted by name, and the values stand where they
-stood in the text. All numbers are little-endian. The layout is that of the Parquet format's variant encoding.
+``value`` begins with a byte whose lower two bits give its kind: a scalar, a short text, an object or an
+array. Objects name their fields by index in ``metadata``, sorted by name, and the values keep the order of
+the text. All numbers are little-endian. The layout is that of the Parquet format's variant encoding.
 
-Whole numbers take as few bytes as they need, other numbers are decimals of up to 38 digits if they have no
+Whole numbers take as few bytes as they need. Other numbers are decimals of up to 38 digits if they have no
 exponent, else doubles. An object that repeats a name is refused, as in Spark.
 """
 
@@ -81,7 +81,7 @@ def _encoded(value: object, names: dict[bytes, int]) -> bytes:
             return _number(text)
         case list():
             items = []
-            for item in value:  # A loop of its own costs no frame of the stack, of which there are few.
+            for item in value:  # An explicit loop costs no frame of the stack, of which there are few.
                 items.append(_encoded(item, names))  # noqa: PERF401
             return _array(items)
         case _Members(pairs):

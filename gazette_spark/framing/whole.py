@@ -1,8 +1,8 @@
-"""The framing ``none``: a journal's bytes as they are, in chunks, for what is not made of records.
+"""The framing ``none``: a journal's bytes as they are, in chunks, for content without records.
 
 Chunks end where the offset is a multiple of their size, where bytes are missing, and where the range
-that is read ends. So they do not depend on how a range is split or how its bytes arrive, only a batch's
-own ends show.
+that is read ends. So chunks do not depend on how a range is split or how its bytes arrive, only on a batch's
+begin and end.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ChunkFraming:
         return True
 
     def cut(self, data: bytes, offset: int, *, last: bool = False) -> Cut:
-        """Cut at multiples of the chunk's size; what is left is a chunk of its own if it is the last."""
+        """Cut at multiples of the chunk's size; the rest is a chunk if it is the last."""
         first = self.chunk_bytes - offset % self.chunk_bytes
         ends = np.arange(first, len(data) + 1, self.chunk_bytes, dtype=np.int64)
         done = int(ends[-1]) if len(ends) else 0

@@ -1,4 +1,4 @@
-"""How far behind a query is, and whether that is getting worse: Burrow's verdicts, which need no thresholds.
+"""The lag of a query, and whether it is getting worse: Burrow's verdicts, which need no thresholds.
 
 ``rules`` judges windows of commits, ``history`` keeps them, ``evaluate`` judges on request, ``report`` shows
 verdicts as Burrow's JSON, and ``recorded`` and ``replay`` read windows and requests back, so that an incident

@@ -1,7 +1,7 @@
-"""Thresholds beside the verdicts, for those who have promised a number.
+"""Thresholds beside the verdicts, for a service level with a number.
 
-Burrow's verdicts need none and are enough for most. An alarm goes off where a number is known to be beyond
-its bound: an age counts by what it is at least.
+Burrow's verdicts need no threshold and are enough for most users. An alarm is raised where a number is known
+to be beyond its threshold: an age counts by its lower bound.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gazette_spark.lag.monitor import GroupLag
 
 @dataclass(frozen=True, slots=True)
 class Alarms:
-    """Bounds on a group; None for those that nobody set.
+    """Bounds on a group; None for a missing threshold.
 
     Raises:
         OptionError: one is negative.
@@ -23,7 +23,7 @@ class Alarms:
     max_lag_bytes: int | None = None
     """Over all journals."""
     max_age_ms: int | None = None
-    """Of the oldest byte that the table lacks."""
+    """Maximum age of the oldest byte that the table lacks."""
     min_loss_in_ms: int | None = None
     """Until unread bytes may be pruned."""
 
@@ -34,7 +34,7 @@ class Alarms:
                 raise OptionError(each.name, str(value), "0 or more")
 
     def raised(self, lag: GroupLag) -> list[str]:
-        """Return what is beyond its bound, a line each: name, value, bound."""
+        """Return the numbers beyond their thresholds, a line each: name, value, threshold."""
         found = []
         total = lag.verdict.total_lag
         if self.max_lag_bytes is not None and total > self.max_lag_bytes:
@@ -52,4 +52,4 @@ class Alarms:
 
 
 NO_ALARMS = Alarms()
-"""Nobody set a bound."""
+"""No thresholds."""

@@ -1,6 +1,6 @@
-"""Burrow's HTTP API, version 3, and ours beside it: requests to answers, without a socket.
+"""Burrow's HTTP API, version 3, and Gazette's additions: requests to answers, without a socket.
 
-Paths, shapes and codes are Burrow's; what it leaves out of JSON, such as a journal's name, we add under
+Paths, shapes and codes are Burrow's; values that its JSON lacks, such as a journal's name, are under
 ``/gazette/v1``. A name in a path is percent-encoded, a ``/`` in it as ``%2F``: prefixes end in one.
 
 ================================================  =========================================================
@@ -9,7 +9,7 @@ GET  /metrics                                     Prometheus
 GET  /v3/kafka[/CLUSTER[/…]]                      clusters, topics, groups, verdicts
 DELETE of a consumer or a topic                   405, unless enabled
 GET, POST /v3/admin/loglevel                      of the monitor's log
-GET  /v3/config[/…]                               what it was started with
+GET  /v3/config[/…]                               the monitor's configuration
 GET  /gazette/v1/groups[/GROUP]                   lag in bytes and time, estimates, the course of the lag
 GET  /                                            a page that shows it
 ================================================  =========================================================
@@ -40,12 +40,12 @@ PLAIN = "text/plain; charset=utf-8"
 HTML = "text/html; charset=utf-8"
 
 NOT_FOUND = '{"error":true,"message":"invalid request type","result":{}}'
-"""What Burrow says to a path it does not have, as plain text."""
+"""Burrow's answer, as plain text, to a path it does not have."""
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 MAX_BODY_BYTES = 4096
-"""Of a request. The only one with a body sets a log level."""
+"""Maximum size of a request's body. The only request with a body sets a log level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ class HttpRequest:
 
     method: str
     path: str
-    """As it stands in the request line: percent-encoded, without query."""
+    """Path of the request line: percent-encoded, without query."""
     body: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What is sent back."""
+    """Answer to a request."""
 
     status: int
     content_type: str
@@ -80,13 +80,13 @@ class Api:
     """Answers requests about a monitor.
 
     Args:
-        monitor: what is asked about.
+        monitor: monitor that the requests are about.
         clock: returns the milliseconds since 1970.
         host: this machine's name, which Burrow puts in every answer.
-        config: what the monitor was started with, by section; nothing secret.
+        config: configuration of the monitor, by section; nothing secret.
         allow_delete: let groups and topics be deleted.
-        alarms: thresholds of our own API.
-        logger: whose level is shown and set.
+        alarms: thresholds for ``/gazette/v1``.
+        logger: logger whose level is shown and set.
     """
 
     monitor: Monitor
@@ -98,7 +98,7 @@ class Api:
     logger: logging.Logger = LOGGER
 
     def answer(self, request: HttpRequest) -> HttpAnswer:
-        """Answer a request; never raises on what a client sent."""
+        """Answer a request; never raises for an invalid request."""
         if request.path != "/" and request.path.endswith("/"):
             # Two slashes at the beginning would name a host.
             target = "/" + request.path.strip("/")
@@ -146,7 +146,7 @@ class Api:
 
 
 def _match(pattern: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return what stands where the pattern has a star, None if it does not fit."""
+    """Return the names at the pattern's stars, None if it does not match."""
     if len(pattern) != len(names):
         return None
     if any(part not in ("*", name) for part, name in zip(pattern, names, strict=True)):
@@ -331,11 +331,11 @@ ROUTES: tuple[tuple[tuple[str, ...], Mapping[str, Handler]], ...] = (
     (_path("gazette/v1/groups"), {"GET": _groups}),
     (_path("gazette/v1/groups/*"), {"GET": _group}),
 )
-"""What there is, and how it is answered. A star stands for a name."""
+"""Paths and their handlers, by method. A star matches a name."""
 
 
 def group_path(group: str) -> str:
-    """Return where a group's detail is.
+    """Return the path of a group's detail.
 
     >>> group_path("orders/é")
     '/gazette/v1/groups/orders%2F%C3%A9'

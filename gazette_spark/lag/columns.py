@@ -1,7 +1,7 @@
 """The rules of :mod:`gazette_spark.lag.rules` over many partitions at once: columns in place of objects.
 
 A group of 100,000 partitions is judged in a fraction of a second. The verdicts are those of the rules one by
-one; a property test holds the two against each other. What a row says becomes an object when it is looked at.
+one; a property test compares the two. A row becomes an object when it is read.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class WindowColumns:
     cells: Integers
     """All commits, partition after partition, oldest first, shape ``(sum of counts, FIELDS)``."""
     newest_head: Integers
-    """Newest write head, -1 where none is known, shape ``(n,)``."""
+    """Newest write head, -1 where unknown, shape ``(n,)``."""
     least_head: Integers
-    """Least write head in the ring, -1 where none is known, shape ``(n,)``."""
+    """Least write head in the ring, -1 where unknown, shape ``(n,)``."""
 
     def __post_init__(self) -> None:
         columns = (self.partitions, self.owners, self.client_ids, self.ringed, self.counts)
@@ -182,7 +182,7 @@ def _judge(windows: WindowColumns, now_ms: int, thresholds: Thresholds) -> _Judg
 
 
 def _matrices(windows: WindowColumns, first: Integers) -> tuple[Integers, Integers, Bools]:
-    """Return offsets, lags and what of them is there, shape ``(n, slots)``, the newest at the right."""
+    """Return offsets, lags and a mask of valid cells, shape ``(n, slots)``, the newest at the right."""
     counts, slots = windows.counts, windows.slots
     shape = (len(windows), slots)
     offsets, lags = np.zeros(shape, np.int64), np.full(shape, NO_LAG, np.int64)

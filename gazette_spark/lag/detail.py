@@ -1,4 +1,4 @@
-"""What we say of a group beside Burrow's verdict, as JSON: units end the names, null is "not known"."""
+"""Details of a group beside Burrow's verdict, as JSON: units end the names, null is "not known"."""
 
 from __future__ import annotations
 

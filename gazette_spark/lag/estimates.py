@@ -1,13 +1,13 @@
-"""Lag as time, and what is to be expected: beyond what Burrow says, and never guessed.
+"""Lag as time, and forecasts: additions to Burrow's verdicts, never guessed.
 
-Gazette does not store when a byte was appended. What is known are bounds, and bounds are what is reported:
+Gazette does not store when a byte was appended. Only bounds are known, so bounds are reported:
 
 - a write head seen at or below an offset: the byte there was appended later;
 - a write head seen above it: it was appended by then;
 - the fragment that holds it was stored at some time: it was appended by then.
 
-An unknown bound stays unknown. Speeds are averages over a window of commits, and nothing is
-said where the window is too short to have one.
+An unknown bound stays unknown. Speeds are averages over a window of commits; a window that is too short has
+no speed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from gazette_spark.lag.rules import OffsetCommit
 
 MAX_SAMPLES = 256
-"""Of write heads, a journal. When there are more, every second one goes: bounds get wider, not wrong."""
+"""Maximum samples of write heads of a journal. Beyond it every second one is dropped: bounds get wider, not
+wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Age:
-    """How long ago something happened, in milliseconds: at least, and at most. None where not known."""
+    """Age of an event, in milliseconds: at least, and at most. None where not known."""
 
     least_ms: int | None = None
     most_ms: int | None = None
@@ -53,7 +54,7 @@ class HeadTimeline:
         return len(self._times)
 
     def add(self, head: int, time_ms: int) -> None:
-        """Note a write head. One that went back, or a clock that did, begins anew."""
+        """Add a write head. If the head or the clock went back, all earlier samples are dropped."""
         if self._times and (head < self._heads[-1] or time_ms < self._times[-1]):
             del self._times[:], self._heads[:]
         if len(self._times) >= 2 and self._heads[-1] == self._heads[-2] == head:
@@ -110,7 +111,7 @@ def read_bytes_per_s(commits: Sequence[OffsetCommit | None]) -> float | None:
 
 
 def catch_up_ms(lag: int, read_speed: float | None, append_speed: float | None) -> int | None:
-    """Return how long a reader takes to be level at these speeds; None if it never will, or nobody knows."""
+    """Return how long a reader takes to be level at these speeds; None if it never will, or if unknown."""
     if lag == 0:
         return 0
     if read_speed is None or append_speed is None or read_speed <= append_speed:
@@ -123,8 +124,8 @@ def loss_in_ms(
 ) -> int | None:
     """Return when unread bytes will be pruned before they are read, at this speed; 0 if they may be already.
 
-    A fragment may be pruned when it was stored longer ago than the journal's retention. None if all that is
-    stored will be read in time. What is not stored yet has longer to live than what is.
+    A fragment may be pruned when it was stored longer ago than the journal's retention. None if all stored
+    bytes will be read in time. Bytes that are not stored yet live longer than stored ones.
     """
     losses = []
     for fragment in fragments:

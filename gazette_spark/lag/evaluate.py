@@ -1,4 +1,4 @@
-"""Verdicts on request: a group is judged when somebody asks, and the verdict holds for some seconds.
+"""Verdicts on request, each cached for some seconds.
 
 So a dashboard, a scrape and a notifier that ask at once get one answer, made once. "There is no such group"
 holds as long as any other verdict.
@@ -19,9 +19,9 @@ class Evaluator:
     """Judges the groups of a history.
 
     Args:
-        history: what to judge. It is shared: hold its lock around each call.
-        thresholds: what is fine anyway.
-        expire_cache_s: how long a verdict holds; 0 for not at all.
+        history: history to judge. It is shared: hold its lock around each call.
+        thresholds: thresholds of the verdicts.
+        expire_cache_s: seconds that a verdict is cached; 0: no cache.
 
     Raises:
         OptionError: ``expire_cache_s`` is negative.
@@ -39,9 +39,10 @@ class Evaluator:
         return f"Evaluator({self._history!r}, held={len(self._held)})"
 
     def status(self, cluster: str, group: str, *, now_ms: int) -> GroupStatus:
-        """Return a group's verdict, with all partitions: one that still holds, or a new one.
+        """Return a group's verdict, with all partitions: a cached one, or a new one.
 
-        A verdict from the future is judged anew: the clock was set back, and it could hold for ever.
+        A cached verdict from the future is replaced: the clock was set back, and the verdict might never
+        expire.
         """
         held = self._held.get((cluster, group))
         if held and 0 <= now_ms - held[0] < self._expire_ms:

@@ -1,7 +1,8 @@
-"""Where a monitor's observations come from: brokers, Delta tables, query checkpoints.
+"""The sources of a monitor's observations: brokers, Delta tables, query checkpoints.
 
-A feed reads, and tells its :class:`~gazette_spark.lag.monitor.Monitor`. One that cannot read says so there;
-what was known stays, marked stale, and the next round tries again. No JVM is needed, and nothing is written.
+A feed reads, and reports to its :class:`~gazette_spark.lag.monitor.Monitor`. A feed that cannot read reports
+its failure there. Earlier observations stay, marked stale, and the next round tries again. No JVM is needed,
+and nothing is written.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ BEFORE_KNOWN = 16
 """Versions read again below those known: a RESTORE mostly leads to one of them."""
 
 STORES_EVERY_MS = 60_000
-"""Between two looks at what is stored of the journals that are not read to the end."""
+"""Interval of listing the stored fragments of journals that are not read to the end."""
 
 
 class Feed(Protocol):
     """Reads something once a round."""
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
-        """Tell the monitor what is new.
+        """Report new observations to the monitor.
 
         Raises:
-            GazetteError: it cannot be read.
+            GazetteError: the source cannot be read.
         """
 
     @property
@@ -51,9 +52,9 @@ class Feed(Protocol):
 
 
 class HeadFeed:
-    """Write heads, and what is stored, of the journals a selector matches. The client is the caller's.
+    """Write heads and stored fragments of the journals that a selector matches. The caller closes the client.
 
-    The journals make up a topic if one is named; else each belongs to the prefix it lies under.
+    The journals make up a topic if one is named; else each belongs to the topic of its prefix.
     """
 
     groups: tuple[str, ...] = ()
@@ -94,8 +95,8 @@ class TableFeed:
 
     Args:
         location: the table's directory, or a URL ``deltalake`` takes.
-        name: what the group is called in place of the app id; if there are several, ``name/app id``.
-        fetch: in place of ``deltalake``, for tests: newest rows first, all of them if None is asked for.
+        name: name of the group in place of the app id; if there are several, ``name/app id``.
+        fetch: in place of ``deltalake``, for tests: newest rows first; None requests all of them.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class TableFeed:
         return self._name if len(self._app_ids) == 1 else f"{self._name}/{app_id}"
 
     def _new_rows(self) -> Sequence[HistoryRow]:
-        """Return the rows since the last look, and as many older ones as it takes to make sense of them."""
+        """Return the rows since the last poll, and as many older ones as they depend on."""
         if self._version < 0:
             return self._fetch(None)
         newest = self._fetch(1)
@@ -159,7 +160,7 @@ class DeltaLog:
             InputError: ``deltalake`` is not installed, or cannot read the table.
         """
         with named_errors(self._location):
-            # Let go while it is brought up to date: what failed half-way is opened anew the next time.
+            # Dropped while it is updated: after a failure half-way it is opened again at the next poll.
             table, self._table = self._table, None
             if table is None:
                 table = open_table(self._location)
@@ -171,12 +172,12 @@ class DeltaLog:
 
 
 class CheckpointFeed:
-    """A query checkpoint, for queries whose sink keeps no ledger. The time of a batch is that of its file.
+    """A query checkpoint, for queries whose sink has no ledger. The time of a batch is that of its file.
 
     Args:
         directory: the query checkpoint, in a file system of this machine.
-        group: what the group is called.
-        batches: how many of the last batches to read the first time.
+        group: name of the group.
+        batches: number of the last batches that the first poll reads.
     """
 
     def __init__(self, directory: str, group: str, batches: int = 10) -> None:
@@ -218,7 +219,7 @@ class CheckpointFeed:
 
 
 def poll_all(feeds: Sequence[Feed], monitor: Monitor, now_ms: int) -> list[str]:
-    """Poll each feed; return what failed, a line each. Failures do not touch other feeds."""
+    """Poll each feed; return the failures, a line each. Failures do not touch other feeds."""
     failures = []
     for feed in feeds:
         try:

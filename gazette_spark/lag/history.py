@@ -1,13 +1,13 @@
-"""What has been committed, and where the write heads were: the state that verdicts are made of.
+"""The committed offsets and the write heads over time: the state behind the verdicts.
 
 A :class:`History` answers the requests of Burrow's storage, each as a method, by the same rules. Of a
 partition it keeps two rings: the last write heads, and the last commits of each group. A commit counts only
 if the partition's write head is known, so heads have to be fed first.
 
-A group that has been silent for ``expire_group_s`` is forgotten, but only when it is asked for. A topic that
+A group that has been silent for ``expire_group_s`` is forgotten, but only when it is fetched. A topic that
 is deleted leaves its groups behind, without partitions if it was their only one.
 
-Not safe for threads: whoever shares one holds a lock. Times are arguments, in milliseconds since 1970; the
+Not thread-safe: share one under a lock only. Times are arguments, in milliseconds since 1970; the
 clock may be set back, and then a commit is merely less old.
 """
 
@@ -27,12 +27,12 @@ from gazette_spark.lag.rules import OffsetCommit, PartitionWindow
 MAX_INT64 = 2**63 - 1
 
 MAX_PARTITIONS = 1_000_000
-"""Of a topic. A larger number is a slip, and would be answered with as many lines."""
+"""Maximum partitions of a topic. A larger number is a slip, and its answer would have as many lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryOptions:
-    """How much is kept, and of whom. The defaults are Burrow's.
+    """Limits of the history, and filters of its groups. The defaults are Burrow's.
 
     Raises:
         OptionError: naming the option as Burrow does.
@@ -102,7 +102,7 @@ class History:
         return f"History(clusters={self.fetch_clusters()}, groups={groups})"
 
     def add_cluster(self, cluster: str) -> None:
-        """Let a cluster be known. What is said of others is ignored."""
+        """Add a cluster. Requests about other clusters are ignored."""
         self._clusters.setdefault(cluster, _Cluster())
 
     def add_broker_offset(
@@ -157,9 +157,9 @@ class History:
             group: name of the group, made if it is new.
             topic: name of the topic.
             partition: index in the topic.
-            offset: what was committed.
+            offset: committed offset.
             order: rises from commit to commit of the partition.
-            timestamp_ms: when it was committed.
+            timestamp_ms: time of the commit.
             now_ms: the time; rounded down to seconds.
 
         Raises:
@@ -227,7 +227,7 @@ class History:
         return Outcome.STORED
 
     def delete_group(self, cluster: str, group: str) -> Outcome:
-        """Forget a group; done also if there is none."""
+        """Forget a group; done also if the group does not exist."""
         known = self._clusters.get(cluster)
         if known is None:
             return Outcome.UNKNOWN_CLUSTER
@@ -270,7 +270,7 @@ class History:
     def fetch_consumer(
         self, cluster: str, group: str, *, now_ms: int
     ) -> dict[str, list[PartitionWindow]] | None:
-        """Return what is known of a group: its topics' partitions. None, and forgotten, if it has expired."""
+        """Return a group's partitions by topic. None, and the group is forgotten, if it has expired."""
         known = self._clusters.get(cluster)
         found = known.groups.get(group) if known else None
         if known is None or found is None:
@@ -284,7 +284,7 @@ class History:
         }
 
     def fetch_columns(self, cluster: str, group: str, *, now_ms: int) -> WindowColumns | None:
-        """Return what is known of a group as columns, as :meth:`fetch_consumer` would."""
+        """Return a group's partitions as columns; see :meth:`fetch_consumer`."""
         known = self._clusters.get(cluster)
         found = known.groups.get(group) if known else None
         if known is None or found is None:
@@ -298,7 +298,7 @@ class History:
         return (now_ms // 1000 - self.options.expire_group_s) * 1000
 
     def _partition(self, cluster: _Cluster, group: _Group, topic: str, index: int) -> _Partition:
-        """Return a group's partition with its ring; what lies before it and beside it is made, too."""
+        """Return a group's partition with its ring; makes missing ones, and those before it, too."""
         partitions = group.topics.setdefault(topic, [])
         if index >= len(partitions):
             missing = len(cluster.heads[topic]) - len(partitions)

@@ -1,7 +1,7 @@
-"""The monitor as Prometheus metrics: Burrow's names and labels, and ours.
+"""The monitor as Prometheus metrics: Burrow's names and labels, and ``gazette_lag_`` metrics.
 
 As in Burrow, verdicts are their numbers, and a partition's verdict and offset are shown once its window is
-full. Ours begin with ``gazette_lag_``; what is not known is left out, never 0.
+full. Metrics beyond Burrow's begin with ``gazette_lag_``. An unknown value is left out, never 0.
 """
 
 from __future__ import annotations

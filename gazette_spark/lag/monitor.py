@@ -1,7 +1,7 @@
-"""The state of a running monitor: Burrow's history of one cluster, and what we keep beside it.
+"""The state of a running monitor: Burrow's history of one cluster, with estimates and lag over time.
 
-A :class:`Monitor` is told write heads and commits, by whoever feeds it, and asked for verdicts, estimates and
-the course of the lag. Burrow's own requests go to its ``history`` and ``evaluator``.
+Feeds report write heads and commits to a :class:`Monitor`, and callers ask it for verdicts, estimates and the
+lag over time. Burrow's requests go to its ``history`` and ``evaluator``.
 
 Any thread may call any method of a :class:`Monitor`; it holds its lock, ``lock``, which a caller that goes
 to ``history`` or ``evaluator`` has to hold as well.
@@ -36,11 +36,11 @@ LAG_POINTS = 360
 
 @dataclass(frozen=True, slots=True)
 class JournalStore:
-    """What is stored of a journal, for how long."""
+    """Stored fragments of a journal, and their retention."""
 
     fragments: Sequence[StoredFragment] = ()
     retention_ms: int | None = None
-    """Fragments older than this may be pruned; None if they are kept for ever."""
+    """Fragments older than this may be pruned; None: no retention limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class JournalLag:
-    """How far a group is behind in one journal."""
+    """Lag of a group in one journal."""
 
     journal: str
     status: PartitionStatus
     head: int | None
     age: Age
-    """Of the oldest byte not read."""
+    """Age of the oldest unread byte."""
     read_bytes_per_s: float | None
     append_bytes_per_s: float | None
     catch_up_ms: int | None
@@ -71,18 +71,18 @@ class JournalLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """How far a group is behind, with Burrow's verdict."""
+    """Lag of a group, with Burrow's verdict."""
 
     verdict: GroupStatus
     journals: Sequence[JournalLag]
     last_commit_ms: int | None
-    """When it last committed, by its own clock."""
+    """Time of the group's last commit, by the committer's clock."""
     failure: str | None
-    """Why its feed cannot be read at the moment; what is reported is what was known before."""
+    """Reason why the feed cannot be read at the moment; reported values are the last known ones."""
 
     @property
     def freshness(self) -> Age:
-        """How old the oldest byte is that the table does not have: over all journals."""
+        """Age of the oldest byte that the table does not have: over all journals."""
         ages = [journal.age for journal in self.journals if journal.status.end is not None]
         least = [age.least_ms for age in ages if age.least_ms is not None]
         most = [age.most_ms for age in ages]
@@ -91,7 +91,7 @@ class GroupLag:
 
 
 class LagSeries:
-    """How a lag went: the last points of a chart, as (milliseconds since 1970, bytes)."""
+    """Lag over time: the last points of a chart, as (milliseconds since 1970, bytes)."""
 
     __slots__ = ("_cells",)
 
@@ -146,7 +146,7 @@ class Monitor:
 
     @property
     def heads_failure(self) -> str | None:
-        """Why write heads cannot be had at the moment; None if they can."""
+        """Reason why write heads cannot be read at the moment; None if they can."""
         return self._failure
 
     @property
@@ -160,12 +160,12 @@ class Monitor:
             self._looked = True
 
     def observe_heads(self, heads: Mapping[str, int], now_ms: int, topic: str | None = None) -> None:
-        """Take write heads as those of now, and follow each group's lag.
+        """Record the current write heads, and update each group's lag.
 
         Args:
             heads: by journal.
             now_ms: the time.
-            topic: where journals belong that are new; if none, to the prefix each lies under.
+            topic: topic of new journals; if None, each belongs to the topic of its prefix.
         """
         with self.lock:
             self._failure = None
@@ -182,12 +182,12 @@ class Monitor:
                 self._follow(name, now_ms)
 
     def observe_stores(self, stores: Mapping[str, JournalStore]) -> None:
-        """Take what is stored of some journals."""
+        """Record the stored fragments of some journals."""
         with self.lock:
             self._stores.update(stores)
 
     def observe_records(self, counted: Mapping[Unread, int]) -> None:
-        """Take what was counted as all that is known of unread records."""
+        """Replace all known counts of unread records."""
         with self.lock:
             self._records = counted
 
@@ -205,20 +205,20 @@ class Monitor:
     def observe_commits(
         self, group: str, commits: Sequence[GroupCommit], now_ms: int, *, source: str = ""
     ) -> None:
-        """Take steps of a group, oldest first, that follow those taken before.
+        """Record steps of a group, oldest first, that follow the earlier recorded ones.
 
-        They are stored newest first: nobody knows where the write heads were at the older ones, and Burrow's
-        history gives a lag to a commit that is the newest only. So a history that is read back after a week
-        fills the ring without making up lags.
+        They are stored newest first. The write heads at the older steps are unknown, and Burrow's history
+        gives a lag to the newest commit only. So a history that is read back after a week fills the ring
+        without made-up lags.
 
         Args:
-            group: whose steps.
-            commits: none to say that there is nothing new.
+            group: group of the steps.
+            commits: empty if there is no new step.
             now_ms: the time.
-            source: where they were read.
+            source: source of the steps.
 
         Raises:
-            InputError: the group is known from another source, so two of one name would be mixed up.
+            InputError: the group is known from another source, so two groups of one name would be mixed up.
         """
         with self.lock:
             known = self._groups.setdefault(group, _Group(source))
@@ -250,7 +250,7 @@ class Monitor:
             self._follow(group, now_ms)
 
     def observe_failure(self, failure: str, group: str | None = None) -> None:
-        """Note that a group's feed, or the write heads', cannot be read: what is known grows stale."""
+        """Record that a group's feed, or the write heads', cannot be read: known values become stale."""
         with self.lock:
             if group is None:
                 self._failure = failure
@@ -258,12 +258,12 @@ class Monitor:
                 self._failures[group] = failure
 
     def last_order(self, group: str) -> int:
-        """Return the order of a group's newest step, -1 if there is none."""
+        """Return the order of a group's newest step, -1 without a step."""
         with self.lock:
             return self._groups[group].order if group in self._groups else -1
 
     def unread(self, now_ms: int) -> set[Unread]:
-        """Return what some group has not committed of some journal."""
+        """Return the uncommitted ranges of all groups and journals."""
         with self.lock:
             return {
                 Unread(window.client_id, last.offset, head)
@@ -286,7 +286,7 @@ class Monitor:
             return {journal: course.points() for journal, course in known.series.items()} if known else {}
 
     def lag(self, group: str, now_ms: int) -> GroupLag:
-        """Return a group's verdict with what we add to it."""
+        """Return a group's verdict with this package's additions."""
         with self.lock:
             verdict = self.evaluator.status(self.cluster, group, now_ms=now_ms)
             journals = [self._journal_lag(status, now_ms) for status in verdict.partitions]

@@ -24,7 +24,7 @@ from gazette_spark.lag.rules import GroupStatus, Status
 log = logging.getLogger("gazette_spark.lag")
 
 SEND_TIMEOUT_S = 10
-"""For a command to end, or a webhook to answer. Polls wait meanwhile."""
+"""Timeout of a command or a webhook, in seconds. Polls wait meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class NotifyOptions:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What is sent."""
+    """Content of a notice."""
 
     incident: str
     started_ms: int
@@ -139,7 +139,7 @@ class Notifier:
         return f"Notifier({self._options}, incidents={sorted(self._incidents)})"
 
     def observe(self, verdict: GroupStatus, now_ms: int, alarms: Sequence[str] = ()) -> None:
-        """Take a verdict and the alarms that are raised, and send what is due."""
+        """Update a group's incident with a verdict and its raised alarms, and send due notices."""
         before = self._incidents.pop(verdict.group, None)
         incident, notice = next_incident(
             before, verdict, now_ms, self._options, new_id=self._new_id, alarms=alarms

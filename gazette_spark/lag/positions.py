@@ -1,8 +1,8 @@
-"""Where a query has got to, over time: read back from what it leaves behind.
+"""A query's position over time, from its table's history or its query checkpoint.
 
-A :class:`GroupCommit` is one step of a query: the position that a commit of its table, or a batch in its
-query checkpoint, stands for. The functions here turn a table's history, or a query checkpoint's offset log,
-into such steps; reading those is left to :mod:`gazette_spark.lag.feeds`.
+A :class:`GroupCommit` is one step of a query: the position in a commit of its table, or in a batch of its
+query checkpoint. The functions here turn a table's history, or a query checkpoint's offset log, into such
+steps. :mod:`gazette_spark.lag.feeds` reads them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class GroupCommit:
     order: int
     """Rises from step to step: a table's version, a batch's number."""
     timestamp_ms: int
-    """When it was committed, by the committer's clock."""
+    """Time of the commit, by the committer's clock."""
     read_through: Mapping[str, int]
     """Next byte of each journal."""
 
@@ -32,12 +32,12 @@ class GroupCommit:
 def table_commits(rows: Sequence[HistoryRow], app_id: str, known: int = -1) -> list[GroupCommit]:
     """Return the steps of one app id in a table's history, oldest first.
 
-    A RESTORE is a step, too: back to where the table was then. One that names no version, or one that lies
-    before the history left, is none, for nobody knows where it led.
+    A RESTORE is a step, too: back to the table's position then. A RESTORE without a version, or to a version
+    before the remaining history, is no step, for its position is unknown.
 
     Args:
-        rows: newest first, down to the oldest that is left, or to where the caller stopped reading.
-        app_id: whose entries.
+        rows: newest first, down to the oldest available row, or to where the caller stopped reading.
+        app_id: app id of the entries.
         known: newest version whose step the caller has already.
     """
     steps: list[GroupCommit] = []
@@ -69,7 +69,7 @@ def _restored(row: HistoryRow) -> str | None:
 
 
 def checkpoint_commit(batch_id: int, positions: Positions, timestamp_ms: int) -> GroupCommit | None:
-    """Return the step a batch of a query checkpoint stands for; None of a query without a Gazette source.
+    """Return the step of a batch in a query checkpoint; None for a query without a Gazette source.
 
     Where several sources read one journal, the least of their offsets counts.
     """

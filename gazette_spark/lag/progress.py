@@ -5,9 +5,9 @@
     listener = LagListener(ProgressFeed(monitor))
     spark.streams.addListener(listener)
 
-Each batch tells the write heads the query saw and how far it got; between batches the monitor learns nothing,
-so a query that hangs shows as silent, while its lag stays what it was. Poll the brokers, too, where that is
-too little.
+Each batch reports the write heads the query saw and the query's position. Between batches the monitor learns
+nothing, so a query that hangs shows as silent, while its lag does not change. Poll the brokers, too, where
+that is not enough.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from gazette_spark.lag.query_progress import QueryLag
 
 
 class ProgressFeed:
-    """Tells a monitor of each batch. The group is the query's name, or its id if it has none.
+    """Reports each batch to a monitor. The group is the query's name, or the id of a query without a name.
 
     Args:
-        monitor: whom to tell.
+        monitor: monitor to report to.
         clock: returns the milliseconds since 1970; a batch counts as committed when its progress comes.
     """
 

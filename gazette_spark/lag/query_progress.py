@@ -1,9 +1,9 @@
-"""What Spark's progress of a query says about its journals: how far each was read, and how far it reached.
+"""The journals in Spark's progress of a query: the offset read in each, and its write head.
 
-Spark describes each micro-batch in a JSON document, as ``StreamingQueryProgress.json`` has it. Of a Gazette
-source it holds where the batch ended and, as ``latestOffset``, the write heads the source saw when it planned
-the batch. The difference is the query's lag, in bytes, at that moment: what was appended since is not in it,
-and what the batch's limits left is.
+Spark describes each micro-batch in a JSON document, as ``StreamingQueryProgress.json`` has it. For a Gazette
+source it has the end of the batch and, as ``latestOffset``, the write heads the source saw when it planned
+the batch. The difference is the query's lag, in bytes, at that moment. Later appends are not in it; bytes
+beyond the batch's limits are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gazette_spark.offsets import JournalOffsets
 
 @dataclass(frozen=True, slots=True)
 class ProgressLag:
-    """How far a query is behind in one journal."""
+    """Lag of a query in one journal."""
 
     journal: str
     reached: int
@@ -27,7 +27,7 @@ class ProgressLag:
     head: int | None
     """The write head; None if it was not seen: the journal is new, not selected any more, or gone."""
     source: int = 0
-    """Which of the query's sources it is, from 0, foreign ones counted."""
+    """Index of the source in the query, from 0, foreign ones counted."""
 
     @property
     def lag_bytes(self) -> int | None:
@@ -37,18 +37,18 @@ class ProgressLag:
 
 @dataclass(frozen=True, slots=True)
 class QueryLag:
-    """How far a query was behind when a batch was planned."""
+    """Lag of a query when a batch was planned."""
 
     query_id: str
     """Stays the same as long as the query's checkpoint does."""
     run_id: str
     name: str
-    """Empty if the query has none."""
+    """Empty for a query without a name."""
     batch_id: int
     timestamp: str
-    """When the batch began, ISO 8601 in UTC, as Spark has it."""
+    """Start of the batch, ISO 8601 in UTC, as Spark has it."""
     journals: tuple[ProgressLag, ...]
-    """By source, then by name."""
+    """Lag of each journal, by source, then by name."""
 
     @property
     def total_bytes(self) -> int:
@@ -76,14 +76,14 @@ class QueryLag:
 
 
 def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
-    """Return what a progress says.
+    """Return the lag in a progress.
 
     Args:
-        progress: the JSON document, or what it was parsed to. Sources that are none of ours are left out.
+        progress: the JSON document, or the parsed one. Sources other than Gazette's are left out.
 
     Raises:
-        InputError: it is no progress of Spark's.
-        OffsetError: a position in it is ours and was written by a later release.
+        InputError: the document is not a progress of Spark.
+        OffsetError: a Gazette position in it was written by a later release.
     """
     value = _parsed(progress)
     sources = value.get("sources")
@@ -107,7 +107,7 @@ def _lags(number: int, source: Mapping[str, Any]) -> Iterator[ProgressLag]:
 
 
 def _position(value: object) -> JournalOffsets | None:
-    """Return a position of ours; None for another source's, or none."""
+    """Return a Gazette position; None for another source's position, or a missing one."""
     if isinstance(value, str):
         # Spark embeds what is JSON, and gives the rest as text; what was printed from Java says "null".
         try:

@@ -20,8 +20,8 @@ class RecordFeed:
     """Counts the unread records of journals whose records are lines.
 
     Args:
-        client: the caller's.
-        limit_bytes: what is read in a round at most; what does not fit is not counted.
+        client: client for the reads; the caller closes it.
+        limit_bytes: maximum bytes read in a round; records beyond it are not counted.
     """
 
     groups: tuple[str, ...] = ()

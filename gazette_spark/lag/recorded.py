@@ -1,4 +1,4 @@
-"""Windows that were recorded, read from JSON: what comes from outside is checked here, field by field.
+"""Recorded windows, read from JSON: input from outside is checked here, field by field.
 
 A field that is missing, of another kind, out of range or not known is an
 :class:`~gazette_spark.errors.InputError` with its path, such as ``partitions[2].offsets[0].lag``. Nothing is
@@ -27,7 +27,7 @@ _REQUIRED: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What ``lag evaluate`` judges: a group's windows, and the moment they were taken at."""
+    """Input of ``lag evaluate``: a group's windows, and the time they were taken at."""
 
     cluster: str
     group: str

@@ -1,8 +1,8 @@
-"""Requests to Burrow's storage, recorded one JSON object a line, done again on a :class:`History`.
+"""Requests to Burrow's storage, recorded one JSON object a line, replayed on a :class:`History`.
 
-What stores has no answer; what fetches has one, in the names of Burrow's HTTP API. A fetch of what is not
-known is answered with null. The answer to ``fetch_consumer`` holds the windows, as ``topics``, and the
-verdict on them, as ``status``.
+A request that stores has no answer; one that fetches has an answer, in the names of Burrow's HTTP API. The
+answer to a fetch of something unknown is null. The answer to ``fetch_consumer`` has the windows, as
+``topics``, and the verdict on them, as ``status``.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ REQUEST_FIELDS = (
 """A request may carry any of them; those it does not need are left alone."""
 
 WARNED = (Outcome.UNKNOWN_CLUSTER,)
-"""What is worth a word. Burrow is silent about other things it drops, for they are daily business."""
+"""Outcomes that are logged. Burrow is silent about other dropped requests, for they are common."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request came to."""
+    """Answer to a request."""
 
     value: dict[str, Any] | None = None
     """JSON to be shown; None of a request that stores."""
     outcome: Outcome | None = None
-    """Of a request that stores."""
+    """Outcome of a request that stores."""
 
 
 class Replay:
     """Does requests one after the other.
 
     Args:
-        history: where they are done.
-        thresholds: for verdicts.
+        history: history that they are replayed on.
+        thresholds: thresholds of the verdicts.
         any_cluster: a cluster becomes known by its first write head; else only those of ``history`` are.
         show_all: verdicts show all partitions; else those that are not OK.
 
-    Time is what the requests say: ``now_ms``, or where one has none, that of the request before.
+    Time is ``now_ms`` of the request, or where it is missing, that of the request before.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from gazette_spark.lag.rules import (
 
 
 def group_json(status: GroupStatus, *, show_all: bool) -> dict[str, Any]:
-    """Return what stands under ``status`` in an answer of Burrow's.
+    """Return the value of ``status`` in an answer of Burrow's.
 
     Args:
         status: the verdict, with all partitions.
@@ -77,7 +77,7 @@ def commit_json(commit: OffsetCommit | None) -> dict[str, Any] | None:
 
 
 def topics_json(topics: Mapping[str, Sequence[PartitionWindow]]) -> dict[str, Any]:
-    """Return what stands under ``topics`` in Burrow's answer about a group. Mind the hyphen."""
+    """Return the value of ``topics`` in Burrow's answer about a group. Mind the hyphen."""
     return {
         topic: [
             {

@@ -12,14 +12,14 @@ from enum import StrEnum
 from gazette_spark.lag.rules import OffsetCommit
 
 NO_LAG = -1
-"""Stands for a lag that is not known."""
+"""Placeholder for an unknown lag."""
 
 FIELDS = 5
 """Integers a commit: order, offset, timestamp, time of observation, lag."""
 
 
 class Outcome(StrEnum):
-    """What became of something that was to be stored."""
+    """Outcome of a request to store."""
 
     STORED = "stored"
     """A write head, an owner, a deletion."""
@@ -102,10 +102,11 @@ class CommitRing:
         """Put a commit where its order belongs.
 
         Args:
-            commit: its lag counts only if the commit is the newest: nobody knows the write head of the past.
+            commit: its lag counts only if the commit is the newest: the write head at an older commit is
+                unknown.
             order: number of the commit; 64 bits.
             min_distance_ms: a commit that is less than this after the one before replaces it, but for its
-                time, lest commits in quick succession replace each other for ever.
+                time, lest commits in quick succession replace each other endlessly.
         """
         orders = self._cells[::FIELDS]
         at = bisect_left(orders, order)
@@ -116,8 +117,8 @@ class CommitRing:
             return Outcome.KNOWN
         late = not self.is_newest(order)
         cells = array("q", self._encode(commit, order, late=late))
-        # In a full ring a late commit that only the oldest precedes takes the oldest's slot; what is before
-        # that slot in a ring is the newest commit, which cannot be its predecessor. So nothing is merged.
+        # In a full ring a late commit that only the oldest precedes takes the oldest's slot. The slot before
+        # it in the ring is the newest commit, which cannot be its predecessor. So no commits are merged.
         replaces_oldest = late and full and at == 1
         if at > 0 and not replaces_oldest and self._distance_ms(at - 1, commit) < min_distance_ms:
             cells[2] = self._cells[(at - 1) * FIELDS + 2]

@@ -1,8 +1,7 @@
 """Burrow's verdicts on windows of commits, exact to the letter.
 
-A window is what is known of one partition: its last commits, oldest first, the write heads seen lately, and
-how far it is behind now. Only if that is more than the lag allowed is there a question, and the first of
-these rules that fits answers it:
+A window is the known state of one partition: its last commits, oldest first, the write heads seen lately, and
+its current lag. A lag within the allowed one is OK; else the first of these rules that fits decides:
 
 ======  ==========================================================================================
 STOP    it has been silent for longer than the window is long, and no write head in the ring was
@@ -16,7 +15,7 @@ OK      it goes on, and its lag went down at least once
 
 The first two come before the pardon for a commit without lag: that commit may be old by now, and a rewind is
 wrong however far it had got. The other two come after it: a query that caught up within the window merely has
-a bit to do. STALL is WARN with offsets that stand still, and worse, so it goes first.
+a bit to do. STALL is WARN with offsets that do not move, and worse, so it goes first.
 
 The numbers follow Burrow where that shows: completeness is a 32-bit float, a window without any commit counts
 as one slot of its length, and time is compared in whole seconds.
@@ -40,7 +39,7 @@ class Status(IntEnum):
     """The group is not known. Of groups only."""
     OK = 1
     WARN = 2
-    """It goes on, and falls behind."""
+    """The partition goes on, and falls behind."""
     ERR = 3
     """A partition is in one of the states below. Of groups only."""
     STOP = 4
@@ -54,16 +53,16 @@ class OffsetCommit:
 
     offset: int
     timestamp_ms: int
-    """When it was committed, by the committer's clock."""
+    """Time of the commit, by the committer's clock."""
     observed_ms: int = 0
-    """When the monitor heard of it; whole seconds."""
+    """Time at which the monitor received it; whole seconds."""
     lag: int | None = None
-    """How far the write head was away when the commit was heard of; None for one that came late."""
+    """Bytes up to the write head when the monitor received the commit; None for one that came late."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionWindow:
-    """What is known of one partition of a group."""
+    """Known state of one partition of a group."""
 
     topic: str
     partition: int
@@ -89,7 +88,7 @@ class PartitionWindow:
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What is asked of a window before it can be bad. The defaults are Burrow's."""
+    """Limits that a window has to pass before it can be bad. The defaults are Burrow's."""
 
     allowed_lag: int = 0
     """A partition this far behind is fine."""
@@ -160,9 +159,9 @@ def evaluate_group(
     Args:
         cluster: name of the cluster.
         group: name of the group.
-        windows: in the order to be reported; None if there is no such group.
+        windows: in the order to be reported; None for an unknown group.
         now_ms: the time, rounded down to seconds as Burrow's clock is.
-        thresholds: what is fine anyway.
+        thresholds: thresholds of the verdicts.
     """
     if windows is None:
         return GroupStatus(cluster, group, Status.NOTFOUND, 1.0, (), None, 0)
@@ -247,5 +246,5 @@ def is_rewound(offsets: Sequence[int]) -> bool:
 
 
 def _share(part: int, whole: int) -> float:
-    # Both terms are 32-bit floats before they are divided, as in Burrow. None of none is 0.
+    # Both terms are 32-bit floats before they are divided, as in Burrow. The share of an empty whole is 0.
     return float32(float32(part) / float32(whole)) if whole else 0.0

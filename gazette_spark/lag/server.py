@@ -1,7 +1,7 @@
 """A running monitor: polls its feeds, answers HTTP, sends notices.
 
-Two threads: one polls, judges and notifies, one serves. What is said over HTTP is decided in
-:mod:`gazette_spark.lag.api`; here are the socket and the clock.
+Two threads: one polls, judges and notifies, one serves. :mod:`gazette_spark.lag.api` decides the HTTP
+answers; here are the socket and the clock.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LagService:
         feeds: polled in order, so write heads first: a commit counts only where the head is known.
         listen: ``host:port``; port 0 for any free one, see :attr:`address`.
         interval_s: between two rounds of polls.
-        notifier: told of each group after each round.
+        notifier: notified about each group after each round.
 
     Raises:
         OptionError: ``listen`` is malformed, or cannot be listened on.

@@ -2,8 +2,8 @@
 
 A topic is a prefix of journals, or a selector that was given a name; a partition is one journal of it. Burrow
 numbers partitions and journals have names, so journals are numbered as they are first seen: those seen
-together by name, later ones after them. A number is never given to another journal while the monitor runs,
-and names are kept, for nobody thinks of a journal as number 7.
+together by name, later ones after them. A number is never given to another journal while the monitor runs.
+Names are kept, so that people see names and not numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Topics:
 
         Args:
             journals: in any order.
-            topic: where they belong; if none, each belongs to the prefix it lies under.
+            topic: topic of the journals; if None, each belongs to the topic of its prefix.
         """
         for journal in sorted(set(journals) - self._places.keys()):
             where = prefix_of(journal) if topic is None else topic
@@ -54,7 +54,7 @@ class Topics:
 
 
 def prefix_of(journal: str) -> str:
-    """Return the prefix a journal lies under, the whole name of one at the top.
+    """Return a journal's prefix, or the whole name of a journal without a prefix.
 
     >>> prefix_of("shop/orders/part-000")
     'shop/orders/'

@@ -1,1 +1,1 @@
-"""What a table has committed, and what follows for a batch: values in, decisions out."""
+"""A table's committed offsets, and the decision about a batch: values in, decisions out."""

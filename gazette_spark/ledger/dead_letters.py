@@ -1,34 +1,34 @@
-"""Two tables for one stream: rows that do not fit go to a second one, and none is lost or doubled.
+"""Two tables for one stream: rows that do not fit go to a second one, and no row is lost or doubled.
 
-Each table has its own ledger. A batch is brought into the two in this order:
+Each table has its own ledger. A batch is written to the two in this order:
 
 1. read the dead letters' ledger, then the main table's, and decide on the main table
    (:mod:`~gazette_spark.ledger.decision`);
 2. commit the dead letters, with an entry of the same bytes, on the entry read in 1;
 3. commit the other rows to the main table, on the entry read in 1.
 
-In 1 the order matters where somebody restores the dead letters meanwhile: they must not look as if they were
+In 1 the order matters if the dead letters are restored meanwhile: they must not look as if they were
 in step with an entry of the main table that is not the newest any more.
 
-Both commits are compare-and-sets. **The main table stays the authority**: what a batch is, and whether it
-is done, is decided by its entries alone. After a crash between the two commits the dead letters are
+Both commits are compare-and-sets. **The main table stays the authority**: its entries alone decide the range
+of a batch, and whether it is done. After a crash between the two commits the dead letters are
 *ahead*, and the bytes that they have and the main table has not are *pending*. Of these, the records in the
 dead-letter table are dead whatever the rules say by now (a constraint may have come or gone, the query may
 parse differently): they are neither written again nor let into the main table. All other rows are sorted by
-the rules of the day.
+the current rules.
 
-Where the two ledgers end at the same offsets they are *in step*. Nobody else can have a commit of rows
-under way then that the main table would take: it would have committed its dead letters first, after the
-newest entry of the main table, and so be ahead. Where they are not in step somebody may, so the writer
-first *takes over*: it commits an entry to the main table that moves nothing, which every commit decided on
-before it conflicts with. The take-over counts only as long as neither ledger moves.
+Where the two ledgers end at the same offsets they are *in step*. No other writer can have a pending commit of
+rows then that the main table would accept: that writer would have committed its dead letters first, after the
+newest entry of the main table, and so be ahead. Where the ledgers are not in step another writer may have
+one, so the writer first *takes over*: it commits an entry to the main table that moves no offset. Every
+commit decided on before conflicts with that entry. The take-over is valid only while neither ledger changes.
 
 An entry of the main table names the table of dead letters it was written with. Where that is not the
 writer's (they were switched off, or sent elsewhere) the writer *leaves* it: if no pending record is in it,
-it is closed, by an entry that moves nothing and names no table. Whoever finds it closed is not in step.
+the writer closes it, by an entry that moves no offset and names no table. A closed ledger is not in step.
 
 =============================================  =====================================================
-the dead letters' ledger                       what is done
+the dead letters' ledger                       action
 =============================================  =====================================================
 ends where the main table's does               rows go to both
 ahead: a crash, or the main table restored     take over; records that are in it are dead already
@@ -62,7 +62,7 @@ APP_ID_SUFFIX = "/dead-letters"
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """Where rows go that do not fit the table.
+    """Target of rows that do not fit the table.
 
     Its columns: ``app_id`` STRING (the sink's), ``journal`` STRING, ``offset`` BIGINT, ``end_offset`` BIGINT
     (null unless the rows have ``_end_offset``), ``raw`` BINARY, ``reason`` STRING.
@@ -83,12 +83,12 @@ class DeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class TakeoverState:
-    """What a writer found when it took over: good as long as both are the newest."""
+    """The newest entries of both tables at a writer's take-over; valid while both are the newest."""
 
     main: str
     """Attempt of its entry in the main table."""
     dead: str | None
-    """Attempt of the dead letters' newest entry before that, None if there was none."""
+    """Attempt of the dead letters' newest entry before the take-over, None if they had no entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +104,11 @@ class Divert:
     """Commit the rows that do not fit to the dead letters, then the others to the main table."""
 
     batch: Batch
-    """What the dead letters are asked to take."""
+    """The batch that the dead letters' table is to commit."""
     entry: LedgerEntry
-    """Theirs."""
+    """The dead letters' entry."""
     pending_from: int | None
-    """Records with this offset or a later one may be dead letters already; None if there are none."""
+    """Records at this offset or later may be dead letters already; None if no records are pending."""
 
 
 def plan(
@@ -120,15 +120,15 @@ def plan(
     taken: TakeoverState | None,
     attempt: str,
 ) -> Takeover | Divert | None:
-    """Say how a batch that the main table is to get is parted.
+    """Say how a batch for the main table is split.
 
     Args:
         dead: The dead letters' state, read before the main table's.
-        main: The main table's.
-        write: What was decided on ``main``.
+        main: The main table's state.
+        write: The decision on ``main``.
         table: Name of the table of dead letters.
         taken: The writer's last take-over of this batch.
-        attempt: A fresh name for an entry.
+        attempt: A new, unique name for an entry.
 
     Returns:
         None if the batch has no bytes, and so no rows.
@@ -153,7 +153,7 @@ def plan(
 
 
 def dead_batch(entry: LedgerEntry, table: str) -> Batch:
-    """Return what the dead letters are asked to take when the main table is to get an entry."""
+    """Return the dead letters' batch that belongs to an entry of the main table."""
     app_id = entry.app_id + APP_ID_SUFFIX
     return Batch(table, app_id, entry.query_id, entry.batch_id, entry.begin, entry.end, entry.gaps)
 
@@ -169,13 +169,13 @@ def in_step(dead: LedgerState, main: LedgerEntry, table: str) -> bool:
 def fence_entry(
     state: LedgerState, about: LedgerEntry, attempt: str, *, dead_letters: str | None
 ) -> LedgerEntry:
-    """Return an entry that moves nothing: it takes the newest one's place.
+    """Return an entry that moves no offset and becomes the newest one.
 
     Args:
-        state: Of the table it is for, which has an entry.
+        state: State of the entry's table, which has an entry.
         about: Names query and batch.
-        attempt: A fresh name.
-        dead_letters: What it says of them.
+        attempt: A new, unique name.
+        dead_letters: The entry's table of dead letters, if any.
     """
     assert state.entry is not None
     return replace(
@@ -197,7 +197,7 @@ def fence_entry(
 def reconcile(
     before: LedgerState, after: LedgerState, entry: LedgerEntry, batch: Batch, *, conflict: bool
 ) -> Landed | Again | Refusal:
-    """Say what became of a commit to a table of dead letters; see :mod:`gazette_spark.ledger.decision`.
+    """Return the outcome of a commit to a table of dead letters; see :mod:`gazette_spark.ledger.decision`.
 
     That another writer was faster is no reason to stop here: the main table says whose turn it is.
     """
@@ -210,10 +210,10 @@ def reconcile(
 
 
 def check_fence(dead: LedgerState, batch: Batch) -> None:
-    """Check that nobody has restored a table of dead letters in the middle of a commit to it.
+    """Check that a table of dead letters was not restored in the middle of a commit to it.
 
     Raises:
-        RestoredError: somebody has.
+        RestoredError: the table was restored.
     """
     if error := check_parent(dead, batch):
         raise _advised(error, dead)

@@ -1,8 +1,7 @@
-"""What a table's ledger means for the batch at hand.
+"""Decide whether a batch is written, skipped or refused, by a table's ledger.
 
-:func:`decide` holds a batch against the newest entry and answers :class:`Write`, :class:`Skip` or
-:class:`Refusal`; :func:`verify` says, after a write, what became of it. Everything here is a function of
-values.
+:func:`decide` compares a batch with the newest entry and returns :class:`Write`, :class:`Skip` or
+:class:`Refusal`; :func:`verify` returns, after a write, its outcome. Everything here is a function of values.
 
 One journal of a batch, ``[begin, end)``, against the offset ``recorded`` for it:
 
@@ -13,17 +12,17 @@ no ``recorded``, begin = end NEXT       a journal new to the table, whose first 
 ``end <= recorded``          COVERED    its bytes are in the table
 ``begin < recorded < end``   PARTIAL     its first bytes are in the table, its last ones come next
 ``begin > recorded``         GAP        bytes in between would be left out
-everything else              OVERLAP    some of its bytes lie before the table's first, or it goes back
+everything else              OVERLAP    some of its bytes are before the table's first, or it goes back
 ===========================  =========  ==========================================================
 
 A batch is written if its journals are all NEXT or UNCHANGED, and skipped, as a replay, if none is NEXT
 and all are COVERED or UNCHANGED. Anything else comes from a checkpoint that is not this table's, and is
 refused, unless the writer is :class:`Allowed` more:
 
-- ``trim``: what of a batch is COVERED or PARTIAL is left out by its rows' journal and offset, row by row
+- ``trim``: rows of journals that are COVERED or PARTIAL are left out by journal and offset, row by row
   where ``begin <= offset < recorded``. Journals that are NEXT are written whole, beside it. A query that is
   behind the table may start.
-- ``gaps``: a journal whose GAP is one of these, to the byte, is NEXT. The entry says what was left out.
+- ``gaps``: a journal whose GAP is one of these, to the byte, is NEXT. The entry records the omitted bytes.
 """
 
 from __future__ import annotations
@@ -51,16 +50,16 @@ from gazette_spark.offsets import JournalOffsets
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What a writer may do with batches that do not continue the table; by default nothing."""
+    """Permissions of a writer for batches that do not continue the table; by default, none are given."""
 
     trim: bool = False
     gaps: frozenset[SkippedGap] = frozenset()
-    """Bytes that may be missing for ever, each from where the table ends to where a batch begins."""
+    """Bytes that may be missing permanently, each from the table's end to the start of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRange:
-    """Which rows of one journal in a batch are new to the table: those with ``since <= offset < end``."""
+    """The rows of one journal in a batch that are new to the table: those with ``since <= offset < end``."""
 
     journal: str
     begin: int
@@ -75,7 +74,7 @@ class Write:
 
     entry: LedgerEntry
     kept: tuple[KeptRange, ...] = ()
-    """If given, the rows to append are those in these ranges, one for each journal that the batch reads."""
+    """If given, only rows in these ranges are appended; one range for each journal that the batch reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ Decision = Write | Skip | Refusal
 
 
 class Coverage(Enum):
-    """How a journal's part of a batch fits what is recorded; see the module's table."""
+    """Relation of a journal's part of a batch to the recorded offsets; see the module's table."""
 
     NEXT = "next"
     UNCHANGED = "still"
@@ -105,7 +104,7 @@ class Coverage(Enum):
 
 
 TRIMMABLE = frozenset({Coverage.NEXT, Coverage.UNCHANGED, Coverage.COVERED, Coverage.PARTIAL})
-"""What the journals of a batch may be for the rest of it to continue the table."""
+"""Values of the journals of a batch that can be trimmed to continue the table."""
 
 
 def decide(
@@ -116,15 +115,15 @@ def decide(
     seen: str | None = None,
     allowed: Allowed = Allowed(),
 ) -> Decision:
-    """Say what is to be done with a batch.
+    """Decide about a batch: write, skip or refuse.
 
     Args:
-        state: What the table's history says now.
-        batch: What the query asks.
-        attempt: A fresh name for the entry, should there be one.
+        state: The table's current state, from its history.
+        batch: The query's request.
+        attempt: A new, unique name for the entry, if one is written.
         seen: Attempt of the entry that was the newest after this writer's last batch; None for its
             first. If another is the newest now, someone else writes too.
-        allowed: What it may do with a batch that does not continue the table.
+        allowed: The writer's permissions for a batch that does not continue the table.
     """
     if state.entry is not None and state.entry.mode == "upsert" != batch.mode:
         return Refusal(_appended_to_upserts(batch))
@@ -144,7 +143,7 @@ def decide(
 
 
 def _trimmed(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed) -> Write | Refusal:
-    """Write what of a batch is new, if its rows can be told apart."""
+    """Write the new rows of a batch, if they can be told apart."""
     assert state.entry is not None  # Without an entry nothing is covered.
     if len(batch.end) > 1 or len(state.entry.end) > 1:
         problem = "it is of a query of several sources, whose rows do not say what they were made of"
@@ -154,7 +153,7 @@ def _trimmed(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed) -
 
 
 def _kept_ranges(batch: Batch, entry: LedgerEntry) -> Iterator[KeptRange]:
-    """Yield what is new of each journal that the only source of a batch reads."""
+    """Yield the new range of each journal that the only source of a batch reads."""
     recorded = entry.read_through
     for begin, end in zip(batch.begin, batch.end, strict=True):
         assert isinstance(begin, JournalOffsets)
@@ -217,12 +216,12 @@ class Again:
 def verify(
     before: LedgerState, after: LedgerState, written: LedgerEntry, batch: Batch, *, conflict: bool
 ) -> Landed | Again | Refusal:
-    """Say what became of a write, which Delta may have skipped in silence.
+    """Return the outcome of a write, which Delta may have skipped in silence.
 
     Args:
-        before: What the write was decided on.
-        after: What the history says since.
-        written: The entry it was to leave.
+        before: The state that the write was decided on.
+        after: The state after the write.
+        written: The entry that the write was to commit.
         batch: The batch it was for.
         conflict: Delta raised a conflict: the outcome is unknown.
     """
@@ -242,11 +241,10 @@ def verify(
 
 
 def _on_its_parent(state: LedgerState) -> bool:
-    """Say whether the newest entry stands on the one it was decided on.
+    """Say whether the newest entry directly follows the entry it was decided on.
 
-    A RESTORE that slips in between does not conflict with an append. It is seen by whoever comes next:
-    the writer itself, or, if that was killed, the next one. Old log entries are cleaned up with time; a
-    parent that was is taken on trust.
+    A RESTORE that slips in between does not conflict with an append. The next writer sees it: the same one
+    or, after a kill, its successor. Delta cleans up old log entries; a parent that was cleaned up is trusted.
     """
     if state.entry is None or state.previous == state.entry.parent:
         return True
@@ -254,7 +252,7 @@ def _on_its_parent(state: LedgerState) -> bool:
 
 
 def check_parent(state: LedgerState, batch: Batch) -> RestoredError | None:
-    """Return what is wrong if the newest entry does not stand on the one it was decided on."""
+    """Return an error unless the newest entry directly follows the entry it was decided on."""
     return None if _on_its_parent(state) else _restored_in_between(state, batch)
 
 
@@ -298,7 +296,7 @@ def next_entry(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed)
 
 
 def _accepted(batch: Batch, entry: LedgerEntry | None, allowed: Allowed) -> Iterator[SkippedGap]:
-    """Yield what lies between table and batch and may be left out."""
+    """Yield the gaps between table and batch that may be left out."""
     recorded = entry.end if entry else ()
     for begin, known in zip(batch.begin, recorded, strict=False):
         if isinstance(begin, JournalOffsets) and isinstance(known, JournalOffsets):
@@ -309,7 +307,7 @@ def _accepted(batch: Batch, entry: LedgerEntry | None, allowed: Allowed) -> Iter
 
 
 def _reached(old: Positions, new: Positions) -> Positions:
-    """Return where the table stands after a batch: no journal goes back, what it did not read stays."""
+    """Return the table's position after a batch: no journal goes back, unread journals stay."""
     return tuple(_further(a, b) for a, b in zip_longest(old, new))
 
 
@@ -364,8 +362,8 @@ def coverage_of(begin: int, end: int, recorded: int | None, start: int, *, pinni
     Args:
         begin: First byte of the batch.
         end: Byte after its last.
-        recorded: Where the table's bytes of the journal end, None if it has none.
-        start: Where they begin.
+        recorded: End of the journal's bytes in the table, None if the table has no bytes of it.
+        start: Start of these bytes.
         pinning: It is a query's first batch, which pins where the query starts. It reads nothing, so
             nothing of it can be covered: it continues the table or, unless batches are trimmed, it does not.
     """

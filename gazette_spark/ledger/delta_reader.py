@@ -1,4 +1,4 @@
-"""Delta tables without a JVM: opened with ``deltalake``, whose errors become ours.
+"""Delta tables without a JVM: opened with ``deltalake``, whose errors become this package's.
 
 ``deltalake`` is loaded when the first table is opened; it comes with ``gazette-spark[lag]``.
 """

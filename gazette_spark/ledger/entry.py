@@ -1,8 +1,8 @@
-"""What a table has committed, and what a query asks to have written.
+"""The ledger entry of a Delta commit, and the batch that a query asks to write.
 
 Each Delta commit of the sink carries a :class:`LedgerEntry` beside its rows: up to which offset of
-each journal the table is filled. ``delta_history`` finds the entries, ``decision`` holds a
-:class:`Batch` against the newest one, ``sink`` acts.
+each journal the table is filled. ``history`` finds the entries, ``decision`` compares a :class:`Batch` with
+the newest one, ``sink`` acts.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ FORMAT_VERSION = 1
 """Number of an entry's JSON form."""
 
 SourcePosition = JournalOffsets | str | None
-"""Where a query stands in one of its sources: Gazette's, another's as Spark stores it, or unknown."""
+"""A query's position in one source: a Gazette position, another source's text from Spark, or unknown."""
 
 Positions = tuple[SourcePosition, ...]
-"""Where a query stands, by the number of the source in the query."""
+"""A query's position in all its sources, by the number of the source in the query."""
 
 Mode = Literal["append", "upsert"]
-"""What a writer does with rows: adds them, or puts each in the place of the one with its key."""
+"""How a writer adds rows: as new rows, or in place of the row with the same key."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,31 +40,32 @@ class SkippedGap:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """What one Delta commit says about the rows visible at its version."""
+    """The record in one Delta commit about the rows visible at its version."""
 
     app_id: str
     txn_version: int
     query_id: str
     batch_id: int
     start: Positions
-    """Where the table's rows begin: what lies before was never meant to be in it."""
+    """Start of the table's rows: earlier bytes were never meant to be in the table."""
     begin: Positions
     end: Positions
-    """Where they end. Journals the batch did not read keep the offset they had."""
+    """End of the table's rows. Journals the batch did not read keep the offset they had."""
     attempt: str
     """Names this try to write this batch, and no other."""
     parent: str | None
-    """Attempt of the entry this one was decided on, None if there was none."""
+    """Attempt of the entry this one was decided on, None for the first entry."""
     gaps: tuple[SkippedGap, ...] = ()
-    """What of this batch's ``[begin, end)`` was skipped; by journal and offset."""
+    """Skipped bytes of this batch's ``[begin, end)``; by journal and offset."""
     accepted_gaps: tuple[SkippedGap, ...] = ()
-    """Those of ``gaps`` that the query never read, because whoever started it said so."""
+    """Those of ``gaps`` that the query never read, because its operator accepted them."""
     mode: Mode = "append"
     """Under ``upsert`` the rows are not the records: a later record takes the place of an earlier one."""
     audit: tuple[AuditedRows, ...] | None = None
     """Rows that the batch brought, by journal; None if they were not counted."""
     adopted: bool = False
-    """It begins a ledger on a table that had rows: ``start`` is where its own begin, not the table's."""
+    """The entry begins a ledger on a table that had rows: ``start`` is the ledger's begin, not the table's.
+    """
     dead_letters: str | None = None
     """Table for rows that do not fit, with which the commit was made; its own entries name it, too."""
 
@@ -111,12 +112,12 @@ def parse_entry(text: str | None, app_id: str) -> LedgerEntry | None:
     """Read a commit's ``userMetadata``.
 
     Returns:
-        The entry, or None if the text is not an entry of ``app_id``: other writers of the table put
-        there what they like.
+        The entry, or None if the text is not an entry of ``app_id``: other writers of the table put any text
+        there.
 
     Raises:
-        LedgerFormatError: it is one, but of a later release or damaged. To overlook it would be to
-            take an older entry for the newest.
+        LedgerFormatError: the text is an entry, but damaged or of a later release. If it were ignored, an
+            older entry would pass for the newest.
     """
     if not text or '"app_id"' not in text:
         return None
@@ -206,7 +207,7 @@ def _positions(values: list[object], app_id: str) -> Positions:
 
 @dataclass(frozen=True, slots=True)
 class LedgerState:
-    """What a table's history says about one app id."""
+    """State of one app id, from a table's history."""
 
     entry: LedgerEntry | None = None
     """Newest entry whose rows are visible: one undone by RESTORE is not."""
@@ -215,7 +216,7 @@ class LedgerState:
     txn_version: int = -1
     """Highest of all entries in the history. Those undone by RESTORE count: Delta keeps their number."""
     table_version: int = -1
-    """Newest version of the table, whoever wrote it; -1 if there is no table."""
+    """Newest version of the table, by any writer; -1 if there is no table."""
     entry_version: int = -1
     entry_time: str = ""
     jumps: tuple[int, ...] = ()
@@ -226,7 +227,7 @@ class LedgerState:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a query asks to have written."""
+    """A query's request to write the rows between two positions."""
 
     table: str
     app_id: str
@@ -275,11 +276,11 @@ def _unmarked(position: SourcePosition) -> SourcePosition:
 
 
 def unknown_journals(entry: LedgerEntry | None, begin: JournalOffsets, table: str) -> JournalOffsets | None:
-    """Return the offsets of the journals that a table has never heard of, None if there is none.
+    """Return the offsets of the journals that a table's ledger does not name, None if it names all.
 
     Raises:
-        TableRefusedError: the table is filled by a query of other sources, too. Then what a batch of
-            journals alone means for it is not known.
+        TableRefusedError: the table's query reads other sources, too. Then a batch of journals alone has no
+            meaning for it.
     """
     if entry is None:
         return begin

@@ -1,16 +1,15 @@
 """Find an app id's newest entries in a Delta table's history.
 
-The history is the table's log read backwards. Two kinds of commits make what lies before them
-invisible: ``RESTORE`` jumps back to the version it names, and a table that was replaced (``CREATE OR
-REPLACE TABLE``, ``CLONE``) begins anew there. The search follows the jumps, so what it finds is what
-the rows visible now come from. Transaction ids are not undone by either, so the highest one is
-looked for in all commits, undone or not.
+The history is the table's log read backwards. Two kinds of commits make earlier ones invisible: ``RESTORE``
+jumps back to the version it names, and a table that was replaced (``CREATE OR REPLACE TABLE``, ``CLONE``)
+begins there. The search follows the jumps, so it finds the entries of the rows visible now. Transaction ids
+are not undone by either, so the highest one is looked for in all commits, undone or not.
 
-An entry can be there twice. Where Delta compacts a table on its own after a MERGE, that commit takes over
+An entry can be there twice. Where Delta compacts a table by itself after a MERGE, that commit takes over
 the session's ``userMetadata``. It adds no rows; the older of the two is the one that did.
 
-A history can also end early, where Delta cleaned up its log. That is told apart from the table's
-beginning, and what cannot be known for that reason is never guessed.
+A history can also end early, where Delta cleaned up its log. The search tells that apart from the table's
+beginning, and never guesses a missing part.
 """
 
 from __future__ import annotations
@@ -72,13 +71,13 @@ def history_row(info: Mapping[str, Any]) -> HistoryRow:
 def read_state(
     read_page: Callable[[int], Sequence[HistoryRow]], app_id: str, *, table: str, entries: int = 2
 ) -> LedgerState:
-    """Read as much of a history as it takes to know an app id's state.
+    """Read a history back until an app id's state is known.
 
     Args:
         read_page: Returns the given number of newest rows, newest first, fewer if there are no more.
-        app_id: Whose entries.
+        app_id: The app id of the entries.
         table: Name of the table, for errors.
-        entries: Visible entries to find: 1 tells where the table is; to write, 2 are needed.
+        entries: Visible entries to find: 1 is enough for the table's position; a writer needs 2.
     """
     limit = FIRST_PAGE
     while True:
@@ -139,12 +138,12 @@ def advanced(state: LedgerState, rows: Sequence[HistoryRow], app_id: str) -> Led
     """Return an app id's state after some more commits, as a search from the newest one would find it.
 
     Args:
-        state: What the history said before.
+        state: An earlier state of the app id.
         rows: All commits since, oldest first.
-        app_id: Whose state.
+        app_id: The app id of the state.
 
     Returns:
-        The state, or None if it takes older rows to know it: there was no entry, or rows were undone. Its
+        The state, or None if older rows are needed: there was no entry, or rows were undone. Its
         ``jumps`` are not looked for: only states without a previous entry need them.
 
     Raises:
@@ -175,7 +174,7 @@ def app_ids(rows: Iterable[HistoryRow]) -> list[str]:
         try:
             value = json.loads(row.user_metadata or "null")
         except (ValueError, RecursionError):
-            continue  # Other writers put there what they like.
+            continue  # Other writers put any text there.
         match value:
             case {"app_id": str(app_id), "format_version": _}:
                 found.add(app_id)

@@ -31,7 +31,7 @@ def metadata_path(root: str) -> str:
 
 
 def offsets_directory(root: str) -> str:
-    """Return where Spark writes down what its batches read."""
+    """Return the directory where Spark records the offsets of its batches."""
     return offsets_path(root, 0).rpartition("/")[0]
 
 
@@ -61,7 +61,7 @@ def parse_offsets(text: str, path: str) -> Positions:
 
 
 def _parse_source(line: str, path: str) -> SourcePosition:
-    """Read one source's line: ours are told by their fields, others are kept as text."""
+    """Read one source's line: Gazette positions are known by their fields, others are kept as text."""
     if line == NO_OFFSET:
         return None
     try:
@@ -107,7 +107,7 @@ def parse_query_id(text: str, path: str) -> str:
 
 
 def is_inside(path: str, directory: str) -> bool:
-    """Say whether a path is a directory or lies below it, both given with or without ``file:``."""
+    """Say whether a path is a directory or is below it, both given with or without ``file:``."""
     inner, outer = (_plain(each) for each in (path, directory))
     return inner == outer or inner.startswith(outer + "/")
 
@@ -120,5 +120,5 @@ def _plain(path: str) -> str:
 
 
 def escape_glob(path: str) -> str:
-    """Return a path that Spark reads as it stands: bare, ``*?[]{}`` would be patterns."""
+    """Return a path with ``*?[]{}`` escaped, which Spark would read as patterns."""
     return "".join(f"\\{letter}" if letter in "\\*?[]{}" else letter for letter in path)

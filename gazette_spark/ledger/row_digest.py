@@ -1,12 +1,12 @@
-"""How many rows a batch brought of each journal, and a digest of their bytes.
+"""The number of rows that a batch has of each journal, and a digest of their bytes.
 
 A digest is the exclusive or, over all rows, of the first 60 bits of
 
     SHA-256( offset in decimal, ":", value )
 
-Rows come in no order, so it has none; 60 bits are what a BIGINT of Spark holds without its sign. A row that
-is there twice cancels itself out, which the number of rows shows. It is there to find what was lost or
-changed by accident. Somebody who forges rows can forge it too.
+Rows come in no order, so the digest does not depend on one; 60 bits fit a BIGINT of Spark without its sign. A
+row that is present twice cancels itself out, which the number of rows shows. The digest finds rows that were
+lost or changed by accident. An attacker who forges rows can forge the digest too.
 
 Spark computes the same in :mod:`gazette_spark.table.batch_digest`; this module needs nothing but ``hashlib``.
 """
@@ -24,7 +24,7 @@ DIGITS = 15
 
 @dataclass(frozen=True, slots=True)
 class AuditedRows:
-    """What a batch brought of one journal."""
+    """Number and digest of the rows that a batch has of one journal."""
 
     journal: str | None
     """None: rows of no journal, or of a batch without a column that says which."""
@@ -41,7 +41,7 @@ class AuditedRows:
         """Read the stored form.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the value is not a valid stored form.
         """
         match value:
             case [str() | None as journal, int(rows), None] if rows >= 0:
@@ -59,7 +59,7 @@ def is_digest(text: str) -> bool:
 def digest_of(rows: Iterable[tuple[int, bytes]]) -> int:
     """Return the digest of rows, each an offset and a value, as a number.
 
-    The digest of two sets of rows is the exclusive or of theirs.
+    The digest of two sets of rows is the exclusive or of their digests.
     """
     found = 0
     for offset, value in rows:

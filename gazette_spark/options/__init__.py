@@ -1,1 +1,1 @@
-"""What a query may say: the options of reading, writing, CSV and stores, one table each."""
+"""The options of reading, writing, CSV and stores, one table each."""

@@ -18,7 +18,7 @@ def check_csv(values: Mapping[str, Any], texts: Mapping[str, str]) -> None:
         texts: Texts of the options that were given, by name in lower case.
 
     Raises:
-        OptionError: one is given for another format, or fields could not be told apart.
+        OptionError: an option belongs to another format, or fields could not be told apart.
     """
     other = values["format"] not in (None, "csv") and values["framing"] != "csv"
     for option in CSV_OPTIONS:

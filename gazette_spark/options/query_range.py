@@ -1,4 +1,4 @@
-"""Where a query starts and ends, as its options say it: words, offsets by journal, or a time.
+"""The start and end of a query, from its options: words, offsets by journal, or a time.
 
 The words and the numbers are those of Spark's Kafka source. A time is one of a journal's *stored* bytes:
 see ``scan.timestamps`` for what that means.
@@ -15,17 +15,17 @@ from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, parse_json_object
 from gazette_spark.options.values import check_journal, shown
 
 EARLIEST = -2
-"""Stands for a journal's first available offset, as in Spark's Kafka source."""
+"""Placeholder for a journal's first available offset, as in Spark's Kafka source."""
 LATEST = -1
-"""Stands for a journal's write head, as in Spark's Kafka source."""
+"""Placeholder for a journal's write head, as in Spark's Kafka source."""
 
 MAX_TIMESTAMP_MS = 32_503_680_000_000
-"""The year 3000. What lies past it was meant in micro- or nanoseconds."""
+"""The year 3000. A larger number was meant in micro- or nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetChoice:
-    """Where to start or end: for journals named, an offset; for the others ``default``.
+    """Start or end: for journals named, an offset; for the others ``default``.
 
     Offsets may be :data:`EARLIEST` or :data:`LATEST`.
     """
@@ -79,7 +79,7 @@ def check_offsets(start: OffsetChoice, end: OffsetChoice, *, batch: bool) -> Non
     """Check that a query between two choices can have rows.
 
     Raises:
-        OptionError: it cannot, whatever the journals hold.
+        OptionError: the query cannot have rows, whatever the journals' content.
     """
     if batch and LATEST in (start.default, *start.named.values()):
         raise OptionError(

@@ -1,16 +1,16 @@
 """Every option of the source, in one table.
 
-An option is checked on the driver when a DataFrame is made, before anything is connected to. What is
-unknown, malformed or contradicts another option is an :class:`~gazette_spark.errors.OptionError` that
-shows the value and the allowed form; nothing is clamped, and no default takes the place of a bad
-value. Spark hands over names in lower case and values as text, so names match in any case.
+An option is checked on the driver when a DataFrame is made, before anything is connected to. An option that
+is unknown, malformed or contradicts another is an :class:`~gazette_spark.errors.OptionError` that shows the
+value and the allowed form; nothing is clamped, and no default takes the place of a bad value. Spark hands
+over names in lower case and values as text, so names match in any case.
 
 The rules of values, the same for all options:
 
 - booleans are ``true`` or ``false``, in any case, and nothing else;
 - counts are decimal digits; sizes are digits with one of Spark's units, if any: ``b``, ``k``, ``m``,
   ``g`` (or ``kb``, ``mb``, ``gb``), powers of 1024: ``64m``. No sign, space, point or exponent;
-- durations are digits with one of Spark's units, milliseconds if there is none: ``ms``, ``s``, ``m`` or
+- durations are digits with one of Spark's units, milliseconds by default: ``ms``, ``s``, ``m`` or
   ``min``, ``h``, ``d``;
 - words (``earliest``, ``permissive``) match in any case.
 """
@@ -60,7 +60,7 @@ FORMAT_FRAMINGS = {"json": "lines", "csv": "csv", "protobuf": "fixed"}
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which journals a query reads: those with these names, or those a label selector matches."""
+    """The journals a query reads: those with these names, or those a label selector matches."""
 
     option: str
     """Name of the option that says so."""
@@ -127,23 +127,23 @@ class SourceOptions:
 
     @property
     def origin(self) -> str:
-        """Where bytes come from, as it may be shown."""
+        """Source of the bytes, in a form without secrets."""
         return self.broker_address or (self.fragment_store or "").partition("?")[0]
 
 
 def parse_options(
     given: Mapping[str, str], use: Use | None = None, *, environ: Mapping[str, str] = os.environ
 ) -> SourceOptions:
-    """Parse what Spark hands over.
+    """Parse the options that Spark passes in.
 
     Args:
         given: option names, in any case, and their texts.
-        use: what the options are for; None while that is not known: then options and values that only
-            fit one use are accepted.
+        use: purpose of the options; None while the purpose is unknown: then options and values that only fit
+            one use are accepted.
         environ: where ``BROKER_ADDRESS`` is looked up when ``brokerAddress`` is not given.
 
     Raises:
-        OptionError: naming the first option that is wrong, and the valid ones.
+        OptionError: naming the first invalid option, and the valid ones.
     """
     texts = option_texts(given, OPTIONS)
     values = parse_texts(texts, OPTIONS, use, environ=environ)

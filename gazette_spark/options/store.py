@@ -1,4 +1,4 @@
-"""What a query says that reads a fragment store in place of brokers."""
+"""Options of a query that reads a fragment store without brokers."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def parse_store(name: str, text: str) -> str:
 
 
 def check_store(values: dict[str, Any], texts: Mapping[str, str], *, framed: bool) -> None:
-    """Check what a query without brokers can do, and note that it has none.
+    """Check the options of a query without brokers, and clear the broker's address.
 
     Args:
         values: parsed options by key; the broker's address is set.
-        texts: what was given, by name in lower case.
+        texts: the given texts, by name in lower case.
         framed: the format implies a framing.
 
     Raises:
-        OptionError: it cannot be done.
+        OptionError: a query without brokers does not support an option.
     """
     for name in BROKER_ONLY:
         if name.lower() in texts:

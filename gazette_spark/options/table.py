@@ -1,6 +1,6 @@
-"""What a table of options is, and how the texts Spark hands over are parsed by one.
+"""A table of options, and the parser of the texts that Spark passes in.
 
-Spark hands over names in lower case and values as text, so names match in any case.
+Spark passes in names in lower case and values as text, so names match in any case.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Option:
     use: Use | None = None
     """The only use the option has a meaning in; None for both."""
     form: str | None = None
-    """What its text may be, where that is any text; None: what the parser says of an empty one."""
+    """Allowed texts of a text option; None: the parser's answer to an empty text."""
 
     @property
     def key(self) -> str:
@@ -66,7 +66,7 @@ def parse_texts(
         Each option's value by its key, None where it has neither text nor default.
 
     Raises:
-        OptionError: a text is none of the option's, or the option has no meaning in this use.
+        OptionError: a text is invalid for its option, or the option has no meaning in this use.
     """
     stored = "fragmentstore" in texts
     if not (stored or texts.get("brokeraddress")) and "BROKER_ADDRESS" in environ:

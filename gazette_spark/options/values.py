@@ -1,4 +1,4 @@
-"""How the texts of options become values: one rule for all options of a kind, and one kind of error.
+"""The parsers of options' texts: one rule for all options of a kind, and one kind of error.
 
 Each parser takes an option's name and its text, and raises an :class:`~gazette_spark.errors.OptionError`
 that shows the text and the allowed form.
@@ -79,7 +79,7 @@ def size(high: int = MAX_OFFSET) -> Callable[[str, str], int]:
 def parse_address(name: str, text: str) -> str:
     """Parse a broker's address."""
     expected = "http://host:port"
-    # Looked at before anything is quoted: what stands before an @ may be a password.
+    # Checked before anything is quoted: the text before an @ may be a password.
     masked = re.sub(r"[^/\"]*@", "***@", shown(text))
     if len(text) > 1024 or not text.isascii() or not text.isprintable() or " " in text or "," in text:
         raise OptionError(name, masked, f"one address {expected}")
@@ -128,7 +128,7 @@ def parse_column(name: str, text: str) -> str:
 
 
 def parse_token(name: str, text: str) -> str:
-    """Parse what is sent in a header and shown to nobody."""
+    """Parse a secret that is sent in a header and shown to nobody."""
     # The value is never shown, not even in part.
     if not text or not text.isascii() or not text.isprintable() or " " in text:
         raise OptionError(name, "a value that is no token (not shown)", "printable ASCII without spaces")
@@ -139,7 +139,7 @@ def check_journal(name: str, journal: str, where: str = "") -> None:
     """Check a journal's name in an option's text.
 
     Raises:
-        OptionError: it is none.
+        OptionError: the name is invalid.
     """
     try:
         validate_journal_name(journal)

@@ -41,7 +41,7 @@ class WriteOptions:
 
     broker_address: str
     target: Selection | None
-    """One journal, or those a selector matches; None: as each row's column ``journal`` says."""
+    """One journal, or the journals that a selector matches; None: each row's column ``journal`` names it."""
     mapping: str | None
     framing: str | None
     sep: str
@@ -78,11 +78,12 @@ def checked_address(
 
     Args:
         given: option names, in any case, and their texts.
-        purpose: what they are for; None while that is not known: then they have to fit one of the two.
+        purpose: purpose of the options; None while the purpose is unknown: then they have to fit one of the
+            two.
         environ: where ``BROKER_ADDRESS`` is looked up when ``brokerAddress`` is not given.
 
     Raises:
-        OptionError: they do not.
+        OptionError: an option is invalid.
     """
     if purpose == "write":
         return parse_write_options(given, environ=environ).broker_address
@@ -99,10 +100,10 @@ def checked_address(
 
 
 def spark_purpose() -> Purpose | None:
-    """Return what this process of Spark's makes data sources for, None if it does not show.
+    """Return whether this Spark process makes data sources to read or to write; None if unknown.
 
-    The options of both are checked when a data source is made, which is not told what for. Where a later
-    Spark has other processes, a wrong option shows a little later.
+    Spark does not tell a data source its purpose when it makes one, so the options of both are checked then.
+    Where a later Spark has other processes, an invalid option shows a little later.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     running = {getattr(main, "name", "")} | sys.modules.keys()

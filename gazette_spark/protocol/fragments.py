@@ -1,6 +1,6 @@
 """Fragments: spans of a journal's bytes, their names in stores, and the set that covers a journal.
 
-A fragment's name holds its span, SHA-1 and codec, so a listing of a store tells all of it::
+A fragment's name has its span, SHA-1 and codec, so a listing of a store is enough::
 
     {store}{journal}/{path postfix}/{begin:016x}-{end:016x}-{sha1}{extension}
 """
@@ -52,7 +52,7 @@ class Fragment:
     begin: int
     end: int
     sum: bytes
-    """SHA-1 of the uncompressed bytes; zeros if there are none."""
+    """SHA-1 of the uncompressed bytes; zeros for an empty fragment."""
     codec: int
     """Number of a ``CompressionCodec``."""
     backing_store: str = ""
@@ -157,7 +157,7 @@ def parse_content_path(journal: str, relpath: str, *, mod_time: int = 0) -> Frag
 
 @dataclass(slots=True)
 class CoverSet:
-    """Fragments of one journal, none of which lies within another.
+    """Fragments of one journal, of which no one is within another.
 
     They ascend by begin and by end at once; neighbours may overlap, and there may be gaps. Not safe to
     change while another thread reads it.

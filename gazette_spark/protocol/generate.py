@@ -6,8 +6,7 @@ stubs it writes are committed, never edited, and a test compares them with a fre
 The compiler's output is changed in three ways:
 
 - The check of the protobuf runtime goes: under 6.30 and 6.31 it warns on import that the compiler is of
-  release 5. What the stubs call is the same in all releases we support; ``tests/protobuf_matrix.sh``
-  proves it.
+  release 5. The stubs' calls are the same in all supported releases; ``tests/protobuf_matrix.sh`` proves it.
 - The typed stubs tell mypy not to report on them: we do not write them, and they are not strict.
 - Services get typed stubs as well, which the compiler does not write: ``*_pb2_grpc.pyi``.
 """

@@ -31,7 +31,7 @@ MIN_FLUSH_INTERVAL_S = 60
 """Least flush interval other than zero, in seconds."""
 
 _NO_URL = re.compile(r"[\x00-\x1f\x7f]|%(?![0-9a-fA-F]{2})")
-"""What no URL holds: control characters, which ``urlsplit`` drops, and a broken escape."""
+"""Text that makes a URL invalid: control characters, which ``urlsplit`` drops, and a broken escape."""
 
 _BUCKET_SCHEMES = frozenset({"s3", "gs", "azure"})
 
@@ -159,7 +159,7 @@ def _check_fragment(fragment: pb.JournalSpec.Fragment, where: str) -> None:
 
 
 def validate_codec(codec: int, where: str = "CompressionCodec") -> None:
-    """Raise ProtocolError unless ``codec`` is the number of a codec; INVALID is none."""
+    """Raise ProtocolError unless ``codec`` is the number of a codec; INVALID is not a codec."""
     if codec == pb.INVALID or codec not in pb.CompressionCodec.values():
         raise ProtocolError(where, f"{codec} is no codec")
 
@@ -167,7 +167,7 @@ def validate_codec(codec: int, where: str = "CompressionCodec") -> None:
 def validate_store(url: str, where: str = "FragmentStore") -> SplitResult:
     """Return the parts of a fragment store's URL; raise ProtocolError unless it is well formed.
 
-    Query arguments are not looked at: each kind of store knows its own.
+    Query arguments are not checked: each kind of store has different ones.
     """
     try:
         parts = urlsplit(url)

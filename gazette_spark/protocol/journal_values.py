@@ -1,7 +1,7 @@
-"""The values of a journal spec as YAML holds them: one flat table, and how each value is read and written.
+"""The values of a journal spec in YAML: one flat table, with the reader and the writer of each value.
 
-A flat table makes what a tree of journals does to specs plain set algebra: a node takes what it lacks from
-those above (``above | own``), and what all children share moves up (``intersection``).
+In a flat table a tree of journals is plain set algebra: a node inherits missing values from those above
+(``above | own``), and values that all children share move up (``intersection``).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Path = tuple[str, ...]
 """Keys that lead to a value, such as ``("fragment", "length")``."""
 
 Values = dict[Path, Any]
-"""What is said of a spec. A label's values are a tuple at ``("labels", name)``. Zeros are left out."""
+"""Given values of a spec. A label's values are a tuple at ``("labels", name)``. Zeros are left out."""
 
 _BOOLEANS = dict.fromkeys(("true", "yes", "on", "y"), True) | dict.fromkeys(
     ("false", "no", "off", "n"), False
 )
-"""What YAML 1.1 takes for a boolean, in lower case."""
+"""Booleans of YAML 1.1, in lower case."""
 
 
 def as_mapping(value: object, where: str, keys: Iterable[str]) -> dict[str, Any]:
@@ -105,9 +105,9 @@ def _write_duration(nanoseconds: int) -> str:
 @dataclass(frozen=True, slots=True)
 class _Field:
     read: Callable[[Any, str], Any]
-    """From YAML, given where it stands; zero if it says nothing."""
+    """Reads a value from YAML, with its path for errors; zero for a missing value."""
     write: Callable[[Any], Any]
-    """To YAML."""
+    """Writes a value to YAML."""
 
 
 def _enum(items: Iterable[tuple[str, int]]) -> _Field:
@@ -139,7 +139,7 @@ SPEC_KEYS = (*dict.fromkeys(path[0] for path in _FIELDS), "labels")
 
 
 def read_values(node: Mapping[str, Any], where: str) -> Values:
-    """Return what the node of a tree says of its spec."""
+    """Return the values of a spec in a tree's node."""
     values: Values = {}
     for group in dict.fromkeys(path[0] for path in _FIELDS if len(path) > 1):
         as_mapping(node.get(group), f"{where}.{group}", [path[1] for path in _FIELDS if path[0] == group])
@@ -174,7 +174,7 @@ def _label_values(labels: pb.LabelSet) -> Values:
 
 
 def values_of_spec(spec: pb.JournalSpec) -> Values:
-    """Return what a spec says, its name left out."""
+    """Return a spec's values, without its name."""
     values: Values = {}
     for *groups, key in _FIELDS:
         message: Any = spec

@@ -1,8 +1,8 @@
-"""Journals as YAML, in the form gazctl reads and writes: a tree that says once what many share.
+"""Journals as YAML, in the form gazctl reads and writes: a tree that gives shared values once.
 
 A node whose name is empty or ends in ``/`` is a directory and has children; any other is a journal. Names
-are whole: a child's begins with its parent's, and children are in ascending order. What a node leaves out
-or gives as zero it takes from the nearest node above that has it, for labels name by name::
+are whole: a child's begins with its parent's, and children are in ascending order. A node inherits a value
+that is missing or zero from the nearest node above that has it, for labels name by name::
 
     name: shop/
     replication: 1
@@ -13,8 +13,8 @@ or gives as zero it takes from the nearest node above that has it, for labels na
       - name: shop/orders
         revision: -1
 
-``revision`` is the one expected: none creates, -1 overwrites. ``delete: true`` reaches down to the children
-listed. ``suspend`` is a journal's own. Scalars are taken by their text, so ``value: 007`` is ``007``.
+``revision`` is the expected one: a missing one creates, -1 overwrites. ``delete: true`` includes the listed
+children. ``suspend`` is not inherited. Scalars are read by their text, so ``value: 007`` is ``007``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ for _tag in ("bool", "int", "float", "timestamp"):
 
 @dataclass(frozen=True, slots=True)
 class _Above:
-    """What a node takes from those above it."""
+    """Values that a node inherits from those above it."""
 
     name: str = ""
     values: Values = field(default_factory=dict)
@@ -148,7 +148,7 @@ def format_journal_yaml(changes: Iterable[pb.ApplyRequest.Change]) -> str:
 
 
 def changes_of_journals(journals: Iterable[pb.ListResponse.Journal]) -> list[pb.ApplyRequest.Change]:
-    """Return the changes that leave listed journals as they are: what an editor of specs begins with."""
+    """Return the changes that do not change listed journals: the initial text of an editor of specs."""
     return [
         pb.ApplyRequest.Change(expect_mod_revision=each.mod_revision, upsert=each.spec) for each in journals
     ]
@@ -173,7 +173,7 @@ def _tree(leaves: list[_Node]) -> _Node:
     """Return the one leaf, or the directory that all share with a node for each of its entries."""
     if len(leaves) == 1:
         return leaves[0]
-    # Names ascend, so what the first and the last share, all share.
+    # Names ascend, so a prefix that the first and the last share is shared by all.
     shared = _shared_directory(leaves[0].name, leaves[-1].name)
     entries: dict[str, list[_Node]] = {}
     for leaf in leaves:
@@ -190,7 +190,7 @@ def _shared_directory(first: str, last: str) -> str:
 
 
 def _hoist(node: _Node) -> None:
-    """Move what all children say into their parent. What is to be deleted says nothing."""
+    """Move values that all children share into their parent. Deleted journals do not count."""
     for child in node.children:
         _hoist(child)
     speaking = [child for child in node.children if not child.delete]

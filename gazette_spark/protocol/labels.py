@@ -48,7 +48,7 @@ NAME_BYTES = (2, 64)
 VALUE_BYTES = (0, 1024)
 """Least and greatest length of a label's value."""
 
-# RFC 2045's token, narrowed to what a label's value may hold. Parameters need a ';', which it may not.
+# RFC 2045's token, narrowed to characters of a label's value. Parameters need a ';', which is not one.
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9\-_+.%]+(/[A-Za-z0-9\-_+.%]+)?")
 
 _KEY = r" ?([\w\-+/.]{2,}(?::prefix)?)"
@@ -181,7 +181,7 @@ def parse_selector(text: str) -> pb.LabelSelector:
 
 
 def _selector(include: Iterable[pb.Label], exclude: Iterable[pb.Label]) -> pb.LabelSelector:
-    """Sort the labels and drop what is repeated; an empty set is left out."""
+    """Sort the labels and drop duplicates; an empty set is left out."""
     sets = [
         [pb.Label(name=name, value=value, prefix=prefix) for name, value, prefix in sorted(distinct)]
         for distinct in ({(x.name, x.value, x.prefix) for x in part} for part in (include, exclude))
@@ -191,7 +191,7 @@ def _selector(include: Iterable[pb.Label], exclude: Iterable[pb.Label]) -> pb.La
 
 
 def _parse_term(text: str, at: int, parts: tuple[list[pb.Label], list[pb.Label]]) -> int:
-    """Parse the term at ``at`` into ``parts`` (included, excluded); return where the next one begins."""
+    """Parse the term at ``at`` into ``parts`` (included, excluded); return the start of the next one."""
     for pattern, excludes, listed in _TERMS:
         if found := pattern.match(text, at):
             values = _parse_list(found[2]) if listed else [found[2]]
@@ -244,9 +244,9 @@ def validate_label_set(labels: pb.LabelSet, where: str = "LabelSet", *, allow_pr
     """Raise ProtocolError unless the labels are well formed, in order, and without duplicates.
 
     Args:
-        labels: what to check.
+        labels: labels to check.
         where: path of the set, for the error.
-        allow_prefix: labels may ask for a match by prefix, as in selectors.
+        allow_prefix: labels may match by prefix, as in selectors.
     """
     previous: pb.Label | None = None
     for index, label in enumerate(labels.labels):
@@ -277,7 +277,7 @@ def validate_selector(selector: pb.LabelSelector, where: str = "LabelSelector") 
 
 
 def validate_journal_labels(labels: pb.LabelSet, where: str = "JournalSpec.Labels") -> None:
-    """Raise ProtocolError unless the labels may stand in a JournalSpec."""
+    """Raise ProtocolError unless the labels are allowed in a JournalSpec."""
     validate_label_set(labels, where)
     _refuse_meta(labels, where, NAME, PREFIX)
     _check_single_valued(labels, where)
@@ -285,7 +285,7 @@ def validate_journal_labels(labels: pb.LabelSet, where: str = "JournalSpec.Label
 
 
 def validate_shard_labels(labels: pb.LabelSet, where: str = "ShardSpec.Labels") -> None:
-    """Raise ProtocolError unless the labels may stand in a ShardSpec."""
+    """Raise ProtocolError unless the labels are allowed in a ShardSpec."""
     validate_label_set(labels, where)
     _refuse_meta(labels, where, ID)
     _check_single_valued(labels, where)

@@ -1,7 +1,7 @@
 """Alphabets and lengths of names: tokens, and paths made of them.
 
-Lengths count UTF-8 bytes. Letters and numbers are Unicode's; beside them only a few symbols are allowed,
-none of them at or below ``#``, which separates fields of the brokers' keys.
+Lengths count UTF-8 bytes. Letters and numbers are Unicode's; beside them only a few symbols are allowed. All
+of them are above ``#``, which separates fields of the brokers' keys.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from functools import lru_cache
 from gazette_spark.errors import ProtocolError
 
 TOKEN_SYMBOLS = frozenset("-_+/.")
-"""What a token may hold beside letters and numbers."""
+"""Characters of a token beside letters and numbers."""
 
 PATH_SYMBOLS = TOKEN_SYMBOLS | frozenset("=%")
-"""What a path may hold beside letters and numbers."""
+"""Characters of a path beside letters and numbers."""
 
 
 def validate_token(where: str, text: str, minimum: int, maximum: int) -> None:

@@ -25,7 +25,7 @@ SUFFIX_BYTES = (4, 128)
 MAX_PAGE_LIMIT = 10_000
 """Most fragments a page may be asked to have."""
 DEFAULT_PAGE_LIMIT = 1000
-"""Fragments of a page if none are asked for."""
+"""Default number of fragments in a page."""
 
 
 def validate_header(header: pb.Header, where: str = "Header") -> None:

@@ -10,7 +10,7 @@ from jwt.algorithms import HMACAlgorithm
 from gazette_spark.errors import TokenError
 
 SIGNED_BY = "HS256"
-"""Algorithm of what is signed here, as in Gazette."""
+"""Algorithm of this package's signatures, as in Gazette."""
 
 _ALGORITHMS = {"HS256": HMACAlgorithm.SHA256, "HS384": HMACAlgorithm.SHA384}
 """Algorithms that verify."""

@@ -1,9 +1,9 @@
-"""Bearer tokens of the Gazette protocol: what one claims, and how it is signed and verified.
+"""Bearer tokens of the Gazette protocol: their claims, signatures and verification.
 
 A token is a JWT signed by HMAC. It claims capabilities, as a bit mask, on the journals that a selector
-matches, until a time. Signing uses HS256 and the first key; verification takes HS256 and HS384 by any
-key, so that keys can be rotated: a new key is added last everywhere, moved first, and then the old one
-dropped. Gazette's own brokers and tools do the same.
+matches, until a time. Signing uses HS256 and the first key; verification accepts HS256 and HS384 by any key,
+so that keys can be rotated: a new key is added last everywhere, moved first, and then the old one dropped.
+Gazette's brokers and tools do the same.
 
 Keys and tokens are secrets: no text or ``repr`` made here holds either. Everything here is a function of
 its arguments; the time is one of them.
@@ -43,7 +43,7 @@ _KEYS_FORM = "base64 keys separated by commas or blanks; the first signs, all ve
 
 
 class Capability(IntFlag):
-    """What a token allows. Applications have the bits from 65,536 up."""
+    """Capabilities of a token. Applications have the bits from 65,536 up."""
 
     LIST = 2
     APPLY = 4
@@ -55,7 +55,7 @@ class Capability(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a token says."""
+    """Claims of a token."""
 
     capability: int
     """Bit mask of :class:`Capability`."""
@@ -95,7 +95,7 @@ class KeySet:
     """Keys that sign and verify. Immutable; its ``repr`` counts them and shows none."""
 
     keys: tuple[bytes, ...] = field(repr=False)
-    """At least one. The first signs."""
+    """Keys, one or more. The first signs."""
     allow_missing: bool = False
     """Whether a broker lets calls without a token pass."""
 
@@ -107,7 +107,7 @@ class KeySet:
         """Return the keys of ``text``, as ``BROKER_AUTH_KEYS`` has them: padded base64, the first signs.
 
         Raises:
-            OptionError: a key is not base64, or there is none. Names its index and never its text.
+            OptionError: a key is not base64, or there are no keys. Names its index and never its text.
         """
         keys = [
             _decode_key(key, index, option) for index, key in enumerate(re.split(r"[\s,]+", text.strip(" ,")))
@@ -131,14 +131,14 @@ class KeySet:
         return signatures.signed(json.dumps(payload, separators=(",", ":")).encode(), self.keys[0])
 
     def verify(self, token: str, *, now: float) -> Claims:
-        """Return what the token claims.
+        """Return the token's claims.
 
         Args:
             token: without ``Bearer``.
             now: Unix seconds; times in the token may be off by :data:`LEEWAY_S`.
 
         Raises:
-            TokenError: it is malformed, signed by none of the keys, expired, or not valid yet.
+            TokenError: the token is malformed, signed by an unknown key, expired, or not valid yet.
         """
         payload = self._payload(token)
         expires_at = _time(payload, "exp")

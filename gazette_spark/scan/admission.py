@@ -1,18 +1,18 @@
-"""What a batch may read, given where it starts, the write heads, and the read limits.
+"""The offsets up to which a batch may read, given its start, the write heads, and the read limits.
 
 Without a limit a batch reads up to every write head. ``maxBytesPerTrigger`` is shared among the journals
 that have something to read, in proportion to their backlogs, so that all of them are caught up at about
-the same time; but a quarter of the limit is kept for small backlogs in equal parts, so that a journal
-with little to read is not held up by one with much. ``maxFragmentsPerTrigger`` is shared in the same way
-and counted in fragments, and what it admits ends where a fragment does. If both are given, both hold.
+the same time; but a quarter of the limit is kept for small backlogs in equal shares, so that a journal with
+little to read does not wait for one with much. ``maxFragmentsPerTrigger`` is shared in the same way and
+counted in fragments, and an admitted range ends where a fragment does. If both are given, both apply.
 
-The limits are soft, and a query under any limit makes progress: every journal with a backlog is given
-at least one byte, and a journal is always read up to the end of the record its last admitted byte
-lies in, if nothing ends before that. So a batch exceeds the limit by at most one record per journal,
-and a limit smaller than a record, or than the number of journals, reads one record of each.
+The limits are soft, and a query under any limit makes progress: every journal with a backlog gets at least
+one byte. A journal is always read up to the end of the record of its last admitted byte, if no record ends
+before that. So a batch exceeds the limit by at most one record per journal, and a limit smaller than a
+record, or than the number of journals, reads one record of each.
 
-``minBytesPerTrigger`` holds a batch back until there is so much to read, or ``maxTriggerDelay`` has
-passed since the last one.
+``minBytesPerTrigger`` delays a batch until the backlog has this size, or ``maxTriggerDelay`` has passed since
+the last one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a batch reads, and when. The default is all there is, at once."""
+    """Limits on a batch's size and delay. The default is all there is, at once."""
 
     max_bytes: int | None = None
     max_fragments: int | None = None
@@ -55,12 +55,12 @@ class Limits:
 
 
 def is_due(backlog_bytes: int, waited_s: float, limits: Limits) -> bool:
-    """Tell whether a batch is to be read now.
+    """Tell whether a batch is due.
 
     Args:
-        backlog_bytes: what is left to read, over all journals.
+        backlog_bytes: the backlog of all journals together.
         waited_s: time since the last batch that read anything; infinite if there was none.
-        limits: of which the lower ones count.
+        limits: the minimum size and the maximum delay.
     """
     enough = backlog_bytes >= limits.min_bytes or waited_s >= limits.max_delay_s
     return backlog_bytes > 0 and enough
@@ -70,8 +70,8 @@ def admit(backlogs: Mapping[str, Backlog], max_bytes: int | None) -> dict[str, i
     """Return the offset up to which each journal may be read.
 
     Args:
-        backlogs: what is left to read, by journal.
-        max_bytes: read limit over all journals; None for all that is there.
+        backlogs: the bytes left to read, by journal.
+        max_bytes: read limit over all journals; None for no limit.
 
     Returns:
         For every journal an offset between its begin and its head, and past its begin if anything is
@@ -95,11 +95,11 @@ def admit_fragments(ends: Mapping[str, Sequence[int]], max_fragments: int | None
 
 
 def fragment_ends(spans: Iterable[tuple[int, int]], backlog: Backlog) -> list[int]:
-    """Return the ends of the fewest fragments that hold a backlog, ascending; the last is its head.
+    """Return the ends of the fewest fragments that cover a backlog, ascending; the last is its head.
 
     Args:
         spans: ``[begin, end)`` of fragments, in any order. They may overlap, repeat each other, and leave
-            out bytes: holes count for nothing, and what follows the last one counts as one more.
+            out bytes: holes do not count, and the bytes after the last fragment count as one more.
         backlog: of at least one byte.
     """
     left = sorted(span for span in spans if span[1] > backlog.begin and span[0] < backlog.head)

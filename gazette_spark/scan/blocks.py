@@ -1,11 +1,11 @@
-"""Chunks of a journal to blocks of whole records: what a piece owns, and what jumps take from it.
+"""Chunks of a journal to blocks of whole records: the records of a piece, less those cut by jumps.
 
 :class:`Cutter` is a state machine without I/O. Its states:
 
 ========  =======================================  ==================================================
 state     meaning                                  leaves it when
 ========  =======================================  ==================================================
-skipping  before the piece's first record end      a record end is seen (→ cutting), a jump lands
+skipping  before the piece's first record end      a record end is seen (→ cutting), a jump ends
                                                    (→ cutting), or ``end`` is reached (→ done)
 cutting   ``start`` is the first byte of a record  the next record begins at or past ``end`` (→ done)
           the piece owns, bytes from it are kept
@@ -13,11 +13,11 @@ done      all records of the piece are out         never
 ========  =======================================  ==================================================
 
 A jump means that bytes are gone. The record it cuts can never be finished and is dropped; where the
-bytes go on a fragment begins, and so does a record. Which rows come out depends on the piece and the
-journal's content only, never on how the content arrives in chunks.
+bytes go on a fragment begins, and so does a record. The resulting rows depend on the piece and the journal's
+content only, never on how the content arrives in chunks.
 
-A piece of an anchored framing begins with a record and has to end with one: whether it does is seen when
-it is read, so a piece that was cut in the wrong place ends in an error, never in other rows.
+A piece of an anchored framing begins with a record and has to end with one: the reader checks that. So a
+piece that was cut in the wrong place ends in an error, never in other rows.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Gap:
     end: int
     """Missing are ``[begin, end)``, as far as they lie in the piece; may be empty."""
     cut_offset: int
-    """First byte of the record that the gap cut short and that was dropped; ``cut_bytes`` tells whether."""
+    """First byte of the record that the gap cut short and that was dropped; only valid with ``cut_bytes``."""
     cut_bytes: int
     """Bytes still there of that record, 0: no record was cut."""
     kind: str = "missing"
@@ -90,7 +90,7 @@ class Cutter:
         self._start = piece.read_from
         self._kept: list[bytes] = []
         self._stored = [(0, 0)]
-        """When what is kept was stored, as blocks have it."""
+        """Store times of the kept bytes, in the form of a block."""
         self._look_later(0)
 
     def __repr__(self) -> str:
@@ -121,7 +121,7 @@ class Cutter:
             yield from self._take(content[low : low + self._block_bytes])
 
     def finish(self, landed: int) -> Iterator[Block]:
-        """Take the end of the read and where the journal goes on, yield what is left.
+        """End the read, at the offset where the journal goes on, and yield the remaining blocks.
 
         Raises:
             DataLossError: the read jumped past its end, and that is not allowed.
@@ -153,7 +153,7 @@ class Cutter:
             yield from self._flush()
 
     def _skip(self, content: bytes) -> bytes:
-        """Drop what comes before the first record start, return what is left for the piece."""
+        """Drop bytes before the first record start, return the rest for the piece."""
         boundary = self._framing.first_boundary(content, self._position)
         self._position += len(content) if boundary is None else boundary
         self._begin_at(self._position)
@@ -178,13 +178,13 @@ class Cutter:
             self._look_at = self._position + min(max(rest, LOOK_BYTES // 16), longest)
 
     def _jump(self, target: int) -> Iterator[Block]:
-        """Go on at the target: what is whole goes out, what is cut is dropped."""
+        """Go on at the target: yield whole records, drop the one that is cut."""
         piece, wanted = self.piece, self._position
         if self._fail_on_data_loss:
             raise DataLossError(piece.journal, wanted, target)
         yield from self._flush(last=True)
         if self._done:
-            return  # What the jump cuts short is the next piece's.
+            return  # The record that the jump cuts short belongs to the next piece.
         cut = 0 if self._skipping else wanted - self._start
         begin, end = (min(max(at, piece.begin), piece.end) for at in (wanted, target))
         if cut or begin < end:
@@ -194,7 +194,7 @@ class Cutter:
         self._done = target >= piece.end
 
     def _flush(self, *, last: bool = False) -> Iterator[Block]:
-        """Yield the whole records at hand that the piece owns."""
+        """Yield the kept whole records that the piece owns."""
         if self._skipping or self._position == self._start:
             return
         data = b"".join(self._kept)
@@ -236,7 +236,7 @@ class Cutter:
         return block.rows(0, int(np.searchsorted(block.offsets, self.piece.end)))
 
     def _stored_of(self, data: bytes) -> Sequence[tuple[int, int]]:
-        """Return when the bytes at hand were stored, and forget what was before them."""
+        """Return the store times of the kept bytes, and forget earlier ones."""
         at = bisect_right(self._stored, self._start, key=itemgetter(0)) - 1
         del self._stored[:at]
         if self._stored == [(0, 0)]:

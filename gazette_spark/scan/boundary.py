@@ -1,12 +1,12 @@
 """The search for record boundaries in a window of a journal: how the end of a batch is fixed.
 
-Bytes come through a ``read_window(begin, end)`` callable, so the search itself is pure. It answers
-with the content of ``[begin, end)``, all of it. A SHORTER answer means that bytes are missing: it is
-then what follows the last hole, ``[end - len(answer), end)``. The end of a hole is a record boundary,
-because what was cut by the hole cannot be finished.
+Bytes come through a ``read_window(begin, end)`` callable, so the search itself is pure. It returns the whole
+content of ``[begin, end)``. A SHORTER answer means that bytes are missing: it is then the content after the
+last hole, ``[end - len(answer), end)``. The end of a hole is a record boundary, because the record that the
+hole cuts cannot be finished.
 
-Anchored framings need more bytes: a tail as long as the longest record, at most, in which every way to
-read it comes to the same end; where that is not so, all records from ``begin`` on are followed.
+Anchored framings need more bytes: a tail of at most the longest record's length, in which every way to read
+it comes to the same end. Without such a tail, all records from ``begin`` on are followed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def record_end(
     journal: str = "",
     framing: Framing = LINES,
 ) -> int:
-    """Return the largest record boundary in ``[begin, end]``, itself taken to be one at ``begin``.
+    """Return the largest record boundary in ``[begin, end]``; ``begin`` counts as a boundary.
 
     Equal to ``begin`` when no whole record lies between. Looks back from ``end`` and reads no byte
     twice and at most ``max_record_bytes + 1`` bytes; more only where an anchored framing needs it.
@@ -69,7 +69,7 @@ def next_record_end(
     journal: str = "",
     framing: Framing = LINES,
 ) -> int | None:
-    """Return a boundary past ``begin``, usually the first one, None when there is none up to the write head.
+    """Return a boundary past ``begin``, usually the first one, None without one up to the write head.
 
     Raises:
         RecordError: the record at ``begin`` is longer than ``max_record_bytes``.
@@ -172,7 +172,7 @@ class AnchoredBoundary:
     def followed(self, begin: int, end: int, data: bytes = b"") -> Iterator[int]:
         """Follow records from ``begin``, yield the first one's end, some boundaries, the last up to ``end``.
 
-        ``data`` is what was already read from ``begin`` on.
+        ``data`` is the content already read from ``begin`` on.
         """
         at, size = begin, FIRST_WINDOW_BYTES
         while True:
@@ -197,9 +197,9 @@ class AnchoredBoundary:
 
 
 def window_of(content: bytes, begin: int, beyond: ReadWindow) -> ReadWindow:
-    """Return a ``read_window`` of bytes at hand, all of ``[begin, begin + len(content))``.
+    """Return a ``read_window`` of bytes in memory, all of ``[begin, begin + len(content))``.
 
-    What is not among them is read by ``beyond``.
+    ``beyond`` reads all other bytes.
     """
 
     def read_window(low: int, high: int) -> bytes:

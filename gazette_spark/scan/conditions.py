@@ -1,15 +1,15 @@
-"""What a batch query asks of its rows' origin, as far as Spark says it, and which bytes can meet it.
+"""A batch query's pushed conditions on its rows' origin, and the bytes that can meet them.
 
-A :class:`Condition` is one filter on one metadata column, with SQL's meaning: what compares with null is
-unknown, and a row whose condition is unknown is none of the query's. :class:`RowFilter` holds all conditions
-of a query, joined by *and*, and answers before anything is read
+A :class:`Condition` is one filter on one metadata column, with SQL's meaning: a comparison with null is
+unknown, and a row with an unknown condition does not belong to the query. :class:`RowFilter` has all
+conditions of a query, joined by *and*, and answers before anything is read
 
 - for a journal, exactly: its name and labels are the same for all of its records;
-- for offsets, exactly too, where the bytes of a record can be told from the bytes around it;
-- for times, with bytes to spare: what is not stored yet may be stored by the time it is read.
+- for offsets, exactly too, where the bytes of a record are distinct from the bytes around it;
+- for times, with bytes to spare: bytes that are not stored yet may be stored when they are read.
 
-So conditions on journals and labels are done with here, and the others only save reading: Spark looks at each
-row once more.
+So conditions on journals and labels are fully applied here. The others only save reading: Spark checks each
+row again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gazette_spark.framing.label_columns import Labels, label_value
 from gazette_spark.offsets import MAX_OFFSET
 
 Value = str | int | None
-"""Of a journal's name or a label, of an offset, or of a time in microseconds since 1970."""
+"""Value of a journal's name or a label, of an offset, or of a time in microseconds since 1970."""
 
 Spans = list[tuple[int, int]]
 """Offsets ``[begin, end)``, ascending, apart from each other."""
@@ -35,7 +35,7 @@ MICROSECONDS = 1_000_000
 
 
 class Subject(Enum):
-    """What a condition is about."""
+    """Subject of a condition."""
 
     JOURNAL = "journal"
     LABEL = "label"
@@ -44,7 +44,7 @@ class Subject(Enum):
 
 
 class Comparison(Enum):
-    """How a value is compared; the names of Spark's filters."""
+    """Comparison of a value; the names of Spark's filters."""
 
     EQUAL = "="
     SAME = "<=>"
@@ -67,7 +67,7 @@ class Condition:
     subject: Subject
     test: Comparison
     values: tuple[Value, ...] = ()
-    """What is compared with: one value, or those of ``in``."""
+    """Values to compare with: one value, or those of ``in``."""
     negated: bool = False
     label: str = ""
     """Name of the label it is about."""
@@ -211,7 +211,7 @@ def joined(spans: Iterable[tuple[int, int]]) -> Spans:
 
 
 def both(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> Spans:
-    """Return what lies in both of two unions of spans, each ascending and apart."""
+    """Return the intersection of two unions of spans, each ascending and disjoint."""
     found, at = [], 0
     for begin, end in some:
         while at < len(others) and others[at][1] <= begin:
@@ -224,7 +224,7 @@ def both(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> 
 
 
 def outside(spans: Sequence[tuple[int, int]], begin: int = 0, end: int = MAX_OFFSET + 1) -> Spans:
-    """Return what of ``[begin, end)`` lies in none of some spans, which are ascending and apart."""
+    """Return ``[begin, end)`` without some spans, which are ascending and disjoint."""
     found, at = [], begin
     for low, high in spans:
         if low >= end:

@@ -20,10 +20,10 @@ def row_parser(
 
     Args:
         form: The format's name.
-        options: Those of the query.
-        schema: The columns that come out.
-        labels: Those of the journal.
-        descriptors: What the file ``descriptorFile`` holds.
+        options: Options of the query.
+        schema: Columns of the rows.
+        labels: Labels of the journal.
+        descriptors: Content of the file ``descriptorFile``.
 
     Raises:
         OptionError: the format cannot give a column.
@@ -51,7 +51,7 @@ def row_parser(
 
 
 def json_dialect(options: SourceOptions) -> JsonDialect:
-    """Return what values of JSON may look like."""
+    """Return the allowed forms of JSON values."""
     return JsonDialect(
         time_zone=options.time_zone,
         allow_single_quotes=options.allow_single_quotes,

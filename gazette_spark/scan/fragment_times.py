@@ -1,17 +1,17 @@
-"""Where a time lies in a journal: what ``startingTimestamp`` and ``endingTimestamp`` stand for.
+"""The offset of a time in a journal: the meaning of ``startingTimestamp`` and ``endingTimestamp``.
 
 Gazette does not say when a byte was appended, only when the fragment that holds it was stored, in whole
 seconds (``mod_time``). That is the time of the append or later. So the place of a time is the smallest offset
 whose fragment was stored in that second or later, and
 
-- from there on stands every byte that was appended at that time or later, and some that are older: up to
-  a fragment's worth. To have only what is newer, filter by a time in the records;
+- every byte that was appended at that time or later is at this offset or after it, and some older ones are,
+  too: up to a fragment's worth. To have newer records only, filter by a time in the records;
 - a range that ends at a time and one that starts at it meet: they share no byte and leave none out;
-- what is not stored yet will be later than any time that can be asked for.
+- a byte that is not stored yet is later than any time that an option can name.
 
-A store's clock that is behind the writers' breaks the first rule: start earlier by as much. A fragment is
-taken for not stored until brokers have listed their store again, so the place of a time that lies less than
-the journal's ``refresh_interval`` back may still move on.
+A store's clock that is behind the writers' breaks the first rule: start earlier by as much. A fragment counts
+as not stored until brokers have listed their store again. So the offset of a time less than the journal's
+``refresh_interval`` ago may still increase.
 """
 
 from __future__ import annotations

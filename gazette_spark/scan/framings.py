@@ -1,8 +1,8 @@
-"""Which framing a journal is read in: as the query's options say, else as the journal's label says.
+"""The framing of a journal: from the query's options, else from the journal's label.
 
-The label ``content-type`` is what writers and readers of a journal have agreed on, so an option that
-contradicts it is refused. It says nothing about journals without it, and nothing where its value is one
-that Gazette gives no framing.
+The label ``content-type`` is an agreement of a journal's writers and readers, so an option that contradicts
+it is refused. Journals without the label, or labelled ``text/plain``, have lines by default. For another
+label without a framing in Gazette an option is required.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ LABELLED = {
     CONTENT_TYPE_PROTO_FIXED: "fixed",
     CONTENT_TYPE_RECOVERY_LOG: "none",
 }
-"""The framing each content type stands for."""
+"""Framing of each content type."""
 
 UNFRAMED = frozenset({"", "text/plain"})
-"""Content types whose records are lines if nobody says otherwise; no label is one of them."""
+"""Content types whose records are lines by default; no label is one of them."""
 
 
 def framing_named(name: str, max_record_bytes: int, separator: str = ",", quote: str = '"') -> Framing:

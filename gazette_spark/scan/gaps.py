@@ -1,4 +1,4 @@
-"""The gaps in what a batch query would read: bytes of its range that no fragment holds any more."""
+"""The gaps in the range of a batch query: bytes that no fragment has any more."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gazette_spark.scan.view import JournalView
 def gaps_of_query(client: JournalSource, options: SourceOptions) -> list[FragmentGap]:
     """Return the gaps in a batch query's range, by journal and offset.
 
-    The range is that of the options, byte by byte: it may begin before the first byte left, which is then in
-    a gap, and need not begin or end with a record.
+    The options give the range, byte by byte. It may begin before the first available byte, in a gap, and need
+    not begin or end with a record.
 
     Raises:
-        OffsetError: a journal's range lies past its write head, or ends before it begins.
+        OffsetError: a journal's range is past its write head, or ends before it begins.
     """
     view = JournalView(client, options)
     journals = Selection(view, AskedJournals(client, selector_of(options))).chosen()
-    # The heads first: what is appended meanwhile is listed, and past the ends that are looked at.
+    # The heads first: bytes appended meanwhile are listed, but past the end of the checked range.
     heads = view.settled_heads(journals)
     listed = view.each(view.fragments, journals)
     found: list[FragmentGap] = []
@@ -36,7 +36,7 @@ def gaps_of_query(client: JournalSource, options: SourceOptions) -> list[Fragmen
 
 
 def byte_range(journal: str, fragments: list[Fragment], head: int, options: SourceOptions) -> tuple[int, int]:
-    """Return where a batch query begins and ends in a journal, records aside."""
+    """Return begin and end of a batch query in a journal, records aside."""
     begin, end = options.starting_offsets.of(journal), options.ending_offsets.of(journal)
     if options.starting_timestamp is not None:
         stored = offset_at(fragments, options.starting_timestamp)

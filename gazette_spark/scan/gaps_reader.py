@@ -1,4 +1,4 @@
-"""Spark's reader of ``readGaps``: the gaps of a range as rows. What they are is decided in ``scan.gaps``."""
+"""Spark's reader of ``readGaps``: the gaps of a range as rows. ``scan.gaps`` finds them."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def infer_schema(journals: JournalSource, options: SourceOptions) -> pa.Schema:
-    """Return the columns that a sample of a query's records has.
+    """Return the columns of a sample of a query's records.
 
-    Fields that are called as a metadata column is are left out: no column comes from them. The column for
-    rescued data is added where one is asked for, in place of the one for malformed records.
+    Fields with the name of a metadata column give no column. With the option for rescued data, its column
+    takes the place of the one for malformed records.
 
     Raises:
-        OptionError: there is no record, none has a field, or the format has no fields of its own.
+        OptionError: there is no record, no record has a field, or the format is one without fields.
     """
     if options.format not in (None, "json"):
         raise OptionError(

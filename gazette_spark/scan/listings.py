@@ -1,17 +1,17 @@
-"""Where the list of a query's journals comes from: asked for, or followed by a watch.
+"""The list of a query's journals: requested from brokers, or followed by a watch.
 
 A stream looks at its journals at every trigger, many times a second. To ask for a list of thousands each time
-costs more than all the rest, so :class:`FollowedJournals` has brokers tell what changes. A watch can be late,
-hang, or stand on a cluster whose Etcd was made anew; none of that may last, or pass for a loss of data:
+costs more than all the rest, so :class:`FollowedJournals` has brokers send changes. A watch can be late,
+hang, or belong to a cluster whose Etcd was reset. No such state may last, or pass for a loss of data:
 
-- a list that was asked for within :data:`FRESH_S` is used as it is, so short runs start no watch;
-- whatever the watch says, the list is asked for every :data:`CHECK_S`; the newer of the two counts, by its
-  revision. If the watch stands at a later revision than the brokers do, Etcd was reset: it is begun again;
+- a list that was requested within :data:`FRESH_S` is used as it is, so short runs start no watch;
+- whatever the watch says, the list is requested every :data:`CHECK_S`; the newer of the two counts, by its
+  revision. If the watch has a later revision than the brokers, Etcd was reset: the watch is restarted;
 - nothing is concluded from a journal's absence alone: see ``selection``.
 
-So a new journal is seen at the first look after the watch told of it, some tens of milliseconds after it was
-made, and after :data:`CHECK_S` at the latest. Brokers before Gazette 0.100 know no watch: there the list is
-asked for at the first look after :data:`FRESH_S`.
+So a query finds a new journal at the first trigger after the watch reported it, some tens of milliseconds
+after its creation, and after :data:`CHECK_S` at the latest. Brokers before Gazette 0.100 have no watch: there
+the list is requested at the first trigger after :data:`FRESH_S`.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Journals(Protocol):
     """Lists the journals that a query's options select."""
 
     def latest(self) -> Listing:
-        """Return the newest list at hand, or ask for one. The same object as long as it is the same list."""
+        """Return the newest known list, or request one. The same object as long as it is the same list."""
 
     def fresh(self) -> Listing:
         """Ask for the list."""
 
     def close(self) -> None:
-        """Let go of what is held."""
+        """Release the watch, if there is one."""
 
 
 def selector_of(options: SourceOptions) -> pb.LabelSelector:
@@ -113,7 +113,7 @@ class FollowedJournals:
         return f"FollowedJournals({self._watch!r}, asked={self._asked!r})"
 
     def latest(self) -> Listing:
-        """Return the newest list at hand, or ask for one."""
+        """Return the newest known list, or request one."""
         if self._asked is None:
             return self.fresh()
         age_s = self._clock() - self._asked_at
@@ -128,7 +128,7 @@ class FollowedJournals:
         return self._newest()
 
     def fresh(self) -> Listing:
-        """Ask for the list; begin the watch again if it stands at a revision the brokers do not know."""
+        """Request the list; restart the watch if its revision is later than the brokers'."""
         asked = self._client.list_all_journals(self._selector)
         if self._asked is None or not same(asked, self._asked):
             self._asked = asked
@@ -163,7 +163,7 @@ class FollowedJournals:
         return watched if watched.revision > self._asked.revision else self._asked
 
     def _watched(self) -> Listing | None:
-        """Return what the watch says; None without one that works. Asking says why, and whether it lasts."""
+        """Return the watch's list; None without a working watch. A request gives the reason."""
         if self._watch is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""What the source logs, and where that goes.
+"""The source's log lines, and their destination.
 
 The driver's reader and the tasks run in Python processes of Spark's, whose standard error is the driver's and
 the executors' log. Nobody sets up logging there: Python shows warnings, and drops everything below. With the
@@ -24,7 +24,7 @@ SHOWN_RANGES = 3
 def show_logs(level: str | None) -> None:
     """Show the package's log from a level on; None leaves all as it is.
 
-    Whoever set up logging in this process is not interfered with: then only the level is set.
+    An existing configuration of logging in this process stays: then only the level is set.
     """
     if level is None:
         return
@@ -39,13 +39,13 @@ def show_logs(level: str | None) -> None:
 def batch_line(
     ranges: Sequence[OffsetRange], pieces: int, behind: Mapping[str, int], heads: Mapping[str, int]
 ) -> str:
-    """Return the line about a batch that was planned.
+    """Return the line about a planned batch.
 
     Args:
-        ranges: what the batch reads.
-        pieces: in how many tasks.
-        behind: where the batch leaves each journal of the query.
-        heads: write heads as far as they were seen; none of a batch that is run again.
+        ranges: ranges that the batch reads.
+        pieces: number of its tasks.
+        behind: end of the batch in each journal of the query.
+        heads: write heads as far as they were seen; empty for a batch that is run again.
     """
     lag = sum(max(0, heads[journal] - end) for journal, end in behind.items() if journal in heads)
     unseen = len(behind.keys() - heads.keys()) if heads else 0

@@ -21,7 +21,7 @@ from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.reads import Journals, landed
 
 RAW_SCHEMA = pa.schema([("journal", pa.string()), ("offset", pa.int64()), ("value", pa.binary())])
-"""What ``format=raw`` gives, all of it nullable as Spark has it."""
+"""Columns of ``format=raw``, all of them nullable as in Spark."""
 
 
 class PieceScan:

@@ -1,22 +1,22 @@
-"""Where a query starts, where each batch ends, and the pieces it is read in.
+"""The start of a query, the end of each batch, and the pieces of a batch.
 
-A :class:`Planner` runs on the driver and decides positions; executors read what it planned and decide
+A :class:`Planner` runs on the driver and decides positions; executors read the planned pieces and decide
 nothing. It asks a client for lists, write heads and small tail windows, and keeps no state that
-matters: every answer follows from the position it is given and from the brokers, so a query goes on
+matters: every answer follows from the given position and from the brokers, so a query goes on
 after a crash with a new planner.
 
 A position moves like this:
 
 1. A new query is given its offsets (:meth:`Planner.initial`), marked ``initial``. Spark does not write
    them down, so the first batch ends at the same offsets, marked ``pinned``, and reads nothing: its
-   entry in the query checkpoint holds the start for ever.
+   entry in the query checkpoint keeps the start.
 2. Each later batch ends where the read limits allow, moved to the end of a whole record
    (:meth:`Planner.next`). A record that is half written stays for a later batch.
 3. A journal that appears later is pinned the same way: the batch it appears in records its first
    available offset and reads nothing of it.
 
-With each position goes what was seen when it was made: see ``offsets``. ``selection`` uses it when a journal
-is gone.
+Each position has the state of the journals when it was made: see ``offsets``. ``selection`` uses it when a
+journal is gone.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ LOOK_BYTES = 64 << 20
 class Planner:
     """Decides the positions of one query. To be used by one thread.
 
-    What it remembers only saves work and repeated warnings, but for two things: the heads taken by
-    :meth:`freeze`, which Spark asks for anew in each run, and when the last batch was, without which a
-    batch does not wait.
+    Its state only saves work and repeated warnings, with two exceptions. One is the heads read by
+    :meth:`freeze`, which Spark calls again in each run. The other is the time of the last batch, without
+    which a batch does not wait.
     """
 
     def __init__(
@@ -87,23 +87,23 @@ class Planner:
         self._last_batch_s = -math.inf
         self._frozen: Mapping[str, int] | None = None
         self._unfinished: dict[str, tuple[int, int]] = {}
-        """By journal, begin and write head between which no whole record was found."""
+        """By journal, a begin and a write head with no whole record between them."""
         self._many = many
         """Journals of which heads are asked for alone, unless most of them have news."""
         self._mostly_news = False
         """Half of the journals had something new when last asked."""
         self._listed_from: dict[str, int] = {}
-        """By journal, begin of a fragment before which none is left to read."""
+        """By journal, start of a fragment; earlier fragments have nothing left to read."""
 
     def close(self) -> None:
-        """Let go of what follows the list of journals; the client stays open."""
+        """Close the watch of the list of journals; the client stays open."""
         self._journals.close()
 
     def __repr__(self) -> str:
         return f"Planner({self._view.options.selection}, frozen={self._frozen is not None})"
 
     def initial(self) -> JournalOffsets:
-        """Return where a new query starts, marked ``initial``."""
+        """Return the start of a new query, marked ``initial``."""
         self._resumes = False
         return self._resolver.initial().at("initial")
 
@@ -115,9 +115,9 @@ class Planner:
         self._frozen = self._view.settled_heads(self._selection.selected(fresh=True))
 
     def next(self, start: JournalOffsets, limits: Limits = NO_LIMITS) -> JournalOffsets:
-        """Return where the batch that begins at ``start`` ends; ``start`` itself if nothing is new.
+        """Return the end of the batch that begins at ``start``; ``start`` itself if nothing is new.
 
-        After :meth:`freeze` no batch waits: what there was is all that will be.
+        After :meth:`freeze` no batch waits: the frozen heads are final.
 
         Raises:
             JournalNotFoundError: a journal of the query is gone with bytes that were not read, under
@@ -157,10 +157,10 @@ class Planner:
     def _gaps(
         self, start: JournalOffsets, ends: Mapping[str, int], tails: Mapping[str, Tail]
     ) -> dict[str, tuple[tuple[int, int], ...]]:
-        """Return what of a batch is gone already, by journal; nothing where that is an error."""
+        """Return the missing bytes of a batch, by journal; nothing where missing bytes are an error."""
         if self._view.options.fail_on_data_loss:
             return {}
-        # What a look has brought is there.
+        # Bytes that came with the write heads are available.
         begins = {
             name: begin
             for name, end in ends.items()
@@ -176,7 +176,7 @@ class Planner:
     def _position(
         self, start: JournalOffsets, reached: Mapping[str, int], heads: Mapping[str, int]
     ) -> JournalOffsets:
-        """Return a position with what was seen when it was made."""
+        """Return a position with the state of the journals when it was made."""
         if not (revision := self._selection.revision):
             return JournalOffsets(reached)
         kept = {name: start.heads[name] for name in self._selection.paused if name in start.heads}
@@ -186,7 +186,7 @@ class Planner:
     def _ends(
         self, backlogs: Mapping[str, Backlog], limits: Limits, tails: Mapping[str, Tail]
     ) -> dict[str, int]:
-        """Return where a batch ends in the journals it reads; nothing if it is to wait."""
+        """Return the end of a batch in the journals it reads; nothing if it is to wait."""
         now = self._clock()
         left = sum(backlog.size_bytes for backlog in backlogs.values())
         if self._frozen is None and not is_due(left, now - self._last_batch_s, limits):
@@ -198,7 +198,7 @@ class Planner:
         def end_of(name: str) -> int:
             return self._end_of(name, backlogs[name], admitted[name], contents.get(name))
 
-        # Where the bytes are at hand there is nothing to wait for, and a thread costs more than the search.
+        # Bytes in memory need no wait, and a thread costs more than the search.
         ends = self._view.each(end_of, backlogs.keys() - contents.keys())
         ends |= {name: end_of(name) for name in contents}
         if any(end > backlogs[journal].begin for journal, end in ends.items()):
@@ -206,7 +206,7 @@ class Planner:
         return ends
 
     def _whole_fragments(self, backlogs: Mapping[str, Backlog], limit: int | None) -> Mapping[str, Backlog]:
-        """Return what a limit of fragments leaves of the backlogs."""
+        """Return the backlogs, cut to a limit of fragments."""
         if limit is None:
             return backlogs
         spans = self._view.each(lambda journal: self._spans(journal, backlogs[journal].begin), backlogs)
@@ -226,7 +226,7 @@ class Planner:
         return JournalOffsets(self._selection.heads) if self._selection.heads else None
 
     def batch(self, wanted: RowFilter = EVERYTHING) -> tuple[JournalOffsets, JournalOffsets]:
-        """Return where a batch query starts and ends in each journal of which it wants records."""
+        """Return start and end of a batch query in each journal of which it wants records."""
         self._resumes = False
         return self._resolver.batch(wanted)
 
@@ -280,7 +280,7 @@ class Planner:
         return self._view.labels(journal)
 
     def _tails(self, start: JournalOffsets, journals: Sequence[str]) -> dict[str, Tail]:
-        """Return the journals' write heads; where all had been read when last seen, what is new with them."""
+        """Return the journals' write heads; for journals that were fully read, also their new bytes."""
         behind = [name for name in journals if self._is_behind(name, start)]
         heads = self._view.client.write_heads(behind)
         # To ask for these takes three calls, and they have nothing new.
@@ -302,7 +302,7 @@ class Planner:
         return head is not None and head > start.read_through[journal]
 
     def _contents(self, backlogs: Mapping[str, Backlog], tails: Mapping[str, Tail]) -> dict[str, bytes]:
-        """Return what is left of the journals where that is little."""
+        """Return the unread bytes of the journals that have few of them."""
         small = {
             name: left.begin
             for name, left in backlogs.items()
@@ -367,5 +367,5 @@ class Planner:
 
 
 def _is_solid(fragment: Fragment) -> bool:
-    """Tell whether reading from the middle of a fragment costs decompressing what is before."""
+    """Tell whether a read from a fragment's middle has to decompress the bytes before."""
     return fragment.mod_time != 0 and fragment.codec != pb.NONE

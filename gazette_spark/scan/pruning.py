@@ -1,12 +1,12 @@
-"""Ranges narrowed to what a query wants, and cut into pieces.
+"""Ranges narrowed to the offsets that a query wants, and cut into pieces.
 
-A narrowed range is not read from its first byte: whether a record begins there is seen at the byte before
-it, as in any piece that does not begin with its range. It goes on to the end of the whole range, where
-the last record ends at the latest. So its rows are those of the whole range whose first byte lies within.
+A narrowed range is not read from its first byte: the byte before it shows whether a record begins there, as
+in any piece that does not begin with its range. It goes on to the end of the whole range, where the last
+record ends at the latest. So its rows are those of the whole range whose first byte is within.
 
 Journals of an anchored framing are cut where records are known to begin and nowhere else. Of these the
 pieces behind the last wanted byte are left out; and where a frame's header shows records, as in ``fixed``,
-such a range is narrowed to the records around what is wanted.
+such a range is narrowed to the records around the wanted offsets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Split = Callable[[Sequence[OffsetRange]], list[Piece]]
 
 @dataclass(frozen=True, slots=True)
 class Narrowed:
-    """A range of a journal, and the parts of it in which records begin that are wanted."""
+    """A range of a journal, and the spans in which its wanted records begin."""
 
     whole: OffsetRange
     spans: Spans
@@ -33,7 +33,7 @@ class Narrowed:
 
     @property
     def ranges(self) -> list[OffsetRange]:
-        """What of the range is to be cut into pieces."""
+        """The ranges to cut into pieces."""
         if self.anchored:
             return [self.whole]
         return [OffsetRange(self.whole.journal, begin, end) for begin, end in self.spans]
@@ -48,12 +48,12 @@ class Narrowed:
 def narrow(
     whole: OffsetRange, wanted: Spans, framing: Framing, *, around: Callable[[int, int], tuple[int, int]]
 ) -> Narrowed | None:
-    """Narrow a range to wanted offsets; None if it has none of them.
+    """Narrow a range to wanted offsets; None if it has no wanted offset.
 
     Args:
-        whole: What the query is about.
-        wanted: Offsets, of the range or not.
-        framing: The journal's.
+        whole: Range of the query.
+        wanted: Offsets, in the range or not.
+        framing: Framing of the journal.
         around: Returns record boundaries of the range: one at or before the first offset given, and one at
             or after the second. Asked only where the framing needs it.
     """
@@ -61,7 +61,7 @@ def narrow(
     if not spans:
         return None
     first, last = spans[0][0], spans[-1][1]
-    # In CSV a quote may stand anywhere before: to find a boundary could take all bytes from the begin on.
+    # In CSV a quote may be anywhere before: to find a boundary could take all bytes from the begin on.
     if framing.anchored and framing.header_bytes and (first, last) != (whole.begin, whole.end):
         whole = OffsetRange(whole.journal, *around(first, last))
     return Narrowed(whole, spans, framing.anchored)

@@ -4,8 +4,8 @@ Spark hands over the filters of a query that compare one column with constants, 
 *and*; alternatives, functions and entries of maps it keeps. Each is a condition on a column that says where a
 row comes from, or of no use here: what records hold is known to who reads them only.
 
-A filter on a journal's name or labels is met by all rows of a journal or by none, so it is done with.
-Filters on offsets and times save reading, and Spark applies them to the rows again.
+A filter on a journal's name or labels is true for all rows of a journal or for no row, so it is applied
+fully. Filters on offsets and times save reading, and Spark applies them to the rows again.
 
 Spark offers filters only where ``spark.sql.python.filterPushdown.enabled`` is on, and where it is off
 refuses a reader that would take them. It plans the two kinds of queries in worker processes of different
@@ -50,7 +50,7 @@ VALUE_TYPES: Mapping[Subject, type] = {
 }
 
 EXACT = (Subject.JOURNAL, Subject.LABEL)
-"""What is the same for all rows of a journal."""
+"""Subjects with one value for all rows of a journal."""
 
 
 def are_pushed() -> bool:
@@ -60,12 +60,13 @@ def are_pushed() -> bool:
 
 
 def origin_columns(schema: StructType, *, raw: bool, taken: Iterable[str | None] = ()) -> dict[str, Subject]:
-    """Return the columns of a schema that say where a row comes from, but for ``_labels``.
+    """Return the columns of a schema with a row's origin, except ``_labels``.
 
     Args:
         schema: The query's columns.
-        raw: They are those of ``format=raw``; in others ``journal`` and ``offset`` are fields of records.
-        taken: Columns that hold something else, whatever their name.
+        raw: The columns are those of ``format=raw``; in others ``journal`` and ``offset`` are fields of
+            records.
+        taken: Columns with other content, whatever their name.
     """
     named = {
         metadata.JOURNAL: Subject.JOURNAL,
@@ -81,7 +82,7 @@ def origin_columns(schema: StructType, *, raw: bool, taken: Iterable[str | None]
 def conditions_of(
     filters: Sequence[Filter], columns: Mapping[str, Subject]
 ) -> tuple[RowFilter, list[Filter]]:
-    """Return what a query wants, and the filters that Spark has to apply to the rows."""
+    """Return the pushed conditions, and the filters that Spark has to apply to the rows."""
     conditions: list[Condition] = []
     left: list[Filter] = []
     for each in filters:
@@ -96,7 +97,7 @@ def conditions_of(
 
 
 def _condition(pushed: Filter, columns: Mapping[str, Subject]) -> Condition | None:
-    """Return what a filter says of a row's origin, None if it is about something else."""
+    """Return a filter's condition on a row's origin, None if its subject is something else."""
     negated = isinstance(pushed, spark_filters.Not)
     inner = pushed.child if isinstance(pushed, spark_filters.Not) else pushed
     subject, label = _subject(getattr(inner, "attribute", ()), columns)
@@ -129,7 +130,7 @@ def _subject(path: Sequence[str], columns: Mapping[str, Subject]) -> tuple[Subje
 
 
 def _value(value: object) -> object:
-    """Return a filter's constant as conditions have it; what they cannot compare with stays as it is."""
+    """Return a filter's constant in the form of conditions; a constant of another type is unchanged."""
     if isinstance(value, datetime):
         # Without a time zone it would be a column's of another type.
         return value if value.tzinfo is None else (value - EPOCH) // timedelta(microseconds=1)

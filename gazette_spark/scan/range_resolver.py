@@ -1,4 +1,4 @@
-"""Where a new query starts and where a batch query ends, as its options say."""
+"""The start of a new query and the end of a batch query, from its options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESTORE = (
     ". The checkpoint was edited, or is that of other journals: restore it, or start with a new one and "
     "startingOffsets"
 )
-"""What to do about a position that cannot be right."""
+"""Advice about an invalid position."""
 
 
 class RangeResolver:
@@ -34,11 +34,11 @@ class RangeResolver:
         return f"RangeResolver({self._view.options.selection})"
 
     def initial(self) -> JournalOffsets:
-        """Return where a new query starts."""
+        """Return the start of a new query."""
         return self._starts(self._selection.chosen())
 
     def batch(self, wanted: RowFilter = EVERYTHING) -> tuple[JournalOffsets, JournalOffsets]:
-        """Return where a batch query starts and ends in each journal of which it wants records."""
+        """Return start and end of a batch query in each journal of which it wants records."""
         journals = [j for j in self._selection.chosen() if wanted.has_journal(j, self._view.labels)]
         start = self._starts(journals)
         heads = self._view.client.write_heads(journals)
@@ -100,12 +100,12 @@ class RangeResolver:
         return max(chosen, first)
 
     def check_resumed(self, ranges: Sequence[OffsetRange]) -> None:
-        """Check that records begin where a query checkpoint says, as far as the bytes show it.
+        """Check that records begin at the offsets of a query checkpoint, as far as the bytes show it.
 
-        It may have been edited, or be that of another cluster, and half a record would be a row of its own.
+        The checkpoint may have been edited, or belong to another cluster. Then half a record would be a row.
 
         Raises:
-            OffsetError: naming the first journal where none does.
+            OffsetError: naming the first journal where no record begins.
         """
 
         def check(journal: str) -> None:
@@ -117,7 +117,7 @@ class RangeResolver:
         self._view.each(check, begins)
 
     def _check_begin(self, journal: str, offset: int, end: int, what: str, way_out: str = "") -> None:
-        """Check that a record begins at an offset; half of one would be a row of its own."""
+        """Check that a record begins at an offset; else half a record would be a row."""
         window = window_reader(self._view.client, journal, fail_on_data_loss=False)
         framing = self._view.framing(journal)
         before, after = b"", b""

@@ -1,19 +1,19 @@
 """Ranges of journals and how they are cut into pieces that are read side by side.
 
 A piece holds the records whose FIRST byte lies in ``[begin, end)``. Its reader goes past ``end``, up
-to ``limit``, to finish the last of them. Whether a record begins at ``begin`` is told by the byte
-before it, so a piece that is not the head of its range reads from ``begin - 1`` and skips what comes
-before the first record end. Hence every record is read by exactly one piece, wherever the cuts are.
+to ``limit``, to finish the last of them. The byte before ``begin`` shows whether a record begins there. So a
+piece that is not the head of its range reads from ``begin - 1`` and skips bytes before the first record end.
+Hence every record is read by exactly one piece, wherever the cuts are.
 
 Cuts at fragment edges are placed ONE BYTE AFTER the edge. Such a piece reads its own fragment from
 the first byte on, instead of fetching and decompressing the whole fragment before it to look at its
 last byte; and the piece before it takes the record that begins at the edge. A fragment's edge is not
 trusted to be a record's edge: brokers do not check that.
 
-A compressed fragment in a store is *solid*: a piece that begins inside it has to decompress what lies
-before. So cuts stay out of those, as long as there are enough pieces without: as many as
-``minPartitions`` says, and :data:`ENOUGH_PIECES` or as many as cuts anywhere would give. A range that is one
-huge fragment is cut all the same, or a single core would read it while the others wait.
+A compressed fragment in a store is *solid*: a piece that begins inside it has to decompress the bytes before.
+So solid fragments are not cut while there are enough pieces: ``minPartitions``, and :data:`ENOUGH_PIECES` or
+the number that cuts anywhere would give. A range that is one huge fragment is cut all the same, or a single
+core would read it while the others wait.
 
 Journals of an anchored framing (see ``framing.base``) are cut at fragment edges themselves and nowhere
 else. Each such piece begins with a record and ends with one, which is checked when it is read: a piece
@@ -72,9 +72,9 @@ class Piece:
     framing: str = "lines"
     """Name of the journal's framing."""
     labels: Labels = ()
-    """The journal's labels when the batch was planned; empty where nobody asked for them."""
+    """The journal's labels when the batch was planned; empty unless requested."""
     fragments: tuple[StoredFragment, ...] = field(default=(), repr=False)
-    """Where its bytes are, if it is read without a broker."""
+    """Fragments of its bytes, if it is read without a broker."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.begin <= self.end <= self.limit or (self.begin == 0 and not self.head):
@@ -111,10 +111,10 @@ def split(
     """Cut ranges into pieces.
 
     Args:
-        ranges: What is to be read. Empty ranges give no pieces.
+        ranges: Ranges to read. Empty ranges give no pieces.
         fragments: Fragments by journal, in any order; journals may be left out. Where a fragment's
             edge lies in the second half of a piece, the piece ends there.
-        solid: Those of them that are better read whole.
+        solid: Fragments that are better read whole.
         framings: Framings by journal; ``lines`` for journals that are left out.
         min_partitions: At least this many pieces, if there are as many bytes.
         max_bytes: No piece is longer, 0: as long as its range.
@@ -211,7 +211,7 @@ def _disjoint(solid: Sequence[Span]) -> list[tuple[int, int]]:
 
 
 def _past(whole: Sequence[tuple[int, int]], starts: Sequence[int], cut: int) -> int:
-    """Return a cut, or the first one past the fragment it lies in: one byte after its end."""
+    """Return a cut, or the first one past the fragment that contains it: one byte after its end."""
     # A cut one byte after a fragment's begin is where it belongs: see the module.
     at = bisect_right(starts, cut - 1) - 1
     return whole[at][1] + 1 if at >= 0 and whole[at][0] + 1 < cut <= whole[at][1] else cut

@@ -1,4 +1,4 @@
-"""What a scan needs of a client, and no more: tests pass plain fakes, programs a ``Client``."""
+"""The client interface of a scan, and no more: tests pass plain fakes, programs a ``Client``."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class ChunkLike(Protocol):
 class Reads(Protocol):
     """A read of ``[offset, end_offset)``.
 
-    Iterating yields chunks in order until ``end_offset`` exactly. Bytes the journal no longer has
-    show as a chunk that begins past the end of the one before, and in ``jumps``; there alone if the
-    next byte left lies at or past ``end_offset``. Everything else that goes wrong is raised.
+    Iterating yields chunks in order until ``end_offset`` exactly. Bytes the journal no longer has show as a
+    chunk that begins past the end of the one before, and in ``jumps``; only in ``jumps`` if the next
+    available byte is at or past ``end_offset``. All other failures are raised.
     """
 
     @property
@@ -67,7 +67,7 @@ class Journals(Protocol):
 
 
 class JournalSource(Journals, Protocol):
-    """What a planner asks: brokers by a ``Client``, or a fragment store by ``StoreJournals``."""
+    """The interface a planner reads journals by: brokers by a ``Client``, or a store by ``StoreJournals``."""
 
     @property
     def endpoint(self) -> str:
@@ -90,10 +90,10 @@ class JournalSource(Journals, Protocol):
         """Return the smallest offset that can be read; the write head of an empty journal."""
 
     def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
-        """Return where each journal ends."""
+        """Return the write head of each journal."""
 
     def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, Tail]:
-        """Return where each journal ends, and maybe what lies between an offset and that, if it is little."""
+        """Return each journal's end, and maybe the bytes between an offset and that end, if they are few."""
 
     def list_fragments(
         self, journal: str, *, begin_mod_time: int = 0, page_token: int = 0

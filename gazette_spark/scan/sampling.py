@@ -36,7 +36,7 @@ SAMPLING_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Where the sample of a query lies."""
+    """Range of a query's sample."""
 
     framing: str
     """Name of the framing of all its journals."""

@@ -1,20 +1,20 @@
-"""Which journals a query reads: those selected, and what it means that one is not, or is another one.
+"""The journals a query reads: the selected ones, and the status of those not selected any more or recreated.
 
-What became of a journal is decided by :func:`classify` from what the query's position says and what brokers
-answer when they are asked about that journal by name; never from its absence in a list:
+:func:`classify` decides a journal's status from the query's position and from the brokers' answer to a
+request for that journal by name; never from its absence in a list:
 
 =============  ==========================================================  =============================
-fate           when                                                        what follows
+status         when                                                        consequence
 =============  ==========================================================  =============================
 ``PAUSED``     it exists, and is not selected any more                     its offset is kept
 ``READ``       it is gone, and was read to where its write head was seen   its offset is kept
-``LOST``       it is gone with bytes not read, or nobody knows             an error, if losses are
+``LOST``       it is gone with bytes not read, or that is unknown          an error, if losses are
 ``RECREATED``  it was created after the position was made                  an error, always
-``NOT_LISTED``     it is gone, says a broker that knows less than the query    asked again, then an error
+``NOT_LISTED``     it is gone for a broker at an older revision                asked again, then an error
 =============  ==========================================================  =============================
 
-Where the write head was is what this run saw last, else what the position remembers. What was appended to a
-journal later, before it was deleted, nobody can know.
+The write head is the one this run saw last, else the one in the position. Later appends, before the journal
+was deleted, are unknown.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NOWHERE = JournalOffsets()
 
 
 class JournalStatus(Enum):
-    """What became of a journal of a query; see the module."""
+    """Status of a journal of a query; see the module."""
 
     PAUSED = "journal not selected any more, its offset is kept"
     READ = "journal is gone and was read to the end last seen, its offset is kept"
@@ -55,28 +55,28 @@ class JournalStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LastSeen:
-    """What a query knows of a journal that is not selected any more."""
+    """A query's last knowledge of a journal that is not selected any more."""
 
     reached: int
     """Offset up to which it was read."""
     head: int | None
-    """Its write head when it was seen last; None if nobody remembers."""
+    """The journal's write head when last seen; None if unknown."""
     revision: int
-    """Etcd's revision at which it was there; 0 if nobody remembers."""
+    """Etcd's revision at which it was there; 0 if unknown."""
 
     @property
     def left_bytes(self) -> int | None:
-        """How much was not read; None if that is not known."""
+        """Bytes not read; None if that is not known."""
         return None if self.head is None else max(0, self.head - self.reached)
 
 
 def classify(known: LastSeen, create_revision: int | None, listed_revision: int) -> JournalStatus:
-    """Return what became of a journal.
+    """Return a journal's status.
 
     Args:
-        known: What the query knows of it.
-        create_revision: When brokers say it was created, None if they say there is none.
-        listed_revision: Etcd's revision at which they said so.
+        known: The query's knowledge of it.
+        create_revision: Revision of its creation, None if brokers say that it does not exist.
+        listed_revision: Etcd's revision of the brokers' answer.
     """
     if create_revision is not None:
         return (
@@ -136,14 +136,14 @@ class Selection:
         """Return the journals that match; those of ``start`` that do not, or are new ones, are checked.
 
         Args:
-            start: Where the query stands.
-            fresh: Ask brokers for the list, whatever is at hand.
+            start: The query's position.
+            fresh: Request the list from brokers, even if one is known.
 
         Raises:
-            JournalNotFoundError: a journal that an option names is not there; or one of the query is gone
+            JournalNotFoundError: a journal that an option names is missing; or one of the query is gone
                 with bytes that were not read, under ``failOnDataLoss=true``.
             JournalRecreatedError: a journal is another one than the query read.
-            UnavailableError: brokers know less than the query, and that did not pass.
+            UnavailableError: brokers stayed at an older revision than the query's.
         """
         self._take(self._journals.fresh() if fresh else self._journals.latest())
         selection = self._view.options.selection

@@ -1,8 +1,8 @@
-"""What a batch will skip: bytes of its range that are gone when it is planned.
+"""The bytes that a batch will skip: those of its range that are missing when it is planned.
 
-Fragments that are listed leave holes, and a read of each hole tells what becomes of it: a broker jumps over
-what is gone, and waits where it takes the bytes for still to come. So what is found here is what a task finds
-that reads the same bytes, unless more of them go in between.
+Listed fragments leave holes, and a read decides about each hole: a broker jumps over missing bytes, and waits
+for bytes that it still expects. So a task that reads the same bytes finds the same gaps, unless more bytes
+are deleted in between.
 """
 
 from __future__ import annotations

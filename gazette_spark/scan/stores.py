@@ -1,4 +1,4 @@
-"""A query that reads a fragment store in place of brokers: its listing, and what its pieces take along."""
+"""A query that reads a fragment store in place of brokers: its listing, and the fragments of its pieces."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def listed_store(options: SourceOptions) -> StoreJournals:
 
 
 def wanted_of(options: SourceOptions) -> Wanted:
-    """Return which journals of a store a query selects."""
+    """Return the selection of a query's journals in a store."""
     selection = options.selection
     prefixes = values_of(parse_selector(selection.selector).include, PREFIX) if selection.selector else [""]
     return Wanted(selection.names, prefixes[0], options.fragment_postfix_levels)
 
 
 def store_of_piece(options: SourceOptions, piece: Piece) -> StoreJournals:
-    """Return what a task reads its piece from."""
+    """Return the journals that a task reads its piece from."""
     files = open_store(options.fragment_store or "")
     return StoreJournals.of_piece(files, piece.journal, piece.fragments, reach_of(options, piece))
 

@@ -1,7 +1,6 @@
-"""What a planner asks brokers about journals, and what it remembers of the answers: specs.
+"""A planner's questions to brokers about journals, and a cache of the journals' specs.
 
-Everything here is a question; what follows from the answers is decided in ``planner``, ``edges`` and
-``selection``.
+Everything here is a question; ``planner``, ``edges`` and ``selection`` decide by the answers.
 """
 
 from __future__ import annotations
@@ -98,8 +97,8 @@ class JournalView:
             return []
 
     def offset_at(self, journal: str, timestamp_ms: int) -> int | None:
-        """Return where the first fragment stored at a time or later begins; None: there is none."""
-        # What was stored before need not be sent. Whatever is sent, the times are looked at again.
+        """Return the start of the first fragment stored at a time or later; None without such a fragment."""
+        # Brokers need not send earlier fragments. The times of the sent ones are checked again.
         since = self.fragments(journal, begin_mod_time=timestamp_ms // 1000)
         return offset_at(since, timestamp_ms)
 
@@ -139,13 +138,13 @@ class JournalView:
         return self.client.write_heads(names)
 
     def whole_records(self, journal: str, begin: int, end: int, *, skip_holes: bool = False) -> int:
-        """Return the largest end of a record in ``[begin, end]``; ``begin`` if there is none."""
+        """Return the largest end of a record in ``[begin, end]``; ``begin`` if no record ends there."""
         limit = self.options.max_record_bytes
         framing = self.framing(journal)
         window = self.window(journal, skip_holes=skip_holes)
         return record_end(window, begin, end, limit, journal=journal, framing=framing)
 
     def window(self, journal: str, *, skip_holes: bool = False) -> ReadWindow:
-        """Return what reads a journal's bytes; under ``failOnDataLoss`` a hole is an error."""
+        """Return the reader of a journal's bytes; under ``failOnDataLoss`` a hole is an error."""
         lossless = self.options.fail_on_data_loss and not skip_holes
         return window_reader(self.client, journal, fail_on_data_loss=lossless)

@@ -1,1 +1,1 @@
-"""Fragment stores read without a broker: what a listing holds, and readers of the files."""
+"""Fragment stores read without a broker: their listings, and readers of their files."""

@@ -1,14 +1,14 @@
-"""The fragments that serve a range of a journal, and what is wrong with a journal's fragments. Pure.
+"""The fragments that serve a range of a journal, and the check for conflicting fragments. Pure.
 
-Stored fragments may overlap: replicas store the same bytes in spans of their own. A byte is read from the
+Stored fragments may overlap: replicas store the same bytes in different spans. A byte is read from the
 fragment that holds it and reaches furthest, as brokers do, so it is read once. That is right as long as
-fragments agree where they overlap. They do not if a journal lost bytes and used their offsets again. Then
-nobody can say which bytes are the journal's, and reading ends with an error that names both files:
+fragments agree where they overlap. They do not if a journal lost bytes and used their offsets again. Then the
+journal's true bytes are unknown, and reading ends with an error that names both files:
 
 - in the listing (:func:`check_fragments`): two fragments of the same span have different SHA-1 sums, or two
   that begin together have the same sum and different lengths;
 - while reading (:class:`Overlaps`): a fragment that is not read by itself, because others serve its bytes,
-  is compared by its sum with what they gave. That costs a SHA-1, and only where there is an overlap.
+  is compared by its sum with their bytes. That costs a SHA-1, and only where there is an overlap.
 
 Uncompressed files are held to their length in the listing, too.
 """
@@ -69,11 +69,11 @@ class Coverage:
         return self._by_span[found.begin, found.end] if found is not None else None
 
     def without(self, lost: StoredFragment) -> Coverage:
-        """Return what is left without a fragment."""
+        """Return the coverage that remains without a fragment."""
         return Coverage(each for each in self.fragments if each != lost)
 
     def of_range(self, begin: int, end: int) -> tuple[StoredFragment, ...]:
-        """Return the fragments with bytes in a range and, if its end has none, the one after it."""
+        """Return the fragments with bytes in a range and, if its end is in no fragment, the next one."""
         first, last = bisect_right(self._reach, begin), bisect_left(self._begins, end)
         found = tuple(each for each in self.fragments[first:last] if each.end > begin)
         after = self.following(end - 1) if self.covering(end - 1) is None else None
@@ -127,7 +127,7 @@ class Overlaps:
     """Compares the sums of fragments that are not read with the bytes that are. For one thread."""
 
     def __init__(self, coverage: Coverage, offset: int, end_offset: int, store: str) -> None:
-        """Choose what can be compared by a read of ``[offset, end_offset)``."""
+        """Choose the fragments that a read of ``[offset, end_offset)`` can compare."""
         self._store = store
         by_themselves, at = set(), offset
         for each in coverage.serving:

@@ -2,8 +2,8 @@
 
 Both list once and open fragments through the same reader, which holds them to codec, length and SHA-1.
 Directories are read by the code that reads ``file://`` fragments of brokers: regular files only, and links
-lead nowhere. Buckets are opened from their URL by pyarrow, with the credentials of the environment: what
-stands in an option is shown in Spark's plans.
+lead nowhere. Buckets are opened from their URL by pyarrow, with the credentials of the environment: Spark's
+plans show the text of options.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class StoreFiles(Protocol):
         """The store as errors name it; ends in a slash and holds nothing secret."""
 
     def list(self, directories: Sequence[str]) -> Iterator[StoreFile]:
-        """Yield all files below some directories of the store; a directory that is not there has none.
+        """Yield all files below some directories of the store; a missing directory is empty.
 
         Raises:
             FragmentStoreError: the store cannot be listed.
@@ -145,7 +145,7 @@ class Bucket:
 
     @property
     def url(self) -> str:
-        """The bucket and path, without what comes after."""
+        """The bucket and path, without the URL's query."""
         return self._url
 
     def list(self, directories: Sequence[str]) -> Iterator[StoreFile]:
@@ -176,7 +176,7 @@ class Bucket:
                 _check_size(file.size(), stored, source)
                 file.seek(start - fragment.begin)
             else:
-                # By default pyarrow would decompress by the name, and hide what is wrong with a file.
+                # By default pyarrow would decompress by the name, and hide an invalid file.
                 file = self._system.open_input_stream(path, compression=None, buffer_size=BUFFER_BYTES)
         except (OSError, ValueError) as error:
             raise _unreadable(source, error) from None
@@ -204,7 +204,7 @@ class _Stream:
         """Looked at, and not returned yet."""
 
     def left_of(self, codec: int) -> int:
-        """Return how the bytes are encoded: a store may decompress what it was told is compressed."""
+        """Return the codec of the content: a store may decompress a file that is labelled compressed."""
         if codec != pb.GZIP_OFFLOAD_DECOMPRESSION:
             return codec
         self._head = self.read(len(GZIP_MAGIC))
@@ -236,7 +236,7 @@ def _check_size(size: int, stored: StoredFragment, source: str) -> None:
 
 
 def _text(error: Exception, url: str) -> str:
-    """Return an error's text without what the URL may hold after its path."""
+    """Return an error's text without the parts of the URL after its path."""
     query = urlsplit(url).query
     text = str(error)
     return text.replace(query, "***") if query else text

@@ -1,4 +1,4 @@
-"""Which journals a listing of a fragment store holds, and which of its files are their fragments. Pure.
+"""The journals in a listing of a fragment store, and the files that are their fragments. Pure.
 
 A fragment's path below the store is ``{journal}/{path postfix}/{name}``, and nothing in it tells where the
 journal ends and the postfix begins. So:
@@ -10,9 +10,9 @@ named                 the longest name it lies under, at most ``levels`` directo
 selected by a prefix  its directory, less ``levels`` directories
 ====================  ==========================================================================
 
-Where ``levels`` is not given it is taken for 0, as long as nothing speaks against it: a directory of the
-form ``name=value``, one within another, or one that begins just where its neighbour ends. Then it has to be
-said, because rows of a journal that does not exist would be worse than an error.
+``levels`` defaults to 0, unless the listing contradicts that: a directory of the form ``name=value``, one
+within another, or one that begins just where its neighbour ends. Then ``levels`` is required, because rows of
+a journal that does not exist would be worse than an error.
 
 Files whose name begins with a dot are not looked at: brokers write them, and rename them when they are whole.
 Other files that are no fragments are left out and counted.
@@ -63,7 +63,7 @@ class StoredFragment:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which journals of a store are wanted: those named, or else those under a prefix."""
+    """The wanted journals of a store: those named, or else those under a prefix."""
 
     names: tuple[str, ...] = ()
     prefix: str = ""
@@ -74,7 +74,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a listing holds."""
+    """Content of a listing: journals and their fragments."""
 
     journals: Mapping[str, tuple[StoredFragment, ...]] = field(default_factory=dict)
     """Fragments by journal, ascending by begin, then by end; all of them, overlapping or not."""
@@ -86,7 +86,7 @@ def layout_of(files: Iterable[StoreFile], wanted: Wanted) -> Layout:
     """Find the journals wanted, and their fragments, in a listing.
 
     Raises:
-        OptionError: ``levels`` is not given, and what is listed does not tell.
+        OptionError: ``levels`` is missing, and the listing is ambiguous.
     """
     by_directory: dict[str, list[StoreFile]] = defaultdict(list)
     for each in files:
@@ -159,7 +159,7 @@ def _check_shallow(files: Iterable[StoreFile], wanted: Wanted) -> None:
 
 
 def _check_decided(journals: Mapping[str, tuple[StoredFragment, ...]]) -> None:
-    """Raise if directories that were taken for journals look like parts of one."""
+    """Raise if directories that count as journals look like parts of one."""
     ends: dict[str, dict[int, str]] = defaultdict(dict)
     for journal, fragments in journals.items():
         parent, _, last = journal.rpartition("/")

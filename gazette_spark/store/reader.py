@@ -1,8 +1,8 @@
 """Read a range of a journal from its stored fragments, one after the other.
 
 Each byte comes from the fragment that serves it (:mod:`gazette_spark.store.coverage`), decoded and
-checked by :class:`~gazette_spark.client.FragmentReader`. A fragment whose file is gone since it was listed
-is read around, as if it had not been listed. What no fragment holds shows as a jump, as with brokers'
+checked by :class:`~gazette_spark.client.FragmentReader`. A fragment whose file was deleted after the listing
+is skipped, as if it had not been listed. Bytes that are in no fragment show as a jump, as with brokers'
 readers.
 """
 
@@ -63,7 +63,7 @@ class StoreReader:
         self.close()
 
     def close(self) -> None:
-        """Close the file at hand; may be called again."""
+        """Close the open file; may be called again."""
         self._chunks.close()
 
     def _run(self) -> Generator[Chunk, None, None]:

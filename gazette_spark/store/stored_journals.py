@@ -1,7 +1,7 @@
-"""A fragment store in place of brokers: what a plan asks about journals, answered from one listing.
+"""A fragment store in place of brokers: it answers a planner's questions about journals from one listing.
 
-The listing is made once per query. What a task reads is in its piece: the fragments its bytes may lie in, so
-tasks list nothing, and a file that appears in between changes no row.
+The listing is made once per query. The piece of a task has the fragments of its bytes, so tasks list nothing,
+and a file that appears in between changes no row.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class StoreJournals:
     """Journals of a store, with the methods of a client that a planner uses. Thread-safe."""
 
     def __init__(self, files: StoreFiles, layout: Layout, *, known_to: int = MAX_OFFSET) -> None:
-        """Take over what was listed.
+        """Keep a listing.
 
         Args:
-            files: the store.
-            layout: its journals.
+            files: files of the store.
+            layout: journals of the store.
             known_to: offset from which on the layout may lack fragments, of each journal.
         """
         self._files = files
@@ -101,7 +101,7 @@ class StoreJournals:
         return 0.0
 
     def list_all_journals(self, selector: str | pb.LabelSelector = "") -> Listing:
-        """Return the journals whose name a selector matches, at no revision: a store has none."""
+        """Return the journals whose name matches a selector, without a revision: stores have no revisions."""
         return Listing(pb.Header(), tuple(self.list_journals(selector)))
 
     def list_journals(self, selector: str | pb.LabelSelector = "") -> list[pb.ListResponse.Journal]:
@@ -118,7 +118,7 @@ class StoreJournals:
         """Return one journal.
 
         Raises:
-            JournalNotFoundError: none of its fragments was listed.
+            JournalNotFoundError: the listing has no fragment of it.
         """
         self._of(name)
         return pb.ListResponse.Journal(spec=pb.JournalSpec(name=name))
@@ -128,11 +128,11 @@ class StoreJournals:
         return self._of(journal).begin
 
     def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
-        """Return where what is stored of each journal ends: brokers may hold more."""
+        """Return the end of each journal's stored bytes: brokers may have more."""
         return {journal: self._of(journal).end for journal in journals}
 
     def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, Tail]:  # noqa: ARG002
-        """Return where what is stored ends, and no bytes."""
+        """Return the end of each journal's stored bytes, and no content."""
         return {journal: Tail(head) for journal, head in self.write_heads(list(offsets)).items()}
 
     def list_fragments(
@@ -152,11 +152,11 @@ class StoreJournals:
         return StoreReader(self._files, coverage, offset, end_offset, known_to=self._known_to)
 
     def fragments_of(self, journal: str, begin: int, end: int) -> tuple[StoredFragment, ...]:
-        """Return the fragments with bytes in a range and, if its end has none, the one after it.
+        """Return the fragments with bytes in a range and, if its end is in no fragment, the next one.
 
         Raises:
-            FragmentConflictError: two of them cannot both be right.
-            CorruptFragmentError: a file has not the length that its name says.
+            FragmentConflictError: two of the fragments contradict each other.
+            CorruptFragmentError: the length of a file is not the length in its name.
         """
         found = self._of(journal).of_range(begin, end)
         check_fragments(found, self._files.url)
@@ -169,7 +169,7 @@ class StoreJournals:
 
 
 def roots_of(wanted: Wanted) -> list[str]:
-    """Return the directories of a store whose listing holds all that is wanted; none lies in another."""
+    """Return the directories of a store to list for the wanted journals; no directory contains another."""
     if not wanted.names:
         return [wanted.prefix.rstrip("/")]
     names = sorted(set(wanted.names))

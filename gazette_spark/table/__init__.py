@@ -1,1 +1,1 @@
-"""Delta tables through Spark, as the sink needs them: what one holds, and what one commit does to it."""
+"""Delta tables through Spark, as the sink needs them: a table's content, and the effect of one commit."""

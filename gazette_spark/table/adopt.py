@@ -1,9 +1,9 @@
 """Begins a ledger on a table that has rows: its log was cleaned up, or something else filled it.
 
 The ledger begins with an entry like any other, in an append without rows. Only its transaction number has to
-be found. Delta remembers the highest one of the app id for as long as the table lives, does not show it, and
-skips a write with a lower one in silence. So numbers are tried, each far above the one before, until an entry
-is there. Two callers at once try the same numbers: Delta lets one through, and the other finds an entry.
+be found. Delta keeps the highest one of the app id for the table's life and does not show it. It silently
+skips a write with a lower one. So numbers are tried, each far above the one before, until an entry is there.
+Two callers at once try the same numbers: Delta lets one through, and the other finds an entry.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gazette_spark.table.trim import origin_columns
 log = logging.getLogger(__name__)
 
 STEPS = (10, 20, 30, 40, 50, 60)
-"""Powers of two tried after the number that comes next by what the history has. A batch takes one number."""
+"""Powers of two tried after the next number by the history. A batch uses one number."""
 
 
 def adopt(
@@ -92,7 +92,7 @@ def _known(entry: LedgerEntry, state: LedgerState, offsets: JournalOffsets, name
 
 
 def _check_rows(rows: DataFrame, offsets: JournalOffsets, name: str) -> None:
-    """Refuse offsets that rows contradict: what lies past them would come a second time."""
+    """Refuse offsets that rows contradict: rows past them would be written a second time."""
     if (columns := origin_columns(rows.schema)) is None:
         return
     journal, offset = columns

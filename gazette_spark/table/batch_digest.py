@@ -16,14 +16,14 @@ RAW_COLUMNS: dict[str, DataType] = {"journal": StringType(), "offset": LongType(
 
 
 def audit_rows(df: DataFrame, journals: Collection[str]) -> tuple[AuditedRows, ...]:
-    """Return what rows a batch has, by journal; nothing of a journal of which it has none.
+    """Return the number and digest of a batch's rows, by journal; journals without rows are left out.
 
     Runs the batch's plan once: the source is read here, and again when the rows are written.
 
     Args:
         df: The batch.
-        journals: Those it reads. Rows that name another are counted as of none: an entry is to stay small,
-            whatever a query puts into its columns.
+        journals: Journals that it reads. Rows of other names are counted as of no journal: an entry is to
+            stay small, whatever a query puts into its columns.
     """
     counted = df.groupBy(_journal(df.schema).alias("journal")).agg(
         F.count(F.lit(1)).alias("rows"), _digest(df.schema).alias("digest")
@@ -46,7 +46,7 @@ def _journal(schema: StructType) -> Column:
 
 
 def _digest(schema: StructType) -> Column:
-    """Return what makes a digest of a group's rows, null where their bytes are not to be had."""
+    """Return the column of a digest of a group's rows, null where their bytes are missing."""
     types = {field.name: field.dataType for field in schema.fields}
     if any(types.get(name) != kind for name, kind in RAW_COLUMNS.items()):
         return F.lit(None).cast("bigint")

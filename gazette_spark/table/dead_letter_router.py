@@ -57,16 +57,16 @@ RULE_PREFIX = "delta.constraints."
 
 @dataclass(frozen=True, slots=True)
 class SplitBatch:
-    """What the main table is to get."""
+    """The main table's rows and write."""
 
     rows: DataFrame
     write: Write
     whole: bool = True
-    """It completes the batch. If not it is a take-over, after which the batch has to be looked at again."""
+    """The write completes the batch. If not, it is a take-over, and the batch has to be decided again."""
 
 
 class DeadLetterRouter:
-    """The dead letters of one sink, or none: then batches pass as they are. Used by one thread."""
+    """The dead letters of one sink. Without a table for them, batches pass unchanged. Used by one thread."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class DeadLetterRouter:
         self._unwanted = ALWAYS_UNWANTED if upsert else NOT_FOR_THE_TABLE
         self._table = DeltaTable(path=wanted.path, table=wanted.table) if wanted else None
         self._dead = LedgerState()
-        """What the dead letters' history said last: what it says now is read from there on."""
+        """Last known state of the dead letters' history; the next read starts from there."""
         self._taken: TakeoverState | None = None
         self._rules = TableRules()
         self._ruled: tuple[int, str] | None = None
@@ -108,12 +108,12 @@ class DeadLetterRouter:
         return f"DeadLetterRouter({self._app_id!r}, {self._table.name if self._table else None})"
 
     def check(self, spark: SparkSession, checkpoint: str | None, schema: StructType) -> None:
-        """Refuse what cannot be parted, before there is a batch.
+        """Refuse rows that cannot be split, before there is a batch.
 
         Raises:
-            DeadLetterError: the rows do not say where they come from.
+            DeadLetterError: the rows have no origin columns.
             TableRefusedError: exactly-once cannot be kept on the table of dead letters.
-            OptionError: it is the main table, or one lies inside the other.
+            OptionError: the table of dead letters is the main table, or one is inside the other.
         """
         if self._table is None:
             return
@@ -135,19 +135,19 @@ class DeadLetterRouter:
             self._dead = self._state(spark, self._table, self._dead)
 
     def split(self, rows: DataFrame, batch: Batch, main: LedgerState, decided: Write) -> SplitBatch | None:
-        """Commit the dead letters of a batch and return what is left for the main table.
+        """Commit the dead letters of a batch and return the rest for the main table.
 
         Args:
-            rows: What the main table lacks of the batch.
+            rows: Rows of the batch that the main table lacks.
             batch: The batch.
             main: The main table's state, read after :meth:`look`.
-            decided: What is to be written on it.
+            decided: The write that was decided on it.
 
         Returns:
-            None if somebody else moved the dead letters: look and decide again.
+            None if another writer changed the dead letters: look and decide again.
 
         Raises:
-            SinkError: the batch cannot be parted.
+            SinkError: the batch cannot be split.
         """
         spark = rows.sparkSession
         before = main.entry.dead_letters if main.entry else None
@@ -210,7 +210,7 @@ class DeadLetterRouter:
         return rows.join(pending, same, "left_anti")
 
     def _letters(self, spark: SparkSession, table: DeltaTable, state: LedgerState, since: int) -> DataFrame:
-        """Return where this stream's letters lie, from an offset on, as of a state: one struct each."""
+        """Return the places of this stream's letters, from an offset on, as of a state: one struct each."""
         letters = table.rows(spark, state.table_version)
         mine = (F.col("app_id") == self._app_id) & (F.col("offset") >= since)
         return letters.where(mine).select(F.struct("journal", "offset").alias("place"))
@@ -284,7 +284,7 @@ class DeadLetterRouter:
         return origin
 
     def _rules_now(self, spark: SparkSession, main: LedgerState, write: Write) -> TableRules:
-        """Return the main table's rules; they are read anew if somebody else has committed to it."""
+        """Return the main table's rules; they are read again if another writer has committed to it."""
         newest = (main.table_version, main.entry.attempt if main.entry else "")
         if newest != self._ruled:
             exists = main.table_version >= 0
@@ -300,7 +300,7 @@ class DeadLetterRouter:
 
 
 def read_rules(spark: SparkSession, table: DeltaTable) -> TableRules:
-    """Return what a table that exists asks of its rows."""
+    """Return the rules that an existing table has for its rows."""
     detail = table.detail(spark)
     checks = {
         name.removeprefix(RULE_PREFIX): text

@@ -1,4 +1,4 @@
-"""A Delta table as the sink needs it: its history, what is wrong with it, and one append.
+"""A Delta table as the sink needs it: its history, reasons to refuse it, and one append.
 
 Everything goes through SQL and DataFrames, which Spark Connect has too.
 """
@@ -50,13 +50,13 @@ NO_SUCH_NAME = frozenset({"TABLE_OR_VIEW_NOT_FOUND"})
 NO_SUCH_PATH = frozenset(
     {"DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_ONLY_OPERATION"}
 )
-"""Conditions that say there is no table. A directory without a Delta log is not told from one that does
-not exist; a name in the catalog that is no Delta table is an error."""
+"""Error conditions of a missing table. A directory without a Delta log counts as missing; a name in the
+catalog that is no Delta table is an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableDetail:
-    """What ``DESCRIBE DETAIL`` says about a table."""
+    """Values of ``DESCRIBE DETAIL`` of a table."""
 
     location: str
     partition_by: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class DeltaTable:
         self.path = path
         self.table = table
         self._location: str | None = None
-        """Where the table lies, once it is known that all commits are files in its log, and nowhere else."""
+        """Directory of the table, if all its commits are known to be files in its log; else None."""
 
     @property
     def name(self) -> str:
@@ -86,7 +86,7 @@ class DeltaTable:
         return cls(path=path, table=name if path is None else None)
 
     def rows(self, spark: SparkSession, version: int | None = None) -> DataFrame:
-        """Return the rows of a table that exists, at its newest version if none is given."""
+        """Return the rows of an existing table, by default at its newest version."""
         at = "" if version is None else f" VERSION AS OF {version}"
         return spark.sql(f"SELECT * FROM {self.name}{at}")  # noqa: S608 - the name is quoted.
 
@@ -107,12 +107,12 @@ class DeltaTable:
         ]
 
     def ledger(self, spark: SparkSession, app_id: str, known: LedgerState | None = None) -> LedgerState:
-        """Return what the history says of an app id.
+        """Return an app id's state from the history.
 
         Args:
             spark: The session.
-            app_id: Whose state.
-            known: What it said before: only what came after is read, where that can be done.
+            app_id: The app id.
+            known: An earlier state: only later commits are read, where possible.
 
         Raises:
             SinkError: an entry cannot be read, or the history does not reach back to it.
@@ -124,7 +124,7 @@ class DeltaTable:
         return read_state(lambda limit: self.history(spark, limit), app_id, table=self.name)
 
     def detail(self, spark: SparkSession) -> TableDetail | None:
-        """Return what the table says about itself, None if there is no table."""
+        """Return the table's detail, None if there is no table."""
         columns = ("location", "partitionColumns", "properties", "tableFeatures")
         rows = self._describe(spark, f"DETAIL {self.name}", *columns)
         if not rows:
@@ -137,13 +137,13 @@ class DeltaTable:
         return spark.table(self.name).schema
 
     def _commits_since(self, spark: SparkSession, known: LedgerState) -> list[HistoryRow] | None:
-        """Return the commits after a state, oldest first; None where that takes a search.
+        """Return the commits after a state, oldest first; None where a search is needed.
 
         ``DESCRIBE HISTORY`` lists the log's directory twice and takes a job, and a commit would pay for that
-        twice. What follows a known version is in files whose names are known.
+        twice. The commits after a known version are in files whose names are known.
 
-        What a catalog's name stands for can change, so it is asked each time, which takes a tenth as long. A
-        catalog may also keep files from who has their table: then Delta is asked.
+        A name in a catalog can get another table, so the catalog is asked each time, which takes a tenth as
+        long. A catalog may also deny access to a table's files: then Delta is asked.
         """
         location = self._location
         if location is None or known.entry is None:
@@ -163,10 +163,10 @@ class DeltaTable:
         """Refuse a table on which exactly-once cannot be kept, by a query with this checkpoint if it has one.
 
         Returns:
-            What the table says about itself, None if there is no table.
+            The table's detail, None if there is no table.
 
         Raises:
-            TableRefusedError: saying why.
+            TableRefusedError: with the reason.
         """
         location = self.path
         if detail := self.detail(spark):
@@ -193,13 +193,13 @@ class DeltaTable:
         return detail
 
     def append(self, df: DataFrame, entry: LedgerEntry, *, exists: bool, add_columns: bool = False) -> None:
-        """Append ``df``, and ``entry`` with it, in one Delta commit; or do nothing, in silence.
+        """Append ``df``, and ``entry`` with it, in one Delta commit; Delta may skip it in silence.
 
         Args:
             df: The rows.
-            entry: What they bring the table to.
-            exists: There is a table.
-            add_columns: Add those of ``df`` that the table does not have, in the same commit.
+            entry: Ledger entry of the rows.
+            exists: Whether the table exists.
+            add_columns: Add columns of ``df`` that the table does not have, in the same commit.
         """
         options = {
             "txnAppId": APP_ID_PREFIX + entry.app_id,
@@ -250,7 +250,7 @@ def _plain_values(df: DataFrame) -> Iterator[None]:
 
 
 def _location_now(spark: SparkSession, table: str) -> str | None:
-    """Return where a table of the catalog lies at the moment, None if the catalog does not say."""
+    """Return the current directory of a table in the catalog, None if the catalog does not say."""
     try:
         rows = spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
     except AnalysisException:
@@ -262,10 +262,10 @@ def _location_now(spark: SparkSession, table: str) -> str | None:
 def _follow(
     spark: SparkSession, directory: str, known: LedgerState, entry: LedgerEntry
 ) -> list[HistoryRow] | None:
-    """Follow a log from a state on, if it is still the log of that state: a table may be made anew.
+    """Follow a log from a state on, if it is still the log of that state: a table may be made again.
 
-    A log that is cleaned up loses older files first: where the known entry is left, a commit is missing
-    because it was not written.
+    A cleanup deletes older files first. So if the known entry is still there, a missing commit was never
+    written.
     """
     info = _commit_info(spark, directory, known.entry_version) or {}
     recorded = parse_entry(info.get("userMetadata"), entry.app_id)
@@ -282,7 +282,7 @@ def _follow(
 
 
 def _commit_info(spark: SparkSession, directory: str, version: int) -> dict[str, Any] | None:
-    """Return what a commit says about itself, None if there is no such commit."""
+    """Return the ``commitInfo`` of a commit, None if there is no such commit."""
     line = find_line(spark, f"{directory}/{version:020}.json", COMMIT_INFO)
     if line is None:
         return None

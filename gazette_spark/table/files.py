@@ -24,7 +24,7 @@ Found = TypeVar("Found")
 NOT_FOUND = "java.io.FileNotFoundException"
 
 LINES_LOOKED_AT = 20
-"""Of a long file it is quicker to ask Spark for the rest: each line is a call to the JVM."""
+"""Lines read one by one: each is a call to the JVM, so Spark searches the rest of a long file."""
 
 
 def read_text(spark: SparkSession, path: str) -> str:
@@ -43,10 +43,10 @@ def read_text(spark: SparkSession, path: str) -> str:
 
 
 def find_line(spark: SparkSession, path: str, pattern: str) -> str | None:
-    """Return the first line in which a regular expression is found, "" if none has it.
+    """Return the first line that matches a regular expression, "" if no line does.
 
     Returns:
-        None if there is no such file.
+        None if the file does not exist.
     """
     if _is_classic(spark):
         with _opened(spark, path) as reader:
@@ -75,10 +75,10 @@ def has_files(spark: SparkSession, path: str) -> bool:
 
 
 def clear_unfinished(spark: SparkSession, root: str) -> None:
-    """Delete what a kill left of the first file in a query checkpoint: Spark would refuse to start on it.
+    """Delete the remains of a query checkpoint's first file after a kill: Spark would refuse to start on it.
 
-    Only where there is nothing else, so no batch is forgotten. Where it cannot be done, as on Spark Connect,
-    it is Spark that says what is wrong.
+    Only where there is nothing else, so no batch is forgotten. Where that is not possible, as on Spark
+    Connect, Spark reports the error.
     """
     if not _is_classic(spark):
         return
@@ -95,7 +95,7 @@ def _files_below(spark: SparkSession, path: str) -> DataFrame:
 
 
 def _if_there(read: Callable[[], Found]) -> Found | None:
-    """Return what a read of a path returns, None if there is no such path."""
+    """Return the result of a read of a path, None if the path does not exist."""
     try:
         return read()
     except AnalysisException as error:
@@ -116,7 +116,7 @@ def _whole_text(spark: SparkSession, path: str) -> str | None:
 
 
 def _is_classic(spark: SparkSession) -> bool:
-    """Say whether the session's JVM can be called; a session of Spark Connect has none."""
+    """Say whether the session's JVM can be called; Spark Connect sessions have no JVM."""
     return getattr(spark, "_jsparkSession", None) is not None
 
 

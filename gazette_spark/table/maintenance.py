@@ -1,11 +1,11 @@
-"""What the sink does to a table beside appending to it: it makes it, fits rows to it, keeps its files few.
+"""The sink's work on a table beside appends: it makes the table, fits rows to it, keeps its files few.
 
-What is to be done is decided elsewhere, in functions of values (``schema_fit``, ``new_table``,
-``small_files``). Here it is done, and remembered.
+Functions of values decide (``schema_fit``, ``new_table``, ``small_files``). Here their decisions are carried
+out, and results are cached.
 
-A table's columns are read once a run, and again when somebody else has committed to it since: what they were
-at one version they are at the next, if this writer made that one. Between the look and the commit somebody
-may still change them. Then Delta turns the write down, and all is looked at and decided again.
+A table's columns are read once a run, and again when another writer has committed to it. A version that this
+writer made has the columns of the one before. Between the read and the commit another writer may still change
+them. Then Delta rejects the write, and everything is read and decided again.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from gazette_spark.table.small_files import batch_bytes, compact, compaction_due
 log = logging.getLogger(__name__)
 
 EVOLUTIONS = ("fail", "addNewColumns")
-"""What may happen to columns that a table does not have; the words are those of Databricks' Auto Loader."""
+"""Policies for columns that a table does not have; the words are those of Databricks' Auto Loader."""
 
 MAPPING = "delta.columnMapping.mode"
 MAPPING_DEFAULT = "spark.databricks.delta.properties.defaults.columnMapping.mode"
-"""Of tables that a session makes."""
+"""Default column mapping of tables that a session makes."""
 
 FILLING = frozenset({"generatedColumns", "identityColumns", "allowColumnDefaults"})
 """Features of tables that may compute columns which a batch lacks."""
@@ -45,7 +45,7 @@ class Prepared:
     exists: bool
     """There is a table."""
     add_columns: bool
-    """It has columns that the table gets by it."""
+    """The write adds columns to the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +85,16 @@ class TableMaintenance:
         self._partition_by: tuple[str, ...] = ()
         self._known: KnownTable | None = None
         self._adding = False
-        """The last batch that was prepared changes what is known."""
+        """The last prepared batch changes the known columns."""
 
     def __repr__(self) -> str:
         return f"TableMaintenance({self._target.name}, known={self._known})"
 
     def checked(self, detail: TableDetail | None) -> None:
-        """Take note of what a table says about itself.
+        """Record a table's detail.
 
         Raises:
-            TableRefusedError: it has other partitions than ``new_table`` asks for.
+            TableRefusedError: the table's partitions are not those of ``new_table``.
         """
         if detail is None:
             return
@@ -105,16 +105,16 @@ class TableMaintenance:
     def prepare(
         self, df: DataFrame, batch: Batch, state: LedgerState, *, beside: Sequence[str] = ()
     ) -> Prepared:
-        """Make the table if there is none, and bring rows into its shape.
+        """Make the table if there is none, and fit rows to its columns.
 
         Args:
             df: The rows.
-            batch: What they are.
-            state: What the history said, when it was decided that they are written.
-            beside: Columns of theirs that are not stored, and stay as they are.
+            batch: The batch of the rows.
+            state: The state on which the write was decided.
+            beside: Columns of the rows that are not stored, and stay as they are.
 
         Raises:
-            SchemaMismatchError: they do not fit; the table is as it was.
+            SchemaMismatchError: the rows do not fit; the table is unchanged.
         """
         spark, exists = df.sparkSession, state.table_version >= 0
         stored = df.drop(*beside) if beside else df
@@ -141,7 +141,7 @@ class TableMaintenance:
         return known is not None and known.schema != self._target.schema(spark)
 
     def after_commit(self, spark: SparkSession, before: LedgerState, after: LedgerState) -> None:
-        """Do what is due after a commit of this sink."""
+        """Do due maintenance after a commit of this sink."""
         known, self._known = self._known, None
         alone = before.table_version + 1 == after.entry_version == after.table_version
         if known is not None and known.table_version == before.table_version and alone and not self._adding:

@@ -31,7 +31,7 @@ from gazette_spark.table.trim import origin_columns
 from gazette_spark.table.upsert import Origin, Upsert, free_name, merge_statement, rank
 
 NULL_KEY = re.compile(r"upsert: (a key is null .*?) \|")
-"""How Spark says that :func:`last_rows` met a null key, and the part of it that says where."""
+"""Spark's error text when :func:`last_rows` meets a null key, with a group for the place."""
 
 
 def last_rows(target: DeltaTable, df: DataFrame, entry: LedgerEntry, upsert: Upsert) -> DataFrame:
@@ -85,7 +85,7 @@ def merge_rows(target: DeltaTable, ready: Prepared, entry: LedgerEntry, upsert: 
 
 
 def commit_settings(entry: LedgerEntry) -> dict[str, str]:
-    """Return what a session must say for the next commit to carry an entry.
+    """Return the session's settings that make the next commit carry an entry.
 
     Spark replaces ``${…}`` in settings; JSON has another way to write the dollar sign.
     """

@@ -1,4 +1,4 @@
-"""What a table is to be when it is made: columns, partitions or clusters, properties.
+"""The definition of a new table: columns, partitions or clusters, properties.
 
 It is made by one statement of SQL, from names and types that are quoted here: that works by path and by
 name, and where Spark Connect's server has Delta but not Delta's plugin for Connect.
@@ -18,7 +18,7 @@ from gazette_spark.table.sql_names import quoted
 
 @dataclass(frozen=True, slots=True)
 class NewTable:
-    """How :class:`~gazette_spark.sink.DeltaSink` makes a table that does not exist.
+    """Definition of a table that :class:`~gazette_spark.sink.DeltaSink` makes.
 
     A table that exists is left as it is. That it has other partitions than asked is an error, for they never
     change; how it is clustered and its properties may have been altered since, and count as they are.
@@ -33,7 +33,7 @@ class NewTable:
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what no table can be, as far as it shows without Spark."""
+        """Refuse an invalid definition, as far as that shows without Spark."""
         schema: object = self.schema
         if not isinstance(schema, StructType | str | None):
             expected = "a StructType, DDL such as 'id BIGINT NOT NULL, text STRING', or None"

@@ -1,4 +1,4 @@
-"""What the batches of a query are, from its checkpoint: the files that Spark writes before it runs one."""
+"""The batches of a query, from its checkpoint: the files that Spark writes before it runs a batch."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class QueryBatches:
         self._known: _Known | None = None
 
     def read(self, spark: SparkSession, root: str, batch_id: int) -> Batch:
-        """Return what a batch is.
+        """Return a batch.
 
         Args:
             spark: The session.
             root: The query checkpoint.
-            batch_id: Of the batch that Spark runs.
+            batch_id: Id of the batch that Spark runs.
 
         Raises:
             QueryCheckpointError: a file is missing, damaged or of a later release.
@@ -58,7 +58,7 @@ class QueryBatches:
         return Batch(self._table, self._app_id, known.query_id, batch_id, known.end, end)
 
     def _before(self, spark: SparkSession, root: str, batch_id: int) -> _Known:
-        """Read the batch before one; there is none before the first."""
+        """Read the batch before another; empty for the first batch."""
         end: Positions = ()
         if batch_id > 0:
             path = offsets_path(root, batch_id - 1)
@@ -68,7 +68,7 @@ class QueryBatches:
 
 
 def keep_state(df: DataFrame, root: str) -> None:
-    """Run a batch whose rows nobody wants, if its query has state: the next batch begins with this one's.
+    """Run a batch whose rows are not needed, if its query has state: the next batch begins with this one's.
 
     Without it Spark ends the query (``STATE_STORE_COMMIT_VALIDATION_FAILED``). A batch whose state is there
     already may run again, and makes the same.

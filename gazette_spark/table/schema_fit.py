@@ -1,7 +1,7 @@
-"""What a batch's columns mean for a table's, decided before anything is written.
+"""Compare a batch's columns with a table's, before anything is written.
 
 :func:`fit` compares two schemas, by names as Delta does: without regard to case, wherever in the struct they
-are. It says as which schema the rows are to be written, or what is wrong with each column:
+are. It returns the schema that the rows are written in, or the problem of each column:
 
 =============================================  ====================================================
 same type                                      written
@@ -13,9 +13,9 @@ name that differs in case                      the table's
 =============================================  ====================================================
 
 Fields are those of structs, of structs in arrays and in maps, at any depth. :func:`conform` brings rows into
-the shape. Delta's own rules differ between a table by path, which takes no INT for a BIGINT, and one by name,
-which takes any text for a number and fails on those that are none. They are left with what Delta knows alone:
-NOT NULL, CHECK, and generated columns.
+the shape. Delta's rules depend on how a table is named. By path it refuses an INT for a BIGINT. By name it
+accepts any text for a number and fails on invalid ones. Only things that Delta alone knows are left to its
+rules: NOT NULL, CHECK, and generated columns.
 """
 
 from __future__ import annotations
@@ -63,24 +63,24 @@ EXACT: dict[type[DataType], tuple[type[DataType], ...]] = {
     DoubleType: (FloatType, ByteType, ShortType, IntegerType),
     TimestampNTZType: (DateType,),
 }
-"""Types without digits of their own, and those of which they hold every value."""
+"""Floating-point and timestamp types, each with the types whose values it represents exactly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What beside its schema decides which columns a table takes. By default the strictest."""
+    """Properties, beside its schema, that decide which columns a table accepts. By default the strictest."""
 
     any_name: bool = False
-    """It maps columns, so that their names may have any character."""
+    """The table maps columns, so that their names may have any character."""
     change_feed: bool = True
-    """It keeps a change data feed, which has columns of its own."""
+    """The table has a change data feed, whose column names are reserved."""
     fills: bool = False
-    """It may compute columns that a batch lacks: generated ones, identities, defaults."""
+    """The table may compute columns that a batch lacks: generated ones, identities, defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaFit:
-    """How a batch is to be written."""
+    """Schema of a batch that can be written."""
 
     schema: StructType
     """The batch's columns in their order, with the names and types they get."""
@@ -90,14 +90,14 @@ class SchemaFit:
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """Why a batch cannot be written."""
+    """Reasons why a batch cannot be written."""
 
     problems: tuple[ColumnProblem, ...]
 
 
 @dataclass
 class _Comparison:
-    """One comparison: what it goes by, and its findings so far."""
+    """One comparison: its settings, and its findings so far."""
 
     table: str
     rules: Rules
@@ -127,7 +127,7 @@ def fit(
 
 
 def _fields(seen: _Comparison, path: str, batch: StructType, known: StructType) -> dict[str, StructField]:
-    """Return what the fields of a struct are written as, by lower name: first the table's, then new ones."""
+    """Return the written types of a struct's fields, by lower name: first the table's, then new ones."""
     given = _by_lower_name(seen, path, batch)
     wanted = {each.name.lower(): each for each in known.fields}
     fields = {}
@@ -190,7 +190,7 @@ def _check_missing(seen: _Comparison, path: str, wanted: StructField) -> None:
 
 
 def _check_new(seen: _Comparison, path: str, new: StructField, *, asked: bool) -> None:
-    """Say what keeps a column or field, and those in it, from being added to the table."""
+    """Report problems of adding a column or field, and those in it, to the table."""
     name, kind = path + new.name, new.dataType.simpleString()
     if problem := _bad_name(new.name, seen.rules, top=not path):
         seen.problems.append(ColumnProblem(name, *problem, None, kind))
@@ -207,7 +207,7 @@ def _check_new(seen: _Comparison, path: str, new: StructField, *, asked: bool) -
 
 
 def _inner_structs(path: str, kind: DataType) -> Iterator[tuple[str, StructType]]:
-    """Yield the structs next below a type, with what comes before the names of their fields."""
+    """Yield the structs next below a type, with the prefix of their fields' names."""
     match kind:
         case StructType():
             yield path + ".", kind
@@ -245,7 +245,7 @@ def holds(wide: DataType, narrow: DataType) -> bool:
 
 
 def _digits(kind: DataType) -> tuple[int, int]:
-    """Return how many digits a number has at most before and behind the point; (0, -1) if it is none."""
+    """Return a number's maximum digits before and behind the point; (0, -1) for other types."""
     if isinstance(kind, DecimalType):
         return kind.precision - kind.scale, kind.scale
     whole = INTEGERS.get(type(kind))

@@ -10,9 +10,10 @@ from pyspark.sql import SparkSession
 
 @contextmanager
 def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Have a session's settings for a while; afterwards they are as they were, however it ends.
+    """Change a session's settings for a while; afterwards the earlier values are back, also after an error.
 
-    A query's batches have a session of their own. Other threads of a session that is shared see them, too.
+    A query's batches have a separate session. Other threads of a shared session see the changed settings,
+    too.
     """
     before = {key: spark.conf.get(key, None) for key in settings}
     try:

@@ -29,11 +29,11 @@ def batch_bytes(batch: Batch) -> int | None:
 
 
 def files_wanted(read_bytes: int | None, target_file_bytes: int | None) -> int | None:
-    """Return in how many parts a batch is to be written, None for as many as it has.
+    """Return the number of parts to write a batch in, None to keep its partitions.
 
     Args:
         read_bytes: Bytes the batch has read, None if not known.
-        target_file_bytes: Of them, about so many to a file.
+        target_file_bytes: Bytes read for each file, about.
     """
     if read_bytes is None or target_file_bytes is None:
         return None
@@ -41,7 +41,7 @@ def files_wanted(read_bytes: int | None, target_file_bytes: int | None) -> int |
 
 
 def in_files(df: DataFrame, files: int | None, partition_by: Sequence[str]) -> DataFrame:
-    """Return rows in so many parts at most.
+    """Return rows in ``files`` parts at most.
 
     In a table without partitions neighbouring parts are joined, without a shuffle. In one with partitions
     each part would leave a file in each of them; so rows are brought together by partition.
@@ -59,9 +59,9 @@ def compaction_due(entry: LedgerEntry, compact_every: int | None) -> bool:
 
 
 def compact(spark: SparkSession, table: str) -> None:
-    """Put the small files of a table together, or say in the log why not: no query is worth losing for it.
+    """Compact the small files of a table. A failure is only logged: it must not stop a query.
 
-    Delta looks at no file that is large already. What it commits changes no row and has no ledger entry.
+    Delta skips files that are large already. Its commit changes no row and has no ledger entry.
     """
     try:
         row = spark.sql(f"OPTIMIZE {table}").select("metrics.numFilesAdded", "metrics.numFilesRemoved").head()

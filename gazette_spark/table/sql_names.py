@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL and ``col`` take it, whatever it holds."""
+    """Return a name quoted for SQL and ``col``, with any characters."""
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -21,7 +21,7 @@ ORIGIN_COLUMNS = (("_journal", "_offset"), ("journal", "offset"))
 
 
 def origin_columns(schema: StructType) -> tuple[str, str] | None:
-    """Return the names of the columns that hold a row's journal and offset, None if there are none."""
+    """Return the names of the columns of a row's journal and offset, None if they are missing."""
     types = {field.name: field.dataType for field in schema.fields}
     for journal, offset in ORIGIN_COLUMNS:
         if types.get(journal) == StringType() and types.get(offset) == LongType():
@@ -30,7 +30,7 @@ def origin_columns(schema: StructType) -> tuple[str, str] | None:
 
 
 def missing_columns(schema: StructType) -> str:
-    """Say why rows of a schema cannot be told apart, and how to go on."""
+    """Say why rows of a schema cannot be told apart, and what to do."""
     return (
         f"its rows, with the columns {', '.join(schema.names)}, do not say where they come from. Give the "
         "sink rows with the source's columns _journal and _offset (or journal and offset, of the format raw)"
@@ -40,9 +40,9 @@ def missing_columns(schema: StructType) -> str:
 def kept_rows(
     df: DataFrame, kept: Sequence[KeptRange], columns: tuple[str, str], *, doing: str = "trim"
 ) -> DataFrame:
-    """Return the rows in the given ranges; running it fails where a row is of none of the batch's offsets.
+    """Return the rows in the given ranges; running it fails at a row outside the batch's offsets.
 
-    ``doing`` is what the error says cannot be done.
+    ``doing`` is the impossible action in the error's text.
 
     The ranges go into one constant, a map by journal: a condition per journal would be too deep a tree.
     """

@@ -1,18 +1,18 @@
-"""One row for each key: what a batch becomes, and the statement that brings it into a table.
+"""One row for each key: the rows of a batch that count, and the statement that merges them into a table.
 
 A batch holds several rows of a key. The last of them counts, by :func:`order`; all others are dropped. It
-then takes the place of the table's row of that key, or, if the column ``delete_when`` says so, takes that
-row away. Batches come in the order of their offsets, so what comes later is right to overwrite what is there.
+then takes the place of the table's row of that key, or, if the column ``delete_when`` is true, deletes that
+row. Batches come in the order of their offsets, so a later batch is right to overwrite earlier rows.
 
 **Last means**: of one journal the row with the largest offset. Offsets of two journals cannot be compared. Of
 rows of two journals in *one* batch that of the journal with the later name counts, and of two batches the
 later batch. Which of these happens depends on how the source cuts its batches, so a key should come from one
 journal, as it does where writers choose the journal by the key. Where it cannot, ``order_by`` names a column
-that decides, in the batch and against the table: a row never replaces one that is greater there. What a
-deletion was ordered by is gone with the row: an older row that comes in a later batch is a new row.
+that decides, in the batch and against the table: a row never replaces one that is greater there. The
+``order_by`` value of a deletion is gone with the row: an older row that comes in a later batch is a new row.
 
-A null in a key is refused. Records that could not be parsed have nulls everywhere; to take null for a
-key would keep one of them and drop the others in silence.
+A null in a key is refused. Records that could not be parsed have nulls everywhere; to accept null as a key
+would keep one of them and drop the others in silence.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Upsert:
     """Column whose greatest value is the last row of a key, null being less than all others. It is stored. Of
     equal ones the last by journal and offset counts, if the batch has these columns."""
     leave_out: Sequence[str] = ()
-    """Columns that are not stored, such as ``_journal`` and ``_offset`` where they only say what is last."""
+    """Columns that are not stored, such as ``_journal`` and ``_offset`` where they only give the order."""
 
     def __post_init__(self) -> None:
-        """Check what can be checked without a batch.
+        """Check the columns' names, as far as possible without a batch.
 
         Raises:
-            OptionError: the columns are no lists of names, or one has two duties.
+            OptionError: the columns are not lists of names, or one has two roles.
         """
         for name in ("keys", "leave_out"):
             object.__setattr__(self, name, _names(name, getattr(self, name)))
@@ -67,11 +67,11 @@ class Upsert:
         return tuple(name for name in columns if name not in left_out)
 
     def unfit(self, types: Mapping[str, str], origin: Origin | None) -> str | None:
-        """Say why rows cannot be told by key and order, None if they can.
+        """Return the reason why rows cannot be merged by key and order, None if they can.
 
         Args:
             types: Spark's name of the type of each column.
-            origin: Those of the columns that say where a row comes from, if there are any.
+            origin: Names of the columns of a row's origin, if there are any.
         """
         wanted = (*self.keys, *self._of(self.delete_when), *self._of(self.order_by), *self.leave_out)
         if missing := [name for name in wanted if name not in types]:
@@ -98,7 +98,7 @@ def _names(name: str, columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def order(upsert: Upsert, origin: Origin | None) -> str:
-    """Return what a key's rows are sorted by, as SQL, the last row first."""
+    """Return the SQL expression that sorts a key's rows, the last row first."""
     by = (*upsert._of(upsert.order_by), *(origin or ()))
     return ", ".join(f"{quoted(name)} DESC NULLS LAST" for name in by)
 

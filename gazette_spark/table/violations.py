@@ -1,4 +1,4 @@
-"""Which rows a Delta table would not take, and why: what makes a dead letter.
+"""The rows that do not fit a Delta table, and the reasons: what makes a dead letter.
 
 A row is a misfit if its record could not be read, if a NOT NULL column of the table would get null, or if a
 CHECK constraint of the table is false for it; as in SQL, one that is null passes. Everything is one
@@ -20,10 +20,10 @@ RECORD = "_record"
 """The source's column for a record's bytes."""
 
 NOT_FOR_THE_TABLE = ("_journal", "_offset", "_end_offset", RECORD)
-"""Columns that say where a row comes from: a table that has no such column does not get it."""
+"""Columns of a row's origin: a table that has no such column does not get it."""
 
 ALWAYS_UNWANTED = (RECORD,)
-"""Those of them that serve dead letters alone."""
+"""Origin columns that only dead letters have."""
 
 REASON = "__gazette_reason"
 """Helper column, in no table."""
@@ -31,10 +31,10 @@ REASON = "__gazette_reason"
 
 @dataclass(frozen=True, slots=True)
 class TableRules:
-    """What a table asks of its rows."""
+    """Rules that a table has for its rows."""
 
     schema: StructType | None = None
-    """Its columns, None if there is no table yet."""
+    """The table's columns, None if there is no table yet."""
     checks: tuple[tuple[str, str], ...] = ()
     """Name and SQL expression of each CHECK constraint, by name."""
 
@@ -46,14 +46,14 @@ class TableRules:
 def with_reasons(
     df: DataFrame, rules: TableRules, corrupt_column: str, delete_when: str | None = None
 ) -> DataFrame:
-    """Return the rows with the column :data:`REASON`: why the table would not take them, null if it would.
+    """Return the rows with the column :data:`REASON`: the reason why a row does not fit, null if it fits.
 
     Args:
         df: Rows of a batch.
-        rules: The table's.
+        rules: Rules of the table.
         corrupt_column: Name of the column for records that could not be read.
-        delete_when: Name of the column that is true in rows that take another away: the table does not get
-            them, so what it asks of its rows does not matter.
+        delete_when: Name of the column that is true in rows that delete another. The table does not get such
+            rows, so its rules do not apply to them.
     """
     missing = {
         field.name: F.lit(None).cast(field.dataType)
@@ -77,7 +77,7 @@ def with_reasons(
         reason = F.when(unread, F.lit("does not parse")).otherwise(reason)
     if not missing:  # Spark Connect takes no empty list of columns.
         return df.withColumn(REASON, reason)
-    # Names of the table that the rows lack may stand in a CHECK, where they are null.
+    # A CHECK may use columns that the rows lack: they are null there.
     return df.withColumns(missing).withColumn(REASON, reason).drop(*missing)
 
 
@@ -114,7 +114,7 @@ def dead_rows(reasoned: DataFrame, app_id: str, corrupt_column: str, origin: tup
 
 
 def _raw(df: DataFrame, corrupt_column: str, origin: tuple[str, str]) -> Column:
-    """Return the record's bytes, or what is nearest to them."""
+    """Return the record's bytes, or their best substitute."""
     types = {field.name: field.dataType for field in df.schema.fields}
     for column in (RECORD, "value") if origin == ("journal", "offset") else (RECORD,):
         if types.get(column) == BinaryType():

@@ -1,11 +1,10 @@
-"""Run a driver in a process of its own, kill all of it with SIGKILL, look at what is left.
+"""Run a driver in a separate process, kill all of it with SIGKILL, look at its remains.
 
 A driver is many processes: Python, the JVM, the data source's planner, Python workers. A
-:class:`Driver` leads a session, which all of them stay in; their process groups differ, because
-Spark gives its workers one of their own. :meth:`Driver.kill` sends SIGKILL to the leader's group in
-one call, so Python and JVM die at one moment, and then to whatever is left of the session. A driver
-can also be told to kill itself, at a point that only it can know: see
-``tests.rig.crashes``.
+:class:`Driver` leads a session, which all of them stay in; their process groups differ, because Spark gives
+its workers a separate one. :meth:`Driver.kill` sends SIGKILL to the leader's group in one call, so Python and
+JVM die at one moment. Then it kills the rest of the session. A driver can also be ordered to kill itself, at
+a point that only it can know: see ``tests.rig.crashes``.
 """
 
 from __future__ import annotations

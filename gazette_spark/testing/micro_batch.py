@@ -1,6 +1,6 @@
 """Spark's micro-batch loop in plain Python: for tests of a streaming source that need no JVM.
 
-A :class:`MicroBatches` is one query: what survives a crash, in memory. It runs batches as Spark does and
+A :class:`MicroBatches` is one query: its durable state, in memory. It runs batches as Spark does and
 can be crashed at each point between two steps::
 
     query = MicroBatches()
@@ -12,7 +12,7 @@ can be crashed at each point between two steps::
     query.rows()
 
 ===================  ======================================================================
-crash at             what is done then
+crash at             state at that point
 ===================  ======================================================================
 ``latest_offset``    the end of the batch is known to the reader alone
 ``offset_log``       ``offsets/N`` is written
@@ -24,8 +24,8 @@ crash at             what is done then
 ===================  ======================================================================
 
 As under Spark, positions go through JSON text, the reader is pickled before it is used and partitions
-when they are planned, and a task reads with its own copy of both. The sink knows batches by their number
-and takes each once; when a batch comes again its rows have to be those it has.
+when they are planned, and a task reads with its own copy of both. The sink knows batches by their number and
+stores each once; when a batch comes again its rows have to be the stored ones.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ Row = tuple[Any, ...]
 
 
 class Crash(Exception):  # noqa: N818 - it is ordered, and no error.
-    """The driver died at the point it was told to."""
+    """The driver died at the ordered point."""
 
 
 class BatchDiffersError(GazetteError):
-    """A batch that was run again gave other rows: what the tests of sources look for."""
+    """A batch that was run again gave other rows: tests of sources look for this."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFaults:
-    """What happens to the tasks of a batch; by default each runs once, to its end."""
+    """Faults of a batch's tasks; by default each task runs once, to its end."""
 
     killed_after: Sequence[int] = ()
-    """One entry for each attempt that is killed, in the tasks' order: record batches it gives before."""
+    """One entry for each killed attempt, in the tasks' order: the record batches it gives before the kill."""
     attempts_per_task: int = 2
-    """Of the entries above at most so many go to one task."""
+    """Maximum number of the entries above for one task."""
     speculative: bool = False
     """Each task runs a second time, from a copy; both have to give the same rows."""
 
@@ -75,13 +75,13 @@ NO_FAULTS = TaskFaults()
 
 @dataclass
 class MicroBatches:
-    """What a query leaves on disk, and the table of its sink."""
+    """A query's files on disk, and the table of its sink."""
 
     offset_log: dict[int, str] = field(default_factory=dict)
-    """By batch, JSON of its end."""
+    """JSON of each batch's end, by batch."""
     commit_log: set[int] = field(default_factory=set)
     table: dict[int, list[Row]] = field(default_factory=dict)
-    """By batch, its rows in order."""
+    """Rows of each batch in order, by batch."""
 
     def start(self, make_reader: Callable[[], DataSourceStreamReader], *, available_now: bool = False) -> Run:
         """Begin a run, as a driver process does; the one before must be over."""
@@ -129,12 +129,12 @@ class Run:
         """Run one batch; return False if nothing is new.
 
         Args:
-            crash: where the driver dies.
-            faults: what happens to the tasks.
-            meanwhile: called at each point that is reached: what others do at that moment.
+            crash: point at which the driver dies.
+            faults: faults of the tasks.
+            meanwhile: called at each reached point: the actions of others at that moment.
 
         Raises:
-            Crash: as told. The run is over then, and so is it after any other error.
+            Crash: as ordered. The run is over then, and after any other error, too.
         """
         query, batch_id = self._query, self._batch_id
 
@@ -168,7 +168,7 @@ class Run:
         return True
 
     def stop(self) -> None:
-        """End the run; a crashed one too, as a process's end closes what it holds."""
+        """End the run; a crashed one too, as a process's end closes its resources."""
         self._reader.stop()
 
     def _latest(self, start: dict[str, Any]) -> str | None:

@@ -45,13 +45,13 @@ class Version:
     """Entry that holds at this version."""
 
     def recorded(self) -> dict[str, int]:
-        """Return where the rows end, as the entry says."""
+        """Return the end of the rows, from the entry."""
         return self.entry.read_through if self.entry else {}
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What the oracle found."""
+    """Result of a check."""
 
     rows: int = 0
     lost: int = 0
@@ -125,12 +125,12 @@ def check_table(
     """Check a table against the true bytes of its journals.
 
     Args:
-        directory: Of the table.
+        directory: Directory of the table.
         truth: All bytes ever appended, by journal.
-        app_id: Of the sink that wrote it.
-        starts: Where the query was told to start, 0 for journals not named.
-        complete: The query has read everything: what the table lacks of the truth's whole records is
-            lost. If not, only what lies before the table's recorded end is.
+        app_id: App id of the sink that wrote it.
+        starts: Starting offsets of the query, 0 for journals not named.
+        complete: The query has read everything: whole records of the truth that the table lacks are lost. If
+            not, only those before the table's recorded end are.
         checkpoints: Directories of the queries that wrote it, as far as they exist; of copies of one all.
     """
     verdict = Verdict()

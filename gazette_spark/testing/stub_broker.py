@@ -1,8 +1,8 @@
-"""A broker that does as a test says: scripted answers, lies, failures, silence.
+"""A broker that follows a test's script: answers, lies, failures, silence.
 
-A script is what one call does, act by act: a response message is sent, :class:`Fail` ends the call
+A script is the behaviour of one call, act by act: a response message is sent, :class:`Fail` ends the call
 with a gRPC status, :class:`Hang` says nothing more until the call or the stub ends. After the last act
-the stream ends cleanly. Scripts are taken one per call; the last one stays.
+the stream ends cleanly. Each call uses one script; the last one stays.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class StubBroker(pb_grpc.JournalServicer):
         else:
             self.port = self._server.add_secure_port(address, credentials)
         self.endpoint = f"http{'s' if credentials else ''}://127.0.0.1:{self.port}"
-        """Where it listens."""
+        """URL of the stub."""
 
     def __enter__(self) -> Self:
         self._server.start()
@@ -83,7 +83,7 @@ class StubBroker(pb_grpc.JournalServicer):
         self._server.stop(grace=None).wait(10)
 
     def script(self, rpc: str, *scripts: Script) -> None:
-        """Set what the next calls of ``rpc`` do, in turn; the last one is repeated."""
+        """Set the scripts of the next calls of ``rpc``, in turn; the last one is repeated."""
         with self._lock:
             self._rpcs.setdefault(rpc, _Rpc()).scripts = list(scripts)
 

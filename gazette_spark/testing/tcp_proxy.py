@@ -1,7 +1,7 @@
-"""A TCP proxy that spoils connections on purpose: for tests of what a broken network does.
+"""A TCP proxy that breaks connections on purpose: for tests of network failures.
 
-Each direction of a connection has its :class:`Toxics`. They may be changed while bytes flow, and
-given anew for every connection, so a test can cut each one elsewhere::
+Each direction of a connection has its :class:`Toxics`. They may be changed while bytes flow, and set for each
+connection, so a test can cut each one at another byte::
 
     with TcpProxy(broker.endpoint) as proxy:
         proxy.to_client = Toxics(limit_bytes=1000, at_limit="reset")
@@ -11,8 +11,8 @@ given anew for every connection, so a test can cut each one elsewhere::
 fault           how
 ==============  ==================================================================================
 slow            ``latency_s``, ``bytes_per_s``
-in slices       ``slice_bytes``: each goes out as a packet of its own
-half-open       ``silent``: nothing arrives any more, nobody is told
+in slices       ``slice_bytes``: each goes out as a separate packet
+half-open       ``silent``: nothing arrives any more, without an error
 cut             ``limit_bytes``: then ``reset`` (RST), ``close`` (FIN), or ``silence``
 nobody there    ``down()``: the port refuses, connections are reset; ``up()`` ends it
 ==============  ==================================================================================
@@ -46,7 +46,7 @@ PIPE_PIECES = 64
 """Pieces on their way in one direction; more wait in the sender's socket."""
 
 TICK_S = 0.01
-"""How often a silent direction looks whether it still is."""
+"""Interval at which a silent direction checks whether it still is."""
 
 START_TIMEOUT_S = 10.0
 """Longest the thread may take to begin or to end."""
@@ -62,7 +62,7 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class Toxics:
-    """What happens to the bytes of one direction; nothing, by default."""
+    """Faults in the bytes of one direction; none by default."""
 
     latency_s: float = 0.0
     """Seconds each byte is on its way; later ones do not wait for earlier ones."""
@@ -73,7 +73,7 @@ class Toxics:
     silent: bool = False
     """Nothing is sent, and the connection stays: what looks half-open to the receiver."""
     limit_bytes: int | None = None
-    """Bytes a connection passes on before ``at_limit``; exactly so many arrive."""
+    """Exact number of bytes that a connection passes on before ``at_limit``."""
     at_limit: Literal["reset", "close", "silence"] = "reset"
 
     def __post_init__(self) -> None:
@@ -85,11 +85,11 @@ CLEAN = Toxics()
 """Bytes pass as they come."""
 
 Plan = Callable[[int], tuple[Toxics, Toxics] | None]
-"""From a connection's number, from 0, to its own toxics to the client and to the server, or None."""
+"""Takes a connection's number, from 0; returns its toxics to the client and to the server, or None."""
 
 
 End = Literal["eof", "reset", "close"]
-"""How a direction ends: the sender has no more to say, or the connection is over."""
+"""End of a direction: the sender has no more to say, or the connection is over."""
 
 
 @dataclass(eq=False, slots=True)
@@ -101,12 +101,12 @@ class _Connection:
     own: tuple[Toxics, Toxics] | None
     """Toxics the plan gave it, to the client and to the server."""
     end: End = "reset"
-    """How to end it when it is cut."""
+    """End of the direction when it is cut."""
 
     def close(self) -> None:
         for each in (self.client, self.server):
             if self.end == "reset":
-                # Without lingering, close() sends RST and drops what was not sent yet.
+                # Without lingering, close() sends RST and drops unsent bytes.
                 with contextlib.suppress(OSError):
                     each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
             each.close()
@@ -116,8 +116,8 @@ class TcpProxy:
     """A proxy on a free port of the loopback; a context manager.
 
     Args:
-        upstream: where to connect to: ``host:port``, or a URL of them.
-        plan: gives single connections toxics of their own, in place of the proxy's.
+        upstream: server to connect to: ``host:port``, or a URL of them.
+        plan: gives single connections separate toxics, in place of the proxy's.
     """
 
     def __init__(self, upstream: str, plan: Plan | None = None) -> None:
@@ -133,9 +133,9 @@ class TcpProxy:
         self._accepting: asyncio.Task[None] | None = None
         self._open: dict[_Connection, asyncio.Task[None]] = {}
         self.to_client = CLEAN
-        """Toxics of what the server sends, on connections without their own; set it at any time."""
+        """Toxics of bytes from the server, on connections without separate ones; set it at any time."""
         self.to_server = CLEAN
-        """Toxics of what the client sends, likewise."""
+        """Toxics of bytes from the client, on connections without separate ones; set it at any time."""
         self.port = 0
         self.connections = 0
         """Accepted so far."""
@@ -149,12 +149,12 @@ class TcpProxy:
 
     @property
     def address(self) -> str:
-        """Where it listens, ``host:port``."""
+        """Address of the proxy, ``host:port``."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def endpoint(self) -> str:
-        """Where it listens, as a URL with the upstream's scheme."""
+        """URL of the proxy, with the upstream's scheme."""
         return f"{self._scheme}://{self.address}"
 
     @property
@@ -282,7 +282,7 @@ class TcpProxy:
     async def _drain(
         self, pipe: asyncio.Queue[_Piece], target: socket.socket, connection: _Connection, *, to_client: bool
     ) -> End:
-        """Send what is in the pipe; return how the direction ends."""
+        """Send the bytes in the pipe; return how the direction ends."""
         sent = 0
         rest = b""
         while True:
@@ -311,7 +311,7 @@ class TcpProxy:
     async def _at_limit(self, how: Literal["reset", "close", "silence"], target: socket.socket) -> End:
         if how == "silence":
             await asyncio.Event().wait()
-        # The kernel tells nobody, it has to be asked.
+        # The kernel sends no event for this, so the proxy polls it.
         deadline = self._loop.time() + DELIVER_TIMEOUT_S
         while how == "reset" and _undelivered(target) and self._loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.001)

@@ -1,1 +1,1 @@
-"""Rows to appends: which columns say what, which journal a row goes to, what a task does."""
+"""Rows to appends: the columns that matter, the journal of a row, the work of a task."""

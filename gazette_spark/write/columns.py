@@ -1,8 +1,8 @@
-"""Which columns of a DataFrame say what is written, and where to: decided from names and types alone.
+"""The columns of a DataFrame that give values and journals: found by names and types alone.
 
-The columns are those of Spark's Kafka sink, in our words: ``value`` is what is written, ``journal`` (Kafka's
-``topic``) or ``key`` where to. Others do not matter. Kafka stores keys, journals have no place for them:
-here one only chooses the journal, so a key that chooses nothing is taken for a slip.
+The columns are those of Spark's Kafka sink, by Gazette's names. ``value`` is the record; ``journal`` (Kafka's
+``topic``) or ``key`` gives the journal. Others do not matter. Kafka stores keys, journals have no place for
+them: here a key only chooses the journal, so a key that chooses nothing is an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TYPES = {"value": ("binary", "string"), "key": ("binary", "string"), "journal": 
 
 @dataclass(frozen=True, slots=True)
 class WriteColumns:
-    """Where the columns stand in each row. At most one of ``journal`` and ``key`` counts."""
+    """Indices of the columns in each row. At most one of ``journal`` and ``key`` counts."""
 
     value: int
     journal: int | None = None

@@ -1,4 +1,4 @@
-"""Which rows of a record batch go to which journal, in whole columns."""
+"""The rows of a record batch for each journal, in whole columns."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Share:
 
     journal: str
     rows: Rows | None = None
-    """Their indices; None: all."""
+    """Indices of the rows; None: all."""
 
 
 def shares_by_name(journals: pa.Array) -> list[Share] | RowRefusal:
-    """Share rows out by a column of journals' names; refuse the first that has none."""
+    """Share rows out by a column of journals' names; refuse the first row without a name."""
     if journals.null_count:
         index = int(null_rows(journals)[0])
         return RowRefusal(index, "its journal is null", "Name one, or set option 'journal' for all rows")
@@ -40,7 +40,7 @@ def shares_by_name(journals: pa.Array) -> list[Share] | RowRefusal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyMapping:
-    """Which journal each key goes to, as :mod:`gazette_spark.client.appending.mappings` has it."""
+    """The journal of each key, as in :mod:`gazette_spark.client.appending.mappings`."""
 
     journals: tuple[str, ...]
     """In the order of their names, at least one."""

@@ -2,10 +2,9 @@
 
 This file translates only. A writer is made on the driver, in a Python process of Spark's, before anything is
 written: there schema and options are checked, and the journals they name are looked up. It is then pickled to
-the tasks, which open a client of their own. A task's commit message says what it has appended; the driver
-logs it.
+the tasks, each of which opens a client. A task's commit message reports its appends; the driver logs it.
 
-Rows are written at least once: Spark may run a task, or a micro-batch, again; what was appended before stays.
+Rows are written at least once: Spark may run a task, or a micro-batch, again; earlier appends stay.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has appended, by journal."""
+    """A task's appends, by journal."""
 
     journals: Mapping[str, Appended] = field(default_factory=dict)
 
 
 class _Writer:
-    """What the writers of streams and batches share: checking, and a task's work."""
+    """Shared code of the writers of streams and batches: checks, and a task's work."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
@@ -83,11 +82,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     """Writes the rows of ``df.write``."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what was written: the rows are in the journals already."""
+        """Log the written bytes: the rows are in the journals already."""
         _log("wrote", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what a failed query leaves in the journals."""
+        """Log the bytes that a failed query leaves in the journals."""
         _log("failed, and rows it wrote stay in their journals", messages)
 
 
@@ -95,11 +94,11 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes the micro-batches of ``df.writeStream``."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
-        """Log what was written."""
+        """Log the written bytes."""
         _log(f"wrote batch_id={batchId}", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Log what a failed micro-batch leaves in the journals: the next try writes all of it again."""
+        """Log the bytes that a failed micro-batch leaves in the journals: the retry writes them again."""
         _log(f"failed, and rows it wrote stay in their journals batch_id={batchId}", messages)
 
 

@@ -1,11 +1,11 @@
-"""What one task does: rows to bytes, bytes to appends, and waiting until they are done.
+"""The work of one task: rows to bytes, bytes to appends, and waiting until they are done.
 
-A record batch is looked at as a whole before any row of it is appended. Appends hold whole records, so those
-of other writers come between them, never into them; and those of one task to one journal stay in their order.
-What waits to be appended is bounded; rows are taken no faster than brokers take their bytes.
+A record batch is checked as a whole before any row of it is appended. Appends have whole records, so other
+writers' records come between them, never into them. One task's appends to one journal stay in their order.
+The queue of appends is bounded: a task reads rows no faster than brokers accept their bytes.
 
-A task that fails leaves in the journals what it had appended, and so does one that Spark runs a second time:
-rows are written at least once.
+The appends of a failed task stay in the journals, and so do those of a task that Spark runs again: rows are
+written at least once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PENDING_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What a task has appended to a journal."""
+    """A task's appends to a journal."""
 
     rows: int
     bytes: int
@@ -47,7 +47,7 @@ class Appended:
 
 
 def open_service(client: Client, options: WriteOptions) -> AppendService:
-    """Return what appends for one task. The caller closes it."""
+    """Return the append service of one task. The caller closes it."""
     # Room is never waited for there: a TaskWriter waits for its oldest append, which has its own deadline.
     pending = PENDING_BYTES + CHUNK_BYTES + 2 * options.max_record_bytes
     return AppendService(client, max_pending_bytes=pending, max_memory_bytes=PENDING_BYTES)
@@ -60,8 +60,8 @@ class Targets:
         """Look up the journals that the options name or select, if they do.
 
         Raises:
-            JournalNotFoundError: there is no such journal.
-            OptionError: none matches, or a journal's content type contradicts the option ``framing``.
+            JournalNotFoundError: a named journal does not exist.
+            OptionError: no journal matches, or a journal's content type contradicts the option ``framing``.
         """
         self._client = client
         self._options = options
@@ -152,12 +152,12 @@ class TaskWriter:
         self._taken += len(values)
 
     def finish(self) -> Mapping[str, Appended]:
-        """Wait until all is appended, and return what it was.
+        """Wait until all rows are appended, and return the appends by journal.
 
-        Each append has its own deadline, so this one needs none.
+        Each append has its own deadline, so this wait needs no other.
 
         Raises:
-            GazetteError: why an append failed.
+            GazetteError: an append failed.
         """
         self._service.flush(None)
         return {

@@ -110,12 +110,12 @@ class DeployedBroker(BrokerHandle):
 
     @property
     def log_path(self) -> Path:
-        """File with what the broker logged."""
+        """File with the broker's log."""
         runs = sorted(self.directory.glob("run-*"))
         return (runs[-1] if runs else self.directory) / "gazette.log"
 
     def log_tail(self) -> str:
-        """Return the end of what the broker logged."""
+        """Return the end of the broker's log."""
         return _tail(self.log_path)
 
     def kill(self) -> None:
@@ -162,7 +162,7 @@ class DeployedBroker(BrokerHandle):
             "--broker.host=127.0.0.1",
             f"--broker.port={port}",
             f"--broker.file-root={self.file_root}",
-            # A journal takes a place until it is deleted, and tests leave theirs behind.
+            # A journal takes a place until it is deleted, and tests do not delete their journals.
             "--broker.limit=65536",
             f"--etcd.address={self._etcd_url}",
             f"--etcd.prefix={self._etcd_prefix}",

@@ -1,9 +1,9 @@
 """A class data archive for the JVMs that tests start by the dozen.
 
 Half of what a local Spark spends until its first Delta commit goes into loading and checking classes. The
-JVM can write down what it loaded (JEP 350) and map that into the next JVM. An archive fits one Java
+JVM can record the classes it loaded (JEP 350) and map them into the next JVM. An archive fits one Java
 and one class path, to which jars may only be appended; a JVM that finds it does not fit goes on without
-it. So an archive is a matter of speed alone, and everything here does nothing where there is none.
+it. So an archive is a matter of speed alone, and without one everything here does nothing.
 
 ``python -m tests.rig.class_archive`` makes it: it runs a small stream into a Delta table, once
 to learn which jars Delta needs, and once to write the archive. Delta's jars are put at the end of the
@@ -30,7 +30,7 @@ from gazette_spark.session import CLASS_PATH_VARIABLE
 from tests.rig.gazctl import cache_folders
 
 JAVA_OPTIONS_VARIABLE = "SPARK_SUBMIT_OPTS"
-"""What Spark's launcher adds to the options of a driver's JVM."""
+"""Variable whose options Spark's launcher adds to those of a driver's JVM."""
 
 RUN_TIMEOUT_S = 300
 """Longest one of the two runs may take on a busy machine; half a minute is usual."""
@@ -53,7 +53,7 @@ class ClassArchive:
 
     file: Path
     jars: tuple[str, ...]
-    """To be put at the end of the class path, in this order."""
+    """Jars for the end of the class path, in this order."""
 
     @property
     def java_options(self) -> str:
@@ -63,7 +63,7 @@ class ClassArchive:
     def environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Return the variables with which Spark's launcher uses the archive.
 
-        Its jars come first on the class path, and after them what the variable names already.
+        The archive's jars come first on the class path, before those that the variable names already.
         """
         before = environ.get(CLASS_PATH_VARIABLE)
         return {
@@ -161,7 +161,7 @@ def _run(arguments: Sequence[str], directory: Path) -> None:
 
 
 def main() -> None:
-    """Make the archive, and say so; a failure is told, and costs nothing but time later."""
+    """Make the archive and report it; a failure is reported, and costs nothing but time later."""
     try:
         archive = make_archive()
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:

@@ -1,4 +1,4 @@
-"""What a JVM does whose classes go into the archive: a stream from a journal into a Delta table.
+"""The run of a JVM whose classes go into the archive: a stream from a journal into a Delta table.
 
 ``python -m tests.rig.class_archive_run DIRECTORY --jars FILE`` writes Delta's jars, as Spark
 resolved them; ``… --archive FILE JAR…`` has the JVM write the archive when it ends.

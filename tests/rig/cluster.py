@@ -1,16 +1,16 @@
 """Several embedded brokers in this process, as one cluster. A test rig, and nothing else.
 
-What is real: each broker is an :class:`~gazette_spark.broker.embedded.EmbeddedBroker` with a port of its
-own; journals have a primary and replicas, which replicate by the Replicate RPC; calls are proxied,
-refused and re-routed by Gazette's rules; a replica that takes over has every answered byte in its spool.
+What is real: each broker is an :class:`~gazette_spark.broker.embedded.EmbeddedBroker` with a separate port;
+journals have a primary and replicas, which replicate by the Replicate RPC; calls are proxied, refused and
+re-routed by Gazette's rules; a replica that becomes primary has every acknowledged byte in its spool.
 
 What is not:
 
-* Etcd. A :class:`~gazette_spark.broker.keyspace.Keyspace` in this process stands for it. Leases lapse,
+* Etcd. A :class:`~gazette_spark.broker.keyspace.Keyspace` in this process replaces it. Leases lapse,
   assignments move and members come and go when a test says so, at once and for all brokers.
 * The machine. All brokers share a process, its interpreter and its disk: nothing here is faster or safer
-  than one broker. A killed broker is one whose threads were told to give up.
-* Durability. As with Gazette, what no store holds yet is gone when the last replica that has it is: a
+  than one broker. A killed broker is one whose threads were ordered to stop.
+* Durability. As with Gazette, bytes that are in no store yet are lost with their last replica: a
   killed broker loses its spools, and the whole cluster does when it is stopped, after storing what it can.
 """
 
@@ -92,7 +92,7 @@ class ClusterBroker:
         if self._port and self.member in self._cluster.keyspace.state.members:
             self.expire_lease()
         spools = self._cluster.root / STATE_DIRECTORY / "brokers" / self.suffix
-        shutil.rmtree(spools, ignore_errors=True)  # Whoever took over may have gone on elsewhere.
+        shutil.rmtree(spools, ignore_errors=True)  # The new primary may have continued elsewhere.
         membership = Membership(
             self._cluster.keyspace,
             spools,
@@ -107,7 +107,7 @@ class ClusterBroker:
     restart = start
 
     def stop(self) -> None:
-        """Hand its journals over to others, store what it holds, and end."""
+        """Move its journals to other brokers, store its fragments, and end."""
         running = self._running
         if running is None:
             return
@@ -179,16 +179,16 @@ class ClusterBroker:
             self._running.parts.roll(replica)
 
     def store(self, journal: str) -> None:
-        """Store what it has closed of a journal, before this returns.
+        """Store its closed fragments of a journal before this returns.
 
         Raises:
-            OSError: the store refused.
+            OSError: the store failed.
         """
         if (replica := self.replica(journal)) is not None:
             replica.persist()
 
     def flush(self, timeout_s: float = HAND_OVER_TIMEOUT_S) -> None:
-        """Close and store what it is the primary of.
+        """Close and store the fragments of journals it is primary of.
 
         Raises:
             TimeoutError: uploads did not end in time.
@@ -224,7 +224,7 @@ class EmbeddedCluster:
 
         Args:
             root: directory of the fragment stores, which all brokers share.
-            brokers: how many.
+            brokers: number of brokers.
             replication: replicas of every journal, whatever its spec says; None goes by the spec.
             zones: zones of the brokers, in turn.
             pulse_interval_s: time between two looks at an idle journal, at the latest.
@@ -286,7 +286,7 @@ class EmbeddedCluster:
         """Return the broker that is primary of a journal.
 
         Raises:
-            LookupError: none is.
+            LookupError: the journal has no primary.
         """
         slots = self.slots(journal)
         return self._broker(slots[0] if slots else None)
@@ -316,11 +316,11 @@ class EmbeddedCluster:
         self.sync()
 
     def hold_slots(self) -> None:
-        """Assign nothing any more: journals whose primary dies have none until :meth:`fill_slots`."""
+        """Stop assignments: journals whose primary dies have none until :meth:`fill_slots`."""
         self.keyspace.hold_slots()
 
     def fill_slots(self) -> None:
-        """Assign what is missing."""
+        """Fill free slots."""
         self.keyspace.fill_slots()
         self.sync()
 
@@ -399,7 +399,7 @@ class EmbeddedCluster:
             self._cut.discard(member)
 
     def close(self) -> None:
-        """Store what can be stored and stop all brokers. Again does nothing."""
+        """Store fragments where possible and stop all brokers. A second call does nothing."""
         keyspace = self._keyspace
         if keyspace is None:
             return

@@ -1,11 +1,11 @@
-"""Journals that are files: a source for tests of what comes after a source.
+"""Journals that are files: a source for tests of the sink.
 
 Each file of a directory is a journal of newline-ended records. Offsets, positions, the pinned first
 batch and the rows (``journal, offset, value``) are those of the format ``gazette``; there is no
 broker, so a test that is about the sink does not depend on one. A journal grows when its file is
 appended to.
 
-The source's part of a query runs in processes of its own, so a crash there is ordered through a file:
+The source's part of a query runs in separate processes, so a crash there is ordered through a file:
 ``crashFile``, which may hold ``source.latest_offset:2``, or any other failpoint of this module and a number.
 """
 

@@ -68,7 +68,7 @@ def find_binary(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     """Find a program in ``$GAZETTE_SPARK_CACHE``, the repository's ``.cache/gazette``, or on PATH.
 
     Raises:
-        BinaryNotFoundError: it is in none of them.
+        BinaryNotFoundError: the program is in no such place.
     """
     folders = cache_folders(environ)
     search_path = os.pathsep.join([*map(str, folders), environ.get("PATH", os.defpath)])
@@ -79,7 +79,7 @@ def find_binary(name: str, environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def cache_folders(environ: Mapping[str, str] = os.environ) -> list[Path]:
-    """Return where what is made for tests may be kept, the place to look first and to write to first."""
+    """Return the cache folders for tests' files; the first one is read and written first."""
     folders = [Path(__file__).resolve().parents[2] / ".cache" / "gazette"]
     if named := environ.get(CACHE_VARIABLE):
         folders.insert(0, Path(named))
@@ -95,7 +95,7 @@ class BrokerHandle:
         self.file_root = file_root
         """Directory under which ``file:///`` stores keep their fragments."""
         self.auth_keys = ""
-        """Keys by which ``gazctl`` signs its tokens; none for a broker that asks for none."""
+        """Keys by which ``gazctl`` signs its tokens; empty for a broker without authorization."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} at {self.endpoint or 'nowhere'}, fragments in {self.file_root}>"
@@ -105,7 +105,7 @@ class BrokerHandle:
         return ""
 
     def gazctl(self, *args: str, input: bytes | str | None = None) -> str:  # noqa: A002 - as in subprocess
-        """Run ``gazctl`` against the broker and return what it printed."""
+        """Run ``gazctl`` against the broker and return its output."""
         return self.gazctl_bytes(*args, input=input).decode()
 
     def gazctl_bytes(self, *args: str, input: bytes | str | None = None) -> bytes:  # noqa: A002 - see above

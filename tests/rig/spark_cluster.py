@@ -57,7 +57,7 @@ LEFT_OUT = (
     "PYSPARK_DRIVER_PYTHON",
     JAVA_OPTIONS_VARIABLE,
 )
-"""Variables a server must not inherit: it would find what a machine without them does not."""
+"""Variables a server must not inherit: with them it would find files that another machine lacks."""
 
 
 def python_path() -> str:
@@ -86,11 +86,11 @@ def java_options(archive: ClassArchive | None) -> str:
 
 
 class ServerError(Exception):
-    """A Spark process did not do what it was started for; the text ends with its log."""
+    """A Spark process failed to start or to answer; the text ends with its log."""
 
 
 class SparkProcess:
-    """A child process with a log, in a session of its own. A context manager: leaving it kills the session.
+    """A child process with a log, in a new session. A context manager: leaving it kills the session.
 
     Used by one thread.
     """
@@ -138,7 +138,7 @@ class SparkProcess:
         """Return the first match in the log.
 
         Raises:
-            ServerError: the process ended before, or it took too long.
+            ServerError: the process ended before, or the timeout passed.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -250,13 +250,13 @@ class StandaloneCluster:
 
 
 class ConnectServer(SparkProcess):
-    """A Spark Connect server on ``local[2]``. A context manager; ``url`` is what clients are given.
+    """A Spark Connect server on ``local[2]``. A context manager; ``url`` is the clients' address.
 
     Args:
         directory: Existing folder for its log and scratch files.
         conf: Spark's settings.
         python: Interpreter of its Python workers, which run sources, sinks and ``foreachBatch``.
-        archive: What makes its JVM start faster.
+        archive: Class archive that makes its JVM start faster.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""The oracle of tables that are kept by upsert: is each key's row that of its last record, at every version?
+"""The oracle of upsert tables: at every version each key's row is that of its last record.
 
-It reads the table's log and Parquet files itself, with neither Spark nor the sink's own search, and holds
-each version against what the journals' true bytes make, up to the offsets that the version's entry records.
+It reads the table's log and Parquet files itself, with neither Spark nor the sink's own search, and compares
+each version with the rows of the journals' true bytes, up to the offsets in the version's entry.
 
 A key comes from one journal. The table is on a local disk, with its log whole, not partitioned and without
 deletion vectors.
@@ -23,12 +23,12 @@ from gazette_spark.testing.oracle import Version, monotonic, read_versions, spli
 Row = tuple[Any, ...]
 
 ReadRecord = Callable[[str, int, bytes], tuple[Hashable, Row | None]]
-"""What a record says, by its journal, offset and value: a key, and its row, None if that is to be gone."""
+"""Takes a record's journal, offset and value; returns its key and its row, None for a deletion."""
 
 
 @dataclass(slots=True)
 class UpsertVerdict:
-    """What the oracle found."""
+    """Result of a check."""
 
     rows: int = 0
     versions: int = 0
@@ -53,11 +53,11 @@ def check_upserts(
     """Check a table against the true bytes of its journals.
 
     Args:
-        directory: Of the table.
+        directory: Directory of the table.
         truth: All bytes ever appended, by journal; the query began at their first.
-        read: What a record says.
-        columns: Those of the table, in the order of a row's values.
-        app_id: Of the sink that wrote it.
+        read: Reader of a record.
+        columns: Columns of the table, in the order of a row's values.
+        app_id: App id of the sink that wrote it.
         complete: The query has read everything, so the newest entry records every whole record.
     """
     verdict = UpsertVerdict()

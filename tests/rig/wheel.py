@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "gazette_spark", "pyspark_gazette")
-"""What the wheel is built from, and nothing else of the repository."""
+"""Files of the repository that the wheel is built from."""
 
 BUILD_TIMEOUT_S = 120
 
@@ -20,7 +20,7 @@ def build_wheel(directory: Path) -> Path:
     Raises:
         subprocess.CalledProcessError: the build failed.
     """
-    # From a copy: setuptools leaves folders beside what it builds from.
+    # From a copy: setuptools leaves folders beside its sources.
     source = directory / "source"
     source.mkdir()
     for name in BUILT_FROM:

@@ -144,7 +144,7 @@ class _AppendTurn:
                 self._patience.cancel()
 
     def _give_up(self) -> None:
-        """Let go of a replica that does not answer, when the client no longer waits for it.
+        """Drop a replica that does not answer, when the client no longer waits for it.
 
         A commit under way is better ended: where some replicas have it and others do not, the journal has a
         hole at the others until the bytes are stored.
@@ -255,7 +255,7 @@ class _AppendTurn:
                 rate = rate.delivered(len(content))
 
     def _hold_back(self, size: int) -> bool:
-        """Wait until the journal's maximum rate has room for a chunk; whether that took any time."""
+        """Wait until the journal's maximum rate has room for a chunk; return whether that took any time."""
         journal, now = self._journal, time.monotonic()
         rate = effective_max_rate(journal.spec.max_append_rate, self._context.max_append_rate)
         journal.max_rate, seconds = journal.max_rate.at_time(now, rate).take(size)

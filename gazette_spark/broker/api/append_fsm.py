@@ -1,13 +1,13 @@
-"""What an append may do: its preconditions, the shape of its stream, its rolls, its registers.
+"""The rules of an append: its preconditions, the shape of its stream, its rolls, its registers.
 
-Everything here is a plain decision. ``append_api`` asks and acts.
+Everything here is a plain decision. ``broker.api.append`` asks and acts.
 
 An append goes through these steps, and stops at the first that refuses it::
 
     resolve -> wait for its turn -> plan_append -> stream of chunks -> marker -> half-close = committed
 
-The stream's part of it is the table :data:`TRANSITIONS`. A stream that ends anywhere but in ``COMMIT``
-is rolled back: none of its bytes become readable and the write head stays where it was.
+The stream's transitions are the table :data:`TRANSITIONS`. A stream that ends anywhere but in ``COMMIT``
+is rolled back: its bytes never become readable and the write head does not move.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 
 
 class StreamState(Enum):
-    """Where the messages after an append's first one stand."""
+    """State of an append's stream after its first message."""
 
     CONTENT = auto()
     """Content may follow."""
@@ -31,7 +31,7 @@ class StreamState(Enum):
 
 
 class StreamEvent(Enum):
-    """What came next on an append's stream."""
+    """Event on an append's stream."""
 
     CHUNK = auto()
     MARKER = auto()
@@ -66,7 +66,7 @@ TRANSITIONS: dict[tuple[StreamState, StreamEvent], tuple[StreamState, str]] = {
 
 
 def classify(message: pb.AppendRequest, content: bytes) -> StreamEvent:
-    """Tell what a message after the first one is; ``content`` is its content, copied once."""
+    """Classify a message after the first one; ``content`` is its content, copied once."""
     if not content:
         return StreamEvent.FOREIGN if message.ListFields() else StreamEvent.MARKER
     # A tag, a length of seven bits a byte, and the content: nothing else is set.
@@ -78,7 +78,7 @@ def classify(message: pb.AppendRequest, content: bytes) -> StreamEvent:
 
 @dataclass(frozen=True, slots=True)
 class JournalHead:
-    """What a journal knows of itself when an append's turn comes."""
+    """A journal's state when an append's turn comes."""
 
     spool_begin: int
     spool_end: int
@@ -120,8 +120,8 @@ def plan_append(head: JournalHead, spec: pb.JournalSpec, request: pb.AppendReque
 def should_roll(head: JournalHead, spec: pb.JournalSpec, now: float) -> bool:
     """Whether the spool has to be closed before the next append's content.
 
-    An empty spool rolls only to take up a changed codec. The first spool of a journal rolls at once, so
-    a journal's first append is a fragment of its own.
+    An empty spool rolls only to adopt a changed codec. The first spool of a journal rolls at once, so
+    a journal's first append is a separate fragment.
     """
     length = head.spool_end - head.spool_begin
     if length == 0:
@@ -172,7 +172,7 @@ def modifies_registers(request: pb.AppendRequest) -> bool:
 
 
 class SuspendStep(Enum):
-    """What an append's suspend field asks of a journal at its present level."""
+    """Effect of an append's suspend field on a journal at its present level."""
 
     PROCEED = auto()
     RESUME = auto()

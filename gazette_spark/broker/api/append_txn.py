@@ -16,26 +16,26 @@ HOLD_BYTES = 1 << 18
 
 
 class StagingJournal(Protocol):
-    """What an append needs of the journal whose turn it has."""
+    """Interface of the journal that an append writes to in its turn."""
 
     pipeline: Pipeline | None
 
     def held(self) -> tuple[Extent, Registers]:
-        """Return what the current spool holds."""
+        """Return extent and registers of the current spool."""
 
     def stage(self, content: bytes) -> None:
-        """Write content behind what is committed and staged."""
+        """Write content behind the committed and staged bytes."""
 
     def commit_staged(self, registers: Registers) -> None:
-        """Make what is staged durable, then readable."""
+        """Make the staged bytes durable, then readable."""
 
     def roll_back(self) -> None:
-        """Forget what is staged."""
+        """Drop the staged bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Where an append's bytes landed."""
+    """Place of an append's bytes."""
 
     begin: int
     end: int
@@ -81,7 +81,7 @@ class AppendTxn:
         self.size += len(content)
 
     def flush(self) -> None:
-        """Stage what is gathered."""
+        """Stage the gathered bytes."""
         held = self._held[0] if len(self._held) == 1 else b"".join(self._held)
         self._held, self._held_bytes = [], 0
         if held:

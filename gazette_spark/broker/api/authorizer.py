@@ -1,8 +1,8 @@
-"""Who may do what: the check each call passes before anything else is looked at.
+"""Authorization: the check each call passes before any other.
 
-In this order: is there a token, is it a bearer token, does it verify, does it allow what is asked. Each
-failure is gRPC UNAUTHENTICATED, the missing capability too, as Gazette's brokers have it. Journals
-outside a token's selector are another matter: to its bearer they do not exist (``call.resolve``).
+In this order: is there a token, is it a bearer token, does it verify, does it allow the call. Each
+failure is gRPC UNAUTHENTICATED, the missing capability too, as Gazette's brokers have it. Journals outside a
+token's selector are different: to its bearer they do not exist (``call.resolve``).
 
 Without keys everything is allowed.
 """
@@ -22,7 +22,7 @@ from gazette_spark.protocol.tokens import Capability, Claims, KeySet
 SCHEME = "Bearer "
 
 NO_TOKEN_LIFETIME_S = 3600.0
-"""How long a call without a token lasts where the keys let it pass."""
+"""Lifetime of a call without a token, in seconds, where the keys let it pass."""
 
 
 @dataclass(eq=False)
@@ -44,11 +44,11 @@ class Authorizer:
     """Unix seconds."""
 
     def authorize(self, header: str | None, needed: Capability) -> Claims:
-        """Return what the caller may do.
+        """Return the caller's claims.
 
         Args:
             header: value of the ``authorization`` header, if there is one.
-            needed: what the call needs.
+            needed: capability that the call needs.
 
         Raises:
             UnauthenticatedError: there is no token, or it does not allow the call.

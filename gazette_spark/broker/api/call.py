@@ -1,4 +1,4 @@
-"""What the handlers of one broker share, and what each needs of its gRPC call."""
+"""The shared state of one broker's handlers, and the state of one gRPC call."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Peer(Protocol):
 
 
 class Call:
-    """One call, and what its caller may do."""
+    """One call, and its caller's claims."""
 
     def __init__(self, peer: Peer, claims: Claims, watch: CallWatch) -> None:
         self.claims = claims
@@ -100,7 +100,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Who serves a call about a journal, or the status that says why nobody does."""
+    """The broker that serves a call about a journal, or the status of a refusal."""
 
     status: int
     header: pb.Header
@@ -130,7 +130,7 @@ def resolve(
     need_primary: bool = False,
     may_proxy: bool = False,
 ) -> Resolved:
-    """Find who serves a call; the name may carry a ``;meta`` suffix.
+    """Find the broker that serves a call; the name may carry a ``;meta`` suffix.
 
     A journal the claims are not about is not found.
 

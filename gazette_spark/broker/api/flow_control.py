@@ -63,7 +63,7 @@ def effective_max_rate(of_journal: int, of_broker: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MaxRate:
-    """What a journal may take at once, at most ``rate`` bytes a second. Outlives its appends."""
+    """Balance of a journal's maximum rate, ``rate`` bytes a second. Outlives its appends."""
 
     rate: int
     """Bytes a second; 0 is any number."""
@@ -77,7 +77,7 @@ class MaxRate:
         return cls(rate, float(rate), now)
 
     def at_time(self, now: float, rate: int) -> MaxRate:
-        """Give for the time gone by, up to the bank; take up the rate of now."""
+        """Give for the time gone by, up to the bank; adopt the current rate."""
         if rate != self.rate:
             return MaxRate.start(rate, now)
         earned = self.balance + (now - self.at) * rate
@@ -87,8 +87,8 @@ class MaxRate:
         """Pay for a chunk.
 
         Returns:
-            The balance after it, and the seconds the chunk has to be held until it is paid; 0 lets it
-            pass. A held chunk is paid by that time, whatever its size.
+            The balance after it, and the seconds to delay the chunk until it is paid; 0 lets it pass. A
+            delayed chunk is paid by that time, whatever its size.
         """
         if not self.rate or size <= self.balance:
             return replace(self, balance=self.balance - size if self.rate else 0.0), 0.0

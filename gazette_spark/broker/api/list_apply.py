@@ -20,7 +20,7 @@ JOURNALS_PER_MESSAGE = 25
 def list_journals(context: ServiceContext, request: pb.ListRequest, call: Call) -> Iterator[pb.ListResponse]:
     """Serve a snapshot, or with ``watch`` one after each change until the client or the broker ends it."""
     validate_list_request(request)
-    # Journals have to match what is asked for and what the caller may see.
+    # Journals have to match both the request and the caller's claims.
     selectors = [labels.expand_prefix(each) for each in (request.selector, call.claims.selector)]
     if not request.watch:
         state = context.registry.keyspace.state
@@ -81,7 +81,7 @@ def _route(known: dict[Slots, pb.Route], slots: Slots) -> pb.Route:
 
 
 def apply_changes(context: ServiceContext, request: pb.ApplyRequest, call: Call) -> pb.ApplyResponse:
-    """Serve one transaction: all changes, or none."""
+    """Serve one transaction: all changes, or no change."""
     validate_apply_request(request)
     for change in request.changes:
         check_change(call.claims, change)

@@ -19,7 +19,7 @@ LOOK_AHEAD = 8
 
 
 class NoMessage(Enum):
-    """Why there is no message."""
+    """Reason for a missing message."""
 
     END = auto()
     """The client closed its side."""
@@ -43,7 +43,7 @@ class MessagePump(Generic[_T]):
         return f"MessagePump(waiting={len(self._waiting)}, end={self._end})"
 
     def take(self, timeout_s: float) -> _T | NoMessage:
-        """Return the next message, or why there is none within the time."""
+        """Return the next message, or the reason why none came before the timeout."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._end is not None, timeout_s)
             if not self._waiting:

@@ -21,8 +21,8 @@ def read(context: ServiceContext, request: pb.ReadRequest, call: Call) -> Iterat
 
     Raises:
         ProtocolError: the request breaks a rule.
-        CorruptFragmentError: a stored fragment does not hold what its name says.
-        OSError: a store refused.
+        CorruptFragmentError: the content of a stored fragment does not match its name.
+        OSError: a store failed.
     """
     validate_read_request(request)
     if not await_request(context, request, call):
@@ -73,7 +73,7 @@ class ReadStream:
                 return
 
     def _next_fragment(self, offset: int) -> Served | None:
-        """Find what comes next, waiting for it if asked; None ends the stream."""
+        """Find the next fragment, waiting for it if requested; None ends the stream."""
         try:
             served = self.journal.serve(offset, self.request.begin_mod_time)
             while self.request.block and served.resolution.fragment is None:

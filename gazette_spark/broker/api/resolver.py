@@ -1,4 +1,4 @@
-"""Which broker serves a call about a journal, and if none does, why not. A plain decision."""
+"""The broker that serves a call about a journal, or the reason why none does. A plain decision."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FULL = pb.JournalSpec.Suspend.FULL
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """Who serves a call."""
+    """The broker that serves a call."""
 
     status: int
     route: pb.Route
@@ -23,7 +23,7 @@ class Resolution:
 def resolve_route(
     spec: pb.JournalSpec | None, slots: Slots, local: Member, *, need_primary: bool, may_proxy: bool
 ) -> Resolution:
-    """Find who serves a call, in Gazette's order of reasons why not.
+    """Find the broker that serves a call, with Gazette's order of refusals.
 
     Args:
         spec: the journal's; None if there is no such journal, or the caller may not know of it.

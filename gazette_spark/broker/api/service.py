@@ -38,8 +38,8 @@ _log = logging.getLogger(__name__)
 class JournalService(pb_grpc.JournalServicer):
     """Serves ``protocol.Journal``. gRPC calls it from its pool's threads.
 
-    A read or a watch holds its thread for as long as the client tails. At most ``max_streams`` do at a
-    time, the next is told to try again later, so that threads are left for appends.
+    A read or a watch occupies its thread for as long as the client tails. At most ``max_streams`` run at a
+    time. The next one gets an error that says to retry later, so that appends have threads left.
     """
 
     def __init__(self, context: ServiceContext, max_streams: int) -> None:

@@ -40,7 +40,7 @@ from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.tokens import Capability, Claims
 
 MAX_OFFSET = (1 << 63) - 1
-"""Stands for the end that a journal does not have."""
+"""Placeholder for the end that a journal does not have."""
 
 MAX_JSON_BYTES = 1 << 20
 """Longest request of the JSON gateway."""
@@ -99,7 +99,7 @@ def read_headers(first: pb.ReadResponse, location: str) -> dict[str, str]:
 
 
 def append_headers(response: pb.AppendResponse, location: str) -> dict[str, str]:
-    """Return the headers that tell where an append landed."""
+    """Return the headers with the place of an append."""
     commit = Fragment.from_pb(response.commit)
     return {
         "X-Commit-Begin": str(commit.begin),
@@ -225,7 +225,7 @@ class GatewayHandler(RequestHandler):
         self.end_chunks({"X-Close-Error": re.sub(r"[^ -~]", " ", problem)})
 
     def _send_content(self, offset: int, responses: Iterator[pb.ReadResponse]) -> str:
-        """Send what a read gives; return why it ended."""
+        """Send the content of a read; return why it ended."""
         try:
             for response in responses:
                 if response.content:
@@ -341,5 +341,5 @@ def _json_problem(code: int, problem: str) -> bytes:
 
 
 def gateway_handler(service: ServiceContext, base_url: Callable[[], str]) -> type[GatewayHandler]:
-    """Return the handler of a broker's gateway; ``base_url`` tells where it listens."""
+    """Return the handler of a broker's gateway; ``base_url`` returns the gateway's address."""
     return type("_Gateway", (GatewayHandler,), {"service": service, "base_url": staticmethod(base_url)})

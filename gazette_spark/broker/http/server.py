@@ -1,7 +1,7 @@
 """The HTTP server under the gateway and the fragment URLs: small, threaded, and bounded.
 
-It takes so many connections and no more, waits only so long for a silent client, and refuses what is
-too long before it looks at it. Each connection has a thread; blocked calls end when their client leaves.
+It has limits for connections, for the wait for a silent client, and for the length of a request, which it
+refuses unread. Each connection has a thread; blocked calls end when their client leaves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gazette_spark.errors import OptionError
 _log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 64
-"""Connections served at a time; the next one is told to come again."""
+"""Maximum connections at a time; the next one gets an error that says to retry later."""
 
 IDLE_TIMEOUT_S = 30.0
 """A client that neither sends nor takes for this long is dropped."""
@@ -48,7 +48,7 @@ class RequestHandler(BaseHTTPRequestHandler):
     """Answer to a method that nothing here serves."""
 
     def parse_request(self) -> bool:
-        """Parse the request line and headers; refuse what is too long."""
+        """Parse the request line and headers; refuse those that are too long."""
         if not super().parse_request():
             return False
         if self.request_version == "HTTP/0.9":
@@ -62,7 +62,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         return True
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer what the standard library refuses."""
+        """Answer requests that the standard library refuses."""
         if self.request_version == "HTTP/0.9":
             self.request_version = "HTTP/1.1"  # Else the answer would have no headers.
         status = self.unknown_method if code == HTTPStatus.NOT_IMPLEMENTED else HTTPStatus(code)
@@ -158,10 +158,10 @@ class HttpServer:
         option: str,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Listen; nothing is served yet.
+        """Listen, without serving yet.
 
         Raises:
-            OptionError: the address is taken, or not ours; ``option`` is named.
+            OptionError: the address is in use, or not this machine's; ``option`` is named.
         """
         try:
             self._server = _Server((host, port), handler, tls)

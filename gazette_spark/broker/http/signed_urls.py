@@ -1,8 +1,8 @@
 """The URLs under which clients read fragments past the broker.
 
-``file:///journal/name`` is the file below the root, for clients that were told the root. A signed URL is
-served by the broker itself (``fragment_server``) as an object store would: its query holds the Unix second
-it ends at and an HMAC of path and end, so that it gives access to one fragment for a short time.
+``file:///journal/name`` is the file below the root, for clients that know the root. A signed URL is
+served by the broker itself (``fragment_server``) as an object store would: its query has the Unix second it
+ends at and an HMAC of path and end. So it gives access to one fragment for a short time.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from gazette_spark.errors import GazetteError
 from gazette_spark.protocol.fragments import Fragment
 
 READ_TTL_S = 60.0
-"""How long the URL in a read's answer holds, as Gazette's."""
+"""Seconds that the URL in a read's answer is valid, as in Gazette."""
 
 UrlOf = Callable[[FragmentStore, Fragment, float], str]
-"""Makes the URL of a stored fragment that has to hold for so many seconds."""
+"""Makes the URL of a stored fragment, valid for the given seconds."""
 
 
 @dataclass(eq=False)

@@ -98,7 +98,7 @@ class Peers:
             return pb_grpc.JournalStub(self._channels[member])
 
     def metadata(self, capability: Capability, journal: str) -> tuple[tuple[str, str], ...]:
-        """Return what a call about a journal is signed by."""
+        """Return the metadata that authorizes a call about a journal."""
         if self._keys is None:
             return ()
         token = self._keys.sign(journal_claims(capability, journal), now=time.time())
@@ -127,7 +127,7 @@ class Peers:
 
 
 class ReplicateStream:
-    """A Replicate stream to one member: what is sent waits in a short queue until gRPC takes it."""
+    """A Replicate stream to one member: messages wait in a short queue until gRPC sends them."""
 
     def __init__(self, member: Member, peers: Peers, journal: str) -> None:
         """Open the stream.

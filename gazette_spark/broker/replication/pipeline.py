@@ -6,7 +6,7 @@ Whoever has the journal's turn uses its pipeline::
 
 Content goes to all replicas as it comes. A commit is proposed to the other replicas first and made in
 the primary's own spool when all have acknowledged it. So a primary shows its readers nothing that could
-be lost with it, and a replica that takes its place holds everything that was answered. A replica may
+be lost with it, and a replica that becomes primary has everything that was acknowledged. A replica may
 hold a commit the primary gave up on; the next sync rolls everyone to its end, and the client, whose
 append failed, appends again: appends are at-least-once.
 """
@@ -151,11 +151,11 @@ class Pipeline:
         self._moved(PipelineEvent.CONTENT)
 
     def commit_append(self, registers: Registers) -> None:
-        """Commit what is staged: at every other replica, then here.
+        """Commit the staged bytes: at every other replica, then here.
 
         Raises:
             ReplicationError: not every replica acknowledged. Some may have committed.
-            OSError: the primary's disk refused.
+            OSError: the primary's disk failed.
         """
         if self._peers:
             self._agree(self._spool.staged(), registers)
@@ -164,7 +164,7 @@ class Pipeline:
         self._spool.commit_staged(registers)
 
     def barrier(self) -> None:
-        """Have every replica confirm what it holds.
+        """Have every replica confirm its extent.
 
         Raises:
             ReplicationError: a replica is lost.
@@ -173,9 +173,9 @@ class Pipeline:
             self._agree(*self._spool.held())
 
     def roll_back(self) -> None:
-        """Forget what is staged, everywhere.
+        """Drop the staged bytes at all replicas.
 
-        A replica that cannot be told rolls back when its stream ends.
+        A replica that cannot be reached rolls back when its stream ends.
         """
         self._spool.roll_back()
         if self.state is PipelineState.STREAMING and self._peers:
@@ -187,7 +187,7 @@ class Pipeline:
         self._moved(PipelineEvent.WITHDRAWN)
 
     def close(self) -> None:
-        """End the streams; replicas keep what is committed."""
+        """End the streams; replicas keep their committed bytes."""
         for peer in self._peers:
             peer.close()
 

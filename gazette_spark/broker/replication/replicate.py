@@ -1,4 +1,4 @@
-"""The Replicate RPC: a replica takes what its journal's primary sends, for as long as the route holds."""
+"""The Replicate RPC: a replica applies its primary's messages, for as long as the route is valid."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def replicate(
 ) -> Iterator[pb.ReplicateResponse]:
     """Serve one primary's stream. ``cancel`` ends the call when the journal's route changes.
 
-    What is staged and not committed when the stream ends, however it does, is rolled back.
+    Bytes that are staged and not committed when the stream ends, for whatever reason, are rolled back.
 
     Raises:
         ProtocolError: a message breaks a rule.
         JournalClosedError: the broker stops.
-        OSError: the disk refused.
+        OSError: the disk failed.
     """
     try:
         first = next(requests, None)

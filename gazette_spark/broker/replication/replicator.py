@@ -1,7 +1,7 @@
 """Keeps the pipelines of the journals a broker is primary of.
 
-A pipeline is opened when an append needs it and kept for the next one. Each holds a thread at every
-other replica, so only so many stay open; the one not used for longest is closed first.
+A pipeline is opened when an append needs it and kept for the next one. Each occupies a thread at every other
+replica, so their number is limited; the least recently used one is closed first.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Replicator:
     def prepare(self, journal: LiveJournal, slots: Slots) -> bool:
         """Have all replicas of a journal agree, so that an append can go on.
 
-        The caller has the turn. A journal without other replicas needs no pipeline, and has none.
+        The caller has the turn. A journal without other replicas has no pipeline.
 
         Returns:
             Whether ``slots`` are still the journal's members. If not, resolve again.
@@ -64,7 +64,7 @@ class Replicator:
         return self._is_current(journal, slots)
 
     def pulse(self, journal: LiveJournal) -> None:
-        """Do what an empty append would, if this broker is the primary: agree, and roll if it is time.
+        """Act like an empty append, if this broker is the primary: agree, and roll if it is time.
 
         The caller has the turn.
 

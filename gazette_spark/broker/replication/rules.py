@@ -1,19 +1,19 @@
-"""What a replica does with a proposal, and what a primary makes of its replicas' answers. Decisions only.
+"""A replica's answer to a proposal, and a primary's next step after its replicas' answers. Decisions only.
 
 Replication goes by *proposals*. A proposal names an extent of the journal - begin, end, codec, SHA-1 of
-all its bytes - and the registers that go with it. A replica compares it with the extent it holds and
-with the one it would hold if the content staged since were committed::
+all its bytes - and the registers that go with it. A replica compares it with its extent and with the extent
+it would have if the content staged since were committed::
 
-    beyond what it has      it begins anew at the proposal's end; it agrees if the proposal is empty
-    empty, at its own end   it begins anew there: the primary rolls
-    what it holds           it forgets what is staged
-    what it has staged      it commits
-    anything else           it disagrees, and says what it holds
+    beyond its extents      it begins at the proposal's end; it agrees if the proposal is empty
+    empty, at its own end   it begins an extent there: the primary rolls
+    its committed extent    it drops the staged bytes
+    its staged extent       it commits
+    anything else           it disagrees, and returns its extent
 
 That is the table :data:`REPLICA_TRANSITIONS`; Gazette's brokers decide alike. The primary answers
-disagreement by :func:`decide_sync`: it rolls to the largest end that any replica holds, and takes that
-one's registers, or it rolls at its own end so that a replica without the extent's beginning can follow.
-Replicas that disagree with what they agreed on a moment ago end the append.
+disagreement by :func:`decide_sync`: it rolls to the largest end of any replica, and adopts that one's
+registers. Or it rolls at its own end, so that a replica without the extent's beginning can follow. Replicas
+that disagree with what they agreed on a moment ago end the append.
 """
 
 from __future__ import annotations
@@ -61,60 +61,60 @@ class Extent:
         """Return the extent of a fragment.
 
         Raises:
-            ProtocolError: it is none.
+            ProtocolError: the fragment is no valid extent.
         """
         fragment = Fragment.from_pb(message)
         return cls(fragment.begin, fragment.end, fragment.codec, fragment.sum)
 
 
 class ReplicaSpool(Protocol):
-    """What replication needs of a journal's spool. One thread at a time uses it."""
+    """Interface of a journal's spool for replication. One thread at a time uses it."""
 
     name: str
 
     def held(self) -> tuple[Extent, Registers]:
-        """Return what is committed."""
+        """Return the committed extent and its registers."""
 
     def staged(self) -> Extent:
-        """Return what would be held if the staged content were committed."""
+        """Return the extent after a commit of the staged content."""
 
     def stage(self, content: bytes) -> None:
-        """Write content behind what is committed and staged."""
+        """Write content behind the committed and staged bytes."""
 
     def roll_back(self) -> None:
-        """Forget what is staged."""
+        """Drop the staged bytes."""
 
     def commit_staged(self, registers: Registers) -> None:
-        """Make what is staged part of the extent, and readable."""
+        """Make the staged bytes part of the extent, and readable."""
 
     def begin_at(self, offset: int, codec: int, registers: Registers) -> None:
         """Close the extent, if it has bytes, and begin an empty one."""
 
 
 class Relation(Enum):
-    """How a proposal stands to what a replica has."""
+    """Relation of a proposal to a replica's spool."""
 
     BEYOND_EMPTY = auto()
-    """It is empty, at a larger offset than any the replica knows."""
+    """The proposal is empty, at a larger offset than any the replica knows."""
     BEYOND = auto()
-    """It ends at a larger offset, and has bytes the replica lacks."""
+    """The proposal ends at a larger offset, and has bytes the replica lacks."""
     ROLL = auto()
-    """It is empty, at the replica's end."""
+    """The proposal is empty, at the replica's end."""
     ROLL_OTHER_REGISTERS = auto()
-    """The same, but the registers differ."""
+    """The proposal is empty, at the replica's end, but the registers differ."""
     SAME = auto()
     NEXT = auto()
-    """It is what is staged."""
+    """The proposal is the staged extent."""
     FOREIGN = auto()
 
 
 class Action(Enum):
-    """What a replica does to its spool."""
+    """Action of a replica on its spool."""
 
     BEGIN_THERE = auto()
     """Begin an empty extent at the proposal's end, with the proposal's registers."""
     BEGIN_HERE = auto()
-    """The same, with its own registers."""
+    """Like the previous action, but with the replica's registers."""
     ROLL_BACK = auto()
     COMMIT = auto()
     NOTHING = auto()
@@ -129,13 +129,13 @@ REPLICA_TRANSITIONS: dict[Relation, tuple[Action, int]] = {
     Relation.NEXT: (Action.COMMIT, pb.OK),
     Relation.FOREIGN: (Action.NOTHING, pb.PROPOSAL_MISMATCH),
 }
-"""Relation to (what is done to the spool, status of the answer)."""
+"""Relation to (action on the spool, status of the answer)."""
 
 
 def relate(
     held: tuple[Extent, Registers], staged: Extent, proposal: Extent, registers: Registers
 ) -> Relation:
-    """Tell how a proposal stands to what a replica has."""
+    """Return the relation of a proposal to a replica's spool."""
     extent, own_registers = held
     if proposal.end > staged.end:
         return Relation.BEYOND_EMPTY if proposal.is_empty else Relation.BEYOND
@@ -152,8 +152,8 @@ def apply_request(spool: ReplicaSpool, request: pb.ReplicateRequest) -> pb.Repli
     """Apply one valid message of a Replicate stream to a replica's spool, and return the answer to it.
 
     Raises:
-        ProtocolError: content does not continue what is staged.
-        OSError: the disk refused.
+        ProtocolError: content does not continue the staged bytes.
+        OSError: the disk failed.
     """
     if not request.HasField("proposal"):
         extent, staged = spool.held()[0], spool.staged()
@@ -188,7 +188,7 @@ def _act(spool: ReplicaSpool, action: Action, proposal: Extent, registers: Regis
 
 
 class SyncStep(Enum):
-    """What a primary does after its replicas answered a proposal."""
+    """Next step of a primary after its replicas answered a proposal."""
 
     AGREED = auto()
     ROLL = auto()
@@ -200,23 +200,23 @@ class SyncStep(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SyncDecision:
-    """The step, and what it needs."""
+    """The next step, and its arguments."""
 
     step: SyncStep
     offset: int = 0
     registers: Registers | None = None
-    """Registers to take up; None keeps the primary's own."""
+    """Registers to adopt; None keeps the primary's own."""
     revision: int = 0
     problem: str = ""
 
 
 def decide_sync(end: int, header: pb.Header, answers: Sequence[pb.ReplicateResponse]) -> SyncDecision:
-    """Decide what follows from the replicas' answers to a proposal that ends at ``end``.
+    """Decide the next step by the replicas' answers to a proposal that ends at ``end``.
 
     Args:
-        end: end of what the primary holds.
-        header: the primary's; its route and revision.
-        answers: one of each replica.
+        end: end of the primary's extent.
+        header: header of the primary, with route and revision.
+        answers: one answer of each replica.
     """
     roll: SyncDecision | None = None
     revision = 0
@@ -245,7 +245,7 @@ def _is_newer(theirs: pb.Header, ours: pb.Header) -> bool:
 
 
 class PipelineState(Enum):
-    """Where the primary's side of replication stands."""
+    """State of replication at the primary."""
 
     OPENED = auto()
     """Nothing is agreed on yet."""
@@ -254,11 +254,11 @@ class PipelineState(Enum):
     STREAMING = auto()
     """Content is staged that no proposal covers yet."""
     BROKEN = auto()
-    """A replica is lost, or disagrees. Only a new pipeline can find out what each one holds."""
+    """A replica is lost, or disagrees. Only a new pipeline can find out each replica's extent."""
 
 
 class PipelineEvent(Enum):
-    """What happened to it."""
+    """Event of a pipeline."""
 
     AGREED = auto()
     """All replicas acknowledged a proposal."""
@@ -266,7 +266,7 @@ class PipelineEvent(Enum):
     """A replica did not, while syncing."""
     CONTENT = auto()
     WITHDRAWN = auto()
-    """What was staged is rolled back everywhere."""
+    """Staged bytes are rolled back at all replicas."""
     LOST = auto()
 
 
@@ -285,4 +285,4 @@ PIPELINE_TRANSITIONS: dict[tuple[PipelineState, PipelineEvent], PipelineState] =
     (PipelineState.BROKEN, PipelineEvent.WITHDRAWN): PipelineState.BROKEN,
     (PipelineState.BROKEN, PipelineEvent.LOST): PipelineState.BROKEN,
 }
-"""(state, event) to the next state. What is missing never happens; a broken pipeline agrees on nothing."""
+"""(state, event) to the next state. Missing pairs never happen; a broken pipeline agrees on nothing."""

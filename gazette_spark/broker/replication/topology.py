@@ -1,8 +1,8 @@
-"""Which brokers there are, and which of them hold a journal. Plain values and decisions.
+"""The members of a cluster, and the assignment of journals to them. Plain values and decisions.
 
 A journal's *slots* name the members that replicate it; slot 0 is the primary's. :func:`assign` fills
-them. It is small, deterministic and sticky: a member keeps what it has for as long as it lives, because
-only its spool has the journal's latest bytes. Free slots go where the least is, and to a zone the
+them. It is small, deterministic and sticky: a member keeps its slots for as long as it lives, because only
+its spool has the journal's latest bytes. Free slots go to the member with the fewest, and to a zone the
 journal is not in yet.
 """
 
@@ -44,15 +44,15 @@ def assign(
     fill: bool = True,
     others: Iterable[Slots] = (),
 ) -> dict[str, Slots]:
-    """Give every journal as many live members as it wants, or as there are.
+    """Give every journal the live members it wants, or all live members if there are fewer.
 
     Args:
-        wanted: replicas of each journal. Journals not named lose their slots.
+        wanted: replicas of each journal. Other journals lose their slots.
         members: the live members.
         held: slots so far. Live members stay, in their order: the next one becomes primary if the
             primary is gone.
         others: slots of further journals, which stay as they are and count as load.
-        fill: False only takes away what is dead, as Gazette's allocator does before it has had a turn.
+        fill: False only removes dead members, as in Gazette before the allocator's turn.
     """
     if not fill:
         return {name: _without_dead(held.get(name, ()), members) for name in wanted}

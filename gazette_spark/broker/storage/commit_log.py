@@ -1,8 +1,8 @@
-"""The commit log of a spool: which of the spool's bytes are committed. Format only, no files.
+"""The commit log of a spool, which records the committed bytes. Format only, no files.
 
 One line per record, a CRC-32 in hex before the JSON. The first line is the header; each commit adds
-one. Reading stops at the first line that is torn or does not match its CRC: what a crash cut short was
-never answered, so nothing promised is lost.
+one. Reading stops at the first line that is torn or does not match its CRC. A commit that a crash cut short
+was never acknowledged, so no acknowledged commit is lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Registers = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class SpoolHeader:
-    """Where a spool begins, and the registers the journal had then."""
+    """Start of a spool, and the registers of the journal then."""
 
     journal: str
     begin: int
@@ -47,7 +47,7 @@ class CommitRecord:
 
 @dataclass(frozen=True, slots=True)
 class ParsedLog:
-    """What could be read of a commit log."""
+    """The readable records of a commit log."""
 
     header: SpoolHeader | None
     records: tuple[tuple[CommitRecord, int], ...]

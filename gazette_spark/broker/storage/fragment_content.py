@@ -63,7 +63,7 @@ def _skip(pieces: Iterator[bytes], count: int) -> Iterator[bytes]:
 def _clip(
     pieces: Iterator[bytes], path: Path, fragment: Fragment, begin: int, end: int
 ) -> Iterator[memoryview]:
-    """Cut what lies past ``end``; miss or find bytes where the fragment ends."""
+    """Cut bytes past ``end``; raise if content is missing or left at the fragment's end."""
     for piece in pieces:
         wanted = memoryview(piece)[: end - begin]
         begin += len(wanted)

@@ -80,7 +80,7 @@ class FragmentStore:
         return ""
 
     def path(self, fragment: Fragment) -> Path:
-        """Return where the fragment's file is."""
+        """Return the path of the fragment's file."""
         return self.root / self.object_path(fragment)
 
     def object_path(self, fragment: Fragment) -> str:
@@ -94,7 +94,7 @@ class FragmentStore:
     def list(self, journal: str, is_journal: Callable[[str], bool]) -> Iterator[Fragment]:
         """Yield the journal's fragments, in no order.
 
-        Directories that belong to another journal, as ``is_journal`` tells by name, are left alone.
+        Directories of another journal, by ``is_journal`` of the name, are not listed.
         """
         yield from self._walk(journal, "", self.root / self._object(journal), is_journal)
 

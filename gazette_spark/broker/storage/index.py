@@ -1,4 +1,4 @@
-"""What a journal can serve: its stored fragments, and the local spools that no store covers yet."""
+"""The index of a journal: its stored fragments, and the local spools that no store covers yet."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class IndexView:
 
     @property
     def end(self) -> int:
-        """Largest end of any fragment; 0 without one. This is the write head readers are told."""
+        """Largest end of any fragment; 0 without one. Readers get this as the write head."""
         ends = [fragment.end for fragment in (*self.closed[-1:], self.current) if fragment is not None]
         return max(ends, default=0)
 
@@ -60,7 +60,7 @@ class IndexView:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """Where a read continues."""
+    """Next offset of a read, and its fragment."""
 
     offset: int
     """Effective offset; past the wanted one after a jump."""
@@ -70,12 +70,12 @@ class Resolution:
 
 
 def resolve_read(view: IndexView, offset: int, begin_mod_time: int, now: float) -> Resolution:
-    """Find what a read at the offset is given.
+    """Resolve a read at an offset.
 
     Args:
         view: the index.
         offset: wanted offset; -1 is the write head.
-        begin_mod_time: stored fragments older than this Unix second are passed over.
+        begin_mod_time: stored fragments older than this Unix second are skipped.
         now: Unix seconds; decides whether a hole is old enough to be skipped.
     """
     if offset == -1:

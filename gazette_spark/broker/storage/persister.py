@@ -1,8 +1,8 @@
 """Background work: upload closed spools, pulse journals so that idle ones roll, list stores again.
 
-One thread looks at every journal once a tick and decides what is due; uploads run in a small pool. A
-failed upload leaves its spool where it is, readable, and is tried again after a second, then after twice
-as long, up to a minute.
+One thread checks every journal once a tick and decides about due work; uploads run in a small pool. After a
+failed upload the spool stays readable on disk. The upload is retried after a second, then after twice as
+long, up to a minute.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_RETRY_S = 60.0
 
 
 def retry_after(failures: int) -> float:
-    """Return the seconds to wait after so many failures in a row."""
+    """Return the seconds to wait after a number of failures in a row."""
     return min(MAX_RETRY_S, 2.0 ** min(failures - 1, 10))
 
 
@@ -76,7 +76,7 @@ class Persister:
         return f"Persister(uploading={len(self._uploading)}, stopping={self._stopping})"
 
     def start(self) -> None:
-        """Begin to look after the journals, and upload what an earlier broker left."""
+        """Start the background work, and upload the spools that an earlier broker left."""
         for journal in self._journals():
             if journal.sealed():
                 self.upload(journal)

@@ -1,14 +1,14 @@
-"""Spools: fragments a journal is growing, on disk, so that a killed broker loses nothing it answered.
+"""Spools: growing fragments of a journal, on disk, so that a killed broker loses no acknowledged append.
 
 A spool is two files: ``NNNNNNNN.data`` with the journal's bytes, and ``NNNNNNNN.log``, its commit log
 (:mod:`gazette_spark.broker.storage.commit_log`). Bytes are staged behind the committed end as they arrive. A
-commit writes one record to the log; only then is the append answered. What lies past the last whole
-record - a staged append, a torn record - is cut off when the spool is next opened.
+commit writes one record to the log; only then is the append acknowledged. Bytes past the last whole record -
+a staged append, a torn record - are cut off when the spool is next opened.
 
 Both files live in the page cache once written, so a killed process loses nothing. With ``fsync`` a commit
 is on the disk before it is answered, and a power cut loses nothing either: first the data, then the names
-of the files if they are new, then the record. Without, a power cut may take the last seconds; what is
-left still ends at a commit, for each record carries the SHA-1 of all bytes before it.
+of the files if they are new, then the record. Without, a power cut may lose the last seconds; the rest still
+ends at a commit, for each record carries the SHA-1 of all bytes before it.
 """
 
 from __future__ import annotations
@@ -95,19 +95,19 @@ class Spool:
 
     @property
     def staged_fragment(self) -> Fragment:
-        """The fragment as it would be if what is staged were committed."""
+        """The fragment after a commit of the staged bytes."""
         if self._staged_end == self.end:
             return self.fragment
         return replace(self.fragment, end=self._staged_end, sum=self._staged_sum.digest())
 
     def stage(self, content: bytes) -> None:
-        """Write content behind what is committed and staged. Readers do not see it."""
+        """Write content behind the committed and staged bytes. Readers do not see it."""
         self.data().write(self._staged_end - self.begin, content)
         self._staged_sum.update(content)
         self._staged_end += len(content)
 
     def roll_back(self) -> None:
-        """Forget what is staged."""
+        """Drop the staged bytes."""
         if self._staged_end != self.end:
             with contextlib.suppress(OSError):  # The bytes past the end are never read anyway.
                 os.ftruncate(self.data().fd, self.length)
@@ -115,7 +115,7 @@ class Spool:
         self._staged_sum = self._sum.copy()
 
     def commit_append(self, registers: Registers, now: float) -> None:
-        """Make what is staged part of the spool, durably before it returns."""
+        """Make the staged bytes part of the spool, durably before it returns."""
         changed = None if registers == self.registers else registers
         record = CommitRecord(self._staged_end, self._staged_sum.digest(), now, changed)
         self.write_header()
@@ -223,7 +223,7 @@ class Spool:
         return spool
 
     def _replay(self, records: tuple[tuple[CommitRecord, int], ...], data_path: Path) -> int:
-        """Take up every commit whose bytes are all there; return the log's length up to the last."""
+        """Apply every commit whose bytes are complete; return the log's length up to the last."""
         log_bytes = 0
         with data_path.open("rb") as data:
             for record, length in records:

@@ -214,7 +214,7 @@ class StateDirectory:
         return fd
 
     def load(self, kind: ItemKind[S]) -> Catalog[S]:
-        """Read the catalog, or make an empty one with a cluster id of its own."""
+        """Read the catalog, or make an empty one with a new cluster id."""
         path = self.path / "state.json"
         if path.exists():
             return catalog_from_json(kind, path.read_text(encoding="utf-8"), str(self.root))

@@ -40,7 +40,7 @@ OUTBOX_MESSAGES = 4
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """What an append did: its bytes are ``[begin, end)`` of the journal, with SHA-1 ``sum``."""
+    """Result of an append: its bytes are ``[begin, end)`` of the journal, with SHA-1 ``sum``."""
 
     begin: int
     end: int
@@ -51,13 +51,13 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True)
 class AppendOptions:
-    """What an append asks for and changes besides its bytes.
+    """Conditions of an append, and its changes besides its bytes.
 
     ``offset`` 0 is any; else the append fails unless the write head is there. ``check_registers`` has to
     match, if the journal has any; then ``subtract_registers`` and ``union_registers`` change them.
-    ``suspend`` is one of ``pb.AppendRequest.SUSPEND_*``. A broker that knows less of Etcd than
-    ``min_etcd_revision`` waits until it does. With ``do_not_proxy`` a broker that is not the journal's
-    primary says so instead of passing the append on.
+    ``suspend`` is one of ``pb.AppendRequest.SUSPEND_*``. A broker at an Etcd revision below
+    ``min_etcd_revision`` waits until it has reached it. With ``do_not_proxy`` a broker that is not the
+    journal's primary says so instead of passing the append on.
     """
 
     journal: str
@@ -176,7 +176,7 @@ class Appender:
 
     The call begins with the first write, for brokers end appends that bring less than 64 KiB a second.
     After its end it takes no more writes and commits nothing, but another abort is allowed; only
-    :meth:`reset` makes it usable again. As a context manager it aborts what was not committed.
+    :meth:`reset` makes it usable again. As a context manager it aborts an append that was not committed.
     """
 
     def __init__(self, connection: Connection, options: AppendOptions, *, timeout_s: float) -> None:
@@ -225,10 +225,10 @@ class Appender:
         return len(view)
 
     def commit_append(self) -> AppendResult:
-        """Commit what was written, and return where it is. With nothing written: a write barrier.
+        """Commit the written bytes, and return their place. With nothing written: a write barrier.
 
         Raises:
-            GazetteError: nothing was appended; but after an UnavailableError it may have been.
+            GazetteError: nothing was appended; after an UnavailableError the bytes may be appended.
         """
         self._check_open()
         if self.sent_bytes == 0 and self.options.changes_registers:
@@ -238,7 +238,7 @@ class Appender:
         return self._result()
 
     def reset(self) -> None:
-        """Begin anew, as if just made: for another try or append. What was not committed is aborted."""
+        """Reset to the initial state, for another try or append. An uncommitted append is aborted."""
         self.abort()
         self._begin()
 
@@ -290,11 +290,11 @@ class Appender:
 
 
 def append_result(response: pb.AppendResponse, journal: str, sent_bytes: int) -> AppendResult:
-    """Return what the broker says it did.
+    """Return the result in a broker's response.
 
     Raises:
-        StatusError: it did nothing.
-        ProtocolError: it says something else than what was asked.
+        StatusError: the broker appended nothing.
+        ProtocolError: the response does not match the request.
     """
     detail = response.store_health_error
     if response.status == pb.REGISTER_MISMATCH:
@@ -323,10 +323,10 @@ Piece: TypeAlias = Bytes | Readable
 
 
 class Content:
-    """Bytes to append, as often as it takes.
+    """Bytes to append, once for each try.
 
-    Pieces are bytes or files; each try reads a file from its first byte. What cannot be begun again, an
-    iterator or a pipe, is ``spent`` once its first bytes were taken.
+    Pieces are bytes or files; each try reads a file from its first byte. Content that cannot restart, an
+    iterator or a pipe, is ``spent`` once its first bytes were read.
     """
 
     def __init__(self, content: Piece | Iterable[Piece]) -> None:

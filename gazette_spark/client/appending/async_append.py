@@ -16,7 +16,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 
 
 class BatchWriter(Protocol):
-    """What an append needs of the service that sends its batch."""
+    """Interface of the service that sends an append's batch."""
 
     def _write(self, batch: AppendBatch, content: memoryview, written: int) -> None:
         """Add bytes to a batch. ``written`` are those this writer has written before."""
@@ -74,10 +74,10 @@ class AsyncAppend:
 
     @property
     def response(self) -> AppendResult:
-        """What the whole append did; bytes of other writers may be in it.
+        """Result of the whole append; it may include bytes of other writers.
 
         Raises:
-            ClosedError: it is not done yet.
+            ClosedError: the append is not done yet.
         """
         if not self.done():
             raise ClosedError(f"append to journal {self._batch.options.journal!r}", "it has no response yet")
@@ -85,7 +85,7 @@ class AsyncAppend:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Where this writer's bytes are, ``[begin, end)``; to be asked for when it is done."""
+        """Range of this writer's bytes, ``[begin, end)``; to be asked for when it is done."""
         begin = self.response.begin + self._begin
         return begin, begin + self._size
 
@@ -93,7 +93,7 @@ class AsyncAppend:
         """Add bytes, and return how many. May wait for room.
 
         Raises:
-            BacklogError: there was none in time.
+            BacklogError: there was no room before the timeout.
             ClosedError: the append was released or aborted before, or the service is closed.
         """
         self._check_open()
@@ -116,7 +116,7 @@ class AsyncAppend:
         """End writing: the bytes will be appended.
 
         Raises:
-            Exception: what was required is not so, or a write failed; the bytes were taken back.
+            Exception: a requirement is not met, or a write failed; the bytes were removed from the batch.
         """
         self._check_open()
         options = self._batch.options
@@ -161,11 +161,11 @@ class AsyncAppend:
     err = exception
 
     def result(self, timeout: float | None = None) -> AppendResult:
-        """Wait until it is done, and return what the whole append did.
+        """Wait until the append is done, and return the result of the whole append.
 
         Raises:
-            GazetteError: why it failed.
-            TimeoutError: it is not done within ``timeout`` seconds.
+            GazetteError: the append failed.
+            TimeoutError: the append is not done within ``timeout`` seconds.
         """
         error = self.exception(timeout)
         if error is not None:

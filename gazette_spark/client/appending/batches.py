@@ -1,7 +1,7 @@
-"""What AppendService gathers: batches of appends, in lanes, one for each journal; and the rules for them.
+"""The batches that AppendService gathers, in lanes, one for each journal; and the rules for them.
 
-Who joins whom, :func:`may_join`; what a failed try means, :func:`is_terminal` and :func:`ends_alone`; when a
-dependency is waited for in vain, :func:`is_stuck`.
+:func:`may_join` decides which appends share a batch, :func:`is_terminal` whether a failed try is final, and
+:func:`is_stuck` whether the wait for a dependency is in vain.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_PENDING_BYTES = 1 << 30
 """Bytes that may wait by default: more is a broker that has been away for long."""
 
 MAX_MEMORY_BYTES = 64 << 20
-"""How many of them wait in memory by default."""
+"""Default limit of pending bytes in memory."""
 
 
 SLOWEST_BYTES_PER_S = 1 << 16
@@ -62,9 +62,9 @@ class Limits:
     memory_bytes: int = MAX_MEMORY_BYTES
     """In memory, all journals together."""
     batch_bytes: int = 64 << 20
-    """A batch that has so many is not joined; one writer may bring more."""
+    """No writer joins a batch of this size or more; one writer may write more."""
     batch_memory_bytes: int = 4 << 20
-    """Of one batch in memory."""
+    """Maximum bytes in memory of one batch."""
     files: int = 128
     """Files open at a time, a number."""
 
@@ -75,7 +75,7 @@ class Limits:
 
 
 class Place(Enum):
-    """Where a writer's next bytes go."""
+    """Buffer for a writer's next bytes."""
 
     MEMORY = "memory"
     DISK = "disk"
@@ -94,13 +94,13 @@ class BatchOperation(AsyncOperation[AppendResult]):
 
     @property
     def is_under_way(self) -> bool:
-        """Whether something is done for its lane, so that it will end without anybody's help."""
+        """Whether its lane is active, so that it will end without help."""
         return self._lane.busy or self._lane.queued
 
 
 @dataclass(slots=True, eq=False)
 class AppendBatch:
-    """What becomes one append: the bytes of one or more writers, each in one piece."""
+    """The batch of one append: the bytes of one or more writers, each in one piece."""
 
     lane: Lane
     options: AppendOptions
@@ -110,21 +110,21 @@ class AppendBatch:
     size: int = 0
     """Bytes that are in it, or about to be."""
     writers: int = 0
-    """Who have left their bytes."""
+    """Number of writers whose bytes are in the batch."""
     writing: bool = False
     sealed: bool = False
     sending: bool = False
     ended: bool = False
     awaited: bool = False
-    """It was its turn, and its dependencies are waited for, or done."""
+    """The batch is first in its lane, and its dependencies are awaited or done."""
     waits_for: int = 0
     """Dependencies that are not done yet, once they are waited for."""
     attempt: int = 0
     due: float = 0.0
-    """When to try again, or to give up the dependencies; 0: nothing is due."""
+    """Time of the next try, or of giving up the dependencies; 0: nothing is due."""
     deadline: float | None = None
     counted: tuple[int, int, bool] = (0, 0, False)
-    """Its bytes, bytes in memory and file, as counted in the queue's sums."""
+    """The batch's bytes, bytes in memory and file, as counted in the queue's sums."""
 
 
 @dataclass(slots=True, eq=False)
@@ -132,15 +132,15 @@ class Lane:
     """A journal's batches: the first is at work or about to be, the last may be joined."""
 
     plain: AppendOptions
-    """Of appends that ask for nothing but their bytes."""
+    """Options of appends without conditions or changes."""
     batches: deque[AppendBatch] = field(default_factory=deque)
     busy: bool = False
-    """Its first batch waits, is sent or backs off."""
+    """The lane's first batch waits, is sent or backs off."""
     queued: bool = False
     failure: BatchOperation | None = None
-    """Why nothing is appended any more."""
+    """Failure that ended the lane."""
     reported: bool = False
-    """Somebody has been told of the failure."""
+    """Somebody has seen the failure."""
 
     @property
     def journal(self) -> str:
@@ -195,8 +195,8 @@ def is_stuck(dependency: OpFuture) -> bool:
 
 
 def try_s(left_s: float, size: int) -> float:
-    """Return the seconds one try may take: half of what is left, and what its bytes take at the slowest.
+    """Return the timeout of a try: half of the time left, plus the time of its bytes at the slowest rate.
 
-    A try that is not answered may be one on a half-open connection; the next is made on a new one.
+    A try without an answer may be on a half-open connection; the next try uses a new one.
     """
     return left_s / 2 + size / SLOWEST_BYTES_PER_S

@@ -1,8 +1,8 @@
-"""Operations that go on in the background, and sets of them.
+"""Operations in the background, and sets of them.
 
-What an append depends on need not be an append: anything that is done at some time, and then has failed or
-not, is an :class:`OpFuture`. A ``concurrent.futures.Future`` is one, and every operation of this package has
-one, for ``concurrent.futures.wait`` and ``asyncio.wrap_future``.
+A dependency of an append need not be an append: any operation that ends, with success or failure, is an
+:class:`OpFuture`. A ``concurrent.futures.Future`` is one, and every operation of this package has one, for
+``concurrent.futures.wait`` and ``asyncio.wrap_future``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OpFutures: TypeAlias = frozenset[OpFuture]
 
 
 class AsyncOperation(Future[T]):
-    """An operation that somebody else ends, by :meth:`resolve`. Thread-safe; it cannot be cancelled."""
+    """An operation that other code ends, by :meth:`resolve`. Thread-safe; it cannot be cancelled."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -45,12 +45,12 @@ def fnv1a32_each(octets: Octets, bounds: Bounds) -> Hashes:
 
 
 def modulo_picks(hashes: Hashes, journals: int) -> Picks:
-    """Return which of so many journals, in the order of their names, each key goes to."""
+    """Return each key's journal, as an index into ``journals`` journals in the order of their names."""
     return (hashes % np.uint32(journals)).astype(np.int64)
 
 
 def rendezvous_picks(hashes: Hashes, journals: Hashes) -> Picks:
-    """Return which journal, of those whose names have these hashes, each key goes to."""
+    """Return each key's journal, as an index into the hashes of the journals' names."""
     picks = np.zeros(len(hashes), np.int64)
     greatest = hashes ^ journals[0]
     for index in range(1, len(journals)):

@@ -1,4 +1,4 @@
-"""Which journal a message goes to: at random, or by its key, as Gazette's own mappings do it.
+"""The journal of a message: at random, or by its key, as Gazette's own mappings do it.
 
 A mapping is made for a listing of journals, a topic's partitions, and called with a message. It returns the
 journal's name and its content type, which says how the message is to be framed.
@@ -29,9 +29,9 @@ from gazette_spark.protocol.labels import CONTENT_TYPE, values_of
 M = TypeVar("M")
 
 FNV1A32_BASIS = 2166136261
-"""What the hash begins with."""
+"""Initial value of the hash."""
 FNV1A32_PRIME = 16777619
-"""What it is multiplied by for each byte."""
+"""Multiplier of the hash for each byte."""
 
 Journals: TypeAlias = Sequence[pb.ListResponse.Journal]
 Partitions: TypeAlias = Journals | Callable[[], Journals]
@@ -65,7 +65,7 @@ class RandomMapping:
 
 
 class ModuloMapping(Generic[M]):
-    """Maps messages with equal keys to the same journal, while there are as many journals. Thread-safe."""
+    """Maps messages with equal keys to one journal, while the number of journals is the same. Thread-safe."""
 
     def __init__(self, key: Callable[[M], bytes], partitions: Partitions) -> None:
         """Map to ``partitions`` by what ``key`` returns for a message."""

@@ -1,7 +1,7 @@
-"""What waits to be appended and what is done next: the decisions of AppendService, without its threads.
+"""The queue of appends and its next step: the decisions of AppendService, without its threads.
 
-Each journal with something to append has a lane, a queue of batches; each batch becomes one append. All
-that happens to a batch:
+Each journal with something to append has a lane, a queue of batches; each batch becomes one append. The
+states of a batch:
 
 ===========  ==========================================================  ================================
 a batch is   until                                                       meanwhile
@@ -15,8 +15,7 @@ ended        –                                                           its o
 ===========  ==========================================================  ================================
 
 The rules are those of :mod:`gazette_spark.client.appending.batches`. A failure that is terminal, or outlasts
-the deadline, ends the lane for good: all its batches fail, and whatever comes later. A batch may also end
-alone, with its lane as it was. Other lanes go on.
+the deadline, ends the lane permanently: all its batches fail, and all later appends. Other lanes go on.
 
 Nothing here blocks, does I/O or looks at a clock, and nothing locks: the caller does.
 """
@@ -81,12 +80,12 @@ class AppendQueue:
     """The lanes of all journals. A caller's lock is held during each call."""
 
     def __init__(self, limits: Limits, *, timeout_s: float | None, try_timeout_s: float) -> None:
-        """Begin with nothing to do.
+        """Make an empty queue.
 
         Args:
-            limits: bounds on what waits.
-            timeout_s: seconds a batch is tried for, or waits for its dependencies; None: for ever.
-            try_timeout_s: seconds one try of a small batch may take if there is no such end.
+            limits: bounds on waiting batches.
+            timeout_s: seconds a batch is tried for, or waits for its dependencies; None: no timeout.
+            try_timeout_s: timeout of one try of a small batch, in seconds, if ``timeout_s`` is None.
         """
         self.limits = limits
         self.timeout_s = timeout_s
@@ -174,7 +173,7 @@ class AppendQueue:
         return Place.DISK
 
     def placed(self, batch: AppendBatch) -> None:
-        """Take note of what a batch holds after its writer moved it to disk, or took bytes back."""
+        """Count a batch's size again after its writer moved it to disk, or removed bytes."""
         if not batch.ended:
             spool = batch.spool
             self._count(batch, (len(spool), len(spool.memory), spool.on_disk))
@@ -191,7 +190,7 @@ class AppendQueue:
         return Outcome()
 
     def take(self, now: float) -> Work | None:
-        """Return what is to be done next, or None: nothing, until ``next_due`` or another call."""
+        """Return the next step, or None: nothing to do until ``next_due`` or another call."""
         while self._timers and self._timers[0][0] <= now:
             due, _, batch = heapq.heappop(self._timers)
             if batch.ended or batch.due != due:
@@ -209,7 +208,7 @@ class AppendQueue:
         return None
 
     def dependency_done(self, batch: AppendBatch, error: BaseException | None) -> Outcome:
-        """Take note that one of a batch's dependencies has ended."""
+        """Record that one of a batch's dependencies has ended."""
         if batch.ended:
             return Outcome()
         if error is not None:
@@ -223,14 +222,14 @@ class AppendQueue:
         return Outcome()
 
     def sent(self, batch: AppendBatch, result: AppendResult) -> Outcome:
-        """Take note that a batch was appended."""
+        """Record that a batch was appended."""
         batch.sending = False
         if batch.ended:
             return self._free([batch])
         return self._end_first(batch.lane, result=result)
 
     def failed(self, batch: AppendBatch, error: BaseException, now: float) -> Outcome:
-        """Take note that a try failed: the batch is tried again, or its lane ends."""
+        """Record that a try failed: the batch is tried again, or its lane ends."""
         batch.sending = False
         if batch.ended:
             return self._free([batch])
@@ -281,7 +280,7 @@ class AppendQueue:
         return None
 
     def _step(self, lane: Lane, now: float) -> Work | None:
-        """Decide what a lane's first batch is in for."""
+        """Decide the next step of a lane's first batch."""
         if lane.busy or not lane.batches:
             return None
         batch = lane.batches[0]

@@ -1,15 +1,14 @@
 """Appends in the background: batched, in order, tried again until they are done.
 
 A program writes with :meth:`AppendService.append` or :meth:`~AppendService.start_append` and goes on.
-Appends to one journal are sent one after the other, in the order in which they were begun. While one is on
-its way the next ones are gathered, and those that ask for the same become a single call to the broker: this
-makes many small appends cheap.
+Appends to one journal are sent one after the other, in the order of their begin. While one is in flight the
+next ones are gathered, and those with the same options become a single call to the broker. So many small
+appends are cheap.
 
-What is promised: the bytes of one writer are in one piece, in the order of the calls; an append begins only
-when all it depends on has succeeded; an append that cannot be done fails with the reason, and so does all
-that comes later to its journal, until a new service is made. Only an append without bytes that a suspended
-journal does not take fails alone. What is not: an append that is tried again after a broken connection may
-be in the journal twice.
+The service promises: the bytes of one writer are in one piece, in the order of the calls. An append begins
+only when all its dependencies have succeeded. An append that fails gives the reason, and all later appends to
+its journal fail, until a new service is made. The service does not promise single appends: one that is
+retried after a broken connection may be in the journal twice.
 
 Decisions are :mod:`gazette_spark.client.appending.queue`'s. Here are the threads that carry them out, and the
 waiting.
@@ -59,7 +58,7 @@ JOIN_TIMEOUT_S = 5.0
 
 
 class AsyncJournalClient(Protocol):
-    """What appends in the background; so that a program can be given something else in tests."""
+    """Interface of a client whose appends run in the background; a test can substitute its own."""
 
     def start_append(
         self,
@@ -74,19 +73,19 @@ class AsyncJournalClient(Protocol):
         """Append bytes."""
 
     def pending_except(self, journal: str) -> OpFutures:
-        """Return what is under way for other journals."""
+        """Return the pending appends to other journals."""
 
 
 @dataclass(slots=True)
 class _Turn:
-    """Where writers wait for each other to release an append to one journal."""
+    """Queue of writers that wait for each other to release an append to one journal."""
 
     changed: threading.Condition
     waiting: int = 0
 
 
 class AppendService:
-    """Batches, sends and, where needed, sends again what is appended to any number of journals.
+    """Batches, sends and, where needed, sends again appends to any number of journals.
 
     Thread-safe. It belongs to the process that made it: it cannot be pickled, and does not survive a fork. As
     a context manager it is flushed and closed at the end. It uses a client, and does not close it.
@@ -187,20 +186,14 @@ class AppendService:
         dependencies: Iterable[OpFuture | AsyncAppend] = (),
         **asked: Unpack[AppendKeywords],
     ) -> AsyncAppend:
-        """Begin an append: the caller alone writes to the journal until it releases what is returned.
+        """Begin an append: the caller alone writes to the journal until it releases the returned append.
 
-        A dependency that fails takes the append with it, and all later ones to the journal: it should fail
-        only where nothing can go on. An append that suspends the journal fails alone, with a SuspendedError,
-        when it succeeds: the next one resumes the journal.
-
-        Args:
-            journal: its name; or the whole options, of which the keywords replace some.
-            dependencies: what has to succeed before the append is sent.
-            asked: what the append asks for, as in :meth:`Client.append`.
+        If a dependency fails, so do the append and all later ones to the journal: it should fail only where
+        nothing can go on. Arguments are those of :meth:`Client.append`.
 
         Raises:
             AppendWaitError: another writer has not released its append in time.
-            BacklogError: there was no room in time.
+            BacklogError: there was no room before the timeout.
             ClosedError: the service is closed.
         """
         self._check_process()
@@ -240,16 +233,16 @@ class AppendService:
     def close(self, *, abort: bool = False, timeout_s: float | EllipsisType | None = ...) -> None:
         """Flush and end the service; closing again does nothing.
 
-        What is not appended when the time is over has failed then, and whether it is in the journal is open
-        where it was on its way.
+        Appends that are not done at the timeout have failed. Whether one that was in flight is in the journal
+        is unknown.
 
         Args:
-            abort: cancel what is under way instead of flushing it.
+            abort: cancel pending appends instead of flushing them.
             timeout_s: seconds to wait, by default the service's; None: as long as it takes.
 
         Raises:
             AppendWaitError: some appends have not ended in time.
-            Exception: why an append failed, unless its result was asked for.
+            Exception: the failure of an append, unless somebody has asked for its result.
         """
         if os.getpid() != self._pid:
             return
@@ -382,7 +375,7 @@ class AppendService:
         return max(0.0, self._timeout_s - (self._clock() - begun))
 
     def _wake(self) -> None:
-        """See to it that a thread takes up what is ready. The lock is held."""
+        """Make sure that a thread starts ready work. The lock is held."""
         if not self._queue.has_ready or self._stopped:
             return
         if self._idle:
@@ -399,12 +392,12 @@ class AppendService:
             turn.changed.notify_all()
 
     def _run(self) -> None:
-        """Do what is to be done, until the service stops: the body of its threads."""
+        """Do the queue's work until the service stops: the body of its threads."""
         try:
             while (work := self._next()) is not None:
                 self._do(work)
         except Exception as error:
-            # A mistake of ours: rather nothing more than something wrong, and nobody must wait for it.
+            # A bug in this package: rather nothing more than something wrong, and nobody must wait for it.
             _LOGGER.exception("append_service.broken")
             with self._lock:
                 self._closing = self._stopped = True
@@ -474,14 +467,14 @@ class AppendService:
         self._carry_out(outcome)
 
     def _notice(self, outcome: Outcome) -> None:
-        """Wake writers that wait for what has happened. The lock is held."""
+        """Wake writers that wait for this outcome. The lock is held."""
         if outcome.freed:
             self._room.notify_all()
         if outcome.error is not None:
             self._wake_writers()
 
     def _carry_out(self, outcome: Outcome) -> None:
-        """Do what the queue has decided. The lock is not held: callbacks may come back here."""
+        """Do the queue's decisions. The lock is not held: callbacks may come back here."""
         for spool in outcome.freed:
             spool.close()
         if outcome.error is not None and outcome.ended:
@@ -506,5 +499,5 @@ class AppendService:
 
 
 def _operation(dependency: OpFuture | AsyncAppend) -> OpFuture:
-    """Return what to wait for: of an append the whole, for its parts end together."""
+    """Return the future to wait for: the one of the whole append, for its parts end together."""
     return dependency.future if isinstance(dependency, AsyncAppend) else dependency

@@ -1,4 +1,4 @@
-"""Where the bytes of an append wait: in memory while few, else in a temporary file without a name."""
+"""The buffer of an append's bytes: in memory while few, else in a temporary file without a name."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Spool:
 
 
 def file_opener(folder: str | None) -> OpenFile:
-    """Return what opens a file without a name in ``folder``; by default where temporary files go."""
+    """Return a function that opens an unnamed file in ``folder``; by default where temporary files go."""
 
     def opened() -> BinaryIO:
         return tempfile.TemporaryFile(buffering=0, dir=folder)

@@ -1,6 +1,6 @@
-"""Connections to one broker: where it is, how calls are made, what their failures mean.
+"""Connections to one broker: its address, calls to it, and the errors for failed calls.
 
-Reads each lease a channel, hence a connection, of their own: HTTP/2 shares one flow-control window
+Each read leases a separate channel, hence a connection: HTTP/2 shares one flow-control window
 among the streams of a connection, so one reader that is slow to take its bytes would starve all
 others on it. All other calls share one channel. Channels are made at first use, never at import:
 gRPC does not survive a fork, and Spark forks its Python workers.
@@ -64,7 +64,7 @@ CANCELLED = "the call was cancelled"
 """How the problem of a call begins that was cancelled: by us, or by a broker that stops."""
 
 UNDERFLOW = "minimum append data rate"
-"""In what a broker says of an append that is too slow."""
+"""Text in a broker's error about an append that is too slow."""
 
 _NO_DETAILS = "no details"
 
@@ -74,12 +74,12 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a broker listens."""
+    """Address of a broker."""
 
     text: str
     """As given: ``http://host:port``, ``https://host:port`` or ``unix://host/path``."""
     target: str
-    """What gRPC dials."""
+    """Target that gRPC dials."""
     secure: bool
 
     @property
@@ -138,13 +138,13 @@ def is_no_answer(error: GazetteError | None) -> bool:
 
 
 class Listener(Protocol):
-    """Who is told what calls on a connection learn."""
+    """Receives routes from the responses to calls on a connection."""
 
     def observe(self, item: str, told: pb.Header | pb.Route) -> None:
         """Take note of a header about an item, or none if it is empty, or of a listed route."""
 
     def failed(self, connection: Connection) -> None:
-        """Take note that the broker could not be reached."""
+        """Record that the broker could not be reached."""
 
 
 @dataclass(slots=True)
@@ -229,7 +229,7 @@ class Connection:
             self._listener.failed(self)
 
     def metadata(self, claims: Claims | Callable[[], Claims], lifetime_s: float = LIFETIME_S) -> Metadata:
-        """Return what to send with one call, which claims ``claims``; never kept for the next one."""
+        """Return the metadata of one call, which claims ``claims``; never kept for the next one."""
         return self._credentials.metadata(claims, lifetime_s)
 
     def rpc_error(self, error: grpc.RpcError) -> GazetteError:
@@ -269,7 +269,7 @@ class Connection:
             self.touch()
 
     def hang_up(self, idle_s: float) -> None:
-        """Close the channels if nobody has used them for so long. The next call makes new ones."""
+        """Close the channels if no call has used them for ``idle_s``. The next call makes new ones."""
         with self._lock:
             if self._calls or self._clock() - self._used_at < idle_s:
                 return
@@ -294,7 +294,7 @@ class Connection:
             return stub
 
     def lease(self) -> grpc.Channel:
-        """Return a channel nobody else uses; hand it to :meth:`give_back`."""
+        """Return a channel for this caller only; hand it to :meth:`give_back`."""
         with self._lock:
             self._check_usable()
             channel = self._idle.pop() if self._idle else self._new_channel()
@@ -422,7 +422,7 @@ def _channel_options(connect_timeout_s: float) -> list[tuple[str, Any]]:
 
 
 def cancel(call: grpc.Call | None) -> None:
-    """Cancel a call, whatever state it is in."""
+    """Cancel a call in any state."""
     if call is not None:
         with suppress(ValueError, grpc.RpcError):
             call.cancel()  # type: ignore[no-untyped-call]  # grpc's stubs leave it out

@@ -1,11 +1,11 @@
-"""What a client shows its broker: a bearer token with each call, certificates on each connection.
+"""A client's credentials: a bearer token with each call, certificates on each connection.
 
 Tokens come ready-made, or are signed call by call from keys the client shares with the brokers. A signed
-one claims just what its call needs, and is fresh each time: a read that outlives its token ends cleanly,
-and goes on with the next one. A ready-made one cannot be renewed.
+token claims just the capabilities of its call, and is new each time: a read that outlives its token ends
+cleanly, and goes on with the next one. A ready-made one cannot be renewed.
 
 Secrets stay out of every text: ``repr`` shows that there is a token or key and not which, errors name
-the option and the file, and :meth:`Credentials.masked` blots tokens out of what others say.
+the option and the file, and :meth:`Credentials.masked` masks tokens in foreign texts.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from gazette_spark.errors import OptionError
 from gazette_spark.protocol.tokens import LIFETIME_S, Claims, KeySet
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
-"""What gRPC sends beside a request."""
+"""Metadata that gRPC sends beside a request."""
 
 _TOKEN_FORM = "printable ASCII without blanks"  # noqa: S105 - a form, no secret
 _TOKEN = re.compile(r"[!-~]+")
 _TOKENS_IN_TEXT = re.compile(r"(?<=Bearer )[\w.~+/=-]{12,}|\beyJ[\w-]*\.[\w-]*\.?[\w-]*")
-"""A token in somebody's text, by what stands before it or by how every JWT begins."""
+"""A token in a foreign text, found by the text before it or by the start of every JWT."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who a client is. Immutable, for any thread; keys win over a token, neither sends none.
+    """Identity of a client. Immutable, for any thread; keys win over a token; without both, no token is sent.
 
     ``lifetime_s`` is the most that a signed token is valid, whatever its call asks for.
     """
@@ -81,7 +81,7 @@ ANONYMOUS = Credentials()
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """What an ``https`` connection is checked against, and shows. Files are read when this is made.
+    """Trusted authorities and client certificate of ``https`` connections. Files are read when this is made.
 
     Args:
         ca_file: PEM certificates of the authorities to trust, instead of the public ones.
@@ -116,7 +116,7 @@ class TlsOptions:
         return TlsOptions, (self.ca_file, self.cert_file, self.key_file)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Return what gRPC opens secure channels with."""
+        """Return gRPC's credentials for secure channels."""
         return grpc.ssl_channel_credentials(self._ca, self._key, self._cert)
 
     def _check_certificates(self) -> None:
@@ -170,9 +170,9 @@ def _check_pair(cert_file: str, key_file: str) -> None:
 
 
 def _validity(der: bytes) -> tuple[str, str]:
-    """Return from when to when a certificate holds, as ``YYYYMMDDHHMMSSZ``.
+    """Return begin and end of a certificate's validity, as ``YYYYMMDDHHMMSSZ``.
 
-    The standard library tells this of a connection's certificate only. A certificate is a sequence that
+    The standard library has this for a connection's certificate only. A certificate is a sequence that
     begins with a sequence of: an optional version, serial number, algorithm, issuer, validity, ….
     """
     _, certificate, _ = _der_element(der)
@@ -194,7 +194,7 @@ _SHORT_TIME = 13
 
 
 def _der_element(data: bytes) -> tuple[int, bytes, bytes]:
-    """Return an element's tag, its content, and what follows it."""
+    """Return an element's tag, its content, and the data after it."""
     tag, size, at = data[0], data[1], 2
     if size & _DER_LONG:
         at += size & ~_DER_LONG

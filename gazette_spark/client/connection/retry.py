@@ -1,4 +1,4 @@
-"""Whether a failed call is tried again, and after how long: a table, with no clock of its own.
+"""Retry or raise a failed call, and the wait before the retry: a table, without a clock.
 
 ==============================================  ======================  =====================
 cause                                           read                    append, list, apply
@@ -20,11 +20,11 @@ everything else: token, TLS, corruption, …      raised                  raised
 no connection was made. (2) Tried again while a journal just created spreads. (3) Then the fragment is
 read through its broker.
 
-Brokers give most of their failures no code but UNKNOWN, so that their texts have to tell lasting from
-passing ones. A read that fails for a reason unknown to us may well succeed a second later.
+Brokers give most of their failures no code but UNKNOWN, so only the texts separate lasting from passing ones.
+A read that fails for a reason unknown to this client may well succeed a second later.
 
-Every retry also ends at the caller's deadline; gazette's own reader has none and tries a refused
-token for ever.
+Every retry also ends at the caller's deadline; Gazette's reader has no deadline and retries a refused token
+without end.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ MARGIN_S = 0.1
 
 _STALE_PROCESS = "ProcessId"
 _REFUSED = re.compile(
-    # A field's path, as brokers put it before what is wrong with it.
+    # Path of a field, which brokers put before the problem with it.
     r"^(\w+Request|Header|Journal|Selector|Changes|Suspend|(Check|Union|Subtract)Registers|FragmentStore"
     r"|SignatureTTL|CheckDeletePrefix)(\[\d+\])?[.:]"
     r"|^invalid \w+ \("
@@ -73,7 +73,8 @@ _REFUSED = re.compile(
 _NOT_CONNECTED = ("failed to connect", "DNS resolution failed", "Connection refused")
 
 Decide = Callable[[GazetteError, int], float | None]
-"""From a cause and the number of tries since the last progress to seconds to wait, or None: raise."""
+"""Takes the cause and the number of tries since the last progress; returns seconds to wait, or None: raise.
+"""
 
 
 def backoff_s(attempt: int) -> float:
@@ -82,7 +83,7 @@ def backoff_s(attempt: int) -> float:
 
 
 def within(wait_s: float, left_s: float) -> float | None:
-    """Return how long to wait so that a try still fits into ``left_s``; None if none does."""
+    """Return the seconds to wait so that a try still fits into ``left_s``; None if no try fits."""
     if wait_s + MARGIN_S <= left_s:
         return wait_s
     return left_s - MARGIN_S if left_s > 2 * MARGIN_S else None

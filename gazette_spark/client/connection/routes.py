@@ -1,9 +1,9 @@
-"""Which broker to call: routes as brokers tell them, and the connections they lead to.
+"""The broker of a call: routes from brokers' answers, and the connections to the routes' members.
 
 A journal has a primary, which takes appends, and other members, which serve reads as well. Any broker can
 be called about any journal, and passes the call on; a client that remembers routes saves that hop. Routes
 come with every answer about a journal and with every listing, and are remembered for a time, the latest
-used ones first (:class:`RouteCache`). They may be wrong by then: brokers say so, with the right one.
+used ones first (:class:`RouteCache`). A cached route may be wrong: then brokers answer with the right one.
 
 ==========================  ====================================================================
 call                        goes to
@@ -14,7 +14,7 @@ list, apply, store health   the default broker
 ==========================  ====================================================================
 
 Without a route, or if the broker it names has just failed, calls go to the default broker. Several
-defaults stand in for each other: the next one is asked where one cannot be reached.
+defaults stand in for each other: a call goes to the next one where one cannot be reached.
 
 A route is a broker's word. It never leads from ``https`` to a connection that is not secure, where the
 client's token could be read.
@@ -51,8 +51,8 @@ class RouteCache:
 
         Args:
             size: most routes remembered, 1 or more.
-            ttl_s: seconds that a route is good for after it was told.
-            clock: seconds that only grow.
+            ttl_s: seconds that a route is valid after it was received.
+            clock: monotonic seconds.
 
         Raises:
             OptionError: a number is out of range.
@@ -153,10 +153,10 @@ class Dialer:
 
         Args:
             endpoints: of the default brokers, at least one; all secure, or none.
-            connect: makes a connection to an endpoint, which tells the dialer what it learns.
-            cache: what to remember routes in; without one, all calls go to the default broker.
+            connect: makes a connection to an endpoint, which passes routes to the dialer.
+            cache: cache of routes; without one, all calls go to the default broker.
             zone: of the reader, to prefer members there.
-            clock: seconds that only grow.
+            clock: monotonic seconds.
         """
         self._connect = connect
         self._cache = cache

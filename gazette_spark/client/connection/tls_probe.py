@@ -1,4 +1,4 @@
-"""Find out why TLS fails: gRPC tells of a refused certificate only as a closed connection."""
+"""Find out why TLS fails: gRPC reports a refused certificate only as a closed connection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import ssl
 from contextlib import suppress
 
 PROBE_TIMEOUT_S = 2.0
-"""Seconds for one handshake of our own."""
+"""Timeout of the probe's handshake, in seconds."""
 
 _HANDSHAKE_FAILED = re.compile(r"SSL_ERROR_SSL: .*?OPENSSL_internal:([^:]+(?:: [a-z][^:]*)?)|Hostname Verif")
 _CLOSED = re.compile(r"failed to connect.*(Socket closed|Connection reset|Broken pipe)", re.DOTALL)
@@ -19,7 +19,7 @@ _HINTS = {
 
 
 def handshake_problem(details: str) -> str:
-    """Return what a failed call's text says about a handshake that cannot succeed; empty if nothing."""
+    """Return the reason why a handshake cannot succeed, from a failed call's text; empty if there is none."""
     found = _HANDSHAKE_FAILED.search(details)
     if found is None:
         return ""

@@ -1,7 +1,7 @@
 """Change journal specs: one transaction, or one after the other where there are more than Etcd takes.
 
-A transaction is done wholly or not at all. A series of them is not: what was done before the one that
-failed stays done, and :class:`~gazette_spark.errors.PartialApplyError` says how far that is.
+A transaction is applied wholly or not at all. A series of them is not: the transactions before a failed one
+stay applied, and :class:`~gazette_spark.errors.PartialApplyError` has their number.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ CHANGES_PER_APPLY = 100
 """Default size of a transaction. Etcd takes 128 operations by default."""
 
 _TOO_MANY = "too many operations in txn"
-"""In what a broker says when Etcd refuses a transaction for its size."""
+"""Text in a broker's error when Etcd refuses a transaction for its size."""
 
 
 def apply_changes(connection: Connection, changes: Sequence[Change], *, timeout_s: float) -> int:
-    """Apply all changes or none, in one call with no retry; return the revision."""
+    """Apply all changes or none, in one call without a retry; return the revision."""
     claims = Claims(Capability.APPLY, pb.LabelSelector())
     try:
         with connection.errors():

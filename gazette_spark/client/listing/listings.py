@@ -1,4 +1,4 @@
-"""List journals and their fragments, ask for a store's health: each call once, with no retry of its own."""
+"""List journals and their fragments, ask for a store's health: each call once, without a retry."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class ListedFragment:
 
 
 def make_selector(selector: str | pb.LabelSelector) -> pb.LabelSelector:
-    """Return a selector that brokers take, from its text form or as it is.
+    """Return a valid selector, from its text form or as it is.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the selector is invalid.
     """
     wanted = parse_selector(selector) if isinstance(selector, str) else selector
     validate_list_request(pb.ListRequest(selector=wanted))
@@ -45,7 +45,7 @@ def make_selector(selector: str | pb.LabelSelector) -> pb.LabelSelector:
 
 
 def list_metadata(connection: Connection, selector: pb.LabelSelector) -> tuple[tuple[str, str], ...]:
-    """Return the metadata of a List call: it claims what it asks for, and no more."""
+    """Return the metadata of a List call: it claims the call's selector, and no more."""
     return connection.metadata(Claims(Capability.LIST, selector))
 
 
@@ -88,11 +88,11 @@ def get_journal(connection: Connection, name: str, *, timeout_s: float) -> pb.Li
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
-    """What a broker found when it tried a fragment store."""
+    """Result of a broker's check of a fragment store."""
 
     store: str
     problem: str
-    """Empty if there is none."""
+    """Empty for a healthy store."""
 
     @property
     def is_healthy(self) -> bool:
@@ -158,7 +158,7 @@ def list_fragments(
 ) -> list[ListedFragment]:
     """Return the fragments of a journal, pages joined, ascending by begin; neighbours may overlap.
 
-    A ``limit`` other than 0 stops at that many.
+    A ``limit`` other than 0 is the maximum number of fragments.
     """
     request = pb.FragmentsRequest(
         journal=options.journal,

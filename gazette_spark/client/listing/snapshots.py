@@ -5,8 +5,8 @@ for once, it ends with the stream. In a watch it ends with an empty message, and
 
     header + journals, journals, journals, (empty)    header + journals, (empty)    …
 
-A stream that is cut before a listing's end, that repeats an old revision, or that breaks the form in
-another way gives an error, and nothing of the listing it was at.
+A stream that is cut before a listing's end, that repeats an old revision, or that breaks the form in another
+way gives an error. The unfinished listing is dropped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Listing:
     """
 
     header: pb.Header
-    """Of the broker that answered; a watch resumes with it."""
+    """Header of the broker that answered; a watch resumes with it."""
     journals: tuple[pb.ListResponse.Journal, ...]
     """Ascending by name, each name once."""
 
@@ -61,7 +61,7 @@ class Listing:
         return pb.ListResponse(header=self.header, journals=self.journals)
 
     def changes_since(self, older: Listing | None) -> ListingChange:
-        """Return what is different from ``older``; None: from nothing. Routes are not compared."""
+        """Return the difference from ``older``; None counts as an empty listing. Routes are not compared."""
         before = {each.spec.name: each for each in older.journals} if older is not None else {}
         now = {each.spec.name: each for each in self.journals}
         kept = [(name, before[name], now[name]) for name in now if name in before]
@@ -82,14 +82,14 @@ _name = attrgetter("spec.name")
 
 @dataclass(frozen=True, slots=True)
 class ListingChange:
-    """How one listing differs from an older one: names, each in one of the four, ascending."""
+    """Difference of a listing from an older one: names, each in one of the four, ascending."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
     recreated: tuple[str, ...]
     """Deleted and created again: offsets of old belong to another journal."""
     updated: tuple[str, ...]
-    """Their specs changed."""
+    """Journals whose specs changed."""
 
 
 class SnapshotJoiner:
@@ -127,7 +127,7 @@ class SnapshotJoiner:
         return self._complete()
 
     def finish(self) -> Listing | None:
-        """Return the listing that the stream's clean end completes: none of a watch, where it may end.
+        """Return the listing that the stream's clean end completes; None for a watch that may end there.
 
         Raises:
             ProtocolError: the stream ended within a listing of a watch, or before any.

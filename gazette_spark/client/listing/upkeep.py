@@ -1,7 +1,7 @@
-"""What operators do to journals: suspend them, reset their heads, delete fragments past their retention.
+"""Operations on journals: suspend them, reset their heads, delete fragments past their retention.
 
 Each is a function of a client and one journal. The calls are those that ``gazctl`` makes, with two
-differences in pruning: a retention of zero keeps fragments for ever, as the protocol promises and
+differences in pruning: a retention of zero keeps fragments without limit, as the protocol promises and
 ``gazctl`` does not; and only fragments in ``file://`` stores are deleted, below a root that is given.
 """
 
@@ -29,18 +29,18 @@ _UNKNOWN_SUSPEND = "invalid Suspend variant"
 """In what brokers up to 0.103 say to SUSPEND_KEEP."""
 
 URL_TTL_S = 60.0
-"""How long the URLs of fragments to delete are valid: those of files do not expire."""
+"""Seconds that the URLs of fragments to delete are valid: those of files do not expire."""
 
 
 def suspend_journal(client: Client, journal: str, *, force: bool = False) -> bool:
     """Ask for a journal's suspension; return whether it is suspended now.
 
     An empty journal is suspended fully, any other partially: it keeps one replica, and can be read. The next
-    append resumes it. It is left as it is while it holds fragments that are not stored, or were a short
-    while ago; ``force`` rolls and stores them, so that a second call finds it ready.
+    append resumes it. It stays as it is while it has fragments that are not stored, or were stored a short
+    while ago only; ``force`` rolls and stores them, so that a second call finds it ready.
 
     Raises:
-        JournalNotFoundError: there is none.
+        JournalNotFoundError: the journal does not exist.
     """
     how = pb.AppendRequest.SUSPEND_NOW if force else pb.AppendRequest.SUSPEND_IF_FLUSHED
     try:
@@ -51,13 +51,13 @@ def suspend_journal(client: Client, journal: str, *, force: bool = False) -> boo
 
 
 def reset_head(client: Client, journal: str) -> int | None:
-    """Move a journal's write head to the end of what its stores hold; return it.
+    """Move a journal's write head to the end of its stored fragments; return it.
 
     For journals that answer INDEX_HAS_GREATER_OFFSET, whose brokers have lost bytes; harmless for others. A
     partially suspended journal stays so, except on brokers up to 0.103, which resume it.
 
     Returns:
-        None: somebody appended at the same time, so the head needs no reset.
+        None: another writer appended at the same time, so the head needs no reset.
 
     Raises:
         SuspendedError: the journal is suspended fully: it has no head to reset.
@@ -81,7 +81,7 @@ class Pruned:
 
     fragment: Fragment
     url: str
-    """Where it is, or was."""
+    """URL of the fragment, which may be deleted."""
 
     @property
     def is_file(self) -> bool:
@@ -119,10 +119,10 @@ def remove_fragment(pruned: Pruned, file_root: str | Path) -> bool:
 
     Args:
         pruned: the fragment.
-        file_root: folder behind ``file:///``, as the broker was told it.
+        file_root: folder behind ``file:///``, as in the broker's configuration.
 
     Raises:
-        FragmentNotRemovedError: it is not in a file store, or its file cannot be deleted.
+        FragmentNotRemovedError: the fragment is not in a file store, or its file cannot be deleted.
         ProtocolError: the broker's URL leads out of the root, or to another file.
     """
     fragment = pruned.fragment

@@ -1,15 +1,15 @@
 """Listings that stay up to date: :class:`WatchedList` by the broker's watch, :class:`PolledList` by asking.
 
 A watch is a List call that does not end: the broker sends a listing whenever the number of matching
-journals or their greatest revision has changed. When the stream ends or breaks, it is opened again and
-told the last listing's header, so that no change is missed and nothing comes twice:
+journals or their greatest revision has changed. When the stream ends or breaks, it is opened again with the
+last listing's header, so that no change is missed and nothing comes twice:
 
 =========================================  =====================================================
 how a stream ends                          what follows
 =========================================  =====================================================
 clean end, after a listing                 opened again after the first back-off
 clean end, no listing; broken transport    back-off, growing until a listing arrives
-within a listing, against the protocol,    the listing at hand is discarded; back-off
+within a listing, against the protocol,    the current listing is discarded; back-off
 with a revision that is not new
 clean end within the very first listing    three times in a row: the watch fails, the broker knows none
 UNKNOWN, INTERNAL                          back-off, six times in a row, then the watch fails
@@ -18,11 +18,11 @@ everything else: token, unsupported call   the watch fails, and whoever asks it 
 =========================================  =====================================================
 
 **Changes of routes do not make a listing**: a journal just created shows with no brokers, and stays so
-until another change. The whole listing that is asked for every ``renew_s`` brings routes, too, and is how a
-connection that hangs is found. Do not wait for an assignment here.
+until another change. The whole listing that is requested every ``renew_s`` has new routes, too, and shows
+when a connection hangs. Do not wait for an assignment here.
 
 A watch needs Gazette 0.100. Older brokers end the stream after one message: that fails with a
-WatchUnsupportedError, and :class:`PolledList` is what to use.
+WatchUnsupportedError; use :class:`PolledList` instead.
 """
 
 from __future__ import annotations
@@ -76,16 +76,16 @@ OnUpdate = Callable[[Listing], object]
 
 
 class LiveList(ABC):
-    """A listing kept up to date by a thread of its own; see the two subclasses.
+    """A listing kept up to date by a separate thread; see the two subclasses.
 
     Any thread may use it. As a context manager it is started and closed. It belongs to the process that
     made it: it cannot be pickled, and does not survive a fork.
 
     Args:
-        client: whose broker to ask; it must stay open.
-        selector: which journals; ``""`` is all.
-        on_update: called with each new listing, the first included, on the list's own thread. It holds up
-            the list; what it raises is logged.
+        client: client of the broker; it must stay open.
+        selector: selector of the journals; ``""`` is all.
+        on_update: called with each new listing, the first included, on the list's thread. The list waits for
+            it; its exceptions are logged.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class LiveList(ABC):
         """Start the thread, once; wait for the first listing, as long as the client's calls may take.
 
         Raises:
-            GazetteError: there is none; the list is closed.
+            GazetteError: there is no listing; the list is closed.
         """
         with self._changed:
             self._check_usable()
@@ -183,7 +183,7 @@ class LiveList(ABC):
     def updates(self) -> Iterator[Listing]:
         """Yield the latest listing, then each that comes, until the list is closed.
 
-        What comes while the caller is busy is skipped, but for the last.
+        Listings that come while the caller is busy are skipped, except for the last.
         """
         seen: Listing | None = None
         while not self._closed.is_set():
@@ -226,7 +226,7 @@ class LiveList(ABC):
 
     @abstractmethod
     def _run(self) -> None:
-        """Publish listings until closed; raise what will not heal."""
+        """Publish listings until closed; raise permanent failures."""
 
     def _interrupt(self) -> None:  # noqa: B027 - not each kind has something to end
         """End a call under way."""
@@ -290,13 +290,13 @@ class WatchStream(Protocol):
         """Yield the call's messages; raise its failure."""
 
     def close(self) -> None:
-        """End the call and let go of what it holds."""
+        """End the call and release its connection."""
 
 
 class Follower:
-    """Follows a watch from stream to stream: what to ask next, what to publish, how long to wait.
+    """Follows a watch from stream to stream: the next request, the listing to publish, the wait.
 
-    Has no thread and no clock of its own; :class:`WatchedList` has. For one thread.
+    Has neither thread nor clock; :class:`WatchedList` has both. For one thread.
     """
 
     def __init__(
@@ -311,7 +311,7 @@ class Follower:
         self.attempt = 0
         """Streams in a row that brought nothing."""
         self.cause: GazetteError | None = None
-        """Why the last one ended; None: cleanly, or by its age."""
+        """The error that ended the last one; None: cleanly, or by its age."""
         self._selector = selector
         self._open_stream = open_stream
         self._publish = publish
@@ -338,7 +338,7 @@ class Follower:
         except GazetteError as error:
             self.cause = error
         if is_no_answer(self.cause) and (progressed or not whole):
-            # Old, not broken. A stream that was resumed and has been silent since is not trusted for ever.
+            # Old, not broken. A stream that was resumed and has been silent since is not trusted without end.
             self.cause = None
             self._asks_whole = not whole
             self.attempt = 0
@@ -440,7 +440,7 @@ class WatchedList(LiveList):
 
 
 class _ListStream:
-    """A List call on a connection of its own, as it is open for long and silent for most of that."""
+    """A List call on a separate connection, as it is open for long and silent for most of that."""
 
     def __init__(self, connection: Connection, request: pb.ListRequest, timeout_s: float) -> None:
         self._connection = connection

@@ -1,8 +1,8 @@
-"""What all readers have in common: bytes come as chunks, and are taken as chunks or in any size.
+"""The base of all readers: bytes arrive as chunks, and are read as chunks or in any size.
 
-A chunk is what arrived at once, in one object, and is handed on as it is: iterating is the fast way.
+A chunk is the bytes of one message, in one object, passed on as it is: iterating is the fast way.
 :meth:`ChunkReader.read` and :meth:`ChunkReader.readinto` keep the rest of a chunk for the next call.
-For lines, or anything else that takes a file, there is :meth:`ChunkReader.buffered`.
+For lines, or a library that reads files, there is :meth:`ChunkReader.buffered`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Chunk:
     offset: int
     content: bytes
     mod_time: int = field(default=0, compare=False)
-    """When the fragment that holds them was stored, in Unix seconds; 0 if only a broker has it."""
+    """Time at which the bytes' fragment was stored, in Unix seconds; 0 if only a broker has it."""
 
     @property
     def end(self) -> int:
@@ -47,10 +47,10 @@ class ChunkReader(ABC):
     """Reads a journal's bytes in order, without gap or repeat.
 
     Where the journal itself has lost bytes, the reader jumps: iterating shows it as a chunk whose offset
-    is larger than the end of the one before, and in ``jumps``; reading bytes raises OffsetJumpError once
-    for each jump, after the bytes before it, and then goes on behind it.
+    is larger than the end of the one before, and in ``jumps``; reading bytes raises OffsetJumpError once for
+    each jump, after the bytes before it, and then continues after it.
 
-    For one thread at a time; a second one gets a ValueError. Only what a subclass says so may be called
+    For one thread at a time; a second one gets a ValueError. Only methods that a subclass names may be called
     from any.
     """
 
@@ -79,12 +79,12 @@ class ChunkReader(ABC):
         """Make :meth:`_fetch` go on at ``offset``, or raise and change nothing."""
 
     def _ended(self) -> GazetteError | None:
-        """Return why nothing is read any more, not even what is at hand, if that is so."""
+        """Return the error of a reader that returns nothing any more, not even buffered bytes; else None."""
         return None
 
     @abstractmethod
     def close(self) -> None:
-        """End the reader and let go of what it holds; may be called again."""
+        """End the reader and release its resources; may be called again."""
 
     @property
     def offset(self) -> int:
@@ -115,9 +115,9 @@ class ChunkReader(ABC):
         return chunk
 
     def read(self, n: int | None = -1) -> bytes:
-        """Return the next ``n`` bytes, fewer only at the end or before a jump; -1: all that is left.
+        """Return the next ``n`` bytes, fewer only at the end or before a jump; -1: all remaining bytes.
 
-        After an error the reader stands where it stood before the call. But one whose errors end it, see
+        After an error the reader's offset is the same as before the call. A reader whose errors end it, see
         its class, first returns the bytes before the error; the next call raises.
 
         Raises:
@@ -157,11 +157,11 @@ class ChunkReader(ABC):
         return len(part)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go on at another offset, and return it.
+        """Continue at another offset, and return it.
 
         Raises:
-            OffsetError: the offset is negative, or counted from the end, which a journal has not.
-            SeekRequiresNewReaderError: the reader cannot get there; it stands where it stood.
+            OffsetError: the offset is negative, or relative to the end, which a journal does not have.
+            SeekRequiresNewReaderError: the reader cannot get there; its offset does not change.
         """
         if whence == io.SEEK_CUR and self.offset >= 0:
             offset += self.offset
@@ -211,7 +211,7 @@ class ChunkReader(ABC):
             raise ValueError(f"{buffered!r} does not read from {self!r}")
 
     def _forget(self) -> None:
-        """Drop what is at hand. Jumps that were not raised yet will not be."""
+        """Drop buffered bytes. Jumps that were not raised yet will not be."""
         self._rest, self._rest_at = _NOTHING, 0
         self._jumps_raised = len(self.jumps)
 
@@ -219,7 +219,7 @@ class ChunkReader(ABC):
         return len(self._rest.content) - self._rest_at
 
     def _ready(self, *, raises: bool) -> bool:
-        """Make bytes be at hand; return False at the end, and at a jump unless it ``raises``."""
+        """Fill the buffer; return False at the end, and at a jump unless it ``raises``."""
         while not self._jump_is_due():
             if self._left_of_rest():
                 return True

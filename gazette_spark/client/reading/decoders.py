@@ -2,8 +2,8 @@
 
 A fragment file is raw journal bytes under one codec. Gazette's GZIP is one or more members, its
 SNAPPY the framing format, its ZSTANDARD frames without a content size. Every decoder here reads a
-bounded amount, gives a bounded piece and keeps nothing, so a small file that claims to be a huge one
-costs its reader one piece before the caller's length check stops it.
+bounded amount, gives a bounded piece and keeps nothing. A small file that claims to be a huge one costs its
+reader one piece: then the caller's length check stops it.
 
 Nothing here imports gRPC.
 """
@@ -32,7 +32,7 @@ except ImportError:
     _GZIP_ERRORS = (zlib.error,)
 
 READ_BYTES = 1 << 16
-"""Compressed bytes asked of the stream at a time; what a call leaves of them is copied."""
+"""Compressed bytes requested from the stream at a time; unused ones are copied for the next call."""
 
 PIECE_BYTES = 1 << 18
 """Uncompressed bytes in a piece, at most, but for SNAPPY and NONE: fits a core's cache."""
@@ -50,7 +50,7 @@ _SNAPPY_BODY_BYTES = 76_490 + 4
 
 
 class BinaryStream(Protocol):
-    """What a decoder reads from: a file, or an HTTP body."""
+    """Source of a decoder: a file, or an HTTP body."""
 
     def read(self, size: int, /) -> bytes:
         """Return up to ``size`` bytes, and none only at the end."""
@@ -68,7 +68,7 @@ class CodecError(GazetteError, ValueError):
 
 
 def codec_name(codec: int) -> str:
-    """Return the name of a codec, or its number if it has none."""
+    """Return the name of a codec, or the number of an unknown one."""
     return pb.CompressionCodec.Name(codec) if codec in pb.CompressionCodec.values() else str(codec)
 
 

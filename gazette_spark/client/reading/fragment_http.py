@@ -1,6 +1,6 @@
 """Fetch a fragment by HTTP, as it is stored. Loads httpx.
 
-What may be fetched is for :mod:`gazette_spark.client.reading.fragment_urls` to decide.
+:mod:`gazette_spark.client.reading.fragment_urls` decides which URLs are fetched.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Body:
         self._owned = ExitStack()
 
     def take_over(self, owned: ExitStack) -> None:
-        """Own what is to be closed with the body."""
+        """Own resources that are closed with the body."""
         self._owned = owned
 
     def read(self, size: int, /) -> bytes:
@@ -67,7 +67,7 @@ class Body:
         return taken
 
     def close(self) -> None:
-        """Close it and what it owns."""
+        """Close the body and the resources it owns."""
         self._owned.close()
 
 

@@ -1,7 +1,7 @@
 """Open a stored fragment where it is, past the broker: by file, or by HTTP.
 
-A broker tells a URL; a client opens it only if it is one of these, and connects to nothing before it
-knows. A broker, or whoever writes its fragments, cannot make a client ask other hosts or read other files.
+A broker sends a URL; a client opens it only if it is one of these, and connects to nothing before the check.
+So a broker, or a writer of its fragments, cannot make a client call other hosts or read other files.
 
 ===========  ===================================================================================
 scheme       opened
@@ -14,7 +14,7 @@ scheme       opened
 both         on listed hosts, whatever their address
 ===========  ===================================================================================
 
-Redirects are not followed, only status 200 is taken, and a body is decoded as the fragment says, never
+Redirects are not followed, only status 200 is accepted, and a body is decoded as the fragment says, never
 by the HTTP library.
 """
 
@@ -59,11 +59,11 @@ _HTTP_SCHEMES = ("http", "https")
 _BUFFER_BYTES = 1 << 20
 _Address = IPv4Address | IPv6Address
 Resolve = Callable[[str, int], Iterable[str]]
-"""From a host and port to its addresses; raises OSError."""
+"""Takes a host and port, returns the host's addresses; raises OSError."""
 
 
 def resolve(host: str, port: int) -> list[str]:
-    """Return a host's addresses, as its name service tells."""
+    """Return a host's addresses from its name service."""
     return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
@@ -72,14 +72,14 @@ class FragmentOpener:
     """Opens fragments' URLs, as far as that is allowed. Thread-safe.
 
     Args:
-        root: folder behind ``file://`` URLs; None: they are not opened.
+        root: folder behind ``file://`` URLs; None: such URLs are not opened.
         hosts: ``host`` or ``host:port`` whose URLs are opened whatever the address and scheme.
-        broker: host of the broker the URLs come from; empty: unknown, and taken for a public one.
-        http: gives the HTTP client to fetch with; by default each fetch has its own.
+        broker: host of the broker the URLs come from; empty: unknown, and treated as public.
+        http: gives the HTTP client to fetch with; by default each fetch has a new one.
         resolve: finds a host's addresses.
 
     Raises:
-        OptionError: the root is no folder below ``/``, or a host is none.
+        OptionError: the root is not a folder below ``/``, or a host is invalid.
     """
 
     root: str | None = None
@@ -111,11 +111,11 @@ class FragmentOpener:
         """Return a reader of a fragment from ``offset`` on; the caller closes it.
 
         Raises:
-            ProtocolError: it is no URL of a fragment: it leaves the root, is too long, holds control
+            ProtocolError: the URL is not a fragment's: it leaves the root, is too long, has control
                 characters or a user name.
-            DirectReadError: such URLs are not opened, or this one cannot be.
-            CorruptFragmentError: its size is not the fragment's.
-            OffsetError: the offset lies outside the fragment.
+            DirectReadError: such URLs are not opened, or this one failed to open.
+            CorruptFragmentError: the file's size is not the fragment's.
+            OffsetError: the offset is outside the fragment.
         """
         check_url(url)
         if url.startswith(FILE_SCHEME) and self.root is not None:
@@ -206,18 +206,18 @@ def open_fragment_url(
     ``Client.open_fragment`` also knows the broker's own host.
 
     Args:
-        fragment: what the URL should hold.
-        url: as a broker tells it.
+        fragment: expected fragment at the URL.
+        url: URL from a broker.
         offset: of the first byte to return; by default the fragment's begin.
         end_offset: behind the last byte to return; 0: the fragment's end.
         fragment_root: folder behind ``file://`` URLs.
-        fragment_hosts: hosts that are asked whatever their address and scheme, ``host`` or ``host:port``.
+        fragment_hosts: allowed hosts, whatever their address and scheme, ``host`` or ``host:port``.
 
     Raises:
-        ProtocolError: it is no URL of a fragment.
-        DirectReadError: such URLs are not opened, or this one cannot be.
-        OffsetError: the offset lies outside the fragment.
-        OptionError: the root is no folder, or missing, or a host is none.
+        ProtocolError: the URL is not a fragment's.
+        DirectReadError: such URLs are not opened, or this one failed to open.
+        OffsetError: the offset is outside the fragment.
+        OptionError: the root is not a folder, or is missing, or a host is invalid.
     """
     if fragment_root is not None and not Path(fragment_root).is_dir():
         raise OptionError("fragment_root", f"{fragment_root!r}, which is no folder", "an existing folder")

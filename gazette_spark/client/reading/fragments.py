@@ -1,11 +1,11 @@
-"""Read the content of a stored fragment, held to what the fragment's name promises.
+"""Read the content of a stored fragment, checked against the fragment's name.
 
-The name tells the content's span and SHA-1. The length is always compared; the sum whenever all of the
-content went by, also if the reader only wanted the end of it. A small fragment is withheld until both
-are known to be right, of a large one the last piece: so a reader that got to the end of a fragment has
-it as it was written. Gazette's own reader compares the length only.
+The name gives the content's span and SHA-1. The length is always compared; the sum whenever all of the
+content was read, also if the reader only wanted the end of it. A small fragment is withheld until both are
+known to be right, of a large one the last piece. So a reader that got to the end of a fragment has it as it
+was written. Gazette's own reader compares the length only.
 
-Where the file is found is the business of :mod:`gazette_spark.client.reading.fragment_urls`.
+:mod:`gazette_spark.client.reading.fragment_urls` finds the file.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ HELD_BYTES = 4 << 20
 """Fragments up to this size are handed out once they are known to be right."""
 
 HASH_ASIDE_BYTES = 4 << 20
-"""Compressed fragments from this size on are summed in a thread of their own, beside the decoding."""
+"""Minimum size of a compressed fragment whose sum a separate thread computes, beside the decoding."""
 
 HASH_PIECES = 8
 """Pieces that may wait to be summed."""
 
 
 URL_FIELD = "ReadResponse.FragmentUrl"
-"""Where a protocol error about a URL is."""
+"""Path of the field in protocol errors about a URL."""
 
 
 def without_query(url: str) -> str:
@@ -52,10 +52,10 @@ def without_query(url: str) -> str:
 
 
 class Source(BinaryStream, Protocol):
-    """What a fragment is read from."""
+    """Source of a fragment's content."""
 
     def close(self) -> None:
-        """Let go of the file or connection."""
+        """Release the file or connection."""
 
 
 class FragmentReader(ChunkReader):
@@ -78,21 +78,21 @@ class FragmentReader(ChunkReader):
         codec: int | None = None,
         source: str = "",
     ) -> None:
-        """Take over a stream, which is closed with the reader.
+        """Own a stream, which is closed with the reader.
 
         Args:
             stream: the fragment's file.
-            fragment: what it should hold.
+            fragment: expected fragment.
             offset: of the first byte to return; by default the fragment's begin.
             end_offset: behind the last byte to return; 0 or past the fragment's end: that end.
             start: offset of the stream's first byte, once decoded; by default the fragment's begin. The sum
                 is not compared of a stream that starts elsewhere.
-            codec: how the stream is encoded, by default as the fragment. A store that decompresses what it
-                hands out leaves ``NONE``.
+            codec: encoding of the stream, by default the fragment's. ``NONE`` for a store that decompresses
+                its files.
             source: a name of the stream for errors; nothing secret.
 
         Raises:
-            OffsetError: the offset lies outside the fragment, or the end before it.
+            OffsetError: the offset is outside the fragment, or the end is before it.
             CodecError: the codec is unknown.
         """
         super().__init__(fragment.journal)
@@ -163,15 +163,15 @@ def verified(
     start: int | None = None,
     source: str = "",
 ) -> Generator[Chunk, None, None]:
-    """Yield decoded pieces from ``offset`` on as chunks, holding them to the fragment's name.
+    """Yield decoded pieces from ``offset`` on as chunks, checked against the fragment's name.
 
     The first piece begins at ``start``, by default the fragment's begin; only then is the sum compared.
-    An ``end_offset`` before the fragment's end stops there: what follows is not looked at.
+    An ``end_offset`` before the fragment's end stops there: later bytes are not checked.
 
     Raises:
         FragmentTooShortError: the pieces end before the fragment.
-        FragmentTooLongError: they go on past it.
-        CorruptFragmentError: they are not what the codec, or the sum, asks for.
+        FragmentTooLongError: the pieces go on past the fragment.
+        CorruptFragmentError: the pieces do not match the codec or the sum.
     """
     chunks = _verified(pieces, fragment, offset=offset, end_offset=end_offset, start=start, source=source)
     # Where the end is not looked at, nothing is known sooner for waiting.
@@ -224,7 +224,7 @@ def _verified(
 
 
 def _clip(chunk: Chunk, offset: int, stop: int) -> Chunk:
-    """Return the part of a chunk that lies in ``[offset, stop)``."""
+    """Return the part of a chunk within ``[offset, stop)``."""
     low = max(offset - chunk.offset, 0)
     high = min(stop - chunk.offset, len(chunk.content))
     if low == 0 and high == len(chunk.content):
@@ -239,7 +239,7 @@ class _Digest(Protocol):
 
 
 class _DigestAside:
-    """A SHA-1 that a thread of its own computes: the caller only waits for the last pieces."""
+    """A SHA-1 that a separate thread computes: the caller only waits for the last pieces."""
 
     def __init__(self) -> None:
         self._digest = hashlib.sha1(usedforsecurity=False)
@@ -269,7 +269,7 @@ class _DigestAside:
 
 @contextmanager
 def _summing(*, aside: bool) -> Iterator[_Digest]:
-    """Give a SHA-1, computed here or in a thread of its own."""
+    """Give a SHA-1, computed here or in a separate thread."""
     if not aside:
         yield hashlib.sha1(usedforsecurity=False)
         return

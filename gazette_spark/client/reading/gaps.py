@@ -1,8 +1,8 @@
-"""Bytes that a journal had and has no more: what lies between its fragments.
+"""Bytes that a journal had and has no more: the gaps between its fragments.
 
-Offsets are never given twice, so whatever lies before a journal's write head was appended once, or skipped by
-an operator who reset the head. What no fragment holds any more, neither in a store nor with a broker, cannot
-be read. Brokers learn of files that are gone when they list their stores again (``refresh_interval``).
+Offsets are never used twice, so every byte before a journal's write head was appended once, or skipped by an
+operator who reset the head. Bytes that are in no fragment, neither in a store nor with a broker, cannot be
+read. Brokers learn of files that are gone when they list their stores again (``refresh_interval``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gazette_spark.protocol.fragments import CoverSet, Fragment
 
 
 class FragmentLister(Protocol):
-    """What a client says of a journal's fragments."""
+    """Client interface to a journal's fragments."""
 
     def first_offset(self, journal: str) -> int:
         """Return the smallest offset that can be read."""
@@ -39,12 +39,12 @@ class FragmentGap:
 
     @property
     def bytes(self) -> int:
-        """How many they are."""
+        """Number of missing bytes."""
         return self.end - self.begin
 
 
 def gaps_between(journal: str, fragments: Sequence[Fragment], begin: int, end: int) -> list[FragmentGap]:
-    """Return what of ``[begin, end)`` no fragment of a journal holds, ascending."""
+    """Return the parts of ``[begin, end)`` that are in no fragment of a journal, ascending."""
     found, at = [], begin
     for fragment in CoverSet.of(fragments):
         if fragment.begin >= end:
@@ -61,7 +61,7 @@ def find_gaps(client: FragmentLister, journal: str, begin: int | None, end: int 
     """Return the gaps of a journal; see :meth:`Client.gaps`."""
     # A broker that has just started knows the head only once it has listed its stores: this waits for it.
     client.first_offset(journal)
-    # The head before the list: what is appended meanwhile is listed, and past the end that is looked at.
+    # The head before the list: bytes appended meanwhile are listed, but past the end of the checked range.
     head = client.write_head(journal)
     try:
         fragments = [each.fragment for each in client.list_fragments(journal)]

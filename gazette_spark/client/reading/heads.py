@@ -1,8 +1,8 @@
-"""Write heads of many journals at once, and with them what was appended since somebody last looked.
+"""Write heads of many journals at once, and with them the bytes appended since an earlier offset.
 
-A head alone is the cheapest call there is: a read at the head that asks for metadata only. Who has read a
-journal up to an offset asks for a :class:`Tail` in place of it: one call tells the head, and brings the bytes
-up to there if they are few.
+A head alone is the cheapest call there is: a read at the head that asks for metadata only. A caller that has
+read a journal up to an offset asks for a :class:`Tail` instead: one call returns the head, and the bytes up
+to there if they are few.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """A journal's write head, and maybe what lies before it."""
+    """A journal's write head, and maybe the bytes before it."""
 
     write_head: int
     content: bytes | None = None
@@ -134,9 +134,9 @@ class TailCall:
 
 
 def tail_of(messages: Iterable[pb.ReadResponse], offset: int) -> Tail:
-    """Return the tail that the messages of a read from an offset on bring.
+    """Return the tail in the messages of a read from an offset on.
 
-    Nothing is made of bytes that do not follow each other, or that do not end at the last head told.
+    Bytes that do not follow each other, or that do not end at the last reported head, are dropped.
     """
     head, at, parts, whole = 0, offset, [], True
     for message in messages:
@@ -176,7 +176,7 @@ def tails(
     max_bytes: int,
     timeout_s: float,
 ) -> dict[str, Tail]:
-    """Return what follows an offset in each of many journals; see :func:`write_heads`."""
+    """Return the bytes after an offset in each of many journals; see :func:`write_heads`."""
 
     def begin(name: str) -> TailCall:
         return TailCall(dial(name), name, offsets[name], max_bytes=max_bytes, timeout_s=timeout_s)

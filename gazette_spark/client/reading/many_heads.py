@@ -2,8 +2,7 @@
 
 A question for a head has one answer, so it can be a call of gRPC's asyncio kind, which takes 0.2 ms of a
 processor where a call on a thread takes 0.45. The loop, its thread and its connections live for one round of
-questions: they cost some milliseconds, so nothing is kept, and callers with a loop of their own are not
-disturbed.
+questions: they cost some milliseconds, so nothing is kept, and a caller's loop is not disturbed.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ def ask_many(
     in_flight: int,
     timeout_s: float,
 ) -> Mapping[str, int]:
-    """Return the write heads of those journals whose calls succeed.
+    """Return the write heads of the journals whose calls succeed.
 
     Args:
         dial: gives each journal's connection, when its turn comes.
         journals: without a repetition.
-        head_of: takes a head from an answer, or raises what is wrong with it.
+        head_of: returns the head in an answer, or raises the answer's error.
         in_flight: calls open at a time.
         timeout_s: deadline of each call.
     """

@@ -1,9 +1,9 @@
-"""One Read call: what its messages mean, and what a broker may not send.
+"""One Read call: its messages, and the checks of a broker's stream.
 
 A stream is metadata, then chunks up to the metadata's fragment end, then the next metadata. The
-:class:`Cursor` follows it with no I/O: it takes one message and gives a chunk, nothing, or an error.
-A broker that repeats bytes, leaves some out without saying so, sends content where none belongs, or
-sends other bytes than a stored fragment's SHA-1 stands for gets an error, and its bytes go no further.
+:class:`Cursor` follows it with no I/O: it reads one message and gives a chunk, nothing, or an error. It is an
+error if a broker repeats bytes, omits some silently, or sends content in the wrong place. So are bytes that
+do not match a stored fragment's SHA-1. Such bytes go no further.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _CORRUPT_TEXTS = (
     "magic number",
     "frame descriptor",
 )
-"""In what a broker says, in lower case, when a stored fragment's bytes are not as they should be."""
+"""Texts, in lower case, in a broker's error about a stored fragment with corrupt bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read of a journal. ``offset`` -1 is the write head; ``end_offset`` 0 is no end."""
+    """Range and mode of a read. ``offset`` -1 is the write head; ``end_offset`` 0 is no end."""
 
     journal: str
     offset: int = 0
@@ -92,33 +92,33 @@ class Cursor:
     def __init__(self, journal: str, offset: int, jumps: list[tuple[int, int]]) -> None:
         self.journal = journal
         self.offset = offset
-        """Next byte; -1 until the broker says where its write head is."""
+        """Next byte; -1 until the broker has sent its write head."""
         self.jumps = jumps
         """Each offset that was wanted, with the larger one that came: appended to."""
         self.response: pb.ReadResponse | None = None
         """The last metadata: status, write head, URL, and in the stream's first one the header."""
         self.fragment: Fragment | None = None
-        """Of the last metadata that was in order."""
+        """Fragment of the last valid metadata."""
         self._limit = -1
         self._digest: hashlib._Hash | None = None
 
     @property
     def url(self) -> str:
-        """Where the fragment is stored, if it is."""
+        """URL of the fragment, if it is stored."""
         return self.response.fragment_url if self.response is not None else ""
 
     @property
     def write_head(self) -> int:
-        """The journal's, as last told; 0 if never."""
+        """The journal's last reported write head; 0 if none was reported."""
         return self.response.write_head if self.response is not None else 0
 
     def feed(self, message: pb.ReadResponse) -> Chunk | None:
-        """Take the stream's next message; return the chunk it brings, if any.
+        """Check the stream's next message; return its chunk, if any.
 
         Raises:
             StatusError: the broker ended the stream with a status.
-            ProtocolError: the message may not come here.
-            CorruptFragmentError: the stored fragment just completed is not what its name says.
+            ProtocolError: the message is not allowed here.
+            CorruptFragmentError: the stored fragment just completed does not match its name.
         """
         content = message.content
         if not content:
@@ -140,7 +140,7 @@ class Cursor:
         return Chunk(offset, content, self.fragment.mod_time if self.fragment is not None else 0)
 
     def explain(self, error: GazetteError) -> GazetteError:
-        """Return a stream's failure with what it was about: a broker's bare text names no journal.
+        """Return a stream's failure with its journal and offset: a broker's bare text names no journal.
 
         A broker that cannot make sense of a stored fragment says so in one of a few texts.
         """
@@ -163,7 +163,7 @@ class Cursor:
             fragment = self._fragment_of(message)
             self._advance(message)
             self.fragment, self._limit = fragment, fragment.end
-            # A stored fragment does not change any more: what is read of it can be held to its sum.
+            # A stored fragment does not change any more: its bytes can be checked against its sum.
             whole = bool(message.fragment_url) and message.offset == fragment.begin
             self._digest = hashlib.sha1(usedforsecurity=False) if whole else None
             return
@@ -206,9 +206,9 @@ class Cursor:
 
 
 class ReadStream:
-    """A Read call under way, on a channel of its own.
+    """A Read call in progress, on a separate channel.
 
-    One thread takes :meth:`messages`; any thread may :meth:`cancel`.
+    One thread reads :meth:`messages`; any thread may :meth:`cancel`.
     """
 
     def __init__(self, connection: Connection, request: pb.ReadRequest, timeout_s: float) -> None:

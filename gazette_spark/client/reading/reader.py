@@ -39,7 +39,7 @@ class Stream(Protocol):
         """End the call, from any thread."""
 
     def close(self) -> None:
-        """End the call and let go of what it holds."""
+        """End the call and release its channel."""
 
 
 OpenStream = Callable[[pb.ReadRequest], Stream]
@@ -50,8 +50,8 @@ class Reader(ChunkReader):
     """Reads the bytes one Read call brings; see the module and :class:`ChunkReader`.
 
     The call begins with the first byte that is asked for. An error ends the reader, but for
-    OffsetJumpError: reading again raises the same one. Seeking goes forward only, within the chunk at
-    hand or within a fragment that is read directly. :meth:`cancel` may be called from any thread.
+    OffsetJumpError: reading again raises the same one. Seeking goes forward only, within the current chunk or
+    within a fragment that is read directly. :meth:`cancel` may be called from any thread.
     """
 
     _errors_last = True
@@ -65,14 +65,14 @@ class Reader(ChunkReader):
         prefers_url: Callable[[pb.ReadResponse], bool] = lambda _: False,
         jumps: list[tuple[int, int]] | None = None,
     ) -> None:
-        """Make a reader; nothing is asked of the broker yet.
+        """Make a reader; it sends no request yet.
 
         Args:
-            options: what to read.
+            options: range and mode of the read.
             open_stream: begins the call.
             opener: opens the fragment the call may end with.
             prefers_url: whether a fragment the broker is about to send is to be opened instead.
-            jumps: where to note them; by default, a list of its own.
+            jumps: list to which jumps are added; by default, a new one.
         """
         super().__init__(options.journal)
         self.options = options
@@ -103,7 +103,7 @@ class Reader(ChunkReader):
 
     @property
     def url(self) -> str:
-        """Where that fragment is stored; empty if it is not. It may hold a signature."""
+        """URL of that fragment; empty if it is not. It may hold a signature."""
         return self._cursor.url
 
     @property
@@ -124,7 +124,7 @@ class Reader(ChunkReader):
             stream.cancel()
 
     def close(self) -> None:
-        """End the reader, from any thread; as :meth:`cancel`, and lets go of what it holds."""
+        """End the reader, from any thread; like :meth:`cancel`, and releases its resources."""
         self.cancel()
         # If another thread is inside, it finds the reader cancelled, and cleans up.
         with suppress(ValueError):
@@ -157,11 +157,11 @@ class Reader(ChunkReader):
         self._at = offset
 
     def explain(self, error: GazetteError) -> GazetteError:
-        """Return a failure of the call with what it was about: journal, offset, fragment."""
+        """Return a failure of the call with its subject: journal, offset, fragment."""
         return self._cursor.explain(error)
 
     def run(self) -> Generator[Chunk, None, None]:
-        """Yield what the call brings, once; failures are raised as they came, not yet explained."""
+        """Yield the call's chunks, once; failures are raised as they came, not yet explained."""
         if self._at_end():
             return
         url = yield from self._stream_chunks()
@@ -171,7 +171,7 @@ class Reader(ChunkReader):
             yield from self._fragment_chunks(url)
 
     def _stream_chunks(self) -> Generator[Chunk, None, str]:
-        """Yield what the call brings; return the URL to go on at, if it leaves one."""
+        """Yield the call's chunks; return the URL at which to continue, or an empty text."""
         cursor = self._cursor
         stream = self._stream = self._open_stream(self.options.request(self._at))
         if self._stopped.is_set():

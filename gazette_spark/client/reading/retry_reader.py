@@ -1,15 +1,15 @@
 """Read a journal through restarts, re-assignments and broken connections.
 
-A :class:`RetryReader` knows one thing, the next offset it wants. It asks the broker for it, follows
+A :class:`RetryReader` has one state, the next offset it wants. It asks the broker for it, follows
 the stream (:mod:`gazette_spark.client.reading.read`) or the stored fragment the stream points at
-(:mod:`gazette_spark.client.reading.fragments`), and when either ends it asks again, as the table of
-:mod:`gazette_spark.client.connection.retry` says. So no byte is left out and none comes twice, wherever the
+(:mod:`gazette_spark.client.reading.fragments`). When either ends it asks again, by the table of
+:mod:`gazette_spark.client.connection.retry`. So no byte is left out and none comes twice, wherever the
 streams are cut.
 
 ====================================  ============================================================
 what is read                          how it ends
 ====================================  ============================================================
-``end_offset`` set                    at exactly ``end_offset``; what is not there yet is waited for
+``end_offset`` set                    at exactly ``end_offset``; waits for bytes still to come
 no end, ``block`` false               at the write head
 no end, ``block`` true                when closed
 ====================================  ============================================================
@@ -66,8 +66,8 @@ class RetryReader(ChunkReader):
     the one before, and in ``jumps``; only :meth:`read` and :meth:`readinto` raise for it. A jump to or
     past ``end_offset`` brings no chunk: it shows in ``jumps`` only.
 
-    For one thread, but :meth:`cancel` and :meth:`close` may be called from any. After an error the reader
-    stands where it stood: ``next`` tries again from there.
+    For one thread, but :meth:`cancel` and :meth:`close` may be called from any. After an error the reader's
+    offset is unchanged: ``next`` tries again from there.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class RetryReader(ChunkReader):
         self._options = options
         self._offset = options.offset
         self._reader = self._new_reader(by_url=False)
-        # What the retries turn on.
+        # Values that the retries depend on.
         self._attempt = 0
         self._since = self._clock()
         self._try_s = 0.0
         self._told: GazetteError | None = None
-        # How to get at stored fragments.
+        # State of the access to stored fragments.
         self._ask_for_urls = options.do_not_proxy or self._opener.root is not None
         self._never_by_url = False
         self._proxied_to = -1
@@ -121,7 +121,7 @@ class RetryReader(ChunkReader):
 
     @property
     def request(self) -> pb.ReadRequest:
-        """What is read, from the next byte on."""
+        """Request for the rest of the read, from the next byte on."""
         return self._options.request(self.offset)
 
     def cancel(self) -> None:
@@ -158,7 +158,7 @@ class RetryReader(ChunkReader):
             self._chunks_left.close()
 
     def __next__(self) -> Chunk:
-        """Return the next chunk; it is not empty. A reader that was closed has none."""
+        """Return the next chunk; it is not empty. A closed reader has no chunks."""
         try:
             return super().__next__()
         except ClosedError:
@@ -183,7 +183,7 @@ class RetryReader(ChunkReader):
         except GazetteError as error:
             failure = error
             self._chunks_left = self._chunks()
-        # What a cancelled call fails with says less. A chunk that came all the same is not lost.
+        # The error of a cancelled call says less. A chunk that came all the same is not lost.
         if chunk is None and (failure := self._ended() or failure):
             raise failure
         return chunk
@@ -214,7 +214,7 @@ class RetryReader(ChunkReader):
             self._wait_after(cause)
 
     def _one_reader(self) -> Iterator[Chunk]:
-        """Yield what one Read call brings, or the stored fragment it points at."""
+        """Yield the chunks of one Read call, or of the stored fragment it points at."""
         by_url = self._ask_for_urls and not self._never_by_url and self._offset >= self._proxied_to
         self._reader = reader = self._new_reader(by_url=by_url)
         if self._stopped.is_set():
@@ -282,13 +282,14 @@ class RetryReader(ChunkReader):
         )
 
     def _wait_after(self, cause: GazetteError | None) -> None:
-        """Wait before the next try, or raise why there is none."""
+        """Wait before the next try, or raise the reason not to retry."""
         if self._told and self._try_s < HURRIED_S and is_no_answer(cause):
-            # The deadline left it no time: what the broker said before tells more.
+            # The deadline left no time for the try: the broker's earlier answer says more.
             cause = self._told
         self._told = cause
         if isinstance(cause, NotJournalBrokerError) and self._ask_for_urls and self._attempt > 0:
-            # Whoever was asked, and then whoever it named, is not a member, and told not to proxy: let it.
+            # The called broker, and then the one it named, is not a member and was told not to proxy: let it
+            # proxy.
             self._ask_for_urls = False
             cause = None
         waits = self._options.block or self._options.end_offset != 0

@@ -36,7 +36,7 @@ CONF = INTERPRETED | {
 }
 
 READY_BESIDE = 1
-"""Child processes that get ready while this process runs queries of its own."""
+"""Child processes that start while this process runs queries itself."""
 
 
 def run_schedule(
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str]) -> int:
         root = given.directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crashes-")))
         spark = local_spark(root / "spark", conf=CONF)
         stack.callback(spark.stop)
-        spark.sparkContext.setLogLevel("OFF")  # Queries that end with an error are what this is about.
+        spark.sparkContext.setLogLevel("OFF")  # Queries that end with an error are the subject here.
         drivers = None
         if given.kill_share or given.contest:
             options = {"maxBytesPerTrigger": str(SMALL_BATCH_BYTES)}

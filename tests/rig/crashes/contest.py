@@ -1,6 +1,6 @@
 """Two processes write one table under one app id, and neither gives in.
 
-Each is a driver of its own with query checkpoints of its own. Whenever the sink ends its query because the
+Each is a separate driver with separate query checkpoints. Whenever the sink ends its query because the
 other has won, it starts again where the table ends, every other time with leave to trim its batches, so
 that it can get in although the other has moved on by then. Now and then the one that is ahead is stopped
 (SIGSTOP) until the other has written, and wakes up as a zombie. Records keep coming.
@@ -33,7 +33,7 @@ LOOK_EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """What came of it, beside the table."""
+    """Result of the contest, beside the table."""
 
     turns: int
     """Times that an entry of one writer follows one of the other."""
@@ -41,7 +41,7 @@ class Contest:
     """Queries that the sink ended, by its error."""
     seconds: float
     checkpoints: tuple[Path, ...]
-    """Of all queries that ran."""
+    """Query checkpoints of all queries that ran."""
 
 
 def hold_contest(
@@ -56,12 +56,12 @@ def hold_contest(
     """Have two drivers write the table ``root / "table"`` for some time, then kill both.
 
     Args:
-        drivers: Where they come from.
+        drivers: Stock of drivers.
         root: Directory for table and query checkpoints.
-        app_id: Of the drivers.
-        seconds: How long.
-        turns: End it as soon as there have been so many.
-        options: Of the source, beside those that the drivers know.
+        app_id: App id of the drivers.
+        seconds: Maximum duration.
+        turns: End it after this number of turns.
+        options: Options of the source, beside those of the drivers.
 
     Raises:
         UnexpectedEndError: a driver failed.
@@ -92,7 +92,7 @@ def hold_contest(
 
 @contextmanager
 def records_coming(journals: Path, seed: int) -> Iterator[None]:
-    """Append numbered records to journals that are files, from a thread of its own."""
+    """Append numbered records to journals that are files, from a separate thread."""
     stopped = threading.Event()
     for name in JOURNALS:
         (journals / name).touch()
@@ -116,7 +116,7 @@ def records_coming(journals: Path, seed: int) -> Iterator[None]:
 
 
 def _let_the_other_in(pair: Mapping[str, Driver], root: Path, app_id: str, *, until: float) -> None:
-    """Have the writer of the newest entry stand still until the other has written, then go on: too late."""
+    """Stop the writer of the newest entry until the other has written, then let it continue: too late."""
     time.sleep(LOOK_EVERY_S)
     _check_alive(pair)
     writers = _writers(root, app_id)

@@ -87,7 +87,7 @@ def await_orders(path: Path) -> Settings:
 
 
 def obey(spark: SparkSession, orders: Settings) -> None:
-    """Arm what is to kill this process."""
+    """Arm the failpoint, or the rename, that kills this process."""
     if failpoint := orders.get("failpoint"):
         os.environ[FAILPOINT_VARIABLE] = failpoint
     if rename := orders.get("rename"):

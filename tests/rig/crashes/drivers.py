@@ -55,7 +55,7 @@ def orders_to_die(point: Point, nth: int) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What all drivers of a stock run."""
+    """The query that all drivers of a stock run."""
 
     app_id: str
     format: str
@@ -79,13 +79,13 @@ class Drivers:
     def __init__(
         self, directory: Path, query: Query, *, ready: int = READY, at_most: int | None = None
     ) -> None:
-        """Compile what kills, and start the first drivers.
+        """Compile the killer, and start the first drivers.
 
         Args:
-            directory: Where they may write; made if need be.
-            query: What they run.
-            ready: How many to keep ready.
-            at_most: How many will be needed in all, None if that is not known. One more is no error.
+            directory: Directory for their files; made if missing.
+            query: Query of the drivers.
+            ready: Number of drivers to keep ready.
+            at_most: Number of drivers needed in all, None if unknown. One more is no error.
         """
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
@@ -123,7 +123,7 @@ class Drivers:
         return taken.driver
 
     def get_ready(self, count: int) -> None:
-        """Wait until so many drivers are ready.
+        """Wait until ``count`` drivers are ready.
 
         Raises:
             UnexpectedEndError: one of them ended.
@@ -136,13 +136,13 @@ class Drivers:
             time.sleep(POLL_S)
 
     def run(self, **orders: Any) -> int:
-        """Have a driver run until the journals' present ends, or until what it was ordered kills it.
+        """Have a driver run until the journals' present ends, or until its ordered failpoint kills it.
 
         Returns:
             0, or -9 if it was killed.
 
         Raises:
-            UnexpectedEndError: it ended otherwise; its log's end is shown.
+            UnexpectedEndError: the driver ended otherwise; its log's end is shown.
         """
         with self.start(until="end", **orders) as driver:
             status = driver.wait(END_WITHIN_S)

@@ -1,4 +1,4 @@
-"""How a run of a query ended, told from the text of Spark's error."""
+"""The end of a query's run, from the text of Spark's error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class UnexpectedEndError(GazetteError):
 
 
 def refusal(error: str) -> str | None:
-    """Return the name of the sink's error in a text, None if there is none."""
+    """Return the name of the sink's error in a text, None without such an error."""
     found = _REFUSED.search(error)
     return found[1] if found else None
 

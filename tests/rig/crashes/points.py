@@ -1,4 +1,4 @@
-"""Where a query can be made to die: a table, so that a new step of the sink is a new line.
+"""The points at which a query can be killed: a table, so that a new step of the sink is a new line.
 
 A point is reached in two ways. In one process an exception is raised there (``raises``, the name of
 a failpoint), which Spark and Delta see as the end of the query; what they keep in memory survives. In a child
@@ -41,7 +41,7 @@ class Point:
     nths: tuple[int, ...] = (1, 1, 2)
     """Which time that the query comes by it, where an exception is raised: one is drawn."""
     feature: str = ""
-    """What of the sink has to be in use for the point to be reached; nothing if empty."""
+    """Feature of the sink that has to be in use for the point to be reached; empty: any."""
 
 
 POINTS = (

@@ -1,4 +1,4 @@
-"""What came of many schedules, in numbers."""
+"""The results of many schedules, in numbers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 Record = Mapping[str, Any]
-"""One schedule as its line of the log has it."""
+"""One schedule as in its line of the log."""
 
 
 def rule_of_three(trials: int) -> float:
-    """Return the rate below which failures are, with 95 % confidence, if so many trials had none."""
+    """Return the upper limit of the failure rate, with 95 % confidence, after trials without a failure."""
     return min(1.0, 3 / trials) if trials else 1.0
 
 

@@ -1,7 +1,7 @@
-"""Schedules: what happens to a query and its table, step by step, drawn from a seed.
+"""Schedules: the steps of a query and its table, drawn from a seed.
 
-The same seed and settings give the same schedule, in every release that draws as this one does. What a
-kill at a random moment hits is chance all the same.
+The same seed and settings give the same schedule, in every release that draws as this one does. The effect of
+a kill at a random moment is chance all the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Kind = Literal[
     "other writer",
     "new journal",
 ]
-"""What a step does; :class:`tests.rig.crashes.trial.Trial` has a method for each."""
+"""Kinds of steps; :class:`tests.rig.crashes.trial.Trial` has a method for each."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -49,13 +49,13 @@ WEIGHTS: Mapping[Kind, int] = {
     "other writer": 1,
     "new journal": 1,
 }
-"""How often the steps come that need no child process. A sink alone dies at a tenth of what a query costs."""
+"""Weights of the steps that need no child process. To kill a sink alone costs a tenth of a query."""
 
 OVERTAKEN_AT = ("sink.entry", "sink.before_write", "sink.after_write", "sink.return")
 """Where a second writer may overtake."""
 
 SINK_CRASHES = 4
-"""Points to die at on each batch, where the sink alone is made anew."""
+"""Kill points on each batch, where only the sink is made again."""
 
 KILL_NTHS = (1, 1, 1, 2)
 """Which time that a child comes by a point it is killed: one is drawn."""
@@ -63,7 +63,7 @@ KILL_NTHS = (1, 1, 1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step; what its kind has no use for is left as it is."""
+    """One step; fields that its kind does not use keep their defaults."""
 
     kind: Kind
     point: str = ""
@@ -72,7 +72,7 @@ class Step:
     records: int = 0
     """Records to append before it."""
     fraction: float = 0.0
-    """Which of what there is to choose from, or how much of the longest delay."""
+    """Choice among the possible targets, or share of the longest delay."""
 
     def __str__(self) -> str:
         where = f" {self.point} #{self.nth}" if self.point else ""
@@ -81,15 +81,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What schedules are drawn from, beside the seed."""
+    """Settings that schedules are drawn from, beside the seed."""
 
     steps: int = 20
     kill_share: float = 0.0
     """Share of the steps that are SIGKILLs of a child process."""
     only: frozenset[Kind] = frozenset()
-    """Kinds of the other steps, all if none is named."""
+    """Kinds of the other steps; empty: all."""
     features: frozenset[str] = frozenset()
-    """Of the sink; see :attr:`tests.rig.crashes.points.Point.feature`."""
+    """Features of the sink; see :attr:`tests.rig.crashes.points.Point.feature`."""
 
 
 def draw(seed: int, settings: Settings) -> tuple[Step, ...]:

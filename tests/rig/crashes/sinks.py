@@ -15,13 +15,13 @@ from gazette_spark.sink import DeltaSink
 from gazette_spark.table.upsert import Upsert
 
 KEYS = 40
-"""Of each journal, where one row of each is kept."""
+"""Keys of each journal, where one row of each key is kept."""
 
 UNFIT = 7
-"""Every so many a record does not fit, where those go to a table of their own."""
+"""Interval of records that do not fit, where those go to a separate table."""
 
 COLUMNS = ("journal", "offset", "key", "value")
-"""Of a table with one row of each key."""
+"""Columns of a table with one row of each key."""
 
 NUMBER = "CAST(substring_index(CAST(value AS STRING), ' ', 1) AS BIGINT)"
 
@@ -60,7 +60,7 @@ def dead_letters(rows: DataFrame, app_id: str, table: str) -> tuple[DataFrame, D
 
 
 def fits(value: bytes) -> bool:
-    """Say whether a record fits, where :func:`dead_letters` parts them."""
+    """Say whether a record fits, where :func:`dead_letters` splits them."""
     return int(value.split(b" ")[0]) % UNFIT != 0
 
 
@@ -69,4 +69,4 @@ SINKS: Mapping[str, Callable[[DataFrame, str, str], tuple[DataFrame, DeltaSink]]
     "upsert": upsert,
     "dead letters": dead_letters,
 }
-"""By the feature that a point needs; see :attr:`tests.rig.crashes.points.Point.feature`."""
+"""Sinks by the feature that a point needs; see :attr:`tests.rig.crashes.points.Point.feature`."""

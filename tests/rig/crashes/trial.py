@@ -48,7 +48,7 @@ WriteBatch = Callable[[DataFrame, int], None]
 
 @dataclass(eq=False)
 class TableInexactError(GazetteError):
-    """The oracle found rows lost, doubled or altered, or a ledger that does not say what the rows are."""
+    """The oracle found rows lost, doubled or altered, or a ledger that does not match the rows."""
 
     verdict: Verdict
 
@@ -62,7 +62,7 @@ class TableInexactError(GazetteError):
 
 @dataclass(slots=True)
 class Counts:
-    """What a trial has come through."""
+    """Counts of a trial so far."""
 
     cycles: int = 0
     """Runs of the query that an exception ended, each followed by another run."""
@@ -72,9 +72,9 @@ class Counts:
     zombies: int = 0
     """Second writers that overtook a first one."""
     points: Counter[str] = field(default_factory=Counter)
-    """Of crashes and kills, by where they came."""
+    """Crashes and kills, by point."""
     endings: Counter[str] = field(default_factory=Counter)
-    """Of queries in this process, by how they ended."""
+    """Queries in this process, by the way they ended."""
 
 
 def our_sink(trial: Trial, checkpoint: Path) -> WriteBatch:
@@ -106,7 +106,7 @@ class Trial:
         self.table = root / "table"
         self.counts = Counts()
         self.at = "the beginning"
-        """What it is doing, for reports."""
+        """Current step, for reports."""
         self._root = root
         self._journals = root / "journals"
         self._journals.mkdir(parents=True)
@@ -126,7 +126,7 @@ class Trial:
         """Carry out a schedule.
 
         Returns:
-            What the oracle says in the end.
+            The oracle's final verdict.
 
         Raises:
             TableInexactError: the table is not exact after a step.
@@ -184,7 +184,7 @@ class Trial:
         self._accept(ended, CRASHED)
 
     def _sink_crashes(self, step: Step) -> None:
-        """Have the sink die on each batch and be made anew, as by a restarted query; Spark goes on."""
+        """Kill the sink on each batch and make it again, as by a restarted query; Spark goes on."""
 
         def write(df: DataFrame, batch_id: int) -> None:
             for name in step.point.split("|"):
@@ -326,7 +326,7 @@ class Trial:
         return {"root": str(self._journals), "maxBytesPerTrigger": str(SMALL_BATCH_BYTES)}
 
     def _orders(self) -> dict[str, Any]:
-        """Return what a driver has to know; it gets a checkpoint that continues the table."""
+        """Return the orders of a driver; it gets a checkpoint that continues the table."""
         if not self._fits:
             self._new_checkpoint()
         return {
@@ -384,7 +384,7 @@ class Trial:
         self._fits = True
 
     def _copy(self, *, own_id: bool) -> Path | None:
-        """Copy the newest checkpoint as it stands, None if there is nothing to copy."""
+        """Copy the newest checkpoint as it is, None if there is no checkpoint."""
         original = self._checkpoints[-1]
         if not (original / "offsets" / "0").exists():
             return None
