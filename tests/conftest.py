@@ -31,6 +31,14 @@ ROOT = Path(__file__).parent
 
 BROKERS = ["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)]
 
+SMALL_TABLES = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # VACUUM lists a directory in as many tasks as this says, 10,000 by default.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+}
+"""Settings under which a query over a few rows is few tasks."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--soak``."""
@@ -94,7 +102,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark with Delta: one JVM for all tests of a run. Other JVMs compile their queries."""
     from gazette_spark.session import INTERPRETED, local_spark
 
-    session = local_spark(tmp_path_factory.mktemp("spark"), conf=INTERPRETED)
+    session = local_spark(tmp_path_factory.mktemp("spark"), conf=INTERPRETED | SMALL_TABLES)
     yield session
     session.stop()
 

@@ -17,12 +17,8 @@ from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.table.delta_table import DeltaTable
 from tests.spark.conftest import DEADLINE_S, FileStream
 
-CONF = {
-    # Each commit writes a checkpoint of Delta's log, those in between as well.
-    "spark.databricks.delta.properties.defaults.checkpointInterval": "1",
-    # VACUUM lists a directory in as many tasks as this says, 10,000 by default.
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-}
+CONF = {"spark.databricks.delta.properties.defaults.checkpointInterval": "1"}
+"""Each commit writes a checkpoint of Delta's log, those in between as well."""
 
 
 def wait_for(path: str) -> None:
