@@ -101,10 +101,14 @@ def client(broker: BrokerHandle) -> Iterator[Client]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark with Delta: one JVM for all tests of a run. Other JVMs compile their queries."""
     from gazette_spark.session import INTERPRETED, local_spark
+    from tests.rig.warm_python import WarmPython
 
-    session = local_spark(tmp_path_factory.mktemp("spark"), conf=INTERPRETED | SMALL_TABLES)
-    yield session
-    session.stop()
+    with WarmPython(tmp_path_factory.mktemp("python")) as python:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYSPARK_PYTHON", str(python.script))
+            session = local_spark(tmp_path_factory.mktemp("spark"), conf=INTERPRETED | SMALL_TABLES)
+        yield session
+        session.stop()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
