@@ -11,6 +11,16 @@ from tests.conformance.queries import Reading, journal_bytes, sha256, sorted_row
 from tests.conformance.real_logs import JSON_DDL, RealLog, find_logs, json_line, split
 from tests.rig.brokers import BrokerHandle, DeployedBroker
 
+pytestmark = pytest.mark.parametrize(
+    "broker",
+    [
+        pytest.param("embedded", marks=pytest.mark.soak),
+        pytest.param("cluster", marks=pytest.mark.soak),
+        pytest.param("deployed", marks=pytest.mark.deployed_broker),
+    ],
+    indirect=True,
+)
+
 SPECS = """
 name: {prefix}
 replication: 1
@@ -57,6 +67,7 @@ def halves(content: bytes) -> tuple[bytes, bytes]:
     return b"".join(lines[:middle]), b"".join(lines[middle:])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("codec", ["SNAPPY", "GZIP"])
 def test_lines_by_batch(
     spark: SparkSession, broker: BrokerHandle, fresh_prefix: str, logs: list[RealLog], codec: str
@@ -105,6 +116,7 @@ def test_json_by_batch(
     )
 
 
+@pytest.mark.soak
 def test_json_by_stream_into_delta(
     spark: SparkSession, broker: BrokerHandle, fresh_prefix: str, logs: list[RealLog], tmp_path: Path
 ) -> None:

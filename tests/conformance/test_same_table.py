@@ -65,7 +65,10 @@ def both(
     return embedded_broker, deployed_broker
 
 
-@pytest.mark.parametrize("schema", [pytest.param("", id="raw"), pytest.param(JSON_SCHEMA, id="json")])
+@pytest.mark.parametrize(
+    "schema",
+    [pytest.param("", id="raw", marks=pytest.mark.soak), pytest.param(JSON_SCHEMA, id="json")],
+)
 def test_stream_into_delta(
     spark: SparkSession,
     both: tuple[BrokerHandle, BrokerHandle],

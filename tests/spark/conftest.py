@@ -1,4 +1,8 @@
-"""A stream from files to a Delta table, to be run, crashed and run again."""
+"""The broker of Spark's tests, and a stream from files to a Delta table, to be run and crashed.
+
+A test that takes ``broker`` runs on the embedded broker, and with ``--soak`` on the real one, too. Tests
+marked :data:`~tests.spark.source_queries.BOTH_BROKERS` always run on both.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,19 @@ from gazette_spark.ledger.history import HistoryRow
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.testing.oracle import Verdict, check_table
+from tests.rig.brokers import BrokerHandle
 from tests.rig.file_source import FileJournals
 
+BROKERS = ["embedded", pytest.param("deployed", marks=[pytest.mark.deployed_broker, pytest.mark.soak])]
 APP_ID = "orders"
 DEADLINE_S = 120
+
+
+@pytest.fixture(params=BROKERS)
+def broker(request: pytest.FixtureRequest) -> BrokerHandle:
+    """A broker to test against: the embedded one, and in the soak tier the real one."""
+    handle: BrokerHandle = request.getfixturevalue(f"{request.param}_broker")
+    return handle
 
 
 class FileStream:

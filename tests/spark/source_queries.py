@@ -7,12 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from gazette_spark.client import Client
 from gazette_spark.protocol.journals import journal_spec
 from tests.rig.brokers import BrokerHandle
 from tests.waiting import wait_until  # noqa: F401 - tests take it from here, too
+
+BOTH_BROKERS = pytest.mark.parametrize(
+    "broker",
+    ["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)],
+    indirect=True,
+)
+"""Marks a test that runs on the real broker in each run, not only in the soak tier."""
 
 QUERY_TIMEOUT_S = 120
 """Longest a query over a few kilobytes may take on a busy machine."""

@@ -61,7 +61,9 @@ def filled(spark: SparkSession, table: DeltaTable, app_id: str, until: int) -> L
     return table.ledger(spark, app_id)
 
 
-@pytest.mark.parametrize("named", [False, True], ids=["path", "catalog"])
+@pytest.mark.parametrize(
+    "named", [pytest.param(False, id="path", marks=pytest.mark.soak), pytest.param(True, id="catalog")]
+)
 def test_a_table_made_anew_is_not_taken_for_the_old_one(
     spark: SparkSession, tmp_path: Path, searches: Counter[str], named: bool
 ) -> None:

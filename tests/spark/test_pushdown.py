@@ -62,7 +62,13 @@ FILTERS: dict[str, tuple[Callable[[str], object], int, bool]] = {
 """Filter, journals that are read, and whether Spark has nothing left to check."""
 
 
-@pytest.mark.parametrize("case", FILTERS)
+OFTEN = ("prefix", "label", "both", "nothing")
+"""One filter of each kind; the others are for the soak tier."""
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[] if case in OFTEN else pytest.mark.soak) for case in FILTERS]
+)
 def test_rows_are_the_same_with_and_without_push_down(journals: Journals, case: str) -> None:
     """With it, journals that no row is wanted of are not read."""
     condition, read, done = FILTERS[case]
@@ -94,8 +100,8 @@ def test_entries_of_a_map_stay_with_spark(journals: Journals) -> None:
 @pytest.mark.parametrize(
     "condition",
     [
-        "_fragment_mod_time < '2000-01-01'",
-        "_fragment_mod_time IS NULL",
+        pytest.param("_fragment_mod_time < '2000-01-01'", marks=pytest.mark.soak),
+        pytest.param("_fragment_mod_time IS NULL", marks=pytest.mark.soak),
         "_fragment_mod_time >= '2000-01-01' AND _offset > 1500",
     ],
 )

@@ -17,6 +17,7 @@ from tests.spark.conftest import DEADLINE_S, FileStream
 Append = Any
 
 
+@pytest.mark.soak
 def test_a_lost_checkpoint_resumes_from_the_table(stream: FileStream) -> None:
     """With the ledger's offsets a new query goes on, other batch sizes and all."""
     stream.append(30)

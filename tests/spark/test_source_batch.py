@@ -15,7 +15,7 @@ from gazette_spark.client import Client
 from gazette_spark.framing.fixed import frame
 from tests.oracles.messages import descriptor_set, order_class
 from tests.rig.brokers import BrokerHandle
-from tests.spark.source_queries import Journals, raw, records
+from tests.spark.source_queries import BOTH_BROKERS, Journals, raw, records
 
 LINES = b"".join(b"record %d of some length\n" % n for n in range(500))
 
@@ -26,6 +26,7 @@ def journals(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_pr
     return Journals(spark, broker, client, fresh_prefix)
 
 
+@BOTH_BROKERS
 def test_a_prefix_reads_every_journal_under_it(journals: Journals) -> None:
     """Each row says where its record begins; an empty journal and one beside the prefix give none."""
     journals.create("a", "deep/b", "empty")
@@ -38,6 +39,7 @@ def test_a_prefix_reads_every_journal_under_it(journals: Journals) -> None:
     assert {row.journal for row in rows} == {journals.name("a"), journals.name("deep/b")}
 
 
+@BOTH_BROKERS
 def test_journals_are_selected_by_name_and_by_label(journals: Journals) -> None:
     """Three ways to say the same."""
     journals.create("a", "b", labels={"app.gazette.dev/tag": journals.prefix + "tag"})
@@ -198,10 +200,25 @@ def test_an_empty_journal_has_no_rows(journals: Journals) -> None:
     ("options", "error"),
     [
         pytest.param({"journals": "{prefix}none"}, "'{prefix}none': JOURNAL_NOT_FOUND", id="name"),
-        pytest.param({"selector": "name={prefix}none"}, "which matches no journal", id="selector"),
+        pytest.param(
+            {"selector": "name={prefix}none"},
+            "which matches no journal",
+            id="selector",
+            marks=pytest.mark.soak,
+        ),
         pytest.param({"startingOffsets": '{"{prefix}a":7}'}, "past the write head 6", id="past_head"),
-        pytest.param({"endingOffsets": '{"{prefix}a":7}'}, "past the write head 6", id="past_end"),
-        pytest.param({"startingOffsets": '{"{prefix}none":0}'}, "JOURNAL_NOT_FOUND", id="no_such_start"),
+        pytest.param(
+            {"endingOffsets": '{"{prefix}a":7}'},
+            "past the write head 6",
+            id="past_end",
+            marks=pytest.mark.soak,
+        ),
+        pytest.param(
+            {"startingOffsets": '{"{prefix}none":0}'},
+            "JOURNAL_NOT_FOUND",
+            id="no_such_start",
+            marks=pytest.mark.soak,
+        ),
     ],
 )
 def test_what_cannot_be_read_is_named(journals: Journals, options: dict[str, str], error: str) -> None:

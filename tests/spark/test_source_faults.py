@@ -26,6 +26,7 @@ from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.sink import DeltaSink
 from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import (
+    BOTH_BROKERS,
     QUERY_TIMEOUT_S,
     Journals,
     raw,
@@ -106,7 +107,7 @@ def test_fragments_are_read_from_their_files(stored: Stored) -> None:
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
-        pytest.param(lambda data: data[:-100], "is corrupt", id="truncated"),
+        pytest.param(lambda data: data[:-100], "is corrupt", id="truncated", marks=pytest.mark.soak),
         pytest.param(lambda data: data[:50] + b"?" + data[51:], "is corrupt: .*SHA-1", id="changed"),
     ],
 )
@@ -121,6 +122,7 @@ def test_a_damaged_fragment_is_named(stored: Stored, damage: object, problem: st
         frame.collect()
 
 
+@BOTH_BROKERS
 def test_a_hole_is_data_loss(stored: Stored) -> None:
     """Named by default; skipped, and nothing else with it, when that is allowed."""
     fragment = stored.persisted[1]

@@ -13,7 +13,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from gazette_spark.client import Client
 from tests.rig.brokers import BrokerHandle
-from tests.spark.source_queries import Journals, raw, records, rows_of, run_available, wait_until
+from tests.spark.source_queries import (
+    BOTH_BROKERS,
+    Journals,
+    raw,
+    records,
+    rows_of,
+    run_available,
+    wait_until,
+)
 
 PARTS = [b"".join(b"record %02d of part %d\n" % (at, part) for at in range(60)) for part in range(4)]
 """Each makes a fragment of little more than 1 KB."""
@@ -104,6 +112,7 @@ def test_one_journal_uses_every_core(journals: Journals) -> None:
     assert raw(frame.collect()) == whole
 
 
+@BOTH_BROKERS
 def test_a_query_starts_and_ends_by_time(journals: Journals, tmp_path: Path) -> None:
     """All of it since 1970, nothing up to then; and an error where nothing was stored since."""
     assert raw(journals.batch("a", startingTimestamp="0").collect()) == records(CONTENT)
@@ -124,7 +133,9 @@ def test_a_query_starts_and_ends_by_time(journals: Journals, tmp_path: Path) -> 
         pytest.param(
             {"startingOffsets": '{"no/such":0}'}, "'no/such'.*option 'startingOffsets'", id="missing"
         ),
-        pytest.param({"startingOffsets": '{"%s":99999}'}, "past the write head", id="beyond"),
+        pytest.param(
+            {"startingOffsets": '{"%s":99999}'}, "past the write head", id="beyond", marks=pytest.mark.soak
+        ),
         pytest.param({"startingOffsets": '{"%s":3}'}, "lies inside a record", id="inside"),
         pytest.param({"endingOffsets": '{"%s":99999}'}, "endingOffsets lies past the write head", id="end"),
     ],

@@ -77,7 +77,7 @@ class Followed:
         return str(caught.value)
 
 
-@pytest.mark.parametrize("cut", ["reset", "close"])
+@pytest.mark.parametrize("cut", ["reset", pytest.param("close", marks=pytest.mark.soak)])
 def test_connections_that_break_in_mid_chunk_change_no_row(
     spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str, cut: Any
 ) -> None:
@@ -177,7 +177,13 @@ def test_a_broker_that_hangs_or_dies_for_a_while_is_waited_for(
             query.wait_for(written(part + 1))
 
 
-@pytest.mark.parametrize("end", [Served.kill, Served.stop], ids=["dead", "hung"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(Served.kill, id="dead", marks=pytest.mark.soak),
+        pytest.param(Served.stop, id="hung"),
+    ],
+)
 def test_a_broker_that_is_gone_under_a_query_is_named(
     followed: Journals, served: Served, tmp_path: Path, end: Callable[[Served], None]
 ) -> None:

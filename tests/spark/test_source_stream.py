@@ -12,7 +12,15 @@ from pyspark.sql import DataFrame, SparkSession
 from gazette_spark.client import Client
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.rig.brokers import BrokerHandle
-from tests.spark.source_queries import Journals, raw, records, rows_of, run_available, wait_until
+from tests.spark.source_queries import (
+    BOTH_BROKERS,
+    Journals,
+    raw,
+    records,
+    rows_of,
+    run_available,
+    wait_until,
+)
 
 LINES = b"".join(b"record %d of some length\n" % n for n in range(200))
 
@@ -23,6 +31,7 @@ def journals(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_pr
     return Journals(spark, broker, client, fresh_prefix)
 
 
+@BOTH_BROKERS
 def test_batches_keep_the_limit_and_restarts_go_on(journals: Journals, tmp_path: Path) -> None:
     """The first batch is empty; later ones end at whole records and exceed the limit by a record at most."""
     journals.create("a", "b")
@@ -105,6 +114,7 @@ def test_available_now_ends_while_journals_grow(journals: Journals, tmp_path: Pa
     assert len(raw(second, journals.name("a"))) == len(first)
 
 
+@BOTH_BROKERS
 def test_a_running_query_follows_its_journals(journals: Journals, tmp_path: Path) -> None:
     """Half a record waits, a new journal is read whole, a deleted one ends the query unless it was read."""
     journals.create("a")

@@ -197,6 +197,7 @@ def test_raw_rows_are_verified(journals: Journals, tmp_path: Path, monkeypatch: 
         assert problem in text, name
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_parsed_rows_in_partitions_are_verified(
     journals: Journals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from gazette_spark.client import Client
 from gazette_spark.client.appending.mappings import ModuloMapping, RendezvousMapping
 from tests.rig.brokers import BrokerHandle
-from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals
+from tests.spark.source_queries import BOTH_BROKERS, QUERY_TIMEOUT_S, Journals
 
 NDJSON = {"content-type": "application/x-ndjson"}
 
@@ -82,6 +82,7 @@ def test_bytes_without_framing_are_written_as_they_are(journals: Journals) -> No
     assert content(journals, "a") == b"".join(b"%d;" % n for n in range(30_000))
 
 
+@BOTH_BROKERS
 def test_rows_go_to_the_journals_they_name(journals: Journals) -> None:
     """Framed as each journal's label says; a name in the option counts for all of them."""
     journals.create("lines", labels=NDJSON)
@@ -103,7 +104,7 @@ def test_rows_go_to_the_journals_they_name(journals: Journals) -> None:
 @pytest.mark.parametrize(
     ("mapping", "maps"),
     [
-        pytest.param("modulo", ModuloMapping, id="modulo"),
+        pytest.param("modulo", ModuloMapping, id="modulo", marks=pytest.mark.soak),
         pytest.param("rendezvous", RendezvousMapping, id="rendezvous"),
     ],
 )
