@@ -172,6 +172,7 @@ def test_a_lost_answer_is_no_lost_write(stream: FileStream, monkeypatch: pytest.
     assert stream.assert_exact().rows == 10
 
 
+@pytest.mark.soak
 def test_a_write_that_was_turned_down_is_tried_again(
     stream: FileStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -262,7 +262,7 @@ def test_fragments_stored_between_planning_and_reading_change_no_row(
     assert again == records(content)
 
 
-@pytest.mark.parametrize("fail", ["true", "false"])
+@pytest.mark.parametrize("fail", ["true", pytest.param("false", marks=pytest.mark.soak)])
 def test_fragments_deleted_between_planning_and_reading_are_data_loss(
     stored: Stored, tmp_path: Path, fail: str
 ) -> None:
