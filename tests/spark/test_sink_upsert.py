@@ -94,21 +94,28 @@ def changes(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return Changes(spark, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("nth", "records"), [pytest.param(1, 6, id="first batch"), pytest.param(2, 10, marks=pytest.mark.soak)]
+)
 def test_a_crash_between_the_steps_of_a_batch_changes_nothing(
-    changes: Changes, monkeypatch: pytest.MonkeyPatch
+    changes: Changes, monkeypatch: pytest.MonkeyPatch, nth: int, records: int
 ) -> None:
-    """At each of the sink's points; all versions hold what they record, and in the end that is all."""
-    for point in ("entry", "before_write", "during_merge", "after_write", "return"):
-        changes.append(10)
-        monkeypatch.setenv(FAILPOINT_VARIABLE, f"sink.{point}:2:raise")
+    """At each of the sink's points; all versions hold what they record, and in the end that is all.
+
+    The run dies in its first batch that reaches the point, or in the batch after that one.
+    """
+    max_bytes = 80 // nth
+    for point in ("return", "after_write", "during_merge", "before_write", "entry"):
+        changes.append(records)
+        monkeypatch.setenv(FAILPOINT_VARIABLE, f"sink.{point}:{nth}:raise")
         with pytest.raises(StreamingQueryException, match=rf"sink\.{point}"):
-            changes.run(maxBytesPerTrigger=40)
+            changes.run(maxBytesPerTrigger=max_bytes)
         changes.check(complete=False)
     monkeypatch.delenv(FAILPOINT_VARIABLE)
-    changes.run(maxBytesPerTrigger=40)
+    changes.run(maxBytesPerTrigger=max_bytes)
     verdict = changes.check()
     assert 0 < verdict.rows <= 8
-    assert verdict.entries == verdict.versions > 7
+    assert verdict.entries == verdict.versions > (3 if nth == 1 else 7)
 
 
 def test_a_lost_a_stale_and_a_restored_state_are_continued(changes: Changes) -> None:
