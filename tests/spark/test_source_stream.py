@@ -152,18 +152,26 @@ def delete(client: Client, journal: str) -> None:
     client.apply([pb.ApplyRequest.Change(delete=journal, expect_mod_revision=-1)])
 
 
-DAMAGES = {
-    "null": "OffsetError: a position is a JSON object, got None",
-    '{"format_version":1,"journals":{"%s":999}}': "offset 999 was already read, but .* at 6",
+SOAK_DAMAGES = {
     '{"format_version":1,"journals":{"%s":3}}': "position lies inside a record: .* \\(offset 3\\)",
     '{"format_version":1,"journals":{"%s":"3"}}': "an offset is an integer, got '3'; expected the form",
     '{"format_version":9,"journals":{"%s":6}}': "written by a later release of gazette_spark",
     '{"orders":{"0":23}}': "OffsetError: format_version is None; expected the form",
 }
-"""Positions that are edited, foreign or of a later release, and what is said of each."""
+"""Positions that are edited, foreign or of a later release, and the error of each."""
+
+DAMAGES = {
+    "null": "OffsetError: a position is a JSON object, got None",
+    '{"format_version":1,"journals":{"%s":999}}': "offset 999 was already read, but .* at 6",
+}
+"""One of no position, and one that only the broker can tell to be wrong."""
 
 
-def test_a_damaged_position_is_refused(journals: Journals, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damages",
+    [pytest.param(DAMAGES, id="offset"), pytest.param(SOAK_DAMAGES, id="all", marks=pytest.mark.soak)],
+)
+def test_a_damaged_position_is_refused(journals: Journals, tmp_path: Path, damages: dict[str, str]) -> None:
     """Spark hands over what the file says; the source names what is wrong with it, and the way out."""
     journals.create("a")
     journals.append("a", b"whole\n")
@@ -171,7 +179,7 @@ def test_a_damaged_position_is_refused(journals: Journals, tmp_path: Path) -> No
     newest = tmp_path / "offsets" / "1"
     lines = newest.read_text().splitlines()
     newest.with_name(".1.crc").unlink()
-    for damage, error in DAMAGES.items():
+    for damage, error in damages.items():
         newest.write_text("\n".join([*lines[:-1], damage.replace("%s", journals.name("a"))]))
         with pytest.raises(StreamingQueryException, match=error):
             run_available(journals.stream("a"), tmp_path)
