@@ -1,7 +1,18 @@
 """The brokers under test, and a bare connection to one.
 
 A test that takes ``broker`` runs on the embedded broker, on one broker of an embedded cluster, and on
-the real one: same assertions.
+the real one: same assertions. ``pytest.mark.brokers`` names the brokers of `make test`, by the subject of
+a file or of a test; `make soak` runs the test on the others, too:
+
+=======================  ====================================  ===========================
+subject                  mark                                  brokers of `make test`
+=======================  ====================================  ===========================
+broker                   none                                  embedded, cluster, deployed
+client, gazctl, Go       ``brokers("embedded", "deployed")``   embedded, deployed
+command, planner, table  ``brokers("embedded")``               embedded
+=======================  ====================================  ===========================
+
+A mark of a test comes before the mark of its file: some tests of the command run on the real broker.
 """
 
 from __future__ import annotations
@@ -15,6 +26,27 @@ from tests.conformance.wire import Wire, spec
 from tests.rig.brokers import BrokerHandle
 
 BROKERS = ["embedded", "cluster", pytest.param("deployed", marks=pytest.mark.deployed_broker)]
+
+KINDS = {"embedded", "cluster", "deployed"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark a test as soak on each broker that ``pytest.mark.brokers`` does not name."""
+    for item in items:
+        mark = item.get_closest_marker("brokers")
+        if mark is None:
+            continue
+        kind = _broker_kind(item)
+        assert set(mark.args) <= KINDS, f"{item.nodeid}: no such broker among {mark.args}"
+        if kind and kind not in mark.args:
+            item.add_marker(pytest.mark.soak)
+
+
+def _broker_kind(item: pytest.Item) -> str | None:
+    """Return the kind of broker a test runs on, None if ``broker`` does not choose it."""
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get("broker") if callspec is not None else None
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,8 @@ from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
 from tests.conformance.wire import spec
 from tests.rig.brokers import BrokerHandle, DeployedBroker
 
+pytestmark = pytest.mark.brokers("embedded", "deployed")
+
 SOON = 60
 """Seconds after which something that has to happen has not happened."""
 

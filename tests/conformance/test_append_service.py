@@ -27,6 +27,8 @@ from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import label_set
 from tests.rig.brokers import BrokerHandle
 
+pytestmark = pytest.mark.brokers("embedded", "deployed")
+
 TEXT = {"content-type": "text/plain"}
 SOON = 60
 """Seconds after which something that has to happen has not happened."""

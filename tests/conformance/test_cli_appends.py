@@ -12,6 +12,8 @@ from tests.conformance.command import Command
 from tests.conformance.wire import Wire, spec
 from tests.rig.brokers import BrokerHandle
 
+pytestmark = pytest.mark.brokers("embedded", "deployed")
+
 COUNT = 300
 """Records of a test: enough for each of three journals to get some by any mapping."""
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.conformance.command import SPECS, Command
 
+pytestmark = pytest.mark.brokers("embedded", "deployed")
+
 
 def test_apply_list_append_read_and_fragments_work_together(
     run: Command, orders: str, tmp_path: Path

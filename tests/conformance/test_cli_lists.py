@@ -16,6 +16,8 @@ from tests.conformance.command import Command, end_by_signal
 from tests.conformance.wire import Wire, delete, labels, selector, spec, upsert
 from tests.rig.brokers import BrokerHandle
 
+pytestmark = pytest.mark.brokers("embedded")
+
 TREE = """
 name: {prefix}
 replication: 1

@@ -15,6 +15,8 @@ from gazette_spark.cli.journal_commands import journals
 from tests.rig.brokers import BrokerHandle
 from tests.rig.gazctl import clean_environment
 
+pytestmark = pytest.mark.brokers("embedded")
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "cli.md").read_text()
 

@@ -15,6 +15,8 @@ from tests.conformance.command import Command, end_by_signal
 from tests.conformance.wire import Wire, delete, spec
 from tests.rig.brokers import BrokerHandle
 
+pytestmark = pytest.mark.brokers("embedded")
+
 
 @pytest.fixture
 def pair(wire: Wire, fresh_prefix: str) -> tuple[str, str]:

@@ -12,6 +12,8 @@ from tests.conformance.command import Command
 from tests.conformance.wire import Wire, labels, selector, spec, upsert, wait_for
 from tests.rig.brokers import BrokerHandle, DeployedBroker
 
+pytestmark = pytest.mark.brokers("embedded")
+
 
 def rows(text: str) -> list[dict[str, object]]:
     """Return the lines of a command."""

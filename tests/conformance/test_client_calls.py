@@ -24,6 +24,8 @@ from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import label_set
 from tests.rig.brokers import BrokerHandle
 
+pytestmark = pytest.mark.brokers("embedded", "deployed")
+
 LINES = [b'{"line": %d}\n' % index for index in range(1000)]
 
 

@@ -21,6 +21,8 @@ from gazette_spark.protocol.journals import journal_spec
 from tests.conformance.wire import wait_for
 from tests.rig.brokers import BrokerHandle
 
+pytestmark = pytest.mark.brokers("embedded", "deployed")
+
 CONTENT = b"".join(b'{"id": %d, "event": "view"}\n' % index for index in range(60_000))
 CODECS = ["NONE", "GZIP", "SNAPPY", "ZSTANDARD"]
 

@@ -14,6 +14,8 @@ from tests.conformance.command import Command
 from tests.conformance.wire import wait_for
 from tests.rig.brokers import BrokerHandle
 
+pytestmark = pytest.mark.brokers("embedded", "deployed")
+
 PARTS = 4
 
 

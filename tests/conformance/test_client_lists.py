@@ -12,6 +12,8 @@ from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
 from tests.conformance.wire import delete, spec, upsert
 from tests.rig.brokers import BrokerHandle
 
+pytestmark = pytest.mark.brokers("embedded", "deployed")
+
 WAIT_S = 20.0
 """Longest a test waits for a change to be seen."""
 

@@ -25,6 +25,8 @@ from gazette_spark.protocol.fragments import Fragment
 from tests.conformance.wire import Wire, spec
 from tests.rig.brokers import BrokerHandle
 
+pytestmark = pytest.mark.brokers("embedded", "deployed")
+
 LINES = [f"line {number}\n".encode() for number in range(30_000)]
 FIRST, LAST = b"".join(LINES[:20_000]), b"".join(LINES[20_000:])
 CONTENT = FIRST + LAST

@@ -20,6 +20,8 @@ from gazette_spark.protocol.journals import journal_spec
 from tests.conformance.wire import wait_for
 from tests.rig.brokers import BrokerHandle
 
+pytestmark = pytest.mark.brokers("embedded", "deployed")
+
 LINES = [b'{"line": %d}\n' % index for index in range(20_000)]
 CONTENT = b"".join(LINES)
 MORE = b"held by the broker"

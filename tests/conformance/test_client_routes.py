@@ -10,6 +10,8 @@ from gazette_spark.client import Client
 from tests.conformance.wire import spec, wait_for
 from tests.rig.brokers import BrokerHandle, DeployedBroker
 
+pytestmark = pytest.mark.brokers("embedded", "deployed")
+
 JOURNALS = 9
 LINES = [b"line %04d\n" % index for index in range(200)]
 

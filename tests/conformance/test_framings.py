@@ -16,6 +16,8 @@ from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.ranges import Piece
 from tests.oracles import framings
 
+pytestmark = pytest.mark.brokers("embedded", "deployed")
+
 FRAGMENT_BYTES = 4096
 RECORDS = {
     "application/x-ndjson": [b'{"id": %d}\n' % at for at in range(1500)],

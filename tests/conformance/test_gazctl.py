@@ -12,6 +12,8 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from tests.conformance.wire import Wire, labels, selector, spec, wait_for
 from tests.rig.brokers import BrokerHandle, ProcessError
 
+pytestmark = pytest.mark.brokers("embedded", "deployed")
+
 TREE = """
 name: {prefix}
 replication: 1

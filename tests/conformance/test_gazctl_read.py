@@ -15,6 +15,8 @@ from tests.conformance.gazctl_process import end_by_signal, running_gazctl
 from tests.conformance.wire import Wire, labels, selector, spec, wait_for
 from tests.rig.brokers import BrokerHandle
 
+pytestmark = pytest.mark.brokers("embedded", "deployed")
+
 HOUR_S = 3600
 
 

@@ -22,6 +22,8 @@ from tests.conformance.goclient import end_of, run_go, running_go
 from tests.conformance.wire import Wire, labels, spec, wait_for
 from tests.rig.brokers import BrokerHandle
 
+pytestmark = pytest.mark.brokers("embedded", "deployed")
+
 APPENDS = [b"first\n" * 30_000, bytes(range(256)) * 5_000, b"last\n"]
 """More than a message, more than a fragment, and a little."""
 

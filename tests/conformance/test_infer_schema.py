@@ -16,6 +16,8 @@ from gazette_spark.scan.sampling import MAX_JOURNALS, SAMPLING_TIMEOUT_S, plan_s
 from gazette_spark.source import GazetteDataSource
 from tests.rig.brokers import BrokerHandle
 
+pytestmark = pytest.mark.brokers("embedded")
+
 
 class Journals:
     """Journals under a prefix, and the columns of a query over them."""

@@ -24,6 +24,8 @@ from tests.conformance.wire import spec
 from tests.rig.brokers import BrokerHandle
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.brokers("embedded")
+
 COMMAND = (sys.executable, "-m", "gazette_spark.cli")
 
 

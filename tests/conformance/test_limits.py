@@ -19,6 +19,8 @@ from gazette_spark.scan.planner import Planner
 from tests.conformance.wire import wait_for
 from tests.rig.brokers import BrokerHandle
 
+pytestmark = pytest.mark.brokers("embedded")
+
 RECORD = b"%063d\n"
 STORED_S = (1_600_000_000, 1_600_000_100, 1_600_000_200)
 """When the first three fragments are said to have been stored; the last one is not."""

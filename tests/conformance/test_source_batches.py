@@ -24,6 +24,8 @@ from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
 from tests.conformance.wire import wait_for
 from tests.rig.brokers import BrokerHandle
 
+pytestmark = pytest.mark.brokers("embedded")
+
 SCHEMA = StructType().add("offset", LongType()).add("_end_offset", LongType())
 LINE = b"a record of forty bytes, its end included"[:39] + b"\n"
 OLD_S = 7 * 3600

@@ -24,6 +24,8 @@ from tests.conformance.driver_query import Query
 from tests.conformance.wire import spec, upsert
 from tests.rig.brokers import BrokerHandle, free_ports
 
+pytestmark = pytest.mark.brokers("embedded")
+
 
 @pytest.fixture
 def query(broker: BrokerHandle, client: Client, fresh_prefix: str) -> Iterator[Query]:

@@ -24,6 +24,8 @@ from gazette_spark.store.files import open_store
 from tests.oracles.stores import Row, encoded, fragment_of, plan, read, rows_of
 from tests.rig.brokers import BrokerHandle
 
+pytestmark = pytest.mark.brokers("embedded")
+
 PARTS = 3
 CODECS = ["NONE", "GZIP", "SNAPPY", "ZSTANDARD"]
 TIMES = pa.schema([("offset", pa.int64()), ("_fragment_mod_time", pa.timestamp("us", "UTC"))])

@@ -22,6 +22,8 @@ from gazette_spark.protocol.journals import journal_spec
 from tests.conformance.wire import spec, wait_for
 from tests.rig.brokers import BrokerHandle
 
+pytestmark = pytest.mark.brokers("embedded")
+
 Row = tuple[int, bytes]
 
 RECORD_BYTES = 8
