@@ -22,7 +22,10 @@ SOON = 60
 """Seconds after which something that has to happen has not happened."""
 
 RESETS = {"embedded": 100, "cluster": 25, "deployed": 25}
-"""By broker: the real one takes ten times as long to notice, a cluster has replicas to agree."""
+"""By broker: the real one takes ten times as long to notice, a cluster has replicas to agree.
+
+In `make soak`; `make test` has a fifth of them.
+"""
 
 
 @pytest.fixture
@@ -51,12 +54,15 @@ def a_line(serial: int, size: int) -> bytes:
     return b"%d " % serial + b"%d," % serial * (size // 5) + b"\n"
 
 
+@pytest.mark.parametrize("share", [0.2, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("way", ["bytes sent", "bytes received"])
 def test_resets_at_random_bytes(
     broker: BrokerHandle,
     client: Client,
     journals: list[str],
+    *,
     way: str,
+    share: float,
     request: pytest.FixtureRequest,
 ) -> None:
     """Connections are reset, many times, anywhere in a request or an answer; every line gets there."""
@@ -73,7 +79,7 @@ def test_resets_at_random_bytes(
         Client(proxy.endpoint, timeout_s=SOON, connect_timeout_s=SOON) as spoiled,
         AppendService(spoiled) as service,
     ):
-        while proxy.connections < RESETS[request.node.callspec.params["broker"]]:
+        while proxy.connections < share * RESETS[request.node.callspec.params["broker"]]:
             appends = []
             for journal in journals:
                 serial += 1

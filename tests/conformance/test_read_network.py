@@ -14,8 +14,9 @@ import pytest
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.client import Client, Reader, RetryReader, WatchedList
 from gazette_spark.client.connection.channel import Connection
-from gazette_spark.client.reading.read import ReadOptions
+from gazette_spark.client.reading.read import ReadOptions, ReadStream
 from gazette_spark.errors import GazetteError, OffsetNotYetAvailableError, UnavailableError
+from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
 from tests.conformance.test_embedded_broker import serve
@@ -27,6 +28,7 @@ CONTENT = random.Random(13).randbytes(120_000)
 """No part of it is like another: bytes at a wrong offset show."""
 
 RESETS = 1_000
+"""In `make soak`; `make test` has a fifth of them."""
 
 HANDSHAKE_BYTES = 130
 """Of a connection's answer; before, there is no connection yet for gRPC."""
@@ -101,14 +103,15 @@ def impatient(connection: Connection, journal: str, offset: int, end_offset: int
     )
 
 
+@pytest.mark.parametrize("resets", [RESETS // 5, pytest.param(RESETS, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("at_limit", ["reset", "close"])
-def test_a_thousand_connections_cut_at_random_bytes(
-    broker: BrokerHandle, journal: str, at_limit: str
+def test_connections_cut_at_random_bytes(
+    broker: BrokerHandle, journal: str, at_limit: str, resets: int
 ) -> None:
     """Wherever connections end, by RST or FIN, chunks join: no byte is missing, none comes twice."""
     # The real broker's chunks are larger, and one has to get through for some progress.
     cuts = Cuts(random.Random(SEED), 80_000 if isinstance(broker, DeployedBroker) else 30_000, at_limit)
-    wanted = RESETS if at_limit == "reset" else RESETS // 5
+    wanted = resets if at_limit == "reset" else resets // 5
     with TcpProxy(broker.endpoint, cuts) as proxy:
         connection = Connection(proxy.endpoint, connect_timeout_s=30)
         rounds = 0
@@ -127,8 +130,12 @@ def test_a_thousand_connections_cut_at_random_bytes(
     assert rounds > wanted // 50, "cuts came too early to make progress"
 
 
-def test_every_byte_of_a_short_read_is_cut_once(broker: BrokerHandle, journal: str) -> None:
-    """A read that is cut at each byte of its answer in turn, its range's last ones included, is whole."""
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.soak)])
+def test_every_byte_of_a_short_read_is_cut_once(broker: BrokerHandle, journal: str, step: int) -> None:
+    """A read that is cut at each byte of its answer in turn, its range's last ones included, is whole.
+
+    `make test` cuts at each third byte, and at all of the last ones.
+    """
     begin, end = 2_990, 3_010
     with TcpProxy(broker.endpoint) as proxy:
         connection = Connection(proxy.endpoint, connect_timeout_s=30)
@@ -137,7 +144,9 @@ def test_every_byte_of_a_short_read_is_cut_once(broker: BrokerHandle, journal: s
         whole = proxy.bytes_to_client
     assert whole < 2_000
     # In the handshake each cut costs a pause of gRPC's before it connects again.
-    limits = iter([*range(0, HANDSHAKE_BYTES, 13), *range(HANDSHAKE_BYTES, whole + 2)])
+    last = whole - 2 * (end - begin)
+    handshake, content = range(0, HANDSHAKE_BYTES, 13 * step), range(HANDSHAKE_BYTES, last, step)
+    limits = iter([*handshake, *content, *range(last, whole + 2)])
     reached = 0
 
     def plan(number: int) -> tuple[Toxics, Toxics] | None:
@@ -160,14 +169,14 @@ def test_every_byte_of_a_short_read_is_cut_once(broker: BrokerHandle, journal: s
     [
         pytest.param(Toxics(slice_bytes=1), id="one byte at a time"),
         pytest.param(Toxics(bytes_per_s=400_000, slice_bytes=4_000), id="slow"),
-        pytest.param(Toxics(latency_s=0.2), id="late"),
+        pytest.param(Toxics(latency_s=0.05), id="late"),
     ],
 )
 def test_a_slow_network_changes_nothing(proxy: TcpProxy, journal: str, toxics: Toxics) -> None:
     """Slices, little bandwidth and delay cost time only."""
     proxy.to_client = toxics
     proxy.to_server = toxics
-    end = 8_000 if toxics.slice_bytes == 1 else len(CONTENT)
+    end = 3_000 if toxics.slice_bytes == 1 else len(CONTENT)
     with Client(proxy.endpoint, timeout_s=60) as client:
         assert client.read(journal, end_offset=end).read() == CONTENT[:end]
 
@@ -184,12 +193,19 @@ def test_a_half_open_connection_is_left(
     broker: BrokerHandle, journal: str, silent: tuple[Toxics, Toxics]
 ) -> None:
     """Where bytes stop and nobody says so, the stream's deadline ends it, and it goes on by another one."""
-    with (
-        TcpProxy(broker.endpoint, lambda number: silent if number < 3 else None) as proxy,
-        Client(proxy.endpoint, timeout_s=30, idle_timeout_s=0.5) as client,
-        client.read(journal, end_offset=len(CONTENT)) as reader,
-    ):
-        assert reader.read() == CONTENT
+    with TcpProxy(broker.endpoint, lambda number: silent if number < 3 else None) as proxy:
+        connection = Connection(proxy.endpoint, connect_timeout_s=30)
+
+        def open_stream(request: pb.ReadRequest, timeout_s: float) -> ReadStream:
+            # A slow machine has the time it needs, once the silent connections are left.
+            return ReadStream(connection, request, timeout_s if proxy.connections < 3 else 30)
+
+        options = ReadOptions(journal, 0, len(CONTENT))
+        with RetryReader(
+            connection, options, timeout_s=60, idle_timeout_s=0.5, open_stream=open_stream
+        ) as reader:
+            assert reader.read() == CONTENT
+        connection.close()
         assert proxy.connections == 4
 
 
