@@ -8,11 +8,12 @@ a file or of a test; `make soak` runs the test on the others, too:
 subject                  mark                                  brokers of `make test`
 =======================  ====================================  ===========================
 broker                   none                                  embedded, cluster, deployed
-client, gazctl, Go       ``brokers("embedded", "deployed")``   embedded, deployed
+client, Go's client      ``brokers("embedded", "deployed")``   embedded, deployed
 command, planner, table  ``brokers("embedded")``               embedded
 =======================  ====================================  ===========================
 
 A mark of a test comes before the mark of its file: some tests of the command run on the real broker.
+Of the files about gazctl, ``test_gazctl.py`` stands for the others on the real broker.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gazette_spark.client.connection import retry
 from tests.conformance.command import SPECS, Command
 from tests.conformance.wire import Wire, spec
 from tests.rig.brokers import BrokerHandle
@@ -65,9 +67,16 @@ def cluster_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerH
 
 @pytest.fixture(params=BROKERS)
 def broker(request: pytest.FixtureRequest) -> BrokerHandle:
-    """A broker to test against: each test runs on all three kinds."""
+    """A broker to test against: of all three kinds, or of those that ``pytest.mark.brokers`` names."""
     handle: BrokerHandle = request.getfixturevalue(f"{request.param}_broker")
     return handle
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client's pauses between two tries last a hundredth of their time; their number stays."""
+    monkeypatch.setattr(retry, "BACKOFF_S", tuple(pause_s / 100 for pause_s in retry.BACKOFF_S))
+    monkeypatch.setattr(retry, "BACKOFF_MAX_S", retry.BACKOFF_MAX_S / 100)
 
 
 @pytest.fixture

@@ -22,10 +22,13 @@ from tests.rig.brokers import BrokerHandle, DeployedBroker
 
 OLD, NEW, STRANGE = (base64.b64encode(text.encode() * 16).decode() for text in ("old!", "new!", "odd!"))
 SHORT_S = 2.0
-"""Seconds a token of these tests is valid."""
+"""Seconds a fixed token of these tests is valid: one at least, as tokens expire on whole seconds."""
+
+RENEWED_S = 1.0
+"""Seconds a token of a client with keys is valid."""
 
 PIECES = 25
-PAUSE_S = 0.2
+PAUSE_S = 0.1
 """Between appends: all of them take longer than two tokens are valid."""
 
 
@@ -125,7 +128,7 @@ def test_a_read_outlives_its_tokens(
     keyed: BrokerHandle, owner: Client, journal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tokens expire while a reader waits and while it reads: no byte is lost, none comes twice."""
-    monkeypatch.setattr(client, "Credentials", partial(Credentials, lifetime_s=SHORT_S))
+    monkeypatch.setattr(client, "Credentials", partial(Credentials, lifetime_s=RENEWED_S))
     pause = threading.Event()
 
     def write() -> None:

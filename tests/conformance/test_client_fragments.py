@@ -115,6 +115,7 @@ def test_a_bit_flipped_in_a_plain_file_is_found_through_the_broker(
     assert (caught.value.begin, caught.value.end) == (0, len(CONTENT))
 
 
+@pytest.mark.usefixtures("short_pauses")
 def test_a_short_file_read_through_the_broker(broker: BrokerHandle, stored: Stored) -> None:
     """The broker's failure is raised as the fragment's, and the read never passes for complete."""
     whole = stored.path.read_bytes()

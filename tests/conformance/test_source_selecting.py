@@ -19,12 +19,19 @@ from gazette_spark.errors import (
     UnavailableError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.scan import listings
 from gazette_spark.testing.tcp_proxy import TcpProxy
 from tests.conformance.driver_query import Query
 from tests.conformance.wire import spec, upsert
 from tests.rig.brokers import BrokerHandle, free_ports
 
-pytestmark = pytest.mark.brokers("embedded")
+pytestmark = pytest.mark.brokers("embedded", "deployed")
+
+
+@pytest.fixture(autouse=True)
+def _soon_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query goes over from asking for its journals to following them after a tenth of a second."""
+    monkeypatch.setattr(listings, "FRESH_S", 0.1)
 
 
 @pytest.fixture
