@@ -26,6 +26,7 @@ def run_benchmark(name: str, *flags: str, timeout_s: float) -> str:
     return done.stdout
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.deployed_broker
 def test_the_client_beside_gos() -> None:
@@ -90,6 +91,7 @@ def test_what_the_end_to_end_benchmark_reads() -> None:
     assert done.stdout.strip() == "read", done.stderr
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.deployed_broker
 def test_planning() -> None:

@@ -163,6 +163,7 @@ def test_watch(run: Command, wire: Wire, journal: str, number: int) -> None:
         assert (code, out, err) == (0, "", "")
 
 
+@pytest.mark.brokers("embedded", "deployed")
 def test_fragments_are_what_gazctl_prints(broker: BrokerHandle, run: Command, tree: str, wire: Wire) -> None:
     """``fragments -o json`` of both are the same lines, with the same URLs, stored or not."""
     for name in (f"{tree}clicks/000", f"{tree}orders"):

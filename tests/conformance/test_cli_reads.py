@@ -103,6 +103,7 @@ def lines_of(process: subprocess.Popen[str], count: int) -> list[str]:
     return sorted(process.stdout.readline() for _ in range(count))
 
 
+@pytest.mark.brokers("embedded", "deployed")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_follow(
     *, run: Command, pair: tuple[str, str], wire: Wire, fresh_prefix: str, tmp_path: Path, number: int
@@ -129,6 +130,7 @@ def test_follow(
     assert offsets[third] == len("three first\nthree second\n")
 
 
+@pytest.mark.brokers("embedded", "deployed")
 def test_appends_stay_in_one_piece(run: Command, wire: Wire, fresh_prefix: str) -> None:
     """What was appended together to one journal is together, however many journals are read at once."""
     names = [f"{fresh_prefix}part-{number}" for number in range(3)]

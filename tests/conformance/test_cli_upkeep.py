@@ -42,6 +42,7 @@ def aged(wire: Wire, journal_name: str) -> str:
     return journal_name
 
 
+@pytest.mark.brokers("embedded", "deployed")
 def test_prune(broker: BrokerHandle, run: Command, aged: str, wire: Wire) -> None:
     """What is past the retention is shown by a dry run, then deleted, then gone; what is not stored stays."""
     arguments = ["prune", "-l", f"name={aged}", "-o", "jsonl"]

@@ -68,6 +68,7 @@ def test_each_journal_is_called_where_it_is(cluster: DeployedBroker, fresh_prefi
         cluster.kill_peer(peer)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.deployed_broker
 def test_the_primary_is_killed(cluster: DeployedBroker, fresh_prefix: str) -> None:

@@ -12,7 +12,7 @@ from tests.conformance.gazctl_process import run_gazctl
 from tests.conformance.wire import Wire, labels, selector, spec, wait_for
 from tests.rig.brokers import BrokerHandle
 
-pytestmark = pytest.mark.brokers("embedded", "deployed")
+pytestmark = pytest.mark.brokers("embedded")
 
 
 def spec_of(wire: Wire, name: str) -> pb.JournalSpec:

@@ -16,7 +16,7 @@ from tests.conformance.wire import Wire, spec, wait_for
 from tests.rig.brokers import BrokerHandle, ProcessError
 from tests.rig.gazctl import clean_environment, find_binary
 
-pytestmark = pytest.mark.brokers("embedded", "deployed")
+pytestmark = pytest.mark.brokers("embedded")
 
 RECORDS = [f"record-{number}".encode() for number in range(60)]
 KEYS = [f"key/{number % 17}".encode() for number in range(60)]

@@ -15,7 +15,7 @@ from tests.conformance.gazctl_process import end_by_signal, running_gazctl
 from tests.conformance.wire import Wire, labels, selector, spec, wait_for
 from tests.rig.brokers import BrokerHandle
 
-pytestmark = pytest.mark.brokers("embedded", "deployed")
+pytestmark = pytest.mark.brokers("embedded")
 
 HOUR_S = 3600
 

@@ -54,6 +54,7 @@ def journals(broker: BrokerHandle, client: Client, fresh_prefix: str) -> Journal
     return Journals(broker, client, fresh_prefix)
 
 
+@pytest.mark.brokers("embedded", "deployed")
 def test_all_journals_count(journals: Journals) -> None:
     """A stream that starts at the latest is sampled from the earliest on; an empty journal says nothing."""
     journals.append("a", b'{"id":1,"at":"2026-01-01"}\n{"id":2}\n')

@@ -150,6 +150,7 @@ def test_a_topic_may_be_a_selector(embedded_orders: Orders) -> None:
     assert json.loads(shown.stdout)[0]["journals"][0]["topic"] == "mine"
 
 
+@pytest.mark.brokers("embedded", "deployed")
 def test_the_api_follows_broker_and_table(orders: Orders) -> None:
     """Write heads, commits and RESTORE show up while it runs."""
     orders.commit(40)

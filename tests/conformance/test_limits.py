@@ -56,6 +56,7 @@ def begins(broker: BrokerHandle, client: Client, journal_name: str) -> list[int]
     return [fragment.begin for fragment in fragments(client, journal_name)]
 
 
+@pytest.mark.brokers("embedded", "deployed")
 def test_times_are_found_among_fragments(client: Client, journal_name: str, begins: list[int]) -> None:
     """A batch ends by time where another starts, second by second; what is not stored yet comes last."""
     assert begins == [0, 1280, 2560, 3840]

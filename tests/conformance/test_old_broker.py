@@ -14,7 +14,7 @@ from tests.conformance.goclient import end_of, run_go
 from tests.conformance.wire import Wire, labels, selector, spec
 from tests.rig.brokers import DeployedBroker
 
-pytestmark = pytest.mark.deployed_broker
+pytestmark = [pytest.mark.deployed_broker, pytest.mark.soak]
 
 JOURNALS = 60
 """More than twice what a message of a streamed List holds."""

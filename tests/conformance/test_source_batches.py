@@ -54,6 +54,7 @@ def stored(client: Client, journal: str) -> list[Fragment]:
     return [each.fragment for each in client.list_fragments(journal) if each.fragment.mod_time]
 
 
+@pytest.mark.brokers("embedded", "deployed")
 def test_bytes_that_go_to_the_store_between_planning_and_reading(
     broker: BrokerHandle, client: Client, journal_name: str
 ) -> None:

@@ -120,6 +120,7 @@ def test_a_store_holds_what_the_broker_had(
         assert read(files, options, plan(files, options)) == stored.records(stored.persisted()[-1].end)
 
 
+@pytest.mark.brokers("embedded", "deployed")
 def test_a_postfix_is_no_part_of_the_name(client: Client, broker: BrokerHandle, fresh_prefix: str) -> None:
     """A template's directories lie between a journal and its fragments; how many has to be said."""
     template = 'deep/date={{ .Spool.FirstAppendTime.Format "2006-01-02" }}'

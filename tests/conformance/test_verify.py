@@ -131,6 +131,7 @@ def embedded_orders(embedded_broker: BrokerHandle, tmp_path: Path) -> Orders:
     return Orders(embedded_broker, tmp_path)
 
 
+@pytest.mark.brokers("embedded", "deployed")
 def test_a_whole_table_is_verified(orders: Orders) -> None:
     """Also after its files were written anew in another order, and while the journal goes on."""
     orders.commit(0, 80)
