@@ -13,6 +13,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from tests.conformance.wire import Wire, labels, selector, spec, upsert, wait_for
 from tests.rig.brokers import BrokerHandle
 
+EXTENSIONS = {"NONE": ".raw", "GZIP": ".gz", "ZSTANDARD": ".zst", "SNAPPY": ".sz"}
 NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{40})(\.\w+)?")
 """A fragment's file name: begin, end, SHA-1 of the content, extension of the codec."""
 
@@ -58,30 +59,28 @@ def test_empty_journal_has_no_fragments(wire: Wire, journal: str) -> None:
     assert (response.status, len(response.fragments), response.next_page_token) == (pb.OK, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("codec", "extension"), [("NONE", ".raw"), ("GZIP", ".gz"), ("ZSTANDARD", ".zst"), ("SNAPPY", ".sz")]
-)
-def test_stored_file_is_named_by_its_content(
-    wire: Wire, journal_name: str, broker: BrokerHandle, codec: str, extension: str
-) -> None:
+def test_stored_file_is_named_by_its_content(wire: Wire, fresh_prefix: str, broker: BrokerHandle) -> None:
     """A stored fragment's file is named by begin, end, SHA-1 and codec, and its URL leads to it."""
     content = b"some content\n" * 100
-    wire.create(spec(journal_name, compression_codec=pb.CompressionCodec.Value(codec)))
-    wire.append(journal_name, content)
-    wire.append(journal_name, b"next")
-    stored = wire.wait_persisted(journal_name, 1).fragments[0]
-    url = urlparse(stored.signed_url)
-    assert (url.scheme, url.netloc) == ("file", "")
-    path = broker.file_root / url.path.lstrip("/")
-    assert path.parent == broker.file_root / journal_name
-    found = NAME.fullmatch(path.name)
-    assert found is not None
-    begin, end, digest, written_extension = found.groups()
-    assert (int(begin, 16), int(end, 16)) == (0, len(content))
-    assert digest == hashlib.sha1(content).hexdigest() == sum_of(stored.spec)
-    assert written_extension == extension
-    assert stored.spec.compression_codec == pb.CompressionCodec.Value(codec)
-    assert abs(stored.spec.mod_time - path.stat().st_mtime) <= 1
+    codecs = {f"{fresh_prefix}{name}": pb.CompressionCodec.Value(name) for name in EXTENSIONS}
+    wire.create(*(spec(name, compression_codec=codec) for name, codec in codecs.items()))
+    for name in codecs:
+        wire.append(name, content)
+        wire.append(name, b"next")
+    for (name, codec), extension in zip(codecs.items(), EXTENSIONS.values(), strict=True):
+        stored = wire.wait_persisted(name, 1).fragments[0]
+        url = urlparse(stored.signed_url)
+        assert (url.scheme, url.netloc) == ("file", "")
+        path = broker.file_root / url.path.lstrip("/")
+        assert path.parent == broker.file_root / name
+        found = NAME.fullmatch(path.name)
+        assert found is not None
+        begin, end, digest, written_extension = found.groups()
+        assert (int(begin, 16), int(end, 16)) == (0, len(content))
+        assert digest == hashlib.sha1(content).hexdigest() == sum_of(stored.spec)
+        assert written_extension == extension
+        assert stored.spec.compression_codec == codec
+        assert abs(stored.spec.mod_time - path.stat().st_mtime) <= 1
 
 
 def test_urls_are_signed_on_demand(wire: Wire, journal: str) -> None:

@@ -12,6 +12,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from tests.conformance.wire import CALL_TIMEOUT_S, Wire, spec, wait_for
 from tests.rig.brokers import BrokerHandle
 
+CODECS = ["NONE", "GZIP", "ZSTANDARD", "SNAPPY"]
 CONTENT = b"0123456789"
 
 
@@ -181,24 +182,21 @@ def test_meta_suffix_reads_the_journal(wire: Wire, ten_bytes: str) -> None:
     assert wire.content(f"{ten_bytes};some/meta") == CONTENT
 
 
-@pytest.mark.parametrize(
-    "codec",
-    ["NONE", "GZIP", "ZSTANDARD", "SNAPPY"],
-)
-def test_stored_fragments_read_the_same(
-    wire: Wire, journal_name: str, broker: BrokerHandle, codec: str
-) -> None:
+def test_stored_fragments_read_the_same(wire: Wire, fresh_prefix: str, broker: BrokerHandle) -> None:
     """Content reads the same once it is stored, under each codec, and the file's URL is offered."""
-    wire.create(spec(journal_name, compression_codec=pb.CompressionCodec.Value(codec)))
-    wire.append(journal_name, CONTENT * 1000)
-    wire.append(journal_name, b"more")
-    stored = wire.wait_persisted(journal_name, 1).fragments[0]
-    assert stored.spec.backing_store == "file:///"
-    first = wire.read(journal_name, end_offset=10_000)[0]
-    assert first.fragment == stored.spec
-    path = broker.file_root / first.fragment_url.removeprefix("file:///")
-    assert path.is_file()
-    assert wire.content(journal_name, offset=9_995) == b"56789more"
+    codecs = {f"{fresh_prefix}{name}": pb.CompressionCodec.Value(name) for name in CODECS}
+    wire.create(*(spec(name, compression_codec=codec) for name, codec in codecs.items()))
+    for name in codecs:
+        wire.append(name, CONTENT * 1000)
+        wire.append(name, b"more")
+    for name, codec in codecs.items():
+        stored = wire.wait_persisted(name, 1).fragments[0]
+        assert (stored.spec.backing_store, stored.spec.compression_codec) == ("file:///", codec)
+        first = wire.read(name, end_offset=10_000)[0]
+        assert first.fragment == stored.spec
+        path = broker.file_root / first.fragment_url.removeprefix("file:///")
+        assert path.is_file()
+        assert wire.content(name, offset=9_995) == b"56789more"
 
 
 def test_do_not_proxy_offers_the_url_only(wire: Wire, ten_bytes: str, broker: BrokerHandle) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -36,42 +38,52 @@ class Stored:
     path: Path
 
 
-def fill(client: Client, broker: BrokerHandle, name: str, codec: str) -> Stored:
-    """Append CONTENT and a byte, and wait until CONTENT is stored."""
-    client.create_journals(journal_spec(name, codec=codec, refresh_interval_s=1))
-    client.append(name, CONTENT)
-    client.append(name, b"!")
+def fill(client: Client, broker: BrokerHandle, codecs: dict[str, str]) -> list[Stored]:
+    """Append CONTENT and a byte to new journals, and wait until CONTENT is stored.
 
-    def stored() -> Fragment | None:
+    Args:
+        client: of the broker.
+        broker: whose store it is.
+        codecs: by journal.
+    """
+    client.create_journals(
+        *(journal_spec(name, codec=codec, refresh_interval_s=1) for name, codec in codecs.items())
+    )
+    for name in codecs:
+        client.append(name, CONTENT)
+        client.append(name, b"!")
+
+    def stored(name: str) -> Stored | None:
         first = client.list_fragments(name)[0].fragment
-        return first if first.mod_time else None
+        return Stored(name, first, broker.file_root / first.content_path) if first.mod_time else None
 
-    fragment = wait_for(stored, "a stored fragment")
-    assert (fragment.begin, fragment.end) == (0, len(CONTENT))
-    return Stored(name, fragment, broker.file_root / fragment.content_path)
+    found = [wait_for(partial(stored, name), "a stored fragment") for name in codecs]
+    filled = [each for each in found if each is not None]
+    assert [(each.fragment.begin, each.fragment.end) for each in filled] == [(0, len(CONTENT))] * len(codecs)
+    return filled
 
 
-@pytest.fixture(params=CODECS)
-def stored(request: pytest.FixtureRequest, client: Client, broker: BrokerHandle, journal_name: str) -> Stored:
+@pytest.fixture
+def stored(client: Client, broker: BrokerHandle, fresh_prefix: str) -> list[Stored]:
     """A stored fragment of each codec."""
-    return fill(client, broker, journal_name, request.param)
+    return fill(client, broker, {f"{fresh_prefix}{codec}": codec for codec in CODECS})
 
 
 @pytest.fixture
 def plain(client: Client, broker: BrokerHandle, journal_name: str) -> Stored:
     """A stored fragment without compression."""
-    return fill(client, broker, journal_name, "NONE")
+    return fill(client, broker, {journal_name: "NONE"})[0]
 
 
-def test_a_stored_fragment_reads_the_same(broker: BrokerHandle, stored: Stored) -> None:
+def test_a_stored_fragment_reads_the_same(broker: BrokerHandle, stored: list[Stored]) -> None:
     """From its file and through the broker, whole and in part, up to the byte the broker still holds."""
-    assert stored.path.is_file()
     everything = CONTENT + b"!"
-    for root in (str(broker.file_root), None):
+    for root, each in product((str(broker.file_root), None), stored):
+        assert each.path.is_file()
         with Client(broker.endpoint, timeout_s=20, fragment_root=root) as client:
-            assert client.read(stored.journal).read() == everything
+            assert client.read(each.journal).read() == everything
             for begin, end in [(0, 1), (12_345, 999_999), (len(CONTENT) - 1, len(CONTENT) + 1)]:
-                got = client.read(stored.journal, offset=begin, end_offset=end).read()
+                got = client.read(each.journal, offset=begin, end_offset=end).read()
                 assert got == everything[begin:end]
 
 
@@ -116,18 +128,17 @@ def test_a_bit_flipped_in_a_plain_file_is_found_through_the_broker(
 
 
 @pytest.mark.usefixtures("short_pauses")
-def test_a_short_file_read_through_the_broker(broker: BrokerHandle, stored: Stored) -> None:
+def test_a_short_file_read_through_the_broker(broker: BrokerHandle, stored: list[Stored]) -> None:
     """The broker's failure is raised as the fragment's, and the read never passes for complete."""
-    whole = stored.path.read_bytes()
-    for damage in (truncate, empty):
-        stored.path.write_bytes(damage(whole))
+    for each, damage in product(stored, (truncate, empty)):
+        each.path.write_bytes(damage(each.path.read_bytes()))
         with Client(broker.endpoint, timeout_s=20) as client:
-            reader = client.read(stored.journal)
+            reader = client.read(each.journal)
             with pytest.raises(CorruptFragmentError) as caught:
                 reader.read()
             assert reader.offset < len(CONTENT)
         error = caught.value
-        assert (error.journal, error.begin, error.end) == (stored.journal, 0, len(CONTENT))
+        assert (error.journal, error.begin, error.end) == (each.journal, 0, len(CONTENT))
 
 
 def test_a_missing_file_is_an_error(broker: BrokerHandle, plain: Stored) -> None:

@@ -27,13 +27,22 @@ CONTENT = b"".join(LINES)
 MORE = b"held by the broker"
 
 
+@pytest.fixture(scope="module")
+def filled() -> dict[str, str]:
+    """Journals by the endpoint of their broker: stored once, and read by many tests."""
+    return {}
+
+
 @pytest.fixture
-def journal(client: Client, journal_name: str) -> str:
-    """A journal of CONTENT, in its store, then MORE, which is not."""
+def journal(client: Client, journal_name: str, filled: dict[str, str]) -> str:
+    """A journal of CONTENT, in its store, then MORE, which is not; tests only read it."""
+    if client.endpoint in filled:
+        return filled[client.endpoint]
     client.create_journals(journal_spec(journal_name, codec="GZIP", refresh_interval_s=1))
     client.append(journal_name, CONTENT)
     client.append(journal_name, MORE)
     wait_for(lambda: client.list_fragments(journal_name)[0].fragment.mod_time, "a stored fragment")
+    filled[client.endpoint] = journal_name
     return journal_name
 
 

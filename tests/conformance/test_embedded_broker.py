@@ -56,13 +56,14 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path, signum: signal.Signals) -> Non
         assert list(watcher) == []
 
 
+@pytest.mark.parametrize("lives", [3, pytest.param(5, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("durability", ["--fsync", "--no-fsync"])
-def test_kill_in_the_middle_of_appends(tmp_path: Path, durability: str) -> None:
+def test_kill_in_the_middle_of_appends(tmp_path: Path, durability: str, lives: int) -> None:
     """After SIGKILLs at random moments every answered append is there, in order, and none in part."""
     rng = random.Random(4)
     answered: list[bytes] = []
     number = 0
-    for life in range(5):
+    for life in range(lives):
         with serve(tmp_path, durability) as (process, endpoint), Wire(endpoint) as wire:
             if not life:
                 wire.create(spec(NAME, length=100_000))
@@ -86,7 +87,7 @@ def test_kill_in_the_middle_of_appends(tmp_path: Path, durability: str) -> None:
     known = set(answered)
     assert [record for record in records if record in known] == answered
     # An append may have been committed and the answer lost; never more than one a life.
-    assert len(records) - len(answered) <= 5
+    assert len(records) - len(answered) <= lives
     assert all(re.fullmatch(rb"\d+:x*\n", record) for record in records)
     assert response.commit.begin == len(content)
     assert response.registers.labels[0].value == records[-1].split(b":")[0].decode()

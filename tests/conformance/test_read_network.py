@@ -202,7 +202,7 @@ def test_a_half_open_connection_is_left(
 
         options = ReadOptions(journal, 0, len(CONTENT))
         with RetryReader(
-            connection, options, timeout_s=60, idle_timeout_s=0.5, open_stream=open_stream
+            connection, options, timeout_s=60, idle_timeout_s=0.3, open_stream=open_stream
         ) as reader:
             assert reader.read() == CONTENT
         connection.close()
