@@ -25,7 +25,7 @@ from tests.conformance.driver_query import Query
 from tests.conformance.wire import spec, upsert
 from tests.rig.brokers import BrokerHandle, free_ports
 
-pytestmark = pytest.mark.brokers("embedded", "deployed")
+pytestmark = pytest.mark.brokers("embedded")
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +45,7 @@ def query(broker: BrokerHandle, client: Client, fresh_prefix: str) -> Iterator[Q
     made.stop()
 
 
+@pytest.mark.brokers("embedded", "deployed")
 def test_a_new_journal_is_read_from_its_first_byte(query: Query) -> None:
     """Though the query started at the latest offset of the others; it is recorded before it is read."""
     query.start(startingOffsets="latest").settle()
@@ -71,6 +72,7 @@ def test_an_empty_journal_has_nothing_to_read(query: Query) -> None:
     assert query.batch() == {"b": 6}
 
 
+@pytest.mark.brokers("embedded", "deployed")
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
 def test_a_deleted_journal_that_was_read_is_no_loss(query: Query, restarted: bool) -> None:
     """Its offset stays in the position, and the others go on."""
@@ -110,6 +112,7 @@ def test_a_deleted_journal_that_was_not_read_is_a_loss(query: Query, restarted: 
         assert "gone, with 4 bytes not read; set failOnDataLoss=false" in query.fails(JournalNotFoundError)
 
 
+@pytest.mark.brokers("embedded", "deployed")
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
 def test_a_journal_made_again_is_an_error(query: Query, restarted: bool) -> None:
     """Even if it has the same bytes, as its stored fragments come back."""
@@ -181,6 +184,7 @@ def test_a_position_of_an_older_release_goes_on(query: Query) -> None:
     assert query.position["format_version"] == 2
 
 
+@pytest.mark.brokers("embedded", "deployed")
 def test_a_watch_that_breaks_is_no_loss(broker: BrokerHandle, client: Client, fresh_prefix: str) -> None:
     """Its connections are cut while journals come and go: what is new is found, what was read is no loss."""
     with TcpProxy(broker.endpoint) as proxy:
