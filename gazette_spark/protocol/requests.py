@@ -1,7 +1,6 @@
-"""Rules of requests and responses, and the headers that responses carry.
+"""Rules of requests, and the headers that proxied ones carry.
 
-A broker checks requests; clients check responses, and Go's refuse those that break a rule. An error names
-the field the way brokers do: ``ReadRequest.Offset``.
+A broker checks requests. An error names the field the way brokers do: ``ReadRequest.Offset``.
 """
 
 from __future__ import annotations
@@ -85,34 +84,6 @@ def validate_read_request(request: pb.ReadRequest) -> None:
         _at_least(f"{where}.EndOffset", request.end_offset, max(request.offset, 0))
 
 
-def validate_read_response(response: pb.ReadResponse) -> None:
-    """Raise ProtocolError unless the response is metadata that holds together, or a chunk and no more."""
-    where = "ReadResponse"
-    _check_status(response.status, where)
-    if response.content:
-        _only(response, {"offset", "content"}, where, "beside content")
-        return
-    if response.HasField("header"):
-        validate_header(response.header, f"{where}.Header")
-    _at_least(f"{where}.WriteHead", response.write_head, 0)
-    if response.HasField("fragment"):
-        _check_read_fragment(response, where)
-    elif response.fragment_url:
-        raise ProtocolError(f"{where}.FragmentUrl", "is allowed with a fragment only")
-    elif response.status == pb.OK and response.offset != 0:
-        raise ProtocolError(
-            f"{where}.Offset", f"must be 0 without fragment or content, got {response.offset}"
-        )
-
-
-def _check_read_fragment(response: pb.ReadResponse, where: str) -> None:
-    fragment = _fragment(response.fragment, where)
-    if not fragment.begin <= response.offset < fragment.end:
-        span = f"[{fragment.begin}, {fragment.end})"
-        raise ProtocolError(f"{where}.Offset", f"{response.offset} is outside of its fragment {span}")
-    _at_least(f"{where}.WriteHead", response.write_head, fragment.end)
-
-
 def validate_append_request(request: pb.AppendRequest, *, first: bool = True) -> None:
     """Raise ProtocolError unless the request may be the first message of an append, or a later one."""
     where = "AppendRequest"
@@ -133,21 +104,6 @@ def validate_append_request(request: pb.AppendRequest, *, first: bool = True) ->
         raise ProtocolError(f"{where}.Suspend", f"{request.suspend} is unknown")
 
 
-def validate_append_response(response: pb.AppendResponse) -> None:
-    """Raise ProtocolError unless the response says all that its status calls for."""
-    where = "AppendResponse"
-    _check_status(response.status, where)
-    validate_header(response.header, f"{where}.Header")
-    if response.status == pb.OK and not response.HasField("commit"):
-        raise ProtocolError(f"{where}.Commit", "is missing from an OK response")
-    if response.status in (pb.OK, pb.REGISTER_MISMATCH) and not response.HasField("registers"):
-        name = pb.Status.Name(response.status)
-        raise ProtocolError(f"{where}.Registers", f"must be present, if empty, in a response of {name}")
-    if response.HasField("commit"):
-        _fragment(response.commit, where)
-    validate_label_set(response.registers, f"{where}.Registers")
-
-
 def validate_list_request(request: pb.ListRequest) -> None:
     """Raise ProtocolError unless the selector is well formed and values of ``prefix`` end in a slash."""
     where = "ListRequest.Selector"
@@ -156,18 +112,6 @@ def validate_list_request(request: pb.ListRequest) -> None:
         for value in values_of(labels, PREFIX):
             if not value.endswith("/"):
                 raise ProtocolError(where, f"values of label 'prefix' must end in '/', got {value!r}")
-
-
-def validate_list_response(response: pb.ListResponse) -> None:
-    """Raise ProtocolError unless status, header and every journal are well formed."""
-    where = "ListResponse"
-    _check_status(response.status, where)
-    validate_header(response.header, f"{where}.Header")
-    for at, journal in enumerate(response.journals):
-        here = f"{where}.Journals[{at}]"
-        validate_journal_spec(journal.spec, f"{here}.Spec")
-        _at_least(f"{here}.ModRevision", journal.mod_revision, 1)
-        validate_route(journal.route, f"{here}.Route")
 
 
 def validate_apply_request(request: pb.ApplyRequest) -> None:
@@ -194,12 +138,6 @@ def _check_change(change: pb.ApplyRequest.Change, where: str) -> None:
         validate_journal_spec(change.upsert, f"{where}.Upsert")
 
 
-def validate_apply_response(response: pb.ApplyResponse) -> None:
-    """Raise ProtocolError unless status and header are well formed."""
-    _check_status(response.status, "ApplyResponse")
-    validate_header(response.header, "ApplyResponse.Header")
-
-
 def validate_fragments_request(request: pb.FragmentsRequest) -> None:
     """Raise ProtocolError unless the request is well formed."""
     where = "FragmentsRequest"
@@ -213,15 +151,6 @@ def validate_fragments_request(request: pb.FragmentsRequest) -> None:
         )
     if request.HasField("signatureTTL") and request.signatureTTL.ToNanoseconds() <= 0:
         raise ProtocolError(f"{where}.SignatureTTL", "must be above 0 if present")
-
-
-def validate_fragments_response(response: pb.FragmentsResponse) -> None:
-    """Raise ProtocolError unless status, header and every fragment are well formed."""
-    where = "FragmentsResponse"
-    _check_status(response.status, where)
-    validate_header(response.header, f"{where}.Header")
-    for at, each in enumerate(response.fragments):
-        _fragment(each.spec, f"{where}.Fragments[{at}]")
 
 
 def validate_store_health_request(request: pb.FragmentStoreHealthRequest) -> None:
@@ -259,11 +188,6 @@ def _check_request(request: pb.ReadRequest | pb.AppendRequest | pb.FragmentsRequ
     if request.HasField("header"):
         validate_header(request.header, f"{where}.Header")
     validate_journal_name(request.journal, allow_meta=True, where=f"{where}.Journal")
-
-
-def _check_status(status: int, where: str) -> None:
-    if status not in pb.Status.values():
-        raise ProtocolError(f"{where}.Status", f"{status} is unknown")
 
 
 def _fragment(message: pb.Fragment, where: str) -> Fragment:
