@@ -59,13 +59,6 @@ def test_a_finished_operation_has_ended(error: Exception | None) -> None:
     assert failure_of(operation) is error
 
 
-def test_sets_of_operations_are_sets() -> None:
-    """Subset, union and difference are Python's own."""
-    one, other = finished_operation(), finished_operation()
-    assert frozenset({one}) <= {one, other}
-    assert not {one, other} <= {one}
-
-
 def test_futures_of_the_standard_library_are_operations() -> None:
     """One that was cancelled has failed."""
     future: concurrent.futures.Future[int] = concurrent.futures.Future()
