@@ -34,7 +34,7 @@ def test_the_package_does_without_the_test_rig() -> None:
     users = {
         str(path.relative_to(ROOT))
         for path in sources()
-        for module in imported_modules(path.read_text())
+        for module in imported_modules(path)
         if module.split(".")[0] == "tests"
     }
     assert users == set()
