@@ -12,9 +12,9 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import hypothesis
 import pytest
 
+from tests.rig import examples
 from tests.rig.brokers import BrokerHandle, DeployedBroker
 from tests.rig.class_archive import find_archive
 
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from gazette_spark.client import Client
-
-# How long an example takes says more about what else the machine does than about what is tested.
-hypothesis.settings.register_profile("gazette_spark", deadline=None)
-hypothesis.settings.load_profile("gazette_spark")
 
 ROOT = Path(__file__).parent
 
@@ -45,11 +41,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run what `make soak` adds to `make test`, too")
 
 
-def pytest_configure() -> None:
-    """Have all JVMs, those of subprocesses too, use the class data archive where there is one."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose Hypothesis's profile, and have all JVMs use the class data archive where there is one."""
+    examples.configure(config, soak=config.getoption("--soak"))
     archive = find_archive()
     if archive is not None and "PYTEST_XDIST_WORKER" not in os.environ:
         os.environ.update(archive.environment())
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say how to draw the same examples again, before any is drawn."""
+    return examples.seed_line(config)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    """Say it again where something failed: ``-q`` shows no header."""
+    if exitstatus:
+        terminalreporter.line(examples.seed_line(config))
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import format_journal_yaml
 from tests.property.test_protocol_journals import TREE_NAMES, changes
+from tests.rig.examples import examples
 from tests.rig.gazctl import clean_environment, find_binaries
 
 
@@ -37,7 +38,7 @@ def read_by_gazctl(text: str) -> list[pb.ApplyRequest.Change]:
 
 
 @pytest.mark.deployed_broker
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.data(), st.sets(TREE_NAMES, min_size=1, max_size=8))
 def test_any_tree_is_read_by_gazctl(data: st.DataObject, names: set[str]) -> None:
     """Names, inheritance, labels, suspension, revisions and deletions come through."""

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.conformance.wire import Wire, spec, wait_for
 from tests.rig.cluster import ClusterBroker, EmbeddedCluster
+from tests.rig.examples import examples
 
 NAME = "machine/journal"
 BROKERS = 3
@@ -161,7 +162,7 @@ def _reached(call: Callable[[], Any]) -> Any:
 
 
 ClusterMachine.TestCase.settings = settings(
-    max_examples=12,
+    max_examples=examples(12),
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -21,6 +21,7 @@ from gazette_spark.errors import (
 )
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import label_set
+from tests.rig.examples import examples
 
 JOURNALS = ("a/one", "a/two", "a/three")
 LIMITS = Limits(pending_bytes=400, memory_bytes=100, batch_bytes=60, batch_memory_bytes=40, files=3)
@@ -278,7 +279,7 @@ MOVES = (
 """What may happen next, the usual more often."""
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(MOVES) - 1), st.integers(0, 999)), min_size=100, max_size=300))
 def test_any_course_of_events(moves: list[tuple[int, int]]) -> None:
     """After every move the sums are right and the journals in order; at the end nothing is left over."""

@@ -16,6 +16,7 @@ from gazette_spark.broker.api.read import ReadStream
 from gazette_spark.broker.journal import JournalSettings, LiveJournal
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
+from tests.rig.examples import examples
 
 CODECS = ["NONE", "GZIP", "ZSTANDARD", "SNAPPY"]
 NAME = "prop/journal"
@@ -137,4 +138,4 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 TestJournal = JournalMachine.TestCase
-TestJournal.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestJournal.settings = settings(max_examples=examples(50), stateful_step_count=40, deadline=None)

@@ -24,6 +24,7 @@ from gazette_spark.client import Client
 from gazette_spark.client.reading.retry_reader import RetryReader
 from gazette_spark.errors import ClosedError, NoJournalPrimaryBrokerError, UnavailableError
 from gazette_spark.protocol.journals import journal_spec
+from tests.rig.examples import examples
 
 CODECS = ["NONE", "GZIP", "ZSTANDARD", "SNAPPY"]
 NAME = "prop/client"
@@ -130,10 +131,9 @@ class BrokerMachine(RuleBasedStateMachine):
 
 TestBroker = BrokerMachine.TestCase
 TestBroker.settings = settings(
-    max_examples=40,
+    max_examples=examples(40),
     stateful_step_count=30,
     deadline=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
 

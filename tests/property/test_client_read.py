@@ -30,6 +30,7 @@ from gazette_spark.errors import (
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.testing.stub_broker import chunk, not_yet
+from tests.rig.examples import examples
 
 JOURNAL = "a/journal"
 
@@ -166,7 +167,7 @@ def reader_of(model: Model, options: ReadOptions, root: str | None) -> RetryRead
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(spans=journals(), sizes=sizes, cuts=cuts, data=st.data(), with_root=st.booleans())
 def test_each_byte_once_and_in_order(
     spans: list[Span], sizes: list[int], cuts: list[tuple[int, str]], data: st.DataObject, with_root: bool
@@ -201,7 +202,7 @@ def test_each_byte_once_and_in_order(
     assert missing == set(range(offset, end)) - set(there)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(spans=journals(), sizes=sizes, cuts=cuts, reads=st.lists(st.integers(0, 50), min_size=1).filter(any))
 def test_read_joins_to_the_same_bytes(
     spans: list[Span], sizes: list[int], cuts: list[tuple[int, str]], reads: list[int]

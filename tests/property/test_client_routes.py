@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gazette_spark.client.connection.routes import RouteCache, choose_member
 from gazette_spark.protocol import protocol_pb2 as pb
+from tests.rig.examples import examples
 
 ZONES = ["a", "b"]
 ENDPOINTS = [f"http://broker-{index}:1" for index in range(4)]
@@ -75,7 +76,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(100))
 @given(steps=steps, size=st.integers(1, 4), ttl_s=st.integers(0, 8))
 def test_the_cache_is_its_model(steps: list[tuple[str, pb.Route | None, int]], size: int, ttl_s: int) -> None:
     """Whatever is looked up, told and waited for, the same routes are known."""

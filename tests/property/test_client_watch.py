@@ -14,6 +14,7 @@ from gazette_spark.client.listing.snapshots import Listing
 from gazette_spark.client.listing.watch import WATCHLESS_STREAMS, Follower
 from gazette_spark.errors import UnavailableError, WatchUnsupportedError
 from gazette_spark.protocol import protocol_pb2 as pb
+from tests.rig.examples import examples
 from tests.unit.client.listings import EMPTY, header, message, pages
 
 State = tuple[int, tuple[str, ...]]
@@ -115,7 +116,7 @@ class Stream:
         """Do nothing: there is no connection."""
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(100))
 @given(histories(), CUTS)
 def test_any_cut_resumes_to_the_same_listing(history: list[State], cuts: list[Cut]) -> None:
     """Each listing published was true, none comes twice or late, and the last one is the last state.

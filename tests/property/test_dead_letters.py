@@ -37,6 +37,7 @@ from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState
 from gazette_spark.ledger.history import REPLACING, read_state, visible_entries
 from gazette_spark.offsets import JournalOffsets
 from tests.property.test_ledger import APP, JOURNALS, MUTANT_SETTINGS, Interval, Table, bytes_of
+from tests.rig.examples import examples
 
 TRIES = 6
 Byte = tuple[str, int]
@@ -432,7 +433,10 @@ class TwoTables(RuleBasedStateMachine):
 
 
 TwoTables.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(60),
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 TestTwoTables = TwoTables.TestCase
 
@@ -485,7 +489,7 @@ class LeavesTheDoorOpen(TwoTables):
 @pytest.mark.parametrize(
     "mutant",
     [
-        TrustsOffsets,
+        pytest.param(TrustsOffsets, marks=pytest.mark.soak),
         IgnoresWhatIsPending,
         LeavesTheDoorOpen,
     ],

@@ -13,6 +13,7 @@ from gazette_spark.broker import EmbeddedBroker, Faults
 from gazette_spark.client import Client
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
+from tests.rig.examples import examples
 
 NAME = "faulty/journal"
 CONTENT = b"".join(b"%07d\n" % number for number in range(4000))
@@ -35,7 +36,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         yield opened
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(orders=orders, offset=st.integers(0, len(CONTENT) - 1))
 def test_a_read_is_exact_whatever_fails(client: Client, orders: list[tuple[str, int]], offset: int) -> None:
     """Reads that break, end early or are refused add up to the bytes asked for, once each and in order."""

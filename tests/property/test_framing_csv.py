@@ -14,6 +14,7 @@ from gazette_spark.framing.base import Block
 from gazette_spark.framing.csv import CSV, CsvFraming
 from gazette_spark.framing.csv_rows import CsvFormat, CsvParser, split
 from gazette_spark.framing.csv_style import SPARKS_STYLE, CsvStyle
+from tests.rig.examples import examples
 
 SCHEMA = pa.schema(
     [
@@ -82,7 +83,7 @@ def parsed(block: Block, *, fast: bool = True, mode: str = "PERMISSIVE") -> list
 @given(records, st.sampled_from([b"\n", b"\r\n"]))
 @example(b",".join([b"0x1F"] * WIDTH), b"\n")
 @example(b",".join([b"2024-01-01 00:00:00"] * WIDTH), b"\r\n")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_halves_agree(record: bytes, end: bytes) -> None:
     """A record's row is that of the exact half, whether the fast half takes it or not."""
     block = block_of([record], end)
@@ -90,7 +91,7 @@ def test_halves_agree(record: bytes, end: bytes) -> None:
 
 
 @given(st.lists(records, min_size=1, max_size=60), st.integers(0, 60))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_row_depends_on_its_record_alone(found: list[bytes], at: int) -> None:
     """A block parses to what its parts parse to, and to as many rows as it has records."""
     block = block_of(found)

@@ -14,6 +14,7 @@ from gazette_spark.framing.json import JsonFormat, JsonParser
 from gazette_spark.framing.json_values import SPARKS, JsonDialect
 from gazette_spark.framing.lines import cut
 from tests.oracles.json_lines import DAYS, TIMES, ZONES
+from tests.rig.examples import examples
 
 SCHEMA = pa.schema(
     [
@@ -137,14 +138,14 @@ def parsed(
 
 @given(records)
 @example(b'{"price":100000E3}')
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_halves_agree(record: bytes) -> None:
     """A record's row is that of the exact half, whether the fast half takes it or not."""
     assert repr(parsed(block_of([record]))) == repr(parsed(block_of([record]), fast=False))
 
 
 @given(st.lists(records, min_size=1, max_size=100), st.integers(0, 100))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_row_depends_on_its_record_alone(found: list[bytes], at: int) -> None:
     """A block parses to what its parts parse to, and to as many rows as it has records."""
     block = block_of(found)
@@ -197,7 +198,7 @@ def rows_of_one_shape(draw: st.DrawFn) -> list[bytes]:
 
 
 @given(rows_of_one_shape(), st.sampled_from(DIALECTS))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_texts_are_converted_alike(found: list[bytes], dialect: JsonDialect) -> None:
     """Whether a block of dates and timestamps is converted at once or text by text, whatever the options."""
 
@@ -213,7 +214,7 @@ def test_texts_are_converted_alike(found: list[bytes], dialect: JsonDialect) -> 
 
 
 @given(st.lists(records, min_size=1, max_size=40))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_modes_agree_on_what_is_malformed(found: list[bytes]) -> None:
     """DROPMALFORMED drops exactly the rows that PERMISSIVE marks."""
     kept = [row for row in parsed(block_of(found)) if row["_corrupt_record"] is None]
@@ -225,7 +226,7 @@ def test_modes_agree_on_what_is_malformed(found: list[bytes]) -> None:
 @example(b'{"nest":{"z":null}}')
 @example(b'{"list":[1,"x"],"whole":7}')
 @example(b'{"whole":"x","whole":7}')
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_halves_agree_on_what_is_rescued(record: bytes) -> None:
     """Whether a record goes through the fast half or not, the same is rescued, and no column changes."""
     (fast,) = parsed(block_of([record]), schema=RESCUING)

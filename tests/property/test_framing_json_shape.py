@@ -10,6 +10,7 @@ from gazette_spark.framing.base import Block
 from gazette_spark.framing.json import JsonFormat, JsonParser
 from gazette_spark.framing.json_shape import ShapeReader
 from gazette_spark.framing.lines import cut
+from tests.rig.examples import examples
 
 SCHEMA = pa.schema(
     [
@@ -104,7 +105,7 @@ def rows(found: list[bytes], *, fast: bool) -> list[dict[str, object]]:
 @example([b'{"whole":1}', b'{"whole":1 }'])
 @example([b'{"text":"a"}', b'{"text":","}'])
 @example([b'{"whole":1,}'])
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_shapes_change_no_row(found: list[bytes]) -> None:
     """The rows of a block are those of the exact half, whether it is of one shape or not."""
     data = b"".join(record + b"\n" for record in found)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import VariantVal
 
 from gazette_spark.framing.variant import encode
+from tests.rig.examples import examples
 
 # What Python writes of a double may have no exponent and many digits: a decimal in a variant.
 numbers = st.one_of(
@@ -40,7 +41,7 @@ values = st.recursive(
 @example("[" + ",".join(map(str, range(300))) + "]")
 @example("{" + ",".join(f'"key {at}":{at * 1001}' for at in range(300)) + "}")
 @example("[" + ",".join([f'"{"x" * 300}"'] * 300) + "]")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_bytes_are_those_of_pyspark(text: str) -> None:
     """Of both parts, for objects that repeat no name."""
     expected = VariantVal.parseJson(text)

@@ -22,6 +22,7 @@ from gazette_spark.lag.rules import (
     float32,
 )
 from tests.oracles import burrow
+from tests.rig.examples import examples
 
 NOW_S = 1_000
 
@@ -73,7 +74,7 @@ def expected(
     return status, float(complete), start, end
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(150))
 @given(windows, times_ms, thresholds)
 def test_partitions_are_judged_as_the_words_say(
     window: PartitionWindow, now_ms: int, wanted: tuple[int, float]
@@ -176,7 +177,7 @@ def columns_of(parts: list[PartitionWindow]) -> WindowColumns:
     )
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(150))
 @given(st.lists(windows.map(padded), max_size=6), times_ms, thresholds)
 def test_columns_are_judged_as_windows_are(
     parts: list[PartitionWindow], now_ms: int, wanted: tuple[int, float]
@@ -217,7 +218,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(80))
 @given(st.integers(1, 4), st.integers(0, 2), st.sampled_from([2, 3, 1_000]), steps)
 def test_storage_keeps_what_the_words_say(
     slots: int, min_distance_s: int, expire_s: int, requests: list[tuple[int, tuple]]

@@ -34,6 +34,7 @@ from gazette_spark.ledger.decision import (
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, SkippedGap, parse_entry
 from gazette_spark.ledger.history import HistoryRow, read_state
 from gazette_spark.offsets import JournalOffsets
+from tests.rig.examples import examples
 
 APP = "app"
 JOURNALS = ("x/a", "x/b")
@@ -48,7 +49,8 @@ MUTANT_SETTINGS = settings(
     derandomize=True,
 )
 """Whether a fault is found counts, not its smallest form. The search ends with the first one, within a
-few hundred examples mostly; 500 random ones once found none. It is the same search in every run."""
+few hundred examples mostly; 500 random ones once found none. It is the same search in every run; the
+mutants whose search takes seconds are for soak."""
 
 
 def bytes_of(intervals: Iterable[Interval]) -> set[tuple[str, int]]:
@@ -373,7 +375,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert at == dict(ends.read_through)
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+LedgerMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=50, deadline=None)
 TestLedger = LedgerMachine.TestCase
 
 
@@ -468,7 +470,7 @@ class KeepsGapsToItself(LedgerMachine):
 @pytest.mark.parametrize(
     "mutant",
     [
-        TrustsItsWrite,
+        pytest.param(TrustsItsWrite, marks=pytest.mark.soak),
         ForgetsUndoneNumbers,
         IgnoresOffsets,
         SkipsWhatItCannotPlace,

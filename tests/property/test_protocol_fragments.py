@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import EXTENSIONS, NO_SUM, CoverSet, Fragment, parse_content_path
+from tests.rig.examples import examples
 
 Span = tuple[int, int]
 
@@ -73,7 +74,7 @@ def cover_set(added: list[Span]) -> CoverSet:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(SPANS, max_size=10))
 def test_members(added: list[Span]) -> None:
     """Members are the spans that lie within no other, whatever the order; of equals, the last added."""
@@ -83,7 +84,7 @@ def test_members(added: list[Span]) -> None:
         assert added[fragment.mod_time :].count((fragment.begin, fragment.end)) == 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(SPANS, max_size=10), st.integers(-1, 13))
 def test_lookups(added: list[Span], offset: int) -> None:
     """Lookups agree with looking at every member."""
@@ -97,7 +98,7 @@ def test_lookups(added: list[Span], offset: int) -> None:
     assert (following and (following.begin, following.end)) == min(after, default=None)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(SPANS, max_size=10), SPANS)
 def test_coverage(added: list[Span], span: Span) -> None:
     """A span is covered if each of its bytes was in some fragment."""

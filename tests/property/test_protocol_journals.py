@@ -20,6 +20,7 @@ from gazette_spark.protocol.journals import (
     validate_journal_name,
 )
 from gazette_spark.protocol.labels import label_set
+from tests.rig.examples import examples
 
 NEAR_NAMES = st.one_of(
     st.text("ab/.;=% é", max_size=12),
@@ -40,7 +41,7 @@ def is_clean_path(text: str, least: int) -> bool:
     return posixpath.normpath(text) == text and not text.startswith("/") and not dots and text != "."
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(NEAR_NAMES)
 def test_names(text: str) -> None:
     """A name is valid if it is a clean path, and so is what follows its first semicolon."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import labels
 from gazette_spark.protocol import protocol_pb2 as pb
+from tests.rig.examples import examples
 
 ALPHABET = "ab1-_+/.é日Ⅷ"
 """Few characters, so that names and values meet often; each kind of the alphabet is among them."""
@@ -56,7 +57,7 @@ def test_spacing_means_nothing(selector: pb.LabelSelector) -> None:
     assert labels.parse_selector(spaced) == selector
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text("ab =!,()in:prefixot", max_size=12))
 def test_any_text_parses_or_is_refused(text: str) -> None:
     """Text is either refused, or a selector whose canonical form means the same."""
@@ -80,7 +81,7 @@ def satisfied(selector: pb.LabelSet, name: str, have: Groups) -> bool:
     return False
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(selectors(), SETS)
 def test_matching(selector: pb.LabelSelector, found: pb.LabelSet) -> None:
     """A selector matches where every included name is satisfied, and no excluded one."""

@@ -12,6 +12,7 @@ from gazette_spark.offsets import JournalOffsets
 from gazette_spark.scan.admission import Limits
 from gazette_spark.scan.planner import Planner
 from tests.oracles.brokers import FakeClient, FakeJournal, lines, planner_of
+from tests.rig.examples import examples
 
 NAMES = ("log/a", "log/b", "log/c")
 
@@ -88,7 +89,7 @@ class World:
         self.position = end
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(steps)
 def test_losses_that_were_seen_are_errors_and_no_others(given_steps: list[tuple[str, str, int]]) -> None:
     """In any order of appends, journals that come and go, looks and restarts; after them all is read."""

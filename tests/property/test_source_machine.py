@@ -41,6 +41,7 @@ from gazette_spark.testing.micro_batch import (
     TaskFaults,
 )
 from tests.oracles import framings as oracle
+from tests.rig.examples import examples
 
 TOTAL = []
 PREFIX = "prop/source/"
@@ -382,9 +383,8 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 TestSource = SourceMachine.TestCase
 TestSource.settings = settings(
-    max_examples=15,
+    max_examples=examples(15),
     stateful_step_count=20,
     deadline=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -30,6 +30,7 @@ from gazette_spark.write import task as task_module
 from gazette_spark.write.columns import write_columns
 from gazette_spark.write.shares import KeyMapping, Share, shares_by_name
 from gazette_spark.write.task import Targets, TaskWriter, open_service
+from tests.rig.examples import examples
 
 RNG = np.random.default_rng(5)
 FAULTS = Faults()
@@ -144,7 +145,9 @@ def order(faults: list[tuple[str, int]]) -> None:
 _made = iter(range(1 << 30))
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(batches=st.lists(RECORDS, max_size=4), faults=orders, tries=st.lists(st.integers(0, 4), max_size=2))
 def test_rows_are_in_their_journals_at_least_once(
     client: Client, batches: list[list[bytes]], faults: list[tuple[str, int]], tries: list[int]

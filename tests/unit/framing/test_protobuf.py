@@ -17,6 +17,7 @@ from gazette_spark.framing.base import Block
 from gazette_spark.framing.fixed import FIXED, frame
 from gazette_spark.framing.protobuf_rows import ProtobufFormat, ProtobufParser
 from tests.oracles.messages import descriptor_set, order_class
+from tests.rig.examples import examples
 
 ORDER = order_class()
 LINE = pa.struct([("sku", pa.string()), ("count", pa.int64())])
@@ -153,7 +154,7 @@ orders = st.builds(
 
 
 @given(st.lists(orders, min_size=1, max_size=5))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_rows_are_what_the_messages_say(messages: list[Any]) -> None:
     """Field by field, as protobuf's own accessors have it, zero and unset being the same."""
     for row, order in zip(

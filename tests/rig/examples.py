@@ -1,0 +1,47 @@
+"""How many examples Hypothesis draws: few in every run, ten times as many under ``pytest --soak``.
+
+Each run draws its own seed and prints it. ``pytest --hypothesis-seed=<seed>`` draws the same examples again.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+SOAK_FACTOR = 10
+"""Examples under ``--soak`` for each one of another run."""
+DEFAULT_EXAMPLES = 100
+"""Examples of a property that names no number."""
+
+# How long an example takes says more about what else the machine does than about what is tested.
+settings.register_profile(
+    "test",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+    max_examples=DEFAULT_EXAMPLES,
+)
+settings.register_profile("soak", settings.get_profile("test"), max_examples=DEFAULT_EXAMPLES * SOAK_FACTOR)
+settings.load_profile("test")
+
+
+def configure(config: pytest.Config, *, soak: bool) -> None:
+    """Load the profile before tests are imported, and draw a seed unless the command line has one."""
+    settings.load_profile("soak" if soak else "test")
+    if config.option.hypothesis_seed is None:
+        # xdist hands the option to its workers, so one seed serves the whole run.
+        config.option.hypothesis_seed = str(random.SystemRandom().randrange(1 << 32))
+
+
+def examples(number: int) -> int:
+    """Return how many examples the profile draws where ``make test`` draws ``number``."""
+    profile = settings.default
+    assert profile is not None
+    return number * profile.max_examples // DEFAULT_EXAMPLES
+
+
+def seed_line(config: pytest.Config) -> str:
+    """Return the line that says how to draw this run's examples again."""
+    return f"examples: --hypothesis-seed={config.option.hypothesis_seed}"
