@@ -1,12 +1,16 @@
-"""The page on faults names tests that exist."""
+"""The pages on faults and on exactly-once name tests that exist."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+
+from tests.rig.crashes.points import POINTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "faults.md"
+EXACTLY_ONCE = ROOT / "docs" / "exactly-once.md"
 
 
 def test_every_test_that_is_named_exists() -> None:
@@ -21,3 +25,35 @@ def test_every_test_that_is_named_exists() -> None:
     ]
     assert missing == []
     assert all((ROOT / path).is_file() for path in re.findall(r"`(tests/[\w/]+\.py)`", text))
+
+
+def named_tests(page: str) -> Iterator[tuple[str, str]]:
+    """Yield the files of a page, each with the words behind it: ```test_kill.py` *K4 planned*, *K8*``."""
+    for line in page.splitlines():
+        file = ""
+        for found, words in re.findall(r"`(?:[\w/]+/)?(test_\w+\.py)`|(?<!\*)\*([^*|]+)\*(?!\*)", line):
+            file = found or file
+            if file:
+                yield file, words
+
+
+def plain(name: str) -> str:
+    """Return a name, or words of a page, as small letters and single blanks."""
+    return re.sub(r"[\s_-]+", " ", name.replace("'", "")).lower()
+
+
+def names_in(file: str) -> str:
+    """Return the names of tests and of their cases in all files of this name."""
+    sources = [path.read_text() for path in (ROOT / "tests").rglob(file)]
+    names = [name for source in sources for name in re.findall(r"def (test_\w+)|\"([\w -]+)\"", source)]
+    points = [point.name for point in POINTS] if file == "test_crashes.py" else []
+    return plain(" | ".join(["".join(name) for name in names] + points))
+
+
+def test_the_promise_is_held_by_tests_that_exist() -> None:
+    """The words behind each file of the page on exactly-once are part of a test's name, or a case's."""
+    named = set(named_tests(EXACTLY_ONCE.read_text()))
+    assert len(named) > 80
+    files = {file: names_in(file) for file, _ in named}
+    assert [(file, words) for file, words in sorted(named) if plain(words) not in files[file]] == []
+    assert "" not in files.values()
