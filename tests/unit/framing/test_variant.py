@@ -1,4 +1,4 @@
-"""The bytes of variants; that Spark makes the same ones is shown in tests/spark/test_json_oracle.py."""
+"""The bytes of variants; tests/property/test_framing_variant.py shows that PySpark makes the same ones."""
 
 from __future__ import annotations
 
