@@ -7,7 +7,6 @@ a run, so a test uses journals under its own ``fresh_prefix``.
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,10 @@ from tests.rig.class_archive import find_archive
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from gazette_spark.broker import EmbeddedBroker
     from gazette_spark.client import Client
+
+pytest_plugins = ["gazette_spark.testing.pytest_plugin"]
 
 ROOT = Path(__file__).parent
 
@@ -70,13 +72,9 @@ def deployed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deploy
 
 
 @pytest.fixture(scope="session")
-def embedded_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerHandle]:
-    """The embedded broker, started once."""
-    from gazette_spark.broker.embedded import EmbeddedBroker
-
-    root = tmp_path_factory.mktemp("embedded")
-    with EmbeddedBroker(root) as broker:
-        yield BrokerHandle(broker.endpoint, root)
+def embedded_broker(gazette_broker: EmbeddedBroker) -> BrokerHandle:
+    """The embedded broker, started once, with what tests of all brokers use."""
+    return BrokerHandle(gazette_broker.endpoint, gazette_broker.root)
 
 
 @pytest.fixture(params=BROKERS)
@@ -84,12 +82,6 @@ def broker(request: pytest.FixtureRequest) -> BrokerHandle:
     """A broker to test against: each test runs on both."""
     handle: BrokerHandle = request.getfixturevalue(f"{request.param}_broker")
     return handle
-
-
-@pytest.fixture
-def fresh_prefix() -> str:
-    """A journal prefix, ending in a slash, that no other test uses."""
-    return f"test-{uuid.uuid4().hex[:12]}/"
 
 
 @pytest.fixture
@@ -108,17 +100,23 @@ def client(broker: BrokerHandle) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def delta_spark_conf() -> dict[str, str]:
+    """Settings of the plugin's session: queries over a few rows, none of them compiled."""
+    from gazette_spark.session import INTERPRETED
+
+    return INTERPRETED | SMALL_TABLES
+
+
+@pytest.fixture(scope="session")
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark with Delta: one JVM for all tests of a run. Other JVMs compile their queries."""
-    from gazette_spark.session import INTERPRETED, local_spark
     from tests.rig.warm_python import WarmPython
 
     with WarmPython(tmp_path_factory.mktemp("python")) as python:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYSPARK_PYTHON", str(python.script))
-            session = local_spark(tmp_path_factory.mktemp("spark"), conf=INTERPRETED | SMALL_TABLES)
+            session = request.getfixturevalue("delta_spark")
         yield session
-        session.stop()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -132,7 +130,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=soak)
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
     for item in items:
-        shared = "spark" in getattr(item, "fixturenames", ())
+        shared = not {"spark", "delta_spark"}.isdisjoint(getattr(item, "fixturenames", ()))
         if shared or item.path.parent.name in ("spark", "notebooks"):
             item.add_marker(pytest.mark.spark)
             if not shared:
