@@ -17,8 +17,8 @@ from tests.rig.golden_answers import ask, text_of
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
 
-DRAWN_TEXTS = 1000
-DRAWN_LINES = 1000
+DRAWN_TEXTS = 400
+DRAWN_LINES = 400
 
 
 @pytest.fixture
