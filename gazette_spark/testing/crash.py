@@ -1,10 +1,11 @@
 """Run a driver in a separate process, kill all of it with SIGKILL, look at its remains.
 
 A driver is many processes: Python, the JVM, the data source's planner, Python workers. A
-:class:`Driver` leads a session, which all of them stay in; their process groups differ, because Spark gives
-its workers a separate one. :meth:`Driver.kill` sends SIGKILL to the leader's group in one call, so Python and
-JVM die at one moment. Then it kills the rest of the session. A driver can also be ordered to kill itself, at
-a point that only it can know: see ``tests.rig.crashes``.
+:class:`CrashChild` leads a session, which all of them stay in; their process groups differ, because
+Spark gives its workers one of their own. :meth:`CrashChild.kill` sends SIGKILL to the leader's group in
+one call, so Python and JVM die at one moment, and then to whatever is left of the session. A driver
+can also be told to kill itself, at a point that only it can know: see
+``tests.rig.crashes``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LEADER = (
 """Runs a script after it has named the group to be killed, which is known in the child only."""
 
 
-class Driver:
+class CrashChild:
     """A driver process and all that it starts. A context manager: leaving it kills the session."""
 
     def __init__(self, script: Path, arguments: Sequence[str], *, log: Path) -> None:
@@ -59,7 +60,7 @@ class Driver:
         self._log = log
 
     def __repr__(self) -> str:
-        return f"Driver(pid={self._process.pid}, returncode={self._process.poll()})"
+        return f"CrashChild(pid={self._process.pid}, returncode={self._process.poll()})"
 
     def __enter__(self) -> Self:
         return self

@@ -16,8 +16,8 @@ from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
 from tests.rig.crashes.points import reachable
+from tests.rig.crashes.scenario import APP_ID, Scenario, TableInexactError, WriteBatch
 from tests.rig.crashes.schedules import Settings, Step, draw
-from tests.rig.crashes.trial import APP_ID, TableInexactError, Trial, WriteBatch
 
 SEED, STEPS = 7722, 22
 """Of a schedule that comes by every point, and has most of what else may happen."""
@@ -49,13 +49,13 @@ def quiet(spark: SparkSession) -> Iterator[SparkSession]:
 @pytest.mark.timeout(1800)
 def test_a_hundred_crashes_lose_and_double_nothing(quiet: SparkSession, tmp_path: Path) -> None:
     """At each point of a batch that an exception reaches; and every record is there in the end."""
-    trial = Trial(quiet, tmp_path)
-    counts = trial.counts
+    scenario = Scenario(quiet, tmp_path)
+    counts = scenario.counts
     for step in draw(SEED, Settings(STEPS)):
-        trial.carry_out(step)
+        scenario.carry_out(step)
     while counts.cycles + counts.retries < CYCLES:
-        trial.carry_out(SINK_CRASHES)
-    assert trial.finish().rows > 0
+        scenario.carry_out(SINK_CRASHES)
+    assert scenario.finish().rows > 0
     assert counts.zombies > 0
     assert {point.name for point in reachable(frozenset(), by_kill=False)} <= counts.points.keys()
 
@@ -78,16 +78,16 @@ class Twofold(DeltaTable):
         super().append(df.limit(0), entry, **options)
 
 
-def with_table(kind: type[DeltaTable], trial: Trial, checkpoint: Path) -> WriteBatch:
+def with_table(kind: type[DeltaTable], scenario: Scenario, checkpoint: Path) -> WriteBatch:
     """Our sink on another kind of table."""
-    sink = DeltaSink(APP_ID, path=str(trial.table), checkpoint=str(checkpoint))
-    sink._target = kind(path=str(trial.table), table=None)
+    sink = DeltaSink(APP_ID, path=str(scenario.table), checkpoint=str(checkpoint))
+    sink._target = kind(path=str(scenario.table), table=None)
     return sink
 
 
 @pytest.mark.parametrize("kind", [Unfenced, Twofold], ids=["no compare-and-set", "two commits"])
 def test_a_broken_sink_is_caught(quiet: SparkSession, tmp_path: Path, kind: type[DeltaTable]) -> None:
     """A schedule our sink passes is too much for it."""
-    trial = Trial(quiet, tmp_path / "trial", make_sink=lambda trial, at: with_table(kind, trial, at))
+    scenario = Scenario(quiet, tmp_path / "scenario", make_sink=lambda made, at: with_table(kind, made, at))
     with pytest.raises(TableInexactError):
-        trial.run(OVERTAKEN)
+        scenario.run(OVERTAKEN)

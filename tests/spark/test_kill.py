@@ -21,10 +21,10 @@ from gazette_spark.client import Client
 from gazette_spark.errors import BrokerError, UnavailableError
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.testing.oracle import Verdict, Version, check_table, read_versions, split_records
-from tests.rig.crashes.contest import hold_contest
-from tests.rig.crashes.drivers import Drivers, Query, orders_to_die
+from tests.rig.crashes.children import CrashChildren, Query, command_to_die
 from tests.rig.crashes.points import BY_NAME
 from tests.rig.crashes.sinks import COLUMNS, KEYS, dead_table, fits, read_keyed
+from tests.rig.crashes.two_writers import run_two_writers
 from tests.rig.upsert_oracle import check_upserts
 
 APP_ID = "kills"
@@ -43,7 +43,7 @@ CONTEST_S = 240.0
 """It ends with the second turn, mostly within 20 s."""
 
 DRIVERS = 8 + 2 * KILLS_PER_PART + 8 + 2 + 2
-"""With eight for four tables of their own, two for the contest, and the first and the last, which live."""
+"""With eight for four tables of their own, two for the held, and the first and the last, which live."""
 
 pytestmark = pytest.mark.slow
 
@@ -105,7 +105,7 @@ class Rig:
 
     root: Path
     writer: Writer
-    drivers: Drivers
+    children: CrashChildren
     kills: int = 0
 
     @property
@@ -118,7 +118,7 @@ class Rig:
         """The query checkpoint."""
         return self.root / "checkpoint"
 
-    def orders(self) -> dict[str, str]:
+    def command(self) -> dict[str, str]:
         """What a driver has to know."""
         return {"table": str(self.table), "checkpoint": str(self.checkpoint)}
 
@@ -145,19 +145,19 @@ class Rig:
 
     def run_until_it_dies(self, point: str) -> None:
         """Run a driver that is killed when it comes by a point for the second time."""
-        orders = orders_to_die(BY_NAME[point], 2)
-        with self.drivers.start(until="killed", **self.orders(), **orders) as driver:
-            assert driver.wait(START_WITHIN_S) == -9, driver.log_end()
+        command = command_to_die(BY_NAME[point], 2)
+        with self.children.start(until="killed", **self.command(), **command) as child:
+            assert child.wait(START_WITHIN_S) == -9, child.log_end()
         self.kills += 1
 
     def run_and_kill(self, rng: random.Random) -> None:
         """Run a driver and kill it, while it starts its query or within a few batches."""
         versions = len(self.versions())
-        with self.drivers.start(until="killed", **self.orders()) as driver:
+        with self.children.start(until="killed", **self.command()) as child:
             if rng.random() < 0.6:
-                driver.wait_until(self.has_more_than(versions), START_WITHIN_S)
-            driver.kill_after(rng.uniform(0, 3))
-            assert "Traceback" not in driver.log_end(), driver.log_end()
+                child.wait_until(self.has_more_than(versions), START_WITHIN_S)
+            child.kill_after(rng.uniform(0, 3))
+            assert "Traceback" not in child.log_end(), child.log_end()
         self.kills += 1
 
     def check(self, *, complete: bool = False) -> Verdict:
@@ -186,11 +186,11 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
             "startingOffsets": "earliest",
             "maxBytesPerTrigger": "200000",
         }
-        with Drivers(
-            root / "drivers", Query(APP_ID, "gazette", options, load="kills/"), at_most=DRIVERS
-        ) as drivers:
-            made = Rig(root, Writer(broker.endpoint), drivers)
-            drivers.run(**made.orders())
+        with CrashChildren(
+            root / "children", Query(APP_ID, "gazette", options, load="kills/"), at_most=DRIVERS
+        ) as children:
+            made = Rig(root, Writer(broker.endpoint), children)
+            children.run(**made.command())
             made.writer.start()
             yield made
             made.writer.stop()
@@ -238,9 +238,9 @@ def test_a_kill_at_an_exact_step_changes_nothing(rig: Rig, step: str) -> None:
     left(rig)
     rig.check()
     interrupted, versions = rig.planned(), len(rig.versions())
-    with rig.drivers.start(until="killed", **rig.orders()) as driver:
-        driver.wait_until(rig.has_more_than(versions + 1), START_WITHIN_S)
-        driver.kill_after(random.Random(f"{SEED} {step}").uniform(0, 1))
+    with rig.children.start(until="killed", **rig.command()) as child:
+        child.wait_until(rig.has_more_than(versions + 1), START_WITHIN_S)
+        child.kill_after(random.Random(f"{SEED} {step}").uniform(0, 1))
     rig.kills += 1
     assert rig.in_table() > interrupted
     rig.check()
@@ -263,10 +263,10 @@ def die_at(rig: Rig, point: str, time: int = 2) -> Path:
     sink = BY_NAME[point].feature or "raw"
     table = rig.root / point / "table"
     table.parent.mkdir()
-    orders = {"sink": sink, "table": str(table), "checkpoint": str(table.parent / "checkpoint")}
-    with rig.drivers.start(until="killed", **orders, **orders_to_die(BY_NAME[point], time)) as driver:
-        assert driver.wait(START_WITHIN_S) == -9, driver.log_end()
-    assert rig.drivers.run(**orders, options=AT_ONCE) == 0
+    command = {"sink": sink, "table": str(table), "checkpoint": str(table.parent / "checkpoint")}
+    with rig.children.start(until="killed", **command, **command_to_die(BY_NAME[point], time)) as child:
+        assert child.wait(START_WITHIN_S) == -9, child.log_end()
+    assert rig.children.run(**command, options=AT_ONCE) == 0
     return table
 
 
@@ -312,20 +312,20 @@ def test_a_kill_between_dead_letters_and_rows_changes_nothing(rig: Rig) -> None:
 @pytest.mark.timeout(900)
 def test_two_processes_that_write_one_table_leave_one_stream(rig: Rig) -> None:
     """Whoever is fenced starts again: both write in turn, and no row is there twice at any version."""
-    root = rig.root / "contest"
+    root = rig.root / "two-writers"
     root.mkdir()
-    contest = hold_contest(rig.drivers, root, app_id=APP_ID, seconds=CONTEST_S, turns=2)
-    truth, checkpoints = rig.writer.truth(), contest.checkpoints
+    held = run_two_writers(rig.children, root, app_id=APP_ID, seconds=CONTEST_S, turns=2)
+    truth, checkpoints = rig.writer.truth(), held.checkpoints
     verdict = check_table(root / "table", truth, app_id=APP_ID, complete=False, checkpoints=checkpoints)
     assert verdict.exact, verdict
-    assert contest.turns >= 2
-    assert contest.defeats.keys() <= {"FencedError", "OverlapError"}
+    assert held.turns >= 2
+    assert held.defeats.keys() <= {"FencedError", "OverlapError"}
 
 
 @pytest.mark.timeout(900)
 def test_in_the_end_everything_is_there_once(rig: Rig) -> None:
     """The writer stops, a last driver reads on to the end: no record is lost, doubled or altered."""
     rig.writer.stop()
-    rig.drivers.run(**rig.orders(), options=AT_ONCE)
+    rig.children.run(**rig.command(), options=AT_ONCE)
     verdict = rig.check(complete=True)
     assert verdict.rows == sum(content.count(b"\n") for content in rig.writer.truth().values()) > 0

@@ -1,11 +1,11 @@
 """The crash harness: random schedules of crashes, kills, zombies and RESTOREs against a real Delta table.
 
-- ``points``     the points at which a query can be killed
-- ``schedules``  steps, and how a schedule is drawn from a seed
-- ``trial``      carries steps out, and asks the oracle after each
-- ``drivers``    child processes that are ready to run the query and be killed
-- ``driver``     the program of such a process
-- ``contest``    two of them that write one table at once
-- ``report``     the results of many schedules
-- ``__main__``   the command: ``python -m tests.rig.crashes --schedules 10 --seed 1``
+- ``points``       where a query can be made to die
+- ``schedules``    steps, and how a schedule is drawn from a seed
+- ``scenario``     carries steps out, and asks the oracle after each
+- ``children``     child processes that are ready to run the query and be killed
+- ``child``        what such a process runs
+- ``two_writers``  two of them that write one table at once
+- ``report``       what came of many schedules
+- ``__main__``     the command: ``python -m tests.rig.crashes --schedules 10 --seed 1``
 """

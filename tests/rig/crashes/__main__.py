@@ -24,11 +24,11 @@ from pyspark.sql import SparkSession
 from gazette_spark.session import INTERPRETED, local_spark
 from gazette_spark.testing.oracle import Verdict, check_table
 from tests.rig.class_archive import find_archive
-from tests.rig.crashes.contest import hold_contest, records_coming
-from tests.rig.crashes.drivers import Drivers, Query
+from tests.rig.crashes.children import CrashChildren, Query
 from tests.rig.crashes.report import summary
+from tests.rig.crashes.scenario import APP_ID, SMALL_BATCH_BYTES, Scenario
 from tests.rig.crashes.schedules import WEIGHTS, Settings, draw
-from tests.rig.crashes.trial import APP_ID, SMALL_BATCH_BYTES, Trial
+from tests.rig.crashes.two_writers import records_coming, run_two_writers
 
 CONF = INTERPRETED | {
     "spark.databricks.delta.snapshotPartitions": "1",
@@ -40,29 +40,29 @@ READY_BESIDE = 1
 
 
 def run_schedule(
-    spark: SparkSession, root: Path, seed: int, settings: Settings, drivers: Drivers | None
+    spark: SparkSession, root: Path, seed: int, settings: Settings, children: CrashChildren | None
 ) -> dict[str, Any]:
     """Run one schedule; return its line of the log. A failure is part of that."""
     began = time.monotonic()
     steps = draw(seed, settings)
-    trial = Trial(spark, root, drivers=drivers)
+    scenario = Scenario(spark, root, children=children)
     failure = ""
     verdict: Verdict | None
     try:
-        verdict = trial.run(steps)
+        verdict = scenario.run(steps)
     except Exception as error:  # noqa: BLE001 - whatever it is, the other schedules go on
-        failure = f"{trial.at}: {type(error).__name__}: {error}"
+        failure = f"{scenario.at}: {type(error).__name__}: {error}"
         verdict = getattr(error, "verdict", None)
     return {
         "seed": seed,
         "replay": replay(seed, settings),
         "steps": [str(step) for step in steps],
-        "cycles": trial.counts.cycles,
-        "retries": trial.counts.retries,
-        "sigkills": trial.counts.sigkills,
-        "zombies": trial.counts.zombies,
-        "points": dict(trial.counts.points),
-        "endings": dict(trial.counts.endings),
+        "cycles": scenario.counts.cycles,
+        "retries": scenario.counts.retries,
+        "sigkills": scenario.counts.sigkills,
+        "zombies": scenario.counts.zombies,
+        "points": dict(scenario.counts.points),
+        "endings": dict(scenario.counts.endings),
         "rows": verdict.rows if verdict else 0,
         "versions": verdict.versions if verdict else 0,
         "lost": verdict.lost if verdict else 0,
@@ -91,7 +91,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--only", choices=list(WEIGHTS), nargs="+", default=[], metavar="KIND", help="of the other steps"
     )
     parser.add_argument(
-        "--contest", type=float, default=0, help="seconds that two processes write one table, first of all"
+        "--two-writers",
+        type=float,
+        default=0,
+        help="seconds that two processes write one table, at first",
     )
     parser.add_argument("--log", type=Path, help="file that gets a line of JSON for each schedule")
     parser.add_argument("--sum-up", type=Path, nargs="+", help="run nothing, add up such files")
@@ -111,16 +114,16 @@ def main(arguments: Sequence[str]) -> int:
         root = given.directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crashes-")))
         spark = local_spark(root / "spark", conf=CONF)
         stack.callback(spark.stop)
-        spark.sparkContext.setLogLevel("OFF")  # Queries that end with an error are the subject here.
-        drivers = None
-        if given.kill_share or given.contest:
+        spark.sparkContext.setLogLevel("OFF")  # Queries that end with an error are what this is about.
+        children = None
+        if given.kill_share or given.two_writers:
             options = {"maxBytesPerTrigger": str(SMALL_BATCH_BYTES)}
             query = Query(APP_ID, "file_journals", options)
-            drivers = stack.enter_context(Drivers(root / "drivers", query, ready=READY_BESIDE))
-        exact = _contest(drivers, root, given) if given.contest and drivers else True
+            children = stack.enter_context(CrashChildren(root / "children", query, ready=READY_BESIDE))
+        exact = _two_writers(children, root, given) if given.two_writers and children else True
         records = []
         for seed in range(given.seed, given.seed + given.schedules):
-            record = run_schedule(spark, root / f"seed-{seed}", seed, settings, drivers)
+            record = run_schedule(spark, root / f"seed-{seed}", seed, settings, children)
             records.append(record)
             _tell(record, given.log)
             if not given.directory and not record["failure"]:
@@ -130,11 +133,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _sum_up(logs: Sequence[Path]) -> int:
-    """Print what came of all schedules and contests of some logs."""
+    """Print what came of all schedules and pairs of writers of some logs."""
     lines = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
     print(summary(line for line in lines if "seed" in line))  # noqa: T201 - a command
     for line in lines:
-        if "contest_s" in line:
+        if "two_writers_s" in line:
             print(json.dumps(line))  # noqa: T201 - a command
     return 0
 
@@ -151,17 +154,21 @@ def _tell(record: dict[str, Any], log: Path | None) -> None:
             file.write(json.dumps(record) + "\n")
 
 
-def _contest(drivers: Drivers, root: Path, given: argparse.Namespace) -> bool:
-    """Hold a contest, tell what came of it, and return whether the table is exact and both have written."""
-    root, journals = root / "contest", root / "contest" / "journals"
+def _two_writers(children: CrashChildren, root: Path, given: argparse.Namespace) -> bool:
+    """Have two processes write one table, and say what came of it.
+
+    Returns:
+        Whether the table is exact and both have written.
+    """
+    root, journals = root / "two-writers", root / "two-writers" / "journals"
     journals.mkdir(parents=True)
     options = {"root": str(journals)}
     with records_coming(journals, given.seed):
-        held = hold_contest(drivers, root, app_id=APP_ID, seconds=given.contest, options=options)
+        held = run_two_writers(children, root, app_id=APP_ID, seconds=given.two_writers, options=options)
     truth = {file.name: file.read_bytes() for file in journals.iterdir()}
     verdict = check_table(root / "table", truth, app_id=APP_ID, complete=False, checkpoints=held.checkpoints)
     record = {
-        "contest_s": round(held.seconds, 1),
+        "two_writers_s": round(held.seconds, 1),
         "turns": held.turns,
         "defeats": held.defeats,
         "rows": verdict.rows,

@@ -29,7 +29,7 @@ Kind = Literal[
     "other writer",
     "new journal",
 ]
-"""Kinds of steps; :class:`tests.rig.crashes.trial.Trial` has a method for each."""
+"""What a step does; :class:`tests.rig.crashes.scenario.Scenario` has a method for each."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

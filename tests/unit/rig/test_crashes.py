@@ -8,12 +8,12 @@ from typing import Any, get_args
 import pytest
 
 from tests.rig.crashes.__main__ import parse, replay
-from tests.rig.crashes.drivers import orders_to_die
+from tests.rig.crashes.children import command_to_die
 from tests.rig.crashes.outcomes import CRASHED, UnexpectedEndError, outcome
 from tests.rig.crashes.points import BY_NAME, POINTS, reachable
 from tests.rig.crashes.report import summary
+from tests.rig.crashes.scenario import Scenario
 from tests.rig.crashes.schedules import KINDS, SIGKILLS, Kind, Settings, draw
-from tests.rig.crashes.trial import Trial
 
 ALL = frozenset(point.feature for point in POINTS)
 
@@ -52,27 +52,27 @@ def test_a_schedule_of_some_kinds_is_replayed_by_its_command() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_can_be_carried_out(kind: str) -> None:
-    """A trial has a method for it."""
-    assert callable(getattr(Trial, f"_{kind.replace(' ', '_')}"))
+    """A scenario has a method for it."""
+    assert callable(getattr(Scenario, f"_{kind.replace(' ', '_')}"))
 
 
 @pytest.mark.parametrize(
-    ("point", "orders"),
+    ("point", "command"),
     [
         ("before the WAL", {"rename": r"before 2 /offsets/\d+"}),
         ("before the write", {"failpoint": "sink.before_write:2:kill_group"}),
     ],
     ids=["rename", "failpoint"],
 )
-def test_a_driver_is_told_where_to_die(point: str, orders: dict[str, str]) -> None:
+def test_a_child_is_told_where_to_die(point: str, command: dict[str, str]) -> None:
     """At a rename or at a failpoint; a point that no kill reaches is refused."""
-    assert orders_to_die(BY_NAME[point], 2) == orders
+    assert command_to_die(BY_NAME[point], 2) == command
     with pytest.raises(ValueError, match="in a task"):
-        orders_to_die(BY_NAME["in a task"], 1)
+        command_to_die(BY_NAME["in a task"], 1)
 
 
 def test_endings_are_told_apart() -> None:
-    """An ordered crash, a refusal of the sink, and whatever else."""
+    """A planned crash, a refusal of the sink, and whatever else."""
     assert outcome("FailpointError: failpoint 'sink.entry' was reached; it is") == CRASHED
     assert outcome("gazette_spark.errors.sink_errors.GapError: table t, app id") == "GapError"
     with pytest.raises(UnexpectedEndError, match="disk full"):

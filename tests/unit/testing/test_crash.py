@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gazette_spark.testing.crash import Driver, session_members
+from gazette_spark.testing.crash import CrashChild, session_members
 
 SCRIPT = """
 import subprocess, sys, time
@@ -29,14 +29,14 @@ def states(session: int) -> set[str]:
     return {stat.rpartition(")")[2].split()[0] for stat in stats}
 
 
-def test_a_paused_driver_stands_still(tmp_path: Path) -> None:
+def test_a_paused_child_stands_still(tmp_path: Path) -> None:
     """Its children in process groups of their own as well; afterwards all go on, and all are killed."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    with Driver(script, [], log=tmp_path / "log") as driver:
-        session = driver._process.pid
+    with CrashChild(script, [], log=tmp_path / "log") as child:
+        session = child._process.pid
         wait_until(lambda: len(session_members(session)) == 2)
-        with driver.paused():
+        with child.paused():
             wait_until(lambda: states(session) == {"T"})
         wait_until(lambda: "T" not in states(session))
     assert session_members(session) == []

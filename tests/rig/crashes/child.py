@@ -1,14 +1,14 @@
 """The process that gets killed: one query from journals into a table, described by a JSON file.
 
-It gets everything ready, then waits for a file with its orders to appear, so that the slow part of a driver's
-life can be over before its turn has come:
+It gets everything ready, then waits for a file with its command to appear: the slow part of a driver's life
+is over before its turn comes.
 
 ==============  =============================================================================
 ``checkpoint``  the query checkpoint
 ``table``       the table's directory
 ``options``     of the source, beside those it was started with
 ``failpoint``   variable of :mod:`gazette_spark.failpoints`, for this process
-``rename``      orders for ``FailAtRename.scala``
+``rename``      which rename kills, for ``FailAtRename.scala``
 ``until``       ``end``: of the journals, as they are now; ``killed``; or ``fenced``: then it starts again,
                 with a new query checkpoint, until it is killed
 ``outcomes``    with ``fenced``: file that gets a line for each run that the sink has ended
@@ -53,7 +53,7 @@ CONF = INTERPRETED | {
 Settings = dict[str, Any]
 
 
-def wake_delta(spark: SparkSession, directory: Path) -> None:
+def warm_up(spark: SparkSession, directory: Path) -> None:
     """Write, read and describe a table of no importance: a JVM's first Delta commit takes ten seconds."""
     target = DeltaTable(path=str(directory), table=None)
     spark.range(1).write.format("delta").mode("overwrite").save(str(directory))
@@ -71,7 +71,7 @@ def load(reader: DataStreamReader, settings: Settings) -> DataFrame:
     return reader.load(settings["load"]) if settings["load"] else reader.load()
 
 
-def await_orders(path: Path) -> Settings:
+def await_command(path: Path) -> Settings:
     """Say that it is ready, and wait for the file that says it is this driver's turn.
 
     A driver whose parent is gone ends here.
@@ -82,53 +82,53 @@ def await_orders(path: Path) -> Settings:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{path} did not appear within {GO_TIMEOUT_S:g} s")
         time.sleep(0.02)
-    orders: Settings = json.loads(path.read_text())
-    return orders
+    command: Settings = json.loads(path.read_text())
+    return command
 
 
-def obey(spark: SparkSession, orders: Settings) -> None:
-    """Arm the failpoint, or the rename, that kills this process."""
-    if failpoint := orders.get("failpoint"):
+def apply(spark: SparkSession, command: Settings) -> None:
+    """Arm what is to kill this process."""
+    if failpoint := command.get("failpoint"):
         os.environ[FAILPOINT_VARIABLE] = failpoint
-    if rename := orders.get("rename"):
+    if rename := command.get("rename"):
         jvm = spark.sparkContext._jvm
         assert jvm is not None
         jvm.java.lang.System.setProperty(RENAME_PROPERTY, rename)
 
 
-def contend(spark: SparkSession, settings: Settings, orders: Settings) -> None:
+def contend(spark: SparkSession, settings: Settings, command: Settings) -> None:
     """Write until killed; after each defeat go on where the table ends.
 
     While this one starts, the other has moved on: every other run trims what that has written.
     """
     for run in itertools.count():
         on_overlap = "trim" if run % 2 else "fail"
-        sink = DeltaSink(settings["app_id"], path=orders["table"], on_overlap=on_overlap)
+        sink = DeltaSink(settings["app_id"], path=command["table"], on_overlap=on_overlap)
         rows = load(sink.resume(journals(spark, settings), spark), settings)
-        query = sink.start(rows, checkpoint=f"{orders['checkpoint']}-{run}", processingTime="0 seconds")
+        query = sink.start(rows, checkpoint=f"{command['checkpoint']}-{run}", processingTime="0 seconds")
         try:
             query.awaitTermination()
         except StreamingQueryException as error:
             name = refusal(str(error))
             if name is None:
                 raise
-            with Path(orders["outcomes"]).open("a") as file:
+            with Path(command["outcomes"]).open("a") as file:
                 file.write(name + "\n")
 
 
-def run(spark: SparkSession, rows: DataFrame, settings: Settings, orders: Settings) -> None:
+def run(spark: SparkSession, rows: DataFrame, settings: Settings, command: Settings) -> None:
     """Run the query until killed, or to the journals' present ends."""
-    make = SINKS[orders.get("sink", "raw")]
-    if orders["options"] or not Path(orders["checkpoint"], "offsets", "0").exists():
-        _, sink = make(rows, settings["app_id"], orders["table"])
+    make = SINKS[command.get("sink", "raw")]
+    if command["options"] or not Path(command["checkpoint"], "offsets", "0").exists():
+        _, sink = make(rows, settings["app_id"], command["table"])
         rows = load(sink.resume(journals(spark, settings), spark), settings)
-    rows, sink = make(rows, settings["app_id"], orders["table"])
-    trigger = {"availableNow": True} if orders["until"] == "end" else {"processingTime": "0 seconds"}
-    sink.start(rows, checkpoint=orders["checkpoint"], **trigger).awaitTermination()
+    rows, sink = make(rows, settings["app_id"], command["table"])
+    trigger = {"availableNow": True} if command["until"] == "end" else {"processingTime": "0 seconds"}
+    sink.start(rows, checkpoint=command["checkpoint"], **trigger).awaitTermination()
 
 
 def main(settings: Settings) -> None:
-    """Get ready, wait for orders, obey."""
+    """Get ready, wait for the command, carry it out."""
     # Behind all other jars, for the class data archive allows for more of them there only.
     before = os.environ.get(CLASS_PATH_VARIABLE)
     os.environ[CLASS_PATH_VARIABLE] = f"{before}:{settings['jar']}" if before else settings["jar"]
@@ -136,14 +136,14 @@ def main(settings: Settings) -> None:
     register(spark)
     spark.dataSource.register(FileJournals)
     rows = load(journals(spark, settings), settings)
-    wake_delta(spark, Path(settings["scratch"]) / "woken")
-    orders = await_orders(Path(settings["orders"]))
-    obey(spark, orders)
-    settings["options"] |= orders["options"]
-    if orders["until"] == "fenced":
-        contend(spark, settings, orders)
+    warm_up(spark, Path(settings["scratch"]) / "warmed-up")
+    command = await_command(Path(settings["command"]))
+    apply(spark, command)
+    settings["options"] |= command["options"]
+    if command["until"] == "fenced":
+        contend(spark, settings, command)
     else:
-        run(spark, rows, settings, orders)
+        run(spark, rows, settings, command)
     spark.stop()
 
 

@@ -26,7 +26,7 @@ from gazette_spark.errors import GazetteError
 from gazette_spark.failpoints import FailpointError, calling
 from gazette_spark.sink import DeltaSink
 from gazette_spark.testing.oracle import Verdict, check_table
-from tests.rig.crashes.drivers import END_WITHIN_S, Drivers, orders_to_die
+from tests.rig.crashes.children import END_WITHIN_S, CrashChildren, command_to_die
 from tests.rig.crashes.outcomes import CRASHED, ENDED, UnexpectedEndError, outcome
 from tests.rig.crashes.points import BY_NAME
 from tests.rig.crashes.schedules import Step
@@ -62,7 +62,7 @@ class TableInexactError(GazetteError):
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of a trial so far."""
+    """What a scenario has come through."""
 
     cycles: int = 0
     """Runs of the query that an exception ended, each followed by another run."""
@@ -77,12 +77,12 @@ class Counts:
     """Queries in this process, by the way they ended."""
 
 
-def our_sink(trial: Trial, checkpoint: Path) -> WriteBatch:
-    """Return the writer under trial, as a fresh process would make it."""
-    return DeltaSink(APP_ID, path=str(trial.table), checkpoint=str(checkpoint))
+def our_sink(scenario: Scenario, checkpoint: Path) -> WriteBatch:
+    """Return the writer under test, as a fresh process would make it."""
+    return DeltaSink(APP_ID, path=str(scenario.table), checkpoint=str(checkpoint))
 
 
-class Trial:
+class Scenario:
     """Journals, a table, and the query checkpoint that continues it, or may not. Used by one thread."""
 
     def __init__(
@@ -90,8 +90,8 @@ class Trial:
         spark: SparkSession,
         root: Path,
         *,
-        make_sink: Callable[[Trial, Path], WriteBatch] = our_sink,
-        drivers: Drivers | None = None,
+        make_sink: Callable[[Scenario, Path], WriteBatch] = our_sink,
+        children: CrashChildren | None = None,
     ) -> None:
         """Make two empty journals.
 
@@ -99,7 +99,7 @@ class Trial:
             spark: Runs the queries of this process.
             root: Directory for journals, table and query checkpoints; made if need be.
             make_sink: Makes the writer of one run.
-            drivers: Where child processes come from; without them a schedule with kills fails.
+            children: Where child processes come from; without them a schedule with kills fails.
         """
         spark.dataSource.register(FileJournals)
         self.spark = spark
@@ -111,7 +111,7 @@ class Trial:
         self._journals = root / "journals"
         self._journals.mkdir(parents=True)
         self._make_sink = make_sink
-        self._drivers = drivers
+        self._children = children
         self._crash_file = root / "crash"
         self._checkpoints: list[Path] = []
         self._streams: dict[int, DataFrame] = {}
@@ -204,21 +204,21 @@ class Trial:
         self.counts.points[f"{name}, sink alone"] += 1
 
     def _kill(self, step: Step) -> None:
-        orders = orders_to_die(BY_NAME[step.point], step.nth)
-        status = self._children().run(**self._orders(), **orders)
+        command = command_to_die(BY_NAME[step.point], step.nth)
+        status = self._crash_children().run(**self._command(), **command)
         if status != 0:
             self.counts.sigkills += 1
             self.counts.points[step.point] += 1
 
     def _random_kill(self, step: Step) -> None:
         versions = self._versions()
-        with self._children().start(until="killed", **self._orders()) as driver:
+        with self._crash_children().start(until="killed", **self._command()) as child:
             if step.fraction < 0.6:
-                driver.wait_until(lambda: self._versions() > versions, END_WITHIN_S)
+                child.wait_until(lambda: self._versions() > versions, END_WITHIN_S)
             self._append(step.records)
-            driver.kill_after(step.fraction * LONGEST_DELAY_S)
-            if "Traceback" in driver.log_end():
-                raise UnexpectedEndError(driver.log_end())
+            child.kill_after(step.fraction * LONGEST_DELAY_S)
+            if "Traceback" in child.log_end():
+                raise UnexpectedEndError(child.log_end())
         self.counts.sigkills += 1
         self.counts.points["random moment"] += 1
 
@@ -325,8 +325,8 @@ class Trial:
     def _options(self) -> dict[str, Any]:
         return {"root": str(self._journals), "maxBytesPerTrigger": str(SMALL_BATCH_BYTES)}
 
-    def _orders(self) -> dict[str, Any]:
-        """Return the orders of a driver; it gets a checkpoint that continues the table."""
+    def _command(self) -> dict[str, Any]:
+        """Return what a child has to know; it gets a checkpoint that continues the table."""
         if not self._fits:
             self._new_checkpoint()
         return {
@@ -335,15 +335,15 @@ class Trial:
             "options": self._options(),
         }
 
-    def _children(self) -> Drivers:
-        if self._drivers is None:
-            raise ValueError("a schedule with kills needs drivers")
-        return self._drivers
+    def _crash_children(self) -> CrashChildren:
+        if self._children is None:
+            raise ValueError("a schedule with kills needs child processes")
+        return self._children
 
     def _armed(self, failpoint: str, nth: int) -> AbstractContextManager[None]:
         """Have an exception raised at a failpoint, in this process or in the source's."""
         if failpoint.startswith("source."):
-            return self._crash_ordered(f"{failpoint}:{nth}")
+            return self._source_crash(f"{failpoint}:{nth}")
 
         def crash() -> None:
             raise FailpointError(failpoint)
@@ -351,7 +351,7 @@ class Trial:
         return calling(failpoint, crash, nth)
 
     @contextmanager
-    def _crash_ordered(self, text: str) -> Iterator[None]:
+    def _source_crash(self, text: str) -> Iterator[None]:
         self._crash_file.write_text(text)
         try:
             yield

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gazette_spark.testing.crash import POLL_S, Driver
+from gazette_spark.testing.crash import POLL_S, CrashChild
 from tests.rig.class_archive import spark_home
 from tests.rig.crashes.outcomes import UnexpectedEndError
 from tests.rig.crashes.points import Failpoint, Point, Rename
@@ -23,7 +23,7 @@ END_WITHIN_S = 600
 """Most drivers are through in 10 s; on a machine that is busy it takes many times that."""
 
 READY = 2
-"""Drivers that get ready beside the one that runs. On two cores more of them are no faster."""
+"""Children that get ready beside the one that runs. On two cores more of them are no faster."""
 
 
 def compile_file_system(directory: Path) -> Path:
@@ -43,8 +43,8 @@ def compile_file_system(directory: Path) -> Path:
     return jar
 
 
-def orders_to_die(point: Point, nth: int) -> dict[str, str]:
-    """Return the orders with which a driver is killed at the nth time that it comes by a point."""
+def command_to_die(point: Point, nth: int) -> dict[str, str]:
+    """Return the command with which a driver is killed at the nth time that it comes by a point."""
     match point.kills:
         case Rename(when, path_end):
             return {"rename": f"{when} {nth} {path_end}"}
@@ -66,11 +66,11 @@ class Query:
 
 @dataclass(eq=False)
 class _Ready:
-    driver: Driver
-    orders: Path
+    child: CrashChild
+    command: Path
 
 
-class Drivers:
+class CrashChildren:
     """A stock of drivers. A context manager: leaving it kills those whose turn did not come.
 
     Used by one thread.
@@ -109,18 +109,18 @@ class Drivers:
         """Kill the drivers whose turn did not come, and keep none ready from now on."""
         self._wanted = 0
         while self._ready:
-            self._ready.pop().driver.kill()
+            self._ready.pop().child.kill()
 
-    def start(self, **orders: Any) -> Driver:
-        """Have a driver start its query; see :mod:`tests.rig.crashes.driver` for the orders."""
+    def start(self, **command: Any) -> CrashChild:
+        """Have a driver start its query; see :mod:`tests.rig.crashes.child` for the command."""
         self._fill(1)
         taken = self._ready.pop(0)
-        written = taken.orders.with_suffix(".new")
-        written.write_text(json.dumps({"options": {}} | orders))
-        written.rename(taken.orders)
+        written = taken.command.with_suffix(".new")
+        written.write_text(json.dumps({"options": {}} | command))
+        written.rename(taken.command)
         more = self._wanted if self._at_most is None else self._at_most - self._started
         self._fill(min(self._wanted, len(self._ready) + max(0, more)))
-        return taken.driver
+        return taken.child
 
     def get_ready(self, count: int) -> None:
         """Wait until ``count`` drivers are ready.
@@ -130,13 +130,13 @@ class Drivers:
         """
         self._fill(count)
         deadline = time.monotonic() + END_WITHIN_S
-        while left := [each for each in self._ready if not each.orders.with_suffix(".ready").exists()]:
-            if time.monotonic() > deadline or not all(each.driver.alive for each in left):
-                raise UnexpectedEndError(f"a driver did not get ready\n{left[0].driver.log_end()}")
+        while left := [each for each in self._ready if not each.command.with_suffix(".ready").exists()]:
+            if time.monotonic() > deadline or not all(each.child.alive for each in left):
+                raise UnexpectedEndError(f"a driver did not get ready\n{left[0].child.log_end()}")
             time.sleep(POLL_S)
 
-    def run(self, **orders: Any) -> int:
-        """Have a driver run until the journals' present ends, or until its ordered failpoint kills it.
+    def run(self, **command: Any) -> int:
+        """Have a driver run until the journals' present ends, or until the command kills it.
 
         Returns:
             0, or -9 if it was killed.
@@ -144,19 +144,19 @@ class Drivers:
         Raises:
             UnexpectedEndError: the driver ended otherwise; its log's end is shown.
         """
-        with self.start(until="end", **orders) as driver:
-            status = driver.wait(END_WITHIN_S)
+        with self.start(until="end", **command) as child:
+            status = child.wait(END_WITHIN_S)
             if status not in (0, -signal.SIGKILL):
-                raise UnexpectedEndError(f"exit status {status}\n{driver.log_end()}")
+                raise UnexpectedEndError(f"exit status {status}\n{child.log_end()}")
         return status
 
     def _fill(self, wanted: int) -> None:
         while len(self._ready) < wanted:
             self._started += 1
-            self._ready.append(self._prepare(f"driver-{self._started}"))
+            self._ready.append(self._prepare(f"child-{self._started}"))
 
     def _prepare(self, name: str) -> _Ready:
-        orders = self._directory / f"{name}.orders"
+        command = self._directory / f"{name}.command"
         settings = {
             "app_id": self._query.app_id,
             "format": self._query.format,
@@ -164,9 +164,9 @@ class Drivers:
             "load": self._query.load,
             "scratch": str(self._directory / name),
             "jar": str(self._jar),
-            "orders": str(orders),
+            "command": str(command),
         }
         file = self._directory / f"{name}.json"
         file.write_text(json.dumps(settings))
-        script = Path(__file__).with_name("driver.py")
-        return _Ready(Driver(script, [str(file)], log=self._directory / f"{name}.log"), orders)
+        script = Path(__file__).with_name("child.py")
+        return _Ready(CrashChild(script, [str(file)], log=self._directory / f"{name}.log"), command)

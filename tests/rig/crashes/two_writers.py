@@ -19,9 +19,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from gazette_spark.ledger.query_checkpoint import parse_query_id
-from gazette_spark.testing.crash import Driver
+from gazette_spark.testing.crash import CrashChild
 from gazette_spark.testing.oracle import read_versions
-from tests.rig.crashes.drivers import Drivers
+from tests.rig.crashes.children import CrashChildren
 from tests.rig.crashes.outcomes import UnexpectedEndError
 
 JOURNALS = ("a", "b", "c")
@@ -32,8 +32,8 @@ LOOK_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Contest:
-    """Result of the contest, beside the table."""
+class TwoWriters:
+    """What came of it, beside the table."""
 
     turns: int
     """Times that an entry of one writer follows one of the other."""
@@ -44,19 +44,19 @@ class Contest:
     """Query checkpoints of all queries that ran."""
 
 
-def hold_contest(
-    drivers: Drivers,
+def run_two_writers(
+    children: CrashChildren,
     root: Path,
     *,
     app_id: str,
     seconds: float,
     turns: int | None = None,
     options: Mapping[str, str] | None = None,
-) -> Contest:
+) -> TwoWriters:
     """Have two drivers write the table ``root / "table"`` for some time, then kill both.
 
     Args:
-        drivers: Stock of drivers.
+        children: Where they come from.
         root: Directory for table and query checkpoints.
         app_id: App id of the drivers.
         seconds: Maximum duration.
@@ -66,10 +66,10 @@ def hold_contest(
     Raises:
         UnexpectedEndError: a driver failed.
     """
-    drivers.get_ready(2)
+    children.get_ready(2)
     began = time.monotonic()
     pair = {
-        name: drivers.start(
+        name: children.start(
             until="fenced",
             options=dict(options or {}),
             table=str(root / "table"),
@@ -82,7 +82,7 @@ def hold_contest(
         while time.monotonic() < began + seconds and (turns is None or _turns(root, app_id) < turns):
             _let_the_other_in(pair, root, app_id, until=began + seconds)
     defeats = Counter(line for file in root.glob("*.outcomes") for line in file.read_text().split())
-    return Contest(
+    return TwoWriters(
         _turns(root, app_id),
         dict(defeats),
         time.monotonic() - began,
@@ -115,8 +115,8 @@ def records_coming(journals: Path, seed: int) -> Iterator[None]:
         thread.join()
 
 
-def _let_the_other_in(pair: Mapping[str, Driver], root: Path, app_id: str, *, until: float) -> None:
-    """Stop the writer of the newest entry until the other has written, then let it continue: too late."""
+def _let_the_other_in(pair: Mapping[str, CrashChild], root: Path, app_id: str, *, until: float) -> None:
+    """Have the writer of the newest entry stand still until the other has written, then go on: too late."""
     time.sleep(LOOK_EVERY_S)
     _check_alive(pair)
     writers = _writers(root, app_id)
@@ -128,10 +128,10 @@ def _let_the_other_in(pair: Mapping[str, Driver], root: Path, app_id: str, *, un
             _check_alive(pair)
 
 
-def _check_alive(pair: Mapping[str, Driver]) -> None:
-    for name, driver in pair.items():
-        if not driver.alive:
-            raise UnexpectedEndError(f"writer {name} ended\n{driver.log_end()}")
+def _check_alive(pair: Mapping[str, CrashChild]) -> None:
+    for name, child in pair.items():
+        if not child.alive:
+            raise UnexpectedEndError(f"writer {name} ended\n{child.log_end()}")
 
 
 def _turns(root: Path, app_id: str) -> int:
