@@ -1,31 +1,37 @@
 """SIGKILL at exact steps of a batch and at random moments: the table loses nothing and doubles nothing.
 
-All tests of this file kill drivers that fill one growing table from the same journals, while a writer
-keeps appending; each leaves it to the next as it lies. The broker lives in the test process. A driver
-takes 20 s to get ready, so the next ones get ready while one runs.
+Most tests of this file kill drivers that fill one growing table from the same journals, while a writer
+keeps appending; each leaves it to the next as it lies. The broker lives in the test process. A kill costs
+one JVM: the session of the tests is what goes on after it. The next drivers get ready while one runs.
 """
 
 from __future__ import annotations
 
 import random
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
+from gazette_spark import register
 from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.client import Client
 from gazette_spark.errors import BrokerError, UnavailableError
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.testing.oracle import Verdict, Version, check_table, read_versions, split_records
+from tests.rig.crashes.child import recover
 from tests.rig.crashes.children import CrashChildren, Query, command_to_die
 from tests.rig.crashes.points import BY_NAME
 from tests.rig.crashes.sinks import COLUMNS, KEYS, dead_table, fits, read_keyed
 from tests.rig.crashes.two_writers import run_two_writers
 from tests.rig.upsert_oracle import check_upserts
+from tests.spark.conftest import FileStream
 
 APP_ID = "kills"
 JOURNALS = ("kills/a", "kills/b", "kills/c")
@@ -33,17 +39,21 @@ START_WITHIN_S = 240
 """Most drivers commit within 25 s from nothing; on a machine that is busy it takes many times that."""
 
 SEED = 20260
-KILLS_PER_PART = 4
-"""Twice; beside the four that follow the kills at exact steps."""
+
+RANDOM_KILLS, MORE_RANDOM_KILLS = 2, 6
+"""At random moments: how many, and how many more of them in a soak run."""
 
 AT_ONCE = {"maxBytesPerTrigger": "100000000"}
 """Of the source, where it is the end that counts: the journals have grown for minutes by then."""
 
-CONTEST_S = 240.0
+TWO_WRITERS_S = 240.0
 """It ends with the second turn, mostly within 20 s."""
 
-DRIVERS = 8 + 2 * KILLS_PER_PART + 8 + 2 + 2
-"""With eight for four tables of their own, two for the held, and the first and the last, which live."""
+DRIVERS = 4 + RANDOM_KILLS
+"""With four for exact steps."""
+
+MORE_DRIVERS = MORE_RANDOM_KILLS + 4 + 2
+"""Of a soak run: four for tables of their own, and the two writers."""
 
 pytestmark = pytest.mark.slow
 
@@ -106,7 +116,8 @@ class Rig:
     root: Path
     writer: Writer
     children: CrashChildren
-    kills: int = 0
+    query: Query
+    spark: SparkSession
 
     @property
     def table(self) -> Path:
@@ -148,7 +159,10 @@ class Rig:
         command = command_to_die(BY_NAME[point], 2)
         with self.children.start(until="killed", **self.command(), **command) as child:
             assert child.wait(START_WITHIN_S) == -9, child.log_end()
-        self.kills += 1
+
+    def recover(self, **command: Any) -> None:
+        """Have the session of the tests go on, up to the journals' present ends."""
+        recover(self.spark, self.query.settings(), {**self.command(), **command})
 
     def run_and_kill(self, rng: random.Random) -> None:
         """Run a driver and kill it, while it starts its query or within a few batches."""
@@ -158,7 +172,6 @@ class Rig:
                 child.wait_until(self.has_more_than(versions), START_WITHIN_S)
             child.kill_after(rng.uniform(0, 3))
             assert "Traceback" not in child.log_end(), child.log_end()
-        self.kills += 1
 
     def check(self, *, complete: bool = False) -> Verdict:
         """Ask the oracle; whatever is in the table must be exact."""
@@ -175,8 +188,11 @@ def newest(directory: Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def rig(
+    tmp_path_factory: pytest.TempPathFactory, spark: SparkSession, request: pytest.FixtureRequest
+) -> Iterator[Rig]:
     """Journals, a writer that keeps appending, and a table that is empty yet."""
+    register(spark)
     root = tmp_path_factory.mktemp("kills")
     with EmbeddedBroker(root / "broker") as broker:
         with Client(broker.endpoint, timeout_s=30) as client:
@@ -186,11 +202,11 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
             "startingOffsets": "earliest",
             "maxBytesPerTrigger": "200000",
         }
-        with CrashChildren(
-            root / "children", Query(APP_ID, "gazette", options, load="kills/"), at_most=DRIVERS
-        ) as children:
-            made = Rig(root, Writer(broker.endpoint), children)
-            children.run(**made.command())
+        query = Query(APP_ID, "gazette", options, load="kills/")
+        at_most = DRIVERS + (MORE_DRIVERS if request.config.getoption("--soak") else 0)
+        with CrashChildren(root / "children", query, at_most=at_most) as children:
+            made = Rig(root, Writer(broker.endpoint), children, query, spark)
+            made.recover()
             made.writer.start()
             yield made
             made.writer.stop()
@@ -232,44 +248,47 @@ STEPS: dict[str, tuple[str, Callable[[Rig], None]]] = {
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_kill_at_an_exact_step_changes_nothing(rig: Rig, step: str) -> None:
-    """The directories are as that step leaves them; the next driver goes on, until it is killed too."""
+    """The directories are as that step leaves them; another process goes on from there."""
     point, left = STEPS[step]
     rig.run_until_it_dies(point)
     left(rig)
     rig.check()
-    interrupted, versions = rig.planned(), len(rig.versions())
-    with rig.children.start(until="killed", **rig.command()) as child:
-        child.wait_until(rig.has_more_than(versions + 1), START_WITHIN_S)
-        child.kill_after(random.Random(f"{SEED} {step}").uniform(0, 1))
-    rig.kills += 1
-    assert rig.in_table() > interrupted
+    interrupted = rig.planned()
+    rig.recover()
+    assert rig.planned() == rig.in_table() == rig.done() > interrupted
     rig.check()
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("part", ["one", "two"])
-def test_kills_at_random_moments_change_nothing(rig: Rig, part: str) -> None:
-    """After each kill the table is exact up to what it records."""
-    rng = random.Random(f"{SEED} {part}")
-    kills = rig.kills
-    for _ in range(KILLS_PER_PART):
-        rig.run_and_kill(rng)
-        rig.check()
-    assert rig.kills == kills + KILLS_PER_PART
+@pytest.mark.parametrize(
+    "number",
+    [
+        *range(RANDOM_KILLS),
+        *(
+            pytest.param(number, marks=pytest.mark.soak)
+            for number in range(RANDOM_KILLS, RANDOM_KILLS + MORE_RANDOM_KILLS)
+        ),
+    ],
+)
+def test_a_kill_at_a_random_moment_changes_nothing(rig: Rig, number: int) -> None:
+    """The table is exact up to what it records; the next driver goes on from there."""
+    rig.run_and_kill(random.Random(f"{SEED} {number}"))
+    rig.check()
 
 
 def die_at(rig: Rig, point: str, time: int = 2) -> Path:
-    """Have a driver with the sink that a point needs die there, and a next one go on; return the table."""
+    """Have a driver with the sink that a point needs die there, and another go on; return the table."""
     sink = BY_NAME[point].feature or "raw"
     table = rig.root / point / "table"
     table.parent.mkdir()
     command = {"sink": sink, "table": str(table), "checkpoint": str(table.parent / "checkpoint")}
     with rig.children.start(until="killed", **command, **command_to_die(BY_NAME[point], time)) as child:
         assert child.wait(START_WITHIN_S) == -9, child.log_end()
-    assert rig.children.run(**command, options=AT_ONCE) == 0
+    rig.recover(**command, options=AT_ONCE)
     return table
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("point", ["before the WAL", "files written, not committed"])
 def test_a_kill_in_the_first_write_of_all_changes_nothing(rig: Rig, point: str) -> None:
@@ -280,6 +299,7 @@ def test_a_kill_in_the_first_write_of_all_changes_nothing(rig: Rig, point: str) 
     assert verdict.rows
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_kill_inside_a_merge_changes_nothing(rig: Rig) -> None:
     """Each version has the last row of each key, up to what it records."""
@@ -290,6 +310,7 @@ def test_a_kill_inside_a_merge_changes_nothing(rig: Rig) -> None:
     assert verdict.rows == KEYS * len(JOURNALS)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_kill_between_dead_letters_and_rows_changes_nothing(rig: Rig) -> None:
     """Each record is in one of the two tables, once, up to what the main table records."""
@@ -309,12 +330,13 @@ def test_a_kill_between_dead_letters_and_rows_changes_nothing(rig: Rig) -> None:
         assert found
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_two_processes_that_write_one_table_leave_one_stream(rig: Rig) -> None:
     """Whoever is fenced starts again: both write in turn, and no row is there twice at any version."""
     root = rig.root / "two-writers"
     root.mkdir()
-    held = run_two_writers(rig.children, root, app_id=APP_ID, seconds=CONTEST_S, turns=2)
+    held = run_two_writers(rig.children, root, app_id=APP_ID, seconds=TWO_WRITERS_S, turns=2)
     truth, checkpoints = rig.writer.truth(), held.checkpoints
     verdict = check_table(root / "table", truth, app_id=APP_ID, complete=False, checkpoints=checkpoints)
     assert verdict.exact, verdict
@@ -322,10 +344,20 @@ def test_two_processes_that_write_one_table_leave_one_stream(rig: Rig) -> None:
     assert held.defeats.keys() <= {"FencedError", "OverlapError"}
 
 
+def test_a_query_killed_while_its_first_offsets_are_written_starts(stream: FileStream) -> None:
+    """What is left of that file is in the way of Spark, not of the sink's start."""
+    left = stream.checkpoint / "offsets" / f".0.{uuid.uuid4()}.tmp"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    stream.append(5)
+    stream.run()
+    stream.assert_exact()
+
+
 @pytest.mark.timeout(900)
 def test_in_the_end_everything_is_there_once(rig: Rig) -> None:
-    """The writer stops, a last driver reads on to the end: no record is lost, doubled or altered."""
+    """The writer stops, the query is read to the end: no record is lost, doubled or altered."""
     rig.writer.stop()
-    rig.children.run(**rig.command(), options=AT_ONCE)
+    rig.recover(options=AT_ONCE)
     verdict = rig.check(complete=True)
     assert verdict.rows == sum(content.count(b"\n") for content in rig.writer.truth().values()) > 0

@@ -127,6 +127,13 @@ def run(spark: SparkSession, rows: DataFrame, settings: Settings, command: Setti
     sink.start(rows, checkpoint=command["checkpoint"], **trigger).awaitTermination()
 
 
+def recover(spark: SparkSession, settings: Settings, command: Settings) -> None:
+    """Run the query in a session that lives, to the journals' present ends."""
+    command = {"options": {}, "until": "end"} | command
+    settings = settings | {"options": settings["options"] | command["options"]}
+    run(spark, load(journals(spark, settings), settings), settings, command)
+
+
 def main(settings: Settings) -> None:
     """Get ready, wait for the command, carry it out."""
     # Behind all other jars, for the class data archive allows for more of them there only.

@@ -63,6 +63,15 @@ class Query:
     load: str = ""
     """Argument of ``load``, if the format takes one."""
 
+    def settings(self) -> dict[str, Any]:
+        """Return it as :mod:`tests.rig.crashes.child` takes it."""
+        return {
+            "app_id": self.app_id,
+            "format": self.format,
+            "options": dict(self.options),
+            "load": self.load,
+        }
+
 
 @dataclass(eq=False)
 class _Ready:
@@ -157,11 +166,7 @@ class CrashChildren:
 
     def _prepare(self, name: str) -> _Ready:
         command = self._directory / f"{name}.command"
-        settings = {
-            "app_id": self._query.app_id,
-            "format": self._query.format,
-            "options": dict(self._query.options),
-            "load": self._query.load,
+        settings = self._query.settings() | {
             "scratch": str(self._directory / name),
             "jar": str(self._jar),
             "command": str(command),
