@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.client import Client
+from gazette_spark.demo.run import new_journals
 from tests.rig.brokers import DeployedBroker
 
 COMMAND = [sys.executable, "-m", "gazette_spark.cli", "demo"]
@@ -65,6 +67,7 @@ def test_nothing_is_lost_or_doubled_and_nothing_stays_behind(tmp_path: Path) -> 
     assert list((tmp_path / "tmp").glob("gazette-spark-demo-*")) == []
 
 
+@pytest.mark.soak
 def test_the_same_on_a_real_broker(tmp_path: Path, deployed_broker: DeployedBroker) -> None:
     """``--broker`` leaves no journal behind; ``--keep`` leaves a table whose ledger can be shown."""
     keep = tmp_path / "kept"
@@ -79,6 +82,15 @@ def test_the_same_on_a_real_broker(tmp_path: Path, deployed_broker: DeployedBrok
     (entry,) = json.loads(shown.stdout)
     assert sum(entry["end"][0]["journals"].values()) == report["bytes appended"]
     assert (keep / "query.log").exists()
+
+
+def test_journals_on_a_broker_that_lives_on_are_removed(tmp_path: Path) -> None:
+    """The demo's journals are made under a name of their own, and go with it."""
+    with EmbeddedBroker(tmp_path / "broker") as broker, Client(broker.endpoint) as client:
+        for _ in range(2):
+            with new_journals(client, deployed=True) as names:
+                assert sorted(each.spec.name for each in client.list_journals()) == sorted(names)
+        assert list(client.list_journals()) == []
 
 
 def test_a_query_that_dies_by_itself_fails_the_demo_with_its_log(tmp_path: Path) -> None:

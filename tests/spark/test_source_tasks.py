@@ -156,6 +156,7 @@ def rows(answer: dict[str, Any]) -> list[tuple[int, bytes]]:
     return sorted((offset, value.encode()) for offset, value in answer["rows"])
 
 
+@pytest.mark.soak
 def test_a_worker_killed_in_the_middle_of_a_read(job: Job, endpoint: str) -> None:
     """SIGKILL to the Python processes of both tasks: Spark runs them again, and each row is there once."""
     with Held(job, endpoint) as held:
