@@ -7,6 +7,8 @@ a run, so a test uses journals under its own ``fresh_prefix``.
 from __future__ import annotations
 
 import os
+import tempfile
+import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ import pytest
 from tests.rig import examples
 from tests.rig.brokers import BrokerHandle, DeployedBroker
 from tests.rig.class_archive import find_archive
+from tests.rig.worker_python import write_worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,11 +47,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose Hypothesis's profile, and have all JVMs use the class data archive where there is one."""
-    examples.configure(config, soak=config.getoption("--soak"))
-    archive = find_archive()
-    if archive is not None and "PYTEST_XDIST_WORKER" not in os.environ:
+    """Have Spark start faster, in subprocesses too.
+
+    Its JVMs use the class data archive where there is one, its Python workers the compiled PySpark.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    if archive := find_archive():
         os.environ.update(archive.environment())
+    if "PYSPARK_PYTHON" not in os.environ:
+        made = tempfile.TemporaryDirectory(prefix="worker-python-")
+        config.add_cleanup(made.cleanup)
+        os.environ["PYSPARK_PYTHON"] = str(write_worker_python(Path(made.name)))
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -1,0 +1,27 @@
+"""The script gives Spark's workers this Python, and takes the zips that Spark adds off its path."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.rig.worker_python import write_worker_python
+
+SHOW = "import os, sys; print(sys.prefix, os.environ['PYTHONPATH'], *sys.argv[1:], sep='\\n')"
+
+
+def test_only_the_zips_of_spark_are_taken_off_the_path(tmp_path: Path) -> None:
+    """What a user has sent along stays, and arguments arrive as they are."""
+    script = write_worker_python(tmp_path)
+    path = ["/spark/python/lib/pyspark.zip", "/sent/along.zip", "/spark/python/lib/py4j-0.1-src.zip", "/mine"]
+    done = subprocess.run(
+        [script, "-c", SHOW, "a b"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.splitlines() == [sys.prefix, "/sent/along.zip:/mine", "a b"]
