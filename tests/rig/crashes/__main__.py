@@ -29,6 +29,7 @@ from tests.rig.crashes.report import summary
 from tests.rig.crashes.scenario import APP_ID, SMALL_BATCH_BYTES, Scenario
 from tests.rig.crashes.schedules import WEIGHTS, Settings, draw
 from tests.rig.crashes.two_writers import records_coming, run_two_writers
+from tests.rig.worker_python import write_worker_python
 
 CONF = INTERPRETED | {
     "spark.databricks.delta.snapshotPartitions": "1",
@@ -108,10 +109,14 @@ def main(arguments: Sequence[str]) -> int:
     if given.sum_up:
         return _sum_up(given.sum_up)
     settings = Settings(given.steps, given.kill_share, frozenset(given.only))
+    seeds = range(given.seed, given.seed + given.schedules)
+    print(f"{len(seeds)} schedules from seed {given.seed} on", flush=True)  # noqa: T201 - a command
     archive = find_archive()
     os.environ.update(archive.environment() if archive else {})
     with ExitStack() as stack:
         root = given.directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crashes-")))
+        root.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("PYSPARK_PYTHON", str(write_worker_python(root)))
         spark = local_spark(root / "spark", conf=CONF)
         stack.callback(spark.stop)
         spark.sparkContext.setLogLevel("OFF")  # Queries that end with an error are what this is about.
@@ -122,7 +127,7 @@ def main(arguments: Sequence[str]) -> int:
             children = stack.enter_context(CrashChildren(root / "children", query, ready=READY_BESIDE))
         exact = _two_writers(children, root, given) if given.two_writers and children else True
         records = []
-        for seed in range(given.seed, given.seed + given.schedules):
+        for seed in seeds:
             record = run_schedule(spark, root / f"seed-{seed}", seed, settings, children)
             records.append(record)
             _tell(record, given.log)
