@@ -33,7 +33,7 @@ TYPED = "id BIGINT, text STRING, _journal STRING, _offset BIGINT"
 class Places:
     """DataFrames over the journals of one prefix."""
 
-    def __init__(self, spark: SparkSession, settings: dict[str, str]) -> None:
+    def __init__(self, spark: SparkSession, settings: dict[str, Any]) -> None:
         self.spark = spark
         self.settings = settings
 
@@ -58,31 +58,33 @@ class Places:
         return loaded
 
 
-def observe(spark: SparkSession, settings: dict[str, str]) -> dict[str, Any]:
+def observe(spark: SparkSession, settings: dict[str, Any]) -> dict[str, Any]:
     """Read, stream and fail; return what is seen, rows as lists.
 
     Args:
         spark: Any session.
         settings: ``endpoint`` of a broker, ``prefix`` of its journals, ``directory`` for the table and
             query checkpoints, ``more``: the text that is appended between two runs of the stream,
-            ``brief``: whether that is all; ``choices``: whether the sink's options are tried, too.
+            ``failures``: names of those to try; ``also``: what else to do, of :data:`ALSO`.
     """
     places = Places(spark, settings)
     seen = {
         "raw": sorted(raw_row(row) for row in places.batch(MAIN, minPartitions=4).collect()),
         **streamed(places),
     }
-    if settings["brief"]:
-        return seen
-    typed = places.batch(MAIN, TYPED, format="json").collect()
-    errors = {name: error_of(attempt, places) for name, attempt in FAILURES.items()}
-    seen |= {"typed": sorted(map(list, typed)), "conflict": conflict(places), "errors": errors}
-    return seen | (choices(places) if settings["choices"] else {})
+    for name in settings["also"]:
+        seen |= ALSO[name](places)
+    return seen | {"errors": {name: error_of(FAILURES[name], places) for name in settings["failures"]}}
 
 
 def raw_row(row: Row) -> list[Any]:
     """Return a raw row with its value as text."""
     return [row.journal, row.offset, bytes(row.value).decode()]
+
+
+def typed(places: Places) -> dict[str, Any]:
+    """Read records as JSON."""
+    return {"typed": sorted(map(list, places.batch(MAIN, TYPED, format="json").collect()))}
 
 
 def streamed(places: Places) -> dict[str, Any]:
@@ -237,7 +239,7 @@ def error_of(attempt: Callable[[Places], None], places: Places) -> str:
     return "no error"
 
 
-def conflict(places: Places) -> bool:
+def conflict(places: Places) -> dict[str, Any]:
     """Commit twice at once under one transaction id; tell whether the loser's error is known for that."""
     from gazette_spark.sink import CONFLICTS, _know_conflicts
 
@@ -268,7 +270,15 @@ def conflict(places: Places) -> bool:
 
     with ThreadPoolExecutor(2) as threads:
         errors = [error for error in threads.map(write, (1, 2)) if error]
-    return len(errors) == 1 and isinstance(errors[0], CONFLICTS)
+    return {"conflict": len(errors) == 1 and isinstance(errors[0], CONFLICTS)}
+
+
+ALSO: dict[str, Callable[[Places], dict[str, Any]]] = {
+    "typed": typed,
+    "conflict": conflict,
+    "choices": choices,
+}
+"""What a run may do beside reading, streaming and failing."""
 
 
 def imported(spark: SparkSession) -> list[dict[str, Any]]:
@@ -299,7 +309,7 @@ def imported(spark: SparkSession) -> list[dict[str, Any]]:
     return [json.loads(row.seen) for row in tasks]
 
 
-def main(settings: dict[str, str]) -> None:
+def main(settings: dict[str, Any]) -> None:
     """Observe in a session of this process, or in that of a Connect server."""
     from pyspark.sql import SparkSession
 

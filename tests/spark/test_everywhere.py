@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -59,6 +59,16 @@ CONF = {
     "spark.executor.memory": "600m",
 }
 
+CONFLICT = "a conflict is known for what it is"
+
+REST = ("typed", "conflict")
+"""What a classic session does, too."""
+
+ON_CONNECT = frozenset({"missing_journal", "malformed_record", "table_of_another_query"})
+"""Errors that come to a client of Spark Connect on different ways: of the planner, a task, the sink."""
+
+WHOLE = [pytest.param(False, id="brief"), pytest.param(True, id="whole", marks=pytest.mark.soak)]
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
@@ -98,15 +108,17 @@ class Scene:
             client.create_journals(journal_spec(broken))
             client.append(broken, lines(0, 3) + b"{no json\n")
 
-    def settings(self, *, remote: str = "", brief: bool = False, choices: bool = False) -> dict[str, str]:
-        """Return what the program is told; ``choices`` have classic tests of their own."""
+    def settings(
+        self, *, also: Iterable[str], failures: Iterable[str] = everywhere_job.FAILURES, remote: str = ""
+    ) -> dict[str, Any]:
+        """Return what the program is told."""
         return {
             "endpoint": self.endpoint,
             "prefix": self.prefix,
             "directory": str(self.directory),
             "more": self.MORE.decode(),
-            "brief": "yes" if brief else "",
-            "choices": "yes" if choices else "",
+            "also": list(also),
+            "failures": list(failures),
             "remote": remote,
             "result": str(self.directory / "result.json"),
         }
@@ -137,7 +149,7 @@ class Scene:
         assert verdict.exact, verdict
 
     def check_the_rest(self, seen: dict[str, Any]) -> None:
-        """Check what a brief run leaves out: typed rows of all there is, and a conflict of two writers."""
+        """Check typed rows of all there is, and a conflict of two writers."""
         truth = dict(self.content)
         truth[self.prefix + "main/a"] += self.MORE
         assert seen["typed"] == sorted(
@@ -145,7 +157,7 @@ class Scene:
             for journal, offset, value in raw_rows(truth)
             for record in [json.loads(value)]
         )
-        assert seen["conflict"], "a conflict is known for what it is"
+        assert seen["conflict"], CONFLICT
 
     def check_choices(self, seen: dict[str, Any]) -> None:
         """Check the tables of the sink's options."""
@@ -205,7 +217,7 @@ def endpoint(root: Path) -> Iterator[str]:
 @pytest.fixture
 def scene(endpoint: str, root: Path, request: pytest.FixtureRequest) -> Scene:
     """Journals and a directory of the test's own."""
-    name = request.node.name
+    name = re.sub(r"\W+", "-", request.node.name).strip("-")
     return Scene(endpoint, f"{name}/", root / name)
 
 
@@ -223,28 +235,20 @@ class Pythons:
         """The project's wheel."""
         return build_wheel(self._directory)
 
-    def make(self, name: str, packages: str, *, wheel: bool = True) -> Path:
-        """Return a new Python with the packages of one of the environments, and with the wheel or not."""
+    def make(self, name: str, packages: str) -> Path:
+        """Return a Python of that name with the packages of one of the environments, and the wheel."""
         made = self._directory / name
+        if made.exists():
+            return made / "bin" / "python"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(made)], check=True, timeout=60)
         (site,) = made.glob("lib/python*/site-packages")
         (shared,) = (self._packages / packages).glob("lib/python*/site-packages")
         # A folder named in a .pth file is searched, but its own .pth files are not read.
         (site / "shared.pth").write_text(f"{shared}\n")
         python = made / "bin" / "python"
-        if wheel:
-            pip = [
-                sys.executable,
-                "-m",
-                "pip",
-                "--python",
-                str(python),
-                "install",
-                "--quiet",
-                "--no-deps",
-                "--no-index",
-            ]
-            subprocess.run([*pip, str(self.wheel)], check=True, timeout=120)
+        pip = [sys.executable, "-m", "pip", "--python", str(python)]
+        install = ["install", "--quiet", "--no-deps", "--no-index", str(self.wheel)]
+        subprocess.run([*pip, *install], check=True, timeout=120)
         return python
 
 
@@ -275,35 +279,26 @@ def cluster(root: Path, executor_python: Path) -> Iterator[StandaloneCluster]:
 def classic_errors(spark: SparkSession, endpoint: str, root: Path) -> dict[str, str]:
     """What a classic local session says to each slip."""
     scene = Scene(endpoint, "classic/", root / "classic")
-    seen = everywhere_job.observe(spark, scene.settings())
+    seen = everywhere_job.observe(spark, scene.settings(also=("typed", "conflict")))
     scene.check(seen)
     scene.check_the_rest(seen)
     return scene.errors(seen)
 
 
 def submit(
-    scene: Scene,
-    cluster: StandaloneCluster,
-    python: Path,
-    executors: Path,
-    *,
-    sent_along: Path | None = None,
+    scene: Scene, cluster: StandaloneCluster, python: Path, executors: Path, **told: Collection[str]
 ) -> None:
-    """Run the program on the cluster with ``spark-submit``, and maybe with a package sent along."""
+    """Run the program on the cluster with ``spark-submit``."""
     archive = find_archive()
     env = server_environment(executors, archive)
-    sent: list[str] = []
-    if sent_along:
-        sent = ["--py-files", str(sent_along)]
-        env["PYTHONPATH"] = str(sent_along)
     settings = conf(archive, scene.directory / "warehouse") | {
         "spark.pyspark.driver.python": str(python),
         "spark.pyspark.python": str(executors),
     }
-    command = [
+    command: list[str | Path] = [
         spark_home() / "bin" / "spark-submit",
-        *("--master", cluster.url, *conf_arguments(settings), *sent),
-        *scene.program(brief=sent_along is not None),
+        *("--master", cluster.url, *conf_arguments(settings)),
+        *scene.program(**told),
     ]
     log = scene.directory / "driver.log"
     with SparkProcess(command, log=log, env=env) as driver:
@@ -333,36 +328,42 @@ def test_classic_errors_name_what_is_wrong(classic_errors: dict[str, str]) -> No
     assert "the batch overlaps what the table holds" in classic_errors["table_of_another_query"]
 
 
+@pytest.mark.parametrize("whole", WHOLE)
 def test_a_standalone_cluster_whose_executors_have_the_wheel(
+    whole: bool,
     scene: Scene,
     cluster: StandaloneCluster,
     pythons: Pythons,
-    executor_python: Path,
     classic_errors: dict[str, str],
 ) -> None:
     """Batch, stream, table and errors are those of a local session; both executors work; no source tree."""
-    driver = pythons.make("driver", "connect")
-    submit(scene, cluster, driver, executor_python)
+    driver, executors = pythons.make("driver", "connect"), pythons.make("executor", "run")
+    failures = classic_errors.keys() if whole else {"malformed_record"}
+    submit(scene, cluster, driver, executors, also=REST if whole else (), failures=failures)
     seen = scene.result()
     scene.check(seen)
-    scene.check_the_rest(seen)
-    assert scene.errors(seen) == classic_errors
+    if whole:
+        scene.check_the_rest(seen)
+    assert scene.errors(seen) == {name: classic_errors[name] for name in failures}
     assert_only_from(driver.parents[1], seen["driver"])
     assert len({task["cwd"] for task in seen["imported"]}) == 2
     for task in seen["imported"]:
         assert task["same"]
-        assert_only_from(executor_python.parents[1], task)
+        assert_only_from(executors.parents[1], task)
 
 
-def test_spark_connect(scene: Scene, pythons: Pythons, root: Path, classic_errors: dict[str, str]) -> None:
+@pytest.mark.parametrize("whole", WHOLE)
+def test_spark_connect(whole: bool, scene: Scene, pythons: Pythons, classic_errors: dict[str, str]) -> None:
     """A client without a JVM does all a classic session does, and gets the errors' whole text."""
     python = pythons.make("connect", "connect")
-    directory = root / "connect"
+    directory = scene.directory / "server"
     directory.mkdir()
+    also = (*REST, "choices") if whole else ("conflict",)
+    failures = classic_errors.keys() if whole else ON_CONNECT
     archive = find_archive()
     settings = conf(archive, directory / "warehouse")
     with ConnectServer(directory, conf=settings, python=python, archive=archive) as server:
-        program = scene.program(remote=server.url, choices=True)
+        program = scene.program(remote=server.url, also=also, failures=failures)
         env = server_environment(python) | {"PYTHONPATH": python_path()}
         del env["SPARK_HOME"]
         with SparkProcess([python, *program], log=scene.directory / "client.log", env=env) as client:
@@ -370,8 +371,10 @@ def test_spark_connect(scene: Scene, pythons: Pythons, root: Path, classic_error
     seen = scene.result()
     assert seen["session"] == "pyspark.sql.connect.session"
     scene.check(seen)
-    scene.check_the_rest(seen)
-    scene.check_choices(seen)
-    assert scene.errors(seen) == classic_errors
+    assert seen["conflict"], CONFLICT
+    if whole:
+        scene.check_the_rest(seen)
+        scene.check_choices(seen)
+    assert scene.errors(seen) == {name: classic_errors[name] for name in failures}
     for place in [seen["driver"], *seen["imported"]]:
         assert_only_from(python.parents[1], place)
