@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,10 +46,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have Spark start faster, in subprocesses too.
+    """Choose Hypothesis's profile, and have Spark start faster, in subprocesses too.
 
     Its JVMs use the class data archive where there is one, its Python workers the compiled PySpark.
     """
+    examples.configure(config, soak=config.getoption("--soak"))
     if "PYTEST_XDIST_WORKER" in os.environ:
         return
     if archive := find_archive():
