@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import tempfile
 import time
 from datetime import UTC, datetime
@@ -106,4 +105,4 @@ def report(spark: SparkSession, data: DataSet, folder: Path, repeat: int) -> str
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -158,7 +158,9 @@ def run(spark: SparkSession, peer: Peer, work: Work, data: DataSet, folder: Path
             seen = _run(peer, work, data, folder)
             seconds = monotonic() - began
         if seen is None:
-            seen = tuple(spark.read.format("delta").load(str(folder / "table")).agg(*_totals(work)).first())
+            totals = spark.read.format("delta").load(str(folder / "table")).agg(*_totals(work)).first()
+            assert totals is not None
+            seen = tuple(totals)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if seen != (expected := _expected(work, data)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -78,7 +79,7 @@ def service(endpoint: str, journal: str, size: int, record_size: int) -> dict[st
     }
 
 
-JOBS = {"read": read, "append": append, "service": service}
+JOBS: dict[str, Callable[..., dict[str, Any]]] = {"read": read, "append": append, "service": service}
 
 
 def main() -> None:

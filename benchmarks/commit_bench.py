@@ -18,13 +18,13 @@ import argparse
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from deltalake import DeltaTable
 from harness import REPORT, machine, write_section
@@ -123,14 +123,16 @@ class Tables:
     def __init__(self, spark: SparkSession, root: Path, versions: int, *, named: bool) -> None:
         self.named = named
         if named:
-            root = Path(spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:"))
+            warehouse = spark.conf.get("spark.sql.warehouse.dir")
+            assert warehouse is not None
+            root = Path(warehouse.removeprefix("file:"))
         self.plain = root / f"plain_{versions}"
         self.sunk = root / f"sunk_{versions}"
         self.spark = spark
         self.rows = rows_of(spark)
         self.checkpoint = Checkpoint(root / f"checkpoint_{versions}")
         self.batch_id = 0
-        where = {"table": self.sunk.name} if named else {"path": str(self.sunk)}
+        where: dict[str, Any] = {"table": self.sunk.name} if named else {"path": str(self.sunk)}
         first = DeltaSink(APP_ID, checkpoint=str(self.checkpoint.root), **where)
         first_plain = self.rows.limit(0)
         for _ in range(REAL_BEFORE):
@@ -246,4 +248,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

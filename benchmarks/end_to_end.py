@@ -266,12 +266,16 @@ def run_latency(given: argparse.Namespace, kept: bench_report.Kept, _journals: i
                 client.create_journals(journal_spec(journal))
                 reader = bench.spark.readStream.format("gazette").option("brokerAddress", endpoint)
                 frame = reader.option("startingOffsets", "earliest").load(journal)
+
+                def append(text: str, client: Client = client) -> object:
+                    return client.append(journal, text.encode() + b"\n")
+
                 found.append(
                     bench_latency.trickle(
                         bench.spark,
                         kind,
                         frame,
-                        lambda text, client=client: client.append(journal, text.encode() + b"\n"),
+                        append,
                         records=given.records,
                     )
                 )

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import cramjam
@@ -151,10 +152,10 @@ def measure(megabytes: int, rounds: int) -> Iterator[Result]:
             url = f"file:///{fragment.content_path}"
             with open_fragment_url(fragment, url, fragment_root=folder) as reader:
                 assert b"".join(chunk.content for chunk in reader) == content
-            ways = [
-                lambda path=path, library=library: library(path),
-                lambda path=path, codec=codec: decode(path, codec),
-                lambda fragment=fragment: direct(Path(folder), fragment),
+            ways: list[Callable[[], int]] = [
+                partial(library, path),
+                partial(decode, path, codec),
+                partial(direct, Path(folder), fragment),
                 lambda: (hashlib.sha1(content, usedforsecurity=False), len(content))[1],
             ]
             alone, decoder, read, sums = best_of(rounds, ways, len(content))

@@ -13,7 +13,6 @@ import json
 import os
 import random
 import resource
-import sys
 import threading
 import time
 import tracemalloc
@@ -153,4 +152,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

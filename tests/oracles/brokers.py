@@ -181,8 +181,8 @@ def planner_of(
     journals: dict[str, FakeJournal],
     use: Use = "stream",
     clock: Callable[[], float] = lambda: 0.0,
-    /,
     many: int = MANY,
+    /,
     **options: str,
 ) -> tuple[Planner, FakeClient]:
     """Return a planner over fake journals; it reads the prefix ``log/`` if not told otherwise."""

@@ -5,6 +5,7 @@ Windows are lists of ``None`` and :class:`Commit`; the rings are rings, with a p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -95,7 +96,7 @@ def never_decreases(lags: list[int]) -> bool:
     return True
 
 
-def group_verdict(partitions: list[tuple[str, np.float32, int]]) -> dict[str, Any]:
+def group_verdict(partitions: Sequence[tuple[str, np.float32 | float, int]]) -> dict[str, Any]:
     """Return a group's figures from status, complete and current lag of each partition."""
     status, total, complete, maxlag = "OK", 0, 0, None
     for at, (partition, share, lag) in enumerate(partitions):

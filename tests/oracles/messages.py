@@ -47,7 +47,7 @@ def descriptor_set(*, imports: bool = True) -> bytes:
     file.dependency.append("google/protobuf/timestamp.proto")
     order = file.message_type.add(name="Order")
     for number, (name, kind, label, type_name) in enumerate(_FIELDS, start=1):
-        order.field.add(name=name, number=number, type=kind, label=label, type_name=type_name or None)  # type: ignore[arg-type]
+        order.field.add(name=name, number=number, type=kind, label=label, type_name=type_name or None)
     order.field[-1].proto3_optional = True
     order.field[-1].oneof_index = 0
     order.oneof_decl.add(name="_maybe")

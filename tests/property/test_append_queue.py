@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass, field
+from functools import partial
 from typing import BinaryIO, cast
 
 from hypothesis import given, settings
@@ -159,7 +160,7 @@ class World:
                 self.sending[batch] = b"".join(batch.spool)
             case Await(batch):
                 for each in batch.dependencies:
-                    each.add_done_callback(lambda done, batch=batch: self.dependency_done(batch, done))
+                    each.add_done_callback(partial(self.dependency_done, batch))
             case Outcome() as outcome:
                 self.carry_out(outcome)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -47,11 +48,10 @@ def ledgers(draw: st.DrawFn) -> list[Stored]:
                 low = draw(st.integers(begins[journal], ends[journal]))
                 high = draw(st.integers(low, ends[journal]))
                 gaps += [SkippedGap(journal, low, high)] if low < high else []
-        positions = [(JournalOffsets(dict(each)),) for each in (starts, begins, ends)]
+        start, begin, end = ((JournalOffsets(dict(each)),) for each in (starts, begins, ends))
         attempt = f"attempt {batch}"
-        entries.append(
-            (version, LedgerEntry("app", number, "query", batch, *positions, attempt, parent, tuple(gaps)))
-        )
+        entry = LedgerEntry("app", number, "query", batch, start, begin, end, attempt, parent, tuple(gaps))
+        entries.append((version, entry))
         parent = attempt
     return entries
 
@@ -217,7 +217,7 @@ def test_windows_show_the_first_difference(lines: list[bytes], base: int, data: 
     end = base + len(content)
     expected = records_of(journal, base, end)
     held = list(expected)
-    if held and data.draw(st.booleans()):
+    if len(held) > 0 and data.draw(st.booleans()):
         at = data.draw(st.integers(0, len(held) - 1))
         offset, value = held[at]
         held[at : at + 1] = data.draw(

@@ -31,7 +31,8 @@ class Table:
     """Steps until the crash: each commit has one before and one after it."""
 
     def state(self) -> LedgerState:
-        return LedgerState(self.entry, self.entry and self.entry.parent, self.commits - 1, self.commits - 1)
+        parent = self.entry.parent if self.entry else None
+        return LedgerState(self.entry, parent, self.commits - 1, self.commits - 1)
 
     def step(self) -> None:
         self.crash_at -= 1

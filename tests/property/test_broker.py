@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -83,7 +84,7 @@ class JournalMachine(RuleBasedStateMachine):
     @rule(seconds=st.integers(1, 40), codec=st.sampled_from(CODECS))
     def pass_time(self, seconds: int, codec: str) -> None:
         self.now += seconds
-        self.spec.fragment.compression_codec = pb.CompressionCodec.Value(codec)
+        self.spec.fragment.compression_codec = cast(pb.CompressionCodec, pb.CompressionCodec.Value(codec))
         self.journal.use_spec(self.spec)
 
     @rule(staged=st.binary(max_size=300), torn=st.sampled_from([b"", b"0", b'deadbeef {"end":']))

@@ -39,7 +39,7 @@ class Reading:
         self.begin = begin
         self.seen = bytearray()
 
-    def take(self, size: int, committed: bytes) -> None:
+    def take(self, size: int, committed: bytes | bytearray) -> None:
         """Read on, and compare all that was read with the truth."""
         self.seen += self.reader.read(size)
         assert self.seen == committed[self.begin : self.begin + len(self.seen)]

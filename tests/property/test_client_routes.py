@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,11 +40,12 @@ def test_the_chosen_member_is_beaten_by_none(
     if not candidates:
         assert chosen is None
         return
-    for wish in (
+    wishes: list[Callable[[int], bool]] = [
         lambda index: route.members[index].zone == zone,
         lambda index: route.endpoints[index] not in failed,
         lambda index: route.endpoints[index] in connected,
-    ):
+    ]
+    for wish in wishes:
         candidates = [index for index in candidates if wish(index)] or candidates
     assert chosen == candidates[0]
 

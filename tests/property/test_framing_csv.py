@@ -77,7 +77,8 @@ def parsed(block: Block, *, fast: bool = True, mode: str = "PERMISSIVE") -> list
     table.validate(full=True)
     for name, kind in (("at", pa.int64()), ("local", pa.int64()), ("day", pa.int32())):
         table = table.set_column(table.column_names.index(name), name, table.column(name).cast(kind))
-    return table.to_pylist()
+    found: list[dict[str, Any]] = table.to_pylist()
+    return found
 
 
 @given(records, st.sampled_from([b"\n", b"\r\n"]))

@@ -133,7 +133,9 @@ def parsed(
     nest = table.column("nest").cast(
         pa.struct([("x", pa.int64()), ("d", pa.int32()), ("l", pa.list_(pa.string()))])
     )
-    return table.set_column(table.column_names.index("nest"), "nest", nest).to_pylist()
+    table = table.set_column(table.column_names.index("nest"), "nest", nest)
+    found: list[dict[str, Any]] = table.to_pylist()
+    return found
 
 
 @given(records)
@@ -208,7 +210,8 @@ def test_texts_are_converted_alike(found: list[bytes], dialect: JsonDialect) -> 
         numbers = {"day": pa.int32(), "at": pa.int64(), "local": pa.int64()}
         columns = {name: batch.column(name).cast(kind) for name, kind in numbers.items()}
         plain = {name: columns.get(name, batch.column(name)) for name in batch.schema.names}
-        return pa.table(plain).to_pylist()
+        result: list[dict[str, Any]] = pa.table(plain).to_pylist()
+        return result
 
     assert repr(rows(fast=True)) == repr(rows(fast=False))
 

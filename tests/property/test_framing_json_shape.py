@@ -96,7 +96,8 @@ def rows(found: list[bytes], *, fast: bool) -> list[dict[str, object]]:
     batches = list(JsonParser(JsonFormat(SCHEMA), fast=fast).record_batches([block]))
     table = pa.Table.from_batches(batches, SCHEMA)
     table.validate(full=True)
-    return table.to_pylist()
+    rows: list[dict[str, object]] = table.to_pylist()
+    return rows
 
 
 @given(blocks())

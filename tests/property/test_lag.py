@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
@@ -221,7 +222,7 @@ steps = st.lists(
 @settings(max_examples=examples(80))
 @given(st.integers(1, 4), st.integers(0, 2), st.sampled_from([2, 3, 1_000]), steps)
 def test_storage_keeps_what_the_words_say(
-    slots: int, min_distance_s: int, expire_s: int, requests: list[tuple[int, tuple]]
+    slots: int, min_distance_s: int, expire_s: int, requests: list[tuple[int, tuple[Any, ...]]]
 ) -> None:
     """Commits in any order, by a clock that may go back, leave the windows that the oracle's rings have."""
     history = History(HistoryOptions(slots, min_distance_s, expire_s), ["c"])
@@ -253,7 +254,7 @@ def test_storage_keeps_what_the_words_say(
                     assert replace(judged, partitions=tuple(judged.partitions)) == one_by_one
 
 
-def stored(topics: dict[str, list[PartitionWindow]] | None) -> list | None:
+def stored(topics: dict[str, list[PartitionWindow]] | None) -> list[Any] | None:
     """Return windows, write heads and lags of the only topic."""
     if topics is None:
         return None
@@ -263,7 +264,7 @@ def stored(topics: dict[str, list[PartitionWindow]] | None) -> list | None:
     ]
 
 
-def shown(parts: list | None) -> list | None:
+def shown(parts: list[Any] | None) -> list[Any] | None:
     """Return the oracle's, without the orders, which are never shown."""
     if parts is None:
         return None

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gazette_spark.errors import OffsetError
-from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, check_forward
+from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, Position, check_forward
 
 offsets = st.dictionaries(st.text(min_size=1, max_size=12), st.integers(0, MAX_OFFSET), max_size=6)
-marks = st.sampled_from(["", "initial", "pinned"])
+marks: st.SearchStrategy[Position] = st.sampled_from(["", "initial", "pinned"])
 
 
 @st.composite

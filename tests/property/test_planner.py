@@ -93,7 +93,7 @@ def start_of(run: Run) -> JournalOffsets:
 @given(runs(), st.lists(records, max_size=5))
 def test_an_available_now_run_reads_what_is_there_and_ends(run: Run, later: list[bytes]) -> None:
     """Whatever is appended while it runs waits for the next one, and no batch is empty but the last."""
-    planner, client = planner_of(run.client.journals, many=run.many)
+    planner, client = planner_of(run.client.journals, "stream", lambda: 0.0, run.many)
     client.has_tails = run.client.has_tails
     position = start_of(run)
     planner.freeze()
@@ -117,7 +117,7 @@ def test_a_stream_reads_every_record_in_the_end(
 ) -> None:
     """Batches follow each other to the last whole record, through new planners, and none reads back."""
     now = [0.0]
-    planner, client = planner_of(run.client.journals, "stream", lambda: now[0], many=run.many)
+    planner, client = planner_of(run.client.journals, "stream", lambda: now[0], run.many)
     client.has_tails = run.client.has_tails
     position = start_of(run)
     left = list(appends)
@@ -126,7 +126,7 @@ def test_a_stream_reads_every_record_in_the_end(
         if f"log/{short}" in run.client.journals:
             run.client.journals[f"log/{short}"].content += content
         if restarts:
-            planner, _ = planner_of(run.client.journals, "stream", lambda: now[0], many=run.many)
+            planner, _ = planner_of(run.client.journals, "stream", lambda: now[0], run.many)
         end = planner.next(position, run.limits)
         run.check(position, end)
         assert all(end.read_through[name] >= position.read_through[name] for name in run.names)

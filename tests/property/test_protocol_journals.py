@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import unicodedata
+from typing import cast
 
 from google.protobuf.duration_pb2 import Duration
 from hypothesis import given, settings
@@ -96,7 +97,8 @@ def changes(draw: st.DrawFn, name: str) -> pb.ApplyRequest.Change:
         max_append_rate=draw(st.sampled_from([0, 1 << 40])),
     )
     if draw(st.booleans()):
-        spec.suspend.level = draw(st.sampled_from(pb.JournalSpec.Suspend.Level.values()))
+        level = draw(st.sampled_from(pb.JournalSpec.Suspend.Level.values()))
+        spec.suspend.level = cast(pb.JournalSpec.Suspend.Level, level)
         spec.suspend.offset = draw(st.integers(1, 2**63 - 1))
     return pb.ApplyRequest.Change(upsert=spec, expect_mod_revision=draw(st.sampled_from([-1, 0, 12])))
 

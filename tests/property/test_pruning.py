@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -157,8 +158,8 @@ def test_only_bytes_whose_times_are_all_unwanted_are_left_out(
 
 
 def rows_of(
-    journal: FakeJournal, name: str, wanted: RowFilter | None, cut: dict[str, int]
-) -> tuple[set, int]:
+    journal: FakeJournal, name: str, wanted: RowFilter | None, cut: dict[str, Any]
+) -> tuple[set[tuple[int, bytes]], int]:
     """Return the rows of a whole journal as a query with filters reads them, and the bytes it asked for."""
     framing = FAST[name]
     whole = OffsetRange(NAME, journal.base, journal.base + len(journal.content))
@@ -172,7 +173,7 @@ def rows_of(
         [narrowed] if narrowed else [], lambda parts: split(parts, framings={NAME: framing}, **cut)
     )
     journal.reads.clear()
-    rows = []
+    rows: list[tuple[int, bytes]] = []
     for piece in pieces:
         scan = PieceScan(journal, piece, fail_on_data_loss=False, framing=framing)
         for batch in raw_record_batches(scan, ("offset", "value"), framing=framing):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 from hypothesis import assume, example, given, settings
@@ -82,7 +84,7 @@ def test_each_row_says_when_its_first_byte_was_stored(
     edges = data.draw(st.lists(st.integers(begin, end), unique=True, max_size=5).map(sorted))
     journal.stored = [(edge, data.draw(st.integers(0, 3))) for edge in edges]
     schema = pa.schema([("_offset", pa.int64()), ("_fragment_mod_time", pa.timestamp("us", "UTC"))])
-    found = {}
+    found: dict[int, datetime | None] = {}
     for piece in pieces_at(begin, end, data.draw(st.lists(st.integers(begin, end), max_size=4))):
         try:
             scan = PieceScan(journal, piece, fail_on_data_loss=False, block_bytes=block_bytes)
@@ -168,7 +170,7 @@ def test_split_stays_out_of_solid_fragments_while_there_are_enough_pieces(
     fragments, solid = found
     begin = data.draw(st.integers(0, fragments[-1].end - 1))
     whole = OffsetRange(NAME, begin, data.draw(st.integers(begin + 1, fragments[-1].end)))
-    limits = {"min_partitions": min_partitions, "max_bytes": max_bytes}
+    limits: dict[str, Any] = {"min_partitions": min_partitions, "max_bytes": max_bytes}
     anywhere = split([whole], {NAME: fragments}, **limits)
     pieces = split([whole], {NAME: fragments}, solid={NAME: solid}, **limits)
     assert [whole.begin, *(piece.end for piece in pieces)] == [

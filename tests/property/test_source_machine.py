@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import grpc
 import pytest
@@ -43,7 +44,6 @@ from gazette_spark.testing.micro_batch import (
 from tests.oracles import framings as oracle
 from tests.rig.examples import examples
 
-TOTAL = []
 PREFIX = "prop/source/"
 MOST_JOURNALS = 4
 TIMEOUT_S = 30.0
@@ -174,7 +174,9 @@ class SourceMachine(RuleBasedStateMachine):
         kind=kinds,
         where=st.sampled_from(["earliest", "latest"]),
     )
-    def set_up(self, chunk_bytes: int, urls: str, whole: str, kind: str, where: str) -> None:
+    def set_up(
+        self, chunk_bytes: int, urls: Literal["file", "http"], whole: str, kind: str, where: str
+    ) -> None:
         self.whole = whole
         self.where = where
         self.broker = EmbeddedBroker(
@@ -321,7 +323,7 @@ class SourceMachine(RuleBasedStateMachine):
         self.check(journal, self.rows_of(journal.name), begin, begin if end is None else end)
 
     def rows_of(self, name: str) -> list[tuple[int, int, bytes]]:
-        return [row[1:] for row in self.query.rows() if row[0] == name]  # type: ignore[misc]
+        return [row[1:] for row in self.query.rows() if row[0] == name]
 
     def check(self, journal: Journal, rows: list[tuple[int, int, bytes]], begin: int, end: int) -> None:
         content = bytes(journal.content[begin:end])

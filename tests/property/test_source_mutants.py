@@ -14,7 +14,7 @@ from gazette_spark import source
 from gazette_spark.client import Client
 from gazette_spark.errors import OffsetError, RecordError
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.scan import planner
+from gazette_spark.scan import planner, ranges
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.testing.micro_batch import BatchDiffersError
 from tests.property.test_source_machine import SourceMachine
@@ -74,7 +74,7 @@ def read_to_the_head(mutation: Mutation) -> None:
 
 def trust_every_cut(mutation: Mutation) -> None:
     """Each piece takes its first byte for a record's."""
-    real = planner.split
+    real = ranges.split
 
     def split(*args: Any, **kwargs: Any) -> list[Piece]:
         pieces = list(real(*args, **kwargs))

@@ -61,7 +61,9 @@ def terminated(query: int) -> QueryTerminatedEvent:
 
 def started(query: int) -> QueryStartedEvent:
     """Return the event of a query's start."""
-    return QueryStartedEvent(uuid.UUID(int=query), uuid.UUID(int=0), "orders", "2026-11-21T10:00:00.000Z", [])
+    return QueryStartedEvent(
+        uuid.UUID(int=query), uuid.UUID(int=0), "orders", "2026-11-21T10:00:00.000Z", set()
+    )
 
 
 def test_the_latest_lag_is_kept(caplog: pytest.LogCaptureFixture) -> None:

@@ -49,7 +49,7 @@ def struct(*columns: tuple[str, DataType] | tuple[str, DataType, bool]) -> Struc
     """Build a schema of nullable columns, if nothing else is said; Spark's own parser needs a JVM."""
     schema = StructType()
     for name, kind, *nullable in columns:
-        schema.add(name, kind, *nullable)
+        schema.add(name, kind, all(nullable))
     return schema
 
 
@@ -178,7 +178,9 @@ def test_metadata_columns_come_when_the_schema_names_them(
     assert found["_record"].to_pylist() == [b'{"id":1}', b'{"id":2}']
     assert found["_fragment_mod_time"].to_pylist() == [None, datetime(1970, 1, 1, 0, 1, tzinfo=UTC)]
     assert found["_labels"].to_pylist() == [[("app", ["clicks"]), ("region", ["eu", "us"])]] * 2
-    assert stream_reader()._partitions(LABELLED, [WHOLE.piece])[0].piece == WHOLE.piece
+    (partition,) = stream_reader()._partitions(LABELLED, [WHOLE.piece])
+    assert isinstance(partition, PiecePartition)
+    assert partition.piece == WHOLE.piece
 
 
 def test_a_store_is_read_without_a_broker(tmp_path: Path) -> None:
@@ -397,7 +399,7 @@ def test_a_look_that_takes_long_is_not_taken_at_once_again(
     reader: StreamReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thousands of journals would keep their brokers busy with nothing: half of the time is enough."""
-    now, waits = [0.0], []
+    now, waits = [0.0], list[float]()
     monkeypatch.setattr(source, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(source, "_wait", waits.append)
 

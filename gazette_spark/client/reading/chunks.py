@@ -186,12 +186,12 @@ class ChunkReader(ABC):
         """Return the reader as a buffered file, for lines and the like; closing it closes the reader."""
         return BufferedChunks(self, buffer_bytes)
 
-    def adjusted_offset(self, buffered: io.BufferedReader) -> int:
+    def adjusted_offset(self, buffered: io.BufferedReader[RawChunks]) -> int:
         """Return the offset of the next byte that ``buffered``, a file over this reader, will return."""
         self._check_wrapped_by(buffered)
         return buffered.tell()
 
-    def adjusted_seek(self, offset: int, whence: int, buffered: io.BufferedReader) -> int:
+    def adjusted_seek(self, offset: int, whence: int, buffered: io.BufferedReader[RawChunks]) -> int:
         """Seek a file over this reader, within its buffer if that will do; return the new offset.
 
         ``whence`` counts from what ``buffered`` returns next. Errors are those of :meth:`seek`.
@@ -205,7 +205,7 @@ class ChunkReader(ABC):
             return offset
         return buffered.seek(offset, whence)
 
-    def _check_wrapped_by(self, buffered: io.BufferedReader) -> None:
+    def _check_wrapped_by(self, buffered: io.BufferedReader[RawChunks]) -> None:
         raw = buffered.raw
         if not isinstance(raw, RawChunks) or raw.reader is not self:
             raise ValueError(f"{buffered!r} does not read from {self!r}")

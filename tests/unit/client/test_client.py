@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import time
+from collections.abc import Callable
 
 import grpc
 import pytest
@@ -367,7 +368,7 @@ def test_first_offset(stub: StubBroker, client: Client) -> None:
 def test_every_call_ends_at_its_deadline(stub: StubBroker, hasty: Client, rpc: str) -> None:
     """A broker that hangs is unavailable after the client's timeout."""
     stub.script(rpc, [Hang()])
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "List": hasty.list_journals,
         "Apply": lambda: hasty.apply([pb.ApplyRequest.Change(delete=JOURNAL, expect_mod_revision=-1)]),
         "ListFragments": lambda: hasty.list_fragments(JOURNAL),

@@ -62,7 +62,11 @@ def test_a_killed_child_can_be_started_again(tmp_path: Path) -> None:
     with QueryProcess(python("print('up', flush=True); input()"), log) as process:
         for run in (1, 2):
             process.start()
-            wait_for(lambda run=run: log.read_text().count("up") == run)
+
+            def is_up(run: int = run) -> bool:
+                return log.read_text().count("up") == run
+
+            wait_for(is_up)
             process.check()
             process.kill()
     assert log.read_text() == "up\nup\n"
@@ -72,8 +76,13 @@ def test_a_child_that_dies_by_itself_shows_its_log(tmp_path: Path) -> None:
     """The error holds the exit code and the last words."""
     with QueryProcess(python("print('out of luck'); raise SystemExit(7)"), tmp_path / "log") as process:
         process.start()
+
+        def never() -> bool:
+            process.check()
+            return False
+
         with pytest.raises(QueryDiedError, match="exit code 7") as caught:
-            wait_for(lambda: process.check() is not None)
+            wait_for(never)
     assert caught.value.log_tail == "out of luck"
 
 

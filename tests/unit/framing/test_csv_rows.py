@@ -130,7 +130,7 @@ def test_many_records_that_do_not_fit_keep_their_places() -> None:
         pytest.param({"a": pa.int64()}, {"rescued_column": "b"}, id="rescued"),
     ],
 )
-def test_what_csv_cannot_give_is_refused(schema: dict[str, pa.DataType], options: dict[str, str]) -> None:
+def test_what_csv_cannot_give_is_refused(schema: dict[str, pa.DataType], options: dict[str, Any]) -> None:
     """When the query starts."""
     with pytest.raises(OptionError):
         CsvFormat(pa.schema(list(schema.items())), **options)

@@ -34,7 +34,8 @@ def rows(
     schema = pa.schema(list(columns.items()))
     batches = list(JsonParser(JsonFormat(schema, mode), fast=fast).record_batches([block_of(*records)]))
     assert all(batch.schema.equals(schema, check_metadata=True) for batch in batches)
-    return pa.Table.from_batches(batches, schema).to_pylist()
+    found: list[dict[str, Any]] = pa.Table.from_batches(batches, schema).to_pylist()
+    return found
 
 
 VALUES: list[tuple[pa.DataType, str, object]] = [
@@ -341,7 +342,7 @@ def test_a_repeated_name_that_does_not_fit_leaves_what_was_there(*, fast: bool) 
 def test_what_spark_takes_for_json(*, fast: bool) -> None:
     """Single quotes, and numbers that are none, unless the options forbid them."""
     columns = {"a": pa.float64(), "b": pa.string()}
-    records = (
+    records: tuple[bytes, ...] = (
         b"{'a':1.5,'b':'it\\'s \"x\"'}",
         b'{"a":-INF}',
         b'{"a":+Infinity}',

@@ -19,7 +19,9 @@ def read(*records: bytes, extra_fields: bool = True) -> list[dict[str, object]] 
     if found is None:
         return None
     assert all(column.type == STORAGE.field(name).type for name, column in found.items())
-    return pa.table({name: found[name] for name in STORAGE.names}).to_pylist()
+    table = pa.table({name: found[name] for name in STORAGE.names})
+    result: list[dict[str, object]] = table.to_pylist()
+    return result
 
 
 def test_values_are_cut_out() -> None:

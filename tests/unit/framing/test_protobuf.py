@@ -55,7 +55,8 @@ def rows(form: ProtobufFormat, *records: bytes) -> list[dict[str, Any]]:
     cut = FIXED.cut(data, 100)
     block = Block("shop/orders", 100, data, cut.starts, cut.ends, FIXED.header_bytes, FIXED.trailer_bytes)
     batches = list(ProtobufParser(form).record_batches([block]))
-    return pa.Table.from_batches(batches, form.schema).to_pylist()
+    found: list[dict[str, Any]] = pa.Table.from_batches(batches, form.schema).to_pylist()
+    return found
 
 
 @pytest.mark.parametrize("imports", [True, False], ids=["with_imports", "without_imports"])

@@ -20,7 +20,7 @@ NOW_MS = 1_700_000_000_000
 GROUP = "größe/%2F?#\r\nx"
 """A name with all that means something in a URL, or a header."""
 
-CONFIG = {
+CONFIG: dict[str, dict[str, Any]] = {
     "cluster": {"class-name": "gazette", "servers": ["http://127.0.0.1:8080"]},
     "storage": {"intervals": 10},
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,9 @@ NOW_MS = 1_000_000_500
 SECOND_MS = 1000
 
 
-def made(heads: Sequence[int] = (100,), *, partition_count: int = 1, **options: object) -> History:
+def made(heads: Sequence[int] = (100,), *, partition_count: int = 1, **options: Any) -> History:
     """Return a history of cluster ``local`` that knows the write heads of ``shop/``, partition 0."""
-    history = History(HistoryOptions(**options), ["local"])  # type: ignore[arg-type] # a test's shorthand
+    history = History(HistoryOptions(**options), ["local"])
     for head in heads:
         history.add_broker_offset("local", "shop/", 0, head, partition_count=partition_count)
     return history
@@ -52,7 +53,7 @@ def window(history: History, *, group: str = "orders", partition: int = 0) -> Pa
 
 def offsets(history: History) -> list[int | None]:
     """Return the offsets in the slots of the only ring."""
-    return [slot and slot.offset for slot in window(history).offset_commits]
+    return [None if slot is None else slot.offset for slot in window(history).offset_commits]
 
 
 def lags(history: History) -> list[int | None]:
@@ -138,7 +139,7 @@ def test_an_expired_commit_is_dropped(age_ms: int, outcome: Outcome) -> None:
         ),
     ],
 )
-def test_lists_say_which_groups_are_kept(options: dict[str, str], taken: list[str]) -> None:
+def test_lists_say_which_groups_are_kept(options: dict[str, Any], taken: list[str]) -> None:
     """A group must be found by the allow list, if there is one, and not by the deny list."""
     history = made(**options)
     for group in ("app-1", "app-2", "test"):

@@ -8,7 +8,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -105,10 +105,10 @@ def test_a_clock_that_is_set_back_does_not_silence_an_incident() -> None:
     [({"threshold": Status.OK}, "threshold"), ({"send_interval_s": 0}, "send-interval")],
     ids=["threshold below a warning", "no interval"],
 )
-def test_bad_options_are_refused(fields: dict[str, object], option: str) -> None:
+def test_bad_options_are_refused(fields: dict[str, Any], option: str) -> None:
     """The error names the option."""
     with pytest.raises(OptionError, match=option):
-        NotifyOptions(**fields)  # type: ignore[arg-type] - on purpose
+        NotifyOptions(**fields)
 
 
 def test_a_command_gets_the_notice_on_stdin(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from typing import Any, Self
 import grpc
 import pytest
 from google.protobuf import duration_pb2, json_format
-from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
+from google.protobuf.descriptor import FieldDescriptor, FileDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import consumer_pb2_grpc as pc_grpc
@@ -42,7 +43,7 @@ def classes(scope: Any) -> Iterator[type[Message]]:
 
 def example(cls: type[Message]) -> Message:
     """Return a message with every field set."""
-    descriptor: Descriptor = cls.DESCRIPTOR
+    descriptor: Any = cls.DESCRIPTOR
     if descriptor.full_name == "google.protobuf.Duration":
         return duration_pb2.Duration(seconds=90, nanos=5)
     message = cls()
@@ -66,7 +67,7 @@ def is_repeated(message: Message, field: FieldDescriptor) -> bool:
 def value_of(message: Message, field: FieldDescriptor) -> Any:
     """Return a value that ``field`` can hold."""
     if field.message_type:
-        return example(field.message_type._concrete_class)
+        return example(GetMessageClass(field.message_type))
     if field.enum_type:
         return max(field.enum_type.values_by_number)
     return SCALARS[field.type]
@@ -74,6 +75,7 @@ def value_of(message: Message, field: FieldDescriptor) -> Any:
 
 def put_entry(message: Message, field: FieldDescriptor) -> None:
     """Put one entry into a map field."""
+    assert field.message_type is not None
     value = field.message_type.fields_by_name["value"]
     entries = getattr(message, field.name)
     if value.message_type:
@@ -146,7 +148,7 @@ def test_status_numbers() -> None:
     ]
 
 
-class RecordingChannel(grpc.Channel):  # type: ignore[misc]  # the class has no type information
+class RecordingChannel(grpc.Channel):
     """A channel that notes which methods a stub asks for, and can call none."""
 
     def __init__(self) -> None:
@@ -155,16 +157,16 @@ class RecordingChannel(grpc.Channel):  # type: ignore[misc]  # the class has no 
     def _note(self, kind: str, method: str) -> None:
         self.methods[method] = kind
 
-    def unary_unary(self, method: str, *_: Any, **__: Any) -> None:
+    def unary_unary(self, method: str, *_: Any, **__: Any) -> Any:
         self._note("unary_unary", method)
 
-    def unary_stream(self, method: str, *_: Any, **__: Any) -> None:
+    def unary_stream(self, method: str, *_: Any, **__: Any) -> Any:
         self._note("unary_stream", method)
 
-    def stream_unary(self, method: str, *_: Any, **__: Any) -> None:
+    def stream_unary(self, method: str, *_: Any, **__: Any) -> Any:
         self._note("stream_unary", method)
 
-    def stream_stream(self, method: str, *_: Any, **__: Any) -> None:
+    def stream_stream(self, method: str, *_: Any, **__: Any) -> Any:
         self._note("stream_stream", method)
 
     def subscribe(self, *_: Any, **__: Any) -> None: ...

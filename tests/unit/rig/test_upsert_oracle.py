@@ -33,7 +33,7 @@ class Log:
         """What holds at each version."""
         (directory / "_delta_log").mkdir()
 
-    def commit(self, rows: list[tuple[str, int]], operation: str = "MERGE", **ends: int) -> None:
+    def commit(self, rows: list[tuple[str, int]], operation: str = "MERGE", /, **ends: int) -> None:
         """Add a version with these rows that records these ends, or that restored the version ``to``."""
         number = len(list(self.directory.glob("*.parquet")))
         columns = {"id": [key for key, _ in rows], "n": [n for _, n in rows]}

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -26,7 +27,7 @@ def whole(journal: FakeJournal) -> Piece:
     return Piece(NAME, journal.base, end, end, head=True)
 
 
-def rows(journal: FakeJournal, piece: Piece, **options: int) -> list[tuple[int, bytes]]:
+def rows(journal: FakeJournal, piece: Piece, **options: Any) -> list[tuple[int, bytes]]:
     """Return offsets and values of a piece."""
     scan = PieceScan(journal, piece, fail_on_data_loss=True, **options)
     batches = list(raw_record_batches(scan, ("offset", "value")))

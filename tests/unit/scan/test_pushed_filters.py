@@ -108,7 +108,7 @@ def test_journal_and_offset_are_where_rows_come_from_in_raw_only() -> None:
     raw = reader(RAW)
     assert list(raw.pushFilters(filters)) == filters[1:]
     assert [each.subject for each in raw._wanted.conditions] == [Subject.JOURNAL, Subject.OFFSET]
-    pushed = [EqualTo(("_journal",), "a")]
+    pushed: list[Filter] = [EqualTo(("_journal",), "a")]
     corrupt = reader(JSON, format="json", columnNameOfCorruptRecord="_journal")
     assert list(corrupt.pushFilters(pushed)) == pushed
 

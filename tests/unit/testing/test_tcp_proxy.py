@@ -86,7 +86,12 @@ def until_reset(proxy: TcpProxy, data: bytes) -> bytes:
 
 def echoed(connection: socket.socket, data: bytes) -> bytes:
     """Send bytes from a thread of its own; return what comes back until the end."""
-    sender = threading.Thread(target=lambda: (connection.sendall(data), connection.shutdown(socket.SHUT_WR)))
+
+    def send() -> None:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+
+    sender = threading.Thread(target=send)
     sender.start()
     got = receive(connection, 1 << 30)
     sender.join(DEADLINE_S)
@@ -194,17 +199,17 @@ def test_a_connection_that_is_cut_before_it_is_served_is_closed() -> None:
     closed = threading.Event()
 
     def cut_at_once() -> None:
-        for connection, task in proxy._open.items():
+        for connection, task in cutting._open.items():
             cut.extend((connection.client, connection.server))
             task.cancel()
             task.add_done_callback(lambda _: closed.set())
 
     def plan(_number: int) -> tuple[Toxics, Toxics]:
         # Called just before the task is made, and so what it calls soon comes before the task.
-        proxy._loop.call_soon(cut_at_once)
+        cutting._loop.call_soon(cut_at_once)
         return CLEAN, CLEAN
 
-    with TcpProxy("127.0.0.1:9", plan) as proxy, socket.create_connection(("127.0.0.1", proxy.port)):
+    with TcpProxy("127.0.0.1:9", plan) as cutting, socket.create_connection(("127.0.0.1", cutting.port)):
         assert closed.wait(DEADLINE_S)
         assert [each.fileno() for each in cut] == [-1, -1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -126,13 +127,11 @@ def test_a_reader_keeps_deleted_data(spool: Spool) -> None:
 
 def test_a_failed_log_write_leaves_no_half_record(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that fills up within a record fails the append and keeps the log readable."""
-    from gazette_spark.broker.storage import spool as module
-
     spool.stage(b"third")
     spool.write_header()
-    write = module.os.write
+    write = os.write
     with monkeypatch.context() as patched:
-        patched.setattr(module.os, "write", lambda fd, line: write(fd, line[:9]))
+        patched.setattr(os, "write", lambda fd, line: write(fd, line[:9]))
         with pytest.raises(OSError, match="short write"):
             spool.commit_append((), 12.0)
     spool.roll_back()

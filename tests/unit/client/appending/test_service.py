@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import grpc
 import pytest
@@ -201,6 +202,7 @@ def test_unequal_requests_are_appends_of_their_own(service: AppendService, stub:
     stub.script("Append", journals.take)
     first = journals.held(service)
     mine = pb.LabelSelector(include=label_set({"author": "me"}))
+    options: list[dict[str, Any]] = [{}, *[{"check_registers": mine}] * 2, *[{"offset": 6}] * 2]
     for _ in range(2):
         for keys in ({}, {"check_registers": mine}, {"check_registers": mine}, {"offset": 6}, {"offset": 6}):
             with service.start_append(JOURNAL, **keys) as started:
@@ -344,7 +346,7 @@ def test_a_failed_dependency_fails_the_journal(service: AppendService, journals:
     assert [content for _, content in journals.requests] == [b"y"]
 
 
-PASSING = {
+PASSING: dict[str, Act] = {
     "broken connection": Fail(),
     "no primary": status(pb.NO_JOURNAL_PRIMARY_BROKER),
     "not the primary": status(pb.NOT_JOURNAL_PRIMARY_BROKER),
@@ -570,9 +572,10 @@ def test_closing_flushes(client: Client, journals: Journals) -> None:
         journals.gate.set()
     assert sum(map(len, journals.contents.values())) == 106
     assert "lanes=0, pending_bytes=0" in repr(service)
-    for call in (lambda: service.append(JOURNAL, b"x"), lambda: service.start_append(OTHER)):
-        with pytest.raises(ClosedError, match="closed"):
-            call()
+    with pytest.raises(ClosedError, match="closed"):
+        service.append(JOURNAL, b"x")
+    with pytest.raises(ClosedError, match="closed"):
+        service.start_append(OTHER)
     service.close()
 
 

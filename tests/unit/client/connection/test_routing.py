@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import grpc
 import pytest
@@ -57,7 +57,7 @@ def routed(cluster: Cluster) -> Iterator[Client]:
         yield opened
 
 
-def refusal(status: pb.Status.ValueType, header: pb.Header) -> pb.ReadResponse:
+def refusal(status: pb.Status, header: pb.Header) -> pb.ReadResponse:
     """Return a read's only answer."""
     return pb.ReadResponse(status=status, header=header)
 
@@ -228,7 +228,7 @@ def test_an_answer_of_another_cluster(cluster: Cluster, routed: Client, call: st
     cluster.entry.script("Read", content(strange))
     cluster.entry.script("Append", [committed(strange)])
     cluster.entry.script("List", [pb.ListResponse(header=strange)])
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "read": lambda: routed.read(JOURNAL).read(),
         "append": lambda: routed.append(JOURNAL, CONTENT),
         "list": routed.list_journals,

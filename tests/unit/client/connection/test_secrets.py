@@ -7,6 +7,7 @@ import pickle
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 import pytest
@@ -42,14 +43,17 @@ CALLS: dict[str, Callable[[Client], object]] = {
 }
 
 
-class Parrot(grpc.ServerInterceptor):
+class Parrot(grpc.ServerInterceptor):  # type: ignore[type-arg]  # The class itself takes no arguments.
     """Fails every call with a text that repeats the token it was called with."""
 
     def __init__(self, code: grpc.StatusCode) -> None:
         self._code = code
 
-    def intercept_service(self, continuation: object, details: grpc.HandlerCallDetails) -> object:
+    def intercept_service(
+        self, continuation: object, details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any]:
         header = dict(details.invocation_metadata)["authorization"]
+        assert isinstance(header, str)
 
         def fail(_request: object, context: grpc.ServicerContext) -> None:
             context.abort(self._code, f"cannot verify {header!r} nor {header.split()[1]}")

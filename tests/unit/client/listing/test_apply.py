@@ -118,9 +118,10 @@ def test_a_bad_change_anywhere_is_found_before_anything_is_sent(
     """Its index is told, though it would be in the second batch."""
     stub.script("Apply", [applied(5)])
     changes: Sequence[Change] = [*deletions(12), BAD[name]]
-    for call in (lambda: client.apply(changes), lambda: client.apply_in_batches(changes, 10)):
-        with pytest.raises(ProtocolError, match=r"Changes\[12\]"):
-            call()
+    with pytest.raises(ProtocolError, match=r"Changes\[12\]"):
+        client.apply(changes)
+    with pytest.raises(ProtocolError, match=r"Changes\[12\]"):
+        client.apply_in_batches(changes, 10)
     assert sizes(stub) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+from collections.abc import Callable
 
 import cramjam
 import pytest
@@ -36,7 +37,7 @@ def gzip_members(content: bytes) -> bytes:
     return b"".join(gzip.compress(part) for part in (content[:third], content[third:], b""))
 
 
-ENCODED = {
+ENCODED: dict[str, tuple[pb.CompressionCodec, Callable[[bytes], bytes]]] = {
     "none": (pb.NONE, bytes),
     "gzip": (pb.GZIP, gzip.compress),
     "gzip of several members": (pb.GZIP, gzip_members),

@@ -362,5 +362,5 @@ def test_public_authorities_are_read_once(monkeypatch: pytest.MonkeyPatch) -> No
     from gazette_spark.client.reading import fragment_http
 
     fragment_http.public_authorities()
-    monkeypatch.setattr(fragment_http.httpx, "create_ssl_context", None)
+    monkeypatch.setattr(httpx, "create_ssl_context", None)
     fragment_http.new_http(1.0).close()

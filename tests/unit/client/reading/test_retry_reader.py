@@ -186,7 +186,7 @@ def test_nothing_at_the_offset_is_no_end(
 
 def test_after_an_error_the_reader_stands_where_it_stood(stub: StubBroker, client: Client) -> None:
     """Reading on after a failure goes on at the next byte, and does not pass for the end."""
-    cut = [meta(0), chunk(0, CONTENT[:100]), Fail(grpc.StatusCode.UNAUTHENTICATED, "expired")]
+    cut: list[Act] = [meta(0), chunk(0, CONTENT[:100]), Fail(grpc.StatusCode.UNAUTHENTICATED, "expired")]
     stub.script("Read", cut, [Fail(grpc.StatusCode.UNAUTHENTICATED, "expired")], serve)
     reader = client.read(JOURNAL)
     assert next(reader).content == CONTENT[:100]
