@@ -77,7 +77,7 @@ def test_end_of_stream_without_marker_rolls_back(wire: Wire, journal: str) -> No
     with pytest.raises(grpc.RpcError) as caught:
         wire.send([pb.AppendRequest(journal=journal), pb.AppendRequest(content=b"lost")])
     assert caught.value.code() == grpc.StatusCode.UNKNOWN
-    assert "unexpected EOF" in caught.value.details()
+    assert "unexpected EOF" in (caught.value.details() or "")
     assert wire.head(journal) == 0
 
 
@@ -94,7 +94,7 @@ def test_anything_after_the_marker_rolls_back(wire: Wire, journal: str, after: p
     with pytest.raises(grpc.RpcError) as caught:
         wire.send(messages)
     assert caught.value.code() == grpc.StatusCode.UNKNOWN
-    assert "expected EOF after empty Content chunk" in caught.value.details()
+    assert "expected EOF after empty Content chunk" in (caught.value.details() or "")
     assert wire.head(journal) == 0
 
 
@@ -111,7 +111,7 @@ def test_cancel_rolls_back(wire: Wire, journal: str) -> None:
 
     call = wire.stub.Append.future(messages(), timeout=CALL_TIMEOUT_S)
     assert sent.wait(CALL_TIMEOUT_S)
-    call.cancel()
+    call.cancel()  # type: ignore[no-untyped-call]  # its stub has no types
     cancelled.set()
     assert wire.head(journal) == 0
     assert wire.append(journal, b"kept").commit.begin == 0
@@ -193,7 +193,7 @@ def test_malformed_append_is_refused(
     with pytest.raises(grpc.RpcError) as caught:
         wire.send(sent)
     assert caught.value.code() == grpc.StatusCode.UNKNOWN
-    assert text in caught.value.details()
+    assert text in (caught.value.details() or "")
     assert wire.head(journal) == 0
 
 
@@ -264,7 +264,7 @@ def test_registers_need_content(wire: Wire, journal: str) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         wire.append(journal, union_registers=author("me"))
     assert caught.value.code() == grpc.StatusCode.UNKNOWN
-    assert "register modification requires non-empty Append" in caught.value.details()
+    assert "register modification requires non-empty Append" in (caught.value.details() or "")
     assert not wire.append(journal).registers.labels
 
 
@@ -289,7 +289,7 @@ def test_stalled_append_is_ended(wire: Wire, journal: str) -> None:
         wire.send(messages())
     stalled.set()
     assert caught.value.code() == grpc.StatusCode.UNKNOWN
-    assert "didn't sustain the minimum append data rate" in caught.value.details()
+    assert "didn't sustain the minimum append data rate" in (caught.value.details() or "")
     assert wire.head(journal) == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import Any
 from urllib.parse import urlparse
 
 import grpc
@@ -168,7 +169,7 @@ def test_mod_times_select(wire: Wire, rolled: str) -> None:
         pytest.param({"page_limit": 10_001}, id="limit-too-large"),
     ],
 )
-def test_malformed_listing_is_refused(wire: Wire, journal: str, fields: dict[str, int]) -> None:
+def test_malformed_listing_is_refused(wire: Wire, journal: str, fields: dict[str, Any]) -> None:
     """A listing that breaks a rule of its request fails UNKNOWN."""
     with pytest.raises(grpc.RpcError) as caught:
         wire.fragments(journal, **fields)

@@ -213,7 +213,7 @@ def test_invalid_change_is_refused(wire: Wire, change: pb.ApplyRequest.Change) -
 def test_watch_sends_a_snapshot_for_each_change(wire: Wire, journal: str, fresh_prefix: str) -> None:
     """A watch gives a snapshot, an empty message, and the same again when a journal is added."""
     request = pb.ListRequest(selector=selector(labels(("prefix", fresh_prefix))), watch=True)
-    call = wire.stub.List(request, timeout=CALL_TIMEOUT_S)
+    call = wire.open_list(request)
 
     def snapshot() -> tuple[list[str], int]:
         first = next(call)

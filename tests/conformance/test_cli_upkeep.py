@@ -122,8 +122,8 @@ def test_suspend_an_empty_journal(run: Command, journal: str, wire: Wire) -> Non
     for command in ("suspend", "reset-head"):
         (row,) = rows(run.done(command, "-l", f"name={journal}", "-o", "jsonl"))
         assert row["done"] == "suspended fully: skipped"
-    for command in (["read"], ["fragments", "-o", "jsonl"], ["prune", "--dry-run", "-o", "jsonl"]):
-        assert run.done(command[0], "-l", f"name={journal}", *command[1:]) == ""
+    for name, *options in (["read"], ["fragments", "-o", "jsonl"], ["prune", "--dry-run", "-o", "jsonl"]):
+        assert run.done(name, "-l", f"name={journal}", *options) == ""
 
 
 def test_reset_head(run: Command, journal: str, wire: Wire) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -68,7 +69,7 @@ def test_list_by_prefix_and_label(client: Client, fresh_prefix: str) -> None:
 
 def test_unknown_journals_are_named(client: Client, journal_name: str) -> None:
     """Every call about a journal that does not exist says which."""
-    calls = [
+    calls: list[Callable[[], object]] = [
         lambda: client.get_journal(journal_name),
         lambda: client.write_head(journal_name),
         lambda: client.first_offset(journal_name),

@@ -87,8 +87,9 @@ def test_a_reader_shows_request_and_response(client: Client, stored: str) -> Non
     """The request moves with the reader; the response is what the broker last said of a fragment."""
     with client.reader(stored, offset=7) as reader:
         assert reader.request == pb.ReadRequest(journal=stored, offset=7)
-        assert reader.response is None
+        before = reader.response
         reader.read(3)
+        assert before is None
         assert reader.request.offset == 10
         assert reader.response is not None
         assert reader.response.status == pb.OK

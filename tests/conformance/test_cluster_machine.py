@@ -153,7 +153,7 @@ def _reached(call: Callable[[], Any]) -> Any:
         try:
             answers.append(call())
         except grpc.RpcError as error:
-            if error.code() is not grpc.StatusCode.UNAVAILABLE or "connect" not in error.details():
+            if error.code() is not grpc.StatusCode.UNAVAILABLE or "connect" not in (error.details() or ""):
                 raise
         return bool(answers)
 

@@ -45,7 +45,10 @@ def as_fixed(record: bytes) -> bytes:
 FRAMES = {"lines": as_line, "fixed": as_fixed}
 
 
-MAPPINGS = {"modulo": ModuloMapping, "rendezvous": RendezvousMapping}
+MAPPINGS: dict[str, type[ModuloMapping[bytes] | RendezvousMapping[bytes]]] = {
+    "modulo": ModuloMapping,
+    "rendezvous": RendezvousMapping,
+}
 
 
 def mapped(client: Client, names: Sequence[str], mapping: str, keys: Iterable[bytes]) -> list[str]:

@@ -78,7 +78,8 @@ def test_list_watch(broker: BrokerHandle, pair: list[str], wire: Wire) -> None:
     with running_gazctl(
         broker, ["journals", "list", "-l", chosen_by(pair), "-o", "json", "--watch"]
     ) as process:
-        assert process.stdout is not None
+        output = process.stdout
+        assert output is not None
         decoder, seen = json.JSONDecoder(), ""
 
         def next_names() -> list[str]:
@@ -87,7 +88,7 @@ def test_list_watch(broker: BrokerHandle, pair: list[str], wire: Wire) -> None:
                 try:
                     snapshot, stop = decoder.raw_decode(seen)
                 except json.JSONDecodeError:
-                    piece = process.stdout.read(1)
+                    piece = output.read(1)
                     assert piece, "gazctl ended"
                     seen += piece
                 else:

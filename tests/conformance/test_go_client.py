@@ -97,7 +97,9 @@ def test_go_append_service(broker: BrokerHandle, client: Client, journal: str, f
     """Go's AppendService batches: its appends arrive in order, without the one that was aborted."""
     other = f"{fresh_prefix}other"
     client.create_journals(spec(other))
-    orders = [{"journal": journal, "content": f"record {number}\n"} for number in range(200)]
+    orders: list[dict[str, object]] = [
+        {"journal": journal, "content": f"record {number}\n"} for number in range(200)
+    ]
     orders[50]["abort"] = True
     orders.append({"journal": other, "content": "after all others\n", "after": True})
     given = "".join(json.dumps(order) + "\n" for order in orders)

@@ -247,8 +247,8 @@ def test_json_list_and_read(gateway: str, journal: str) -> None:
     assert listed[0]["journals"][0]["spec"]["fragment"]["compressionCodec"] == "SNAPPY"
     assert int(listed[0]["header"]["etcd"]["revision"]) > 0
 
-    request = {"journal": journal, "offset": "2"}
-    answer = ask(gateway, "POST", "/v1/journals/read", json.dumps(request).encode())
+    reading = {"journal": journal, "offset": "2"}
+    answer = ask(gateway, "POST", "/v1/journals/read", json.dumps(reading).encode())
     results = [json.loads(line)["result"] for line in answer.body.splitlines()]
     assert results[0]["writeHead"] == "10"
     assert b"".join(base64.b64decode(each["content"] or "") for each in results) == b"23456789"

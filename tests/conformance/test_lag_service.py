@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pyarrow as pa
@@ -176,9 +177,9 @@ def total_lag(address: str, group: str) -> int | None:
     return found
 
 
-def status(address: str, group: str) -> dict:  # type: ignore[type-arg] - JSON
+def status(address: str, group: str) -> dict[str, Any]:
     """Return a group's status."""
-    found: dict = httpx.get(address + group).json()["status"]  # type: ignore[type-arg]
+    found: dict[str, Any] = httpx.get(address + group).json()["status"]
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeAlias, TypeVar, cast
 
 import grpc
 
@@ -17,6 +17,10 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+ReadResponses: TypeAlias = list[pb.ReadResponse]
+Spans: TypeAlias = list[tuple[int, int]]
+Names: TypeAlias = list[str]
 
 CALL_TIMEOUT_S = 20.0
 """Deadline of each call."""
@@ -28,7 +32,14 @@ COMMIT = pb.AppendRequest()
 """The message with everything empty that announces a commit."""
 
 
-def wait_for(probe: Callable[[], T], what: str) -> T:
+class Answers(Iterator[T_co], Protocol[T_co]):
+    """A running call and its messages; the stubs of gRPC leave out that one can step through it."""
+
+    def cancel(self) -> bool:
+        """End the call."""
+
+
+def wait_for(probe: Callable[[], T | None], what: str) -> T:
     """Call ``probe`` until it returns something true, and return that."""
     deadline = monotonic() + WAIT_TIMEOUT_S
     pause = threading.Event()
@@ -93,8 +104,9 @@ class _Metadata(
     def _call(self, continuation: Any, details: Any, request: Any) -> Any:
         return continuation(details._replace(metadata=[*(details.metadata or ()), *self._metadata]), request)
 
-    intercept_unary_unary = intercept_unary_stream = _call
-    intercept_stream_unary = intercept_stream_stream = _call
+    # One function of loose types stands for four.
+    intercept_unary_unary = intercept_unary_stream = _call  # type: ignore[assignment]
+    intercept_stream_unary = intercept_stream_stream = _call  # type: ignore[assignment]
 
 
 class Wire:
@@ -140,7 +152,7 @@ class Wire:
         assert messages[0].status == pb.OK
         return [journal for message in messages for journal in message.journals]
 
-    def names(self, chosen: pb.LabelSelector) -> list[str]:
+    def names(self, chosen: pb.LabelSelector) -> Names:
         """List the names of journals."""
         return [each.spec.name for each in self.list(chosen)]
 
@@ -153,14 +165,19 @@ class Wire:
         """Send the messages of one append as they are, then half-close."""
         return self.stub.Append(iter(requests), timeout=CALL_TIMEOUT_S)
 
-    def read(self, journal: str, **fields: Any) -> list[pb.ReadResponse]:
+    def read(self, journal: str, **fields: Any) -> ReadResponses:
         """Return every message of a read that ends by itself."""
         request = pb.ReadRequest(journal=journal, **fields)
         return list(self.stub.Read(request, timeout=CALL_TIMEOUT_S))
 
-    def open_read(self, journal: str, **fields: Any) -> Iterator[pb.ReadResponse]:
+    def open_read(self, journal: str, **fields: Any) -> Answers[pb.ReadResponse]:
         """Return a running read, to be cancelled by the caller."""
-        return self.stub.Read(pb.ReadRequest(journal=journal, **fields), timeout=CALL_TIMEOUT_S)
+        call = self.stub.Read(pb.ReadRequest(journal=journal, **fields), timeout=CALL_TIMEOUT_S)
+        return cast(Answers[pb.ReadResponse], call)
+
+    def open_list(self, request: pb.ListRequest) -> Answers[pb.ListResponse]:
+        """Return a running list call, to be cancelled by the caller."""
+        return cast(Answers[pb.ListResponse], self.stub.List(request, timeout=CALL_TIMEOUT_S))
 
     def content(self, journal: str, **fields: Any) -> bytes:
         """Return the bytes a read gives."""
@@ -177,7 +194,7 @@ class Wire:
             request.signatureTTL.FromSeconds(60)
         return self.stub.ListFragments(request, timeout=CALL_TIMEOUT_S)
 
-    def spans(self, journal: str) -> list[tuple[int, int]]:
+    def spans(self, journal: str) -> Spans:
         """Return begin and end of each fragment."""
         return [(each.spec.begin, each.spec.end) for each in self.fragments(journal).fragments]
 
