@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from gazette_spark.client import Client
 from gazette_spark.protocol.journals import journal_spec
 from tests.rig.brokers import BrokerHandle
-from tests.waiting import wait_until  # noqa: F401 - tests take it from here, too
 
 BOTH_BROKERS = pytest.mark.parametrize(
     "broker",

@@ -11,7 +11,8 @@ from pyspark.sql import functions as f
 
 from gazette_spark.client import Client
 from tests.rig.brokers import BrokerHandle
-from tests.spark.source_queries import Journals, records, wait_until
+from tests.spark.source_queries import Journals, records
+from tests.waiting import wait_until
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 LINES = b"".join(b'{"n":%d}\n' % n for n in range(1000, 1400))
@@ -42,7 +43,7 @@ def read_bytes(journals: Journals, frame: DataFrame) -> tuple[set[tuple[object, 
     """Return a frame's rows without their labels, its tasks that read something, and its plan."""
     rows = [(*row[:-1], str(row[-1])) for row in frame.collect()]
     assert len(rows) == len(set(rows))
-    plan = frame._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
+    plan = frame._jdf.queryExecution().executedPlan().toString()
     return set(rows), frame.rdd.getNumPartitions(), plan
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -180,7 +181,7 @@ def test_a_row_that_takes_another_away_need_not_fit(tables: TwoTables) -> None:
         APP_ID, path=str(tables.table), upsert=upsert, dead_letters=DeadLetters(path=str(tables.dead))
     )
     schema = "id BIGINT, name STRING, _journal STRING, _offset BIGINT, gone BOOLEAN"
-    batches = [
+    batches: list[list[tuple[Any, ...]]] = [
         [(3, "a", "j", 0, None), (4, "a", "j", 1, False)],
         [(3, None, "j", 2, True), (5, None, "j", 3, None), (4, None, "j", 4, False)],
     ]

@@ -22,7 +22,7 @@ from tests.spark.conftest import APP_ID, FileStream
 WriteBatch = Callable[[DataFrame, int], None]
 
 
-def appended(df: DataFrame, stream: FileStream, **options: object) -> None:
+def appended(df: DataFrame, stream: FileStream, **options: str | int) -> None:
     """One Delta append."""
     df.write.format("delta").mode("append").options(**options).save(str(stream.table))
 

@@ -204,7 +204,7 @@ class Keyed:
     def bring(self, *rows: tuple[Any, ...], sink: DeltaSink | None = None) -> bool:
         """Bring the next ten bytes, which hold these rows."""
         begin, end = (JournalOffsets({"x": at}) for at in (self.at, self.at + 10))
-        df = self.spark.createDataFrame(rows, self.schema)  # type: ignore[type-var]
+        df = self.spark.createDataFrame(rows, self.schema)
         brought = (sink or self.sink).write_batch(df, begin, end)
         self.at += 10
         return brought

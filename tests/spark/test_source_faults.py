@@ -33,8 +33,8 @@ from tests.spark.source_queries import (
     records,
     rows_of,
     run_available,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 FRAGMENTS = 4
 OLD_S = 7 * 3600

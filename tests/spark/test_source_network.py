@@ -15,14 +15,15 @@ from typing import Any, Self
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from gazette_spark.broker import EmbeddedBroker, Faults
 from gazette_spark.client import Client
 from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
 from tests.conformance.test_embedded_broker import serve
 from tests.rig.brokers import BrokerHandle
-from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals, raw, records, wait_until
+from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals, raw, records
+from tests.waiting import wait_until
 
 PATIENCE = {"requestTimeoutMs": "30000", "idleTimeoutMs": "1000", "connectTimeoutMs": "10000"}
 """A connection that says nothing is left after a second; a broker may be away for half a minute."""
@@ -217,7 +218,9 @@ def test_the_planner_process_is_killed(spark: SparkSession, followed: Journals, 
 
 def planners(spark: SparkSession) -> list[int]:
     """Return the driver's processes that plan streams of Python sources."""
-    java = spark.sparkContext._gateway.proc.pid
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    java = gateway.proc.pid
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

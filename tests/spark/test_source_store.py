@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from gazette_spark.client import Client
 from gazette_spark.protocol.fragments import Fragment
 from tests.rig.brokers import BrokerHandle
-from tests.spark.source_queries import Journals, raw, records, wait_until
+from tests.spark.source_queries import Journals, raw, records
+from tests.waiting import wait_until
 
 PARTS = 3
 TIMES = "offset bigint, _fragment_mod_time timestamp"

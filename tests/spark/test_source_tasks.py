@@ -23,7 +23,8 @@ from gazette_spark.client import Client
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.testing.crash import session_members
 from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
-from tests.spark.source_queries import records, wait_until
+from tests.spark.source_queries import records
+from tests.waiting import wait_until
 
 NAME = "tasks/journal"
 CONTENT = b"".join(b"%d %s\n" % (n, b"x" * (n % 90)) for n in range(16_000))

@@ -245,7 +245,7 @@ def test_a_micro_batch_that_failed_is_written_again(journals: Journals, tmp_path
     journals.append("from", b"".join(line + b"\n" for line in expected))
     frame = journals.stream("from").select("value")
     rows_at_once = "spark.sql.execution.arrow.maxRecordsPerBatch"
-    before = journals.spark.conf.get(rows_at_once)
+    before = str(journals.spark.conf.get(rows_at_once))
     journals.spark.conf.set(rows_at_once, "100")
     try:
         with pytest.raises(PySparkException, match=r"row 500 .*maxRecordBytes"):
