@@ -130,7 +130,7 @@ def test_fragment_ends_are_those_of_a_minimal_cover(
     st.integers(1, 30),
 )
 def test_fragments_are_counted_over_all_journals(ends: dict[str, list[int]], limit: int) -> None:
-    """As many as the limit says, but at least one of each journal; each cut is the end of one."""
+    """The limit counts fragments of all journals, at least one of each; each cut is the end of one."""
     admitted = admit_fragments(ends, limit)
     taken = {journal: each.index(admitted[journal]) + 1 for journal, each in ends.items()}
     assert sum(taken.values()) == min(sum(map(len, ends.values())), max(limit, len(ends)))
@@ -145,7 +145,7 @@ seconds = st.floats(0, 1e9)
 def test_a_batch_waits_for_enough_bytes_or_long_enough(
     backlog: int, waited_s: float, min_bytes: int, max_delay_s: float
 ) -> None:
-    """With nothing to read there is none, after the delay there is any that is not empty."""
+    """No batch comes of nothing to read; after the delay any bytes make one."""
     due = is_due(backlog, waited_s, Limits(min_bytes=min_bytes, max_delay_s=max_delay_s))
     assert due == (backlog > 0 and not (backlog < min_bytes and waited_s < max_delay_s))
     assert is_due(backlog, waited_s, Limits()) == (backlog > 0)

@@ -283,7 +283,7 @@ MOVES = (
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(MOVES) - 1), st.integers(0, 999)), min_size=100, max_size=300))
 def test_any_course_of_events(moves: list[tuple[int, int]]) -> None:
-    """After every move the sums are right and the journals in order; at the end nothing is left over."""
+    """Sums are right and journals in order after every move; at the end nothing is left over."""
     world = World()
     for move, number in moves:
         MOVES[move](world, number)

@@ -98,7 +98,7 @@ def test_an_entry_taken_out_is_missed(entries: list[Stored], data: st.DataObject
 
 @given(ledgers(), st.data())
 def test_an_entry_in_another_place_is_seen(entries: list[Stored], data: st.DataObject) -> None:
-    """Twice, or after one that came later."""
+    """An entry that is there twice, or after a later one, is seen."""
     at = data.draw(st.integers(0, len(entries) - 1))
     to = data.draw(st.integers(0, len(entries) - 1))
     assert isinstance(
@@ -113,7 +113,7 @@ def test_an_entry_in_another_place_is_seen(entries: list[Stored], data: st.DataO
 def test_an_offset_that_is_wrong_is_seen(
     entries: list[Stored], data: st.DataObject, which: str, by: int
 ) -> None:
-    """In any field of any entry but the last end, after which nothing comes; parents do not hide it."""
+    """A wrong offset in any field but the last entry's end is seen; parents do not hide it."""
     at = data.draw(st.integers(0, len(entries) - 1))
     assume(which != "end" or at < len(entries) - 1)
     version, entry = entries[at]
@@ -202,7 +202,7 @@ def first_by_hand(records: list[tuple[int, bytes]], found: list[tuple[int, bytes
 def test_the_first_difference_is_that_of_a_search_by_hand(
     records: dict[int, bytes], found: list[tuple[int, bytes]]
 ) -> None:
-    """Whatever the rows are, in whatever order."""
+    """The first difference equals the slow search's for any rows in any order."""
     expected = sorted(records.items())
     answer = first_difference(rows(expected), rows(found))
     assert (answer and answer[0]) == first_by_hand(expected, found)
@@ -211,7 +211,7 @@ def test_the_first_difference_is_that_of_a_search_by_hand(
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=6), max_size=30), st.integers(0, 9), st.data())
 def test_windows_show_the_first_difference(lines: list[bytes], base: int, data: st.DataObject) -> None:
-    """However large they are; together they hold each record of the range once, in order."""
+    """Windows of any size together hold each record of the range once, in order."""
     content = b"".join(line.replace(b"\n", b"") + b"\n" for line in lines)
     journal = FakeJournal(content, base, [], [7, 3])
     end = base + len(content)

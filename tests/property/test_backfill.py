@@ -81,7 +81,7 @@ operations = st.tuples(
 def test_every_byte_is_written_once(
     firsts: dict[str, int], todo: list[tuple[str, list[tuple[str, int]], int, bool]]
 ) -> None:
-    """From each journal's first byte on, whoever writes; what was planned too early is refused."""
+    """Any writer writes each byte of a journal once; what was planned too early is refused."""
     heads, table = dict(firsts), Table()
     stored: dict[str, int] = {}
     for what, sizes, crash_at, whole in todo:

@@ -82,7 +82,7 @@ steps = st.lists(
 @settings(max_examples=examples(100))
 @given(steps=steps, size=st.integers(1, 4), ttl_s=st.integers(0, 8))
 def test_the_cache_is_its_model(steps: list[tuple[str, pb.Route | None, int]], size: int, ttl_s: int) -> None:
-    """Whatever is looked up, told and waited for, the same routes are known."""
+    """The cache knows its model's routes, whatever is looked up, told and waited for."""
     now = 0.0
     cache = RouteCache(size, ttl_s, clock=lambda: now)
     model = Model(size, ttl_s)

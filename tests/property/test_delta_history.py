@@ -49,7 +49,7 @@ def searched(rows: list[HistoryRow]) -> LedgerState:
 
 @given(histories(), st.data())
 def test_following_a_history_is_searching_it(rows: list[HistoryRow], data: st.DataObject) -> None:
-    """Unless something was undone since: then it has to be searched."""
+    """A history that is followed gives what a search finds, unless something was undone since."""
     cut = data.draw(st.integers(1, len(rows)))
     state = advanced(searched(rows[:cut]), rows[cut:], "app")
     undone = any(row.operation in {"RESTORE", "REPLACE TABLE"} for row in rows[cut:])

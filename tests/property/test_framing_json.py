@@ -202,7 +202,7 @@ def rows_of_one_shape(draw: st.DrawFn) -> list[bytes]:
 @given(rows_of_one_shape(), st.sampled_from(DIALECTS))
 @settings(max_examples=examples(80), deadline=None)
 def test_texts_are_converted_alike(found: list[bytes], dialect: JsonDialect) -> None:
-    """Whether a block of dates and timestamps is converted at once or text by text, whatever the options."""
+    """Dates and timestamps convert alike at once and text by text, whatever the options."""
 
     def rows(*, fast: bool) -> list[dict[str, Any]]:
         wanted = JsonFormat(FLAT.append(SCHEMA.field("_corrupt_record")), dialect=dialect)
@@ -231,7 +231,7 @@ def test_modes_agree_on_what_is_malformed(found: list[bytes]) -> None:
 @example(b'{"whole":"x","whole":7}')
 @settings(max_examples=examples(100), deadline=None)
 def test_halves_agree_on_what_is_rescued(record: bytes) -> None:
-    """Whether a record goes through the fast half or not, the same is rescued, and no column changes."""
+    """Both halves rescue the same of a record, and no column changes."""
     (fast,) = parsed(block_of([record]), schema=RESCUING)
     (exact,) = parsed(block_of([record]), schema=RESCUING, fast=False)
     assert repr(fast) == repr(exact)

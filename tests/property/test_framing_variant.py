@@ -43,6 +43,6 @@ values = st.recursive(
 @example("[" + ",".join([f'"{"x" * 300}"'] * 300) + "]")
 @settings(max_examples=examples(100), deadline=None)
 def test_bytes_are_those_of_pyspark(text: str) -> None:
-    """Of both parts, for objects that repeat no name."""
+    """Both parts equal PySpark's, for objects that repeat no name."""
     expected = VariantVal.parseJson(text)
     assert encode(text) == {"value": expected.value, "metadata": expected.metadata}

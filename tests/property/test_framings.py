@@ -99,7 +99,7 @@ def test_any_cut_gives_the_same_records(name: str, data: st.DataObject, block_by
 @settings(deadline=None)
 @given(st.data())
 def test_a_cut_inside_a_record_is_never_unseen(name: str, data: st.DataObject) -> None:
-    """Where a fragment edge is no record's edge, the piece before it ends in an error."""
+    """A piece ends in an error if the fragment edge after it is no record's edge."""
     journal, found = data.draw(cases(name))
     begin, end = journal.base, journal.base + len(journal.content)
     edges = data.draw(st.lists(st.integers(begin, end), max_size=6))
@@ -196,7 +196,7 @@ def test_frames_out_of_step_are_skipped_and_counted(parts: list[bytes], data: st
 def test_a_hole_takes_the_record_it_cuts_and_no_other(
     name: str, data: st.DataObject, block_bytes: int
 ) -> None:
-    """Before a hole all whole records come out, after it reading begins anew."""
+    """All whole records before a hole come out, and reading begins again after it."""
     journal, _ = data.draw(cases(name))
     begin, end = journal.base, journal.base + len(journal.content)
     low = data.draw(st.integers(begin, end))

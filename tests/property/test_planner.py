@@ -92,7 +92,7 @@ def start_of(run: Run) -> JournalOffsets:
 @settings(deadline=None)
 @given(runs(), st.lists(records, max_size=5))
 def test_an_available_now_run_reads_what_is_there_and_ends(run: Run, later: list[bytes]) -> None:
-    """Whatever is appended while it runs waits for the next one, and no batch is empty but the last."""
+    """Bytes appended during a run wait for the next one, and only the last batch may be empty."""
     planner, client = planner_of(run.client.journals, "stream", lambda: 0.0, run.many)
     client.has_tails = run.client.has_tails
     position = start_of(run)

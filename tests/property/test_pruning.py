@@ -186,7 +186,7 @@ def rows_of(
 @settings(deadline=None)
 @given(st.data())
 def test_rows_with_filters_pushed_are_the_rows_that_meet_them(name: str, data: st.DataObject) -> None:
-    """Whatever the filters, the framing, the holes and the cuts."""
+    """Pushed filters give the rows that meet them, whatever the framing, the holes and the cuts."""
     journal, found = data.draw(cases(name))
     if data.draw(st.booleans()) and len(found.boundaries) > 2:
         low, high = sorted(
@@ -207,7 +207,7 @@ def test_rows_with_filters_pushed_are_the_rows_that_meet_them(name: str, data: s
 
 @pytest.mark.parametrize("name", ["lines", "fixed"])
 def test_a_narrow_filter_reads_few_bytes(name: str) -> None:
-    """Of a range, what the filter names and what it takes to find where its first record begins."""
+    """A filter reads the bytes it names, and those to find where its first record begins."""
     one = {"lines": b"x" * 99 + b"\n", "fixed": b"\x66\x33\x93\x36\x5c\0\0\0" + b"x" * 92}[name]
     journal = FakeJournal(one * 1000)
     between = (

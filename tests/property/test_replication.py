@@ -279,7 +279,7 @@ def test_the_tables_are_whole() -> None:
 def test_a_replica_that_agrees_holds_the_proposal(
     held: bytes, staged: bytes, proposed: tuple[int, int]
 ) -> None:
-    """Whatever is proposed, OK means that the replica holds exactly that, and nothing is left staged."""
+    """OK to any proposal means that the replica holds exactly that, and nothing is left staged."""
     spool = MemorySpool({})
     spool.stage(held)
     if held:

@@ -79,7 +79,7 @@ def test_any_cut_gives_the_same_rows(journal: FakeJournal, cuts: list[int], bloc
 def test_each_row_says_when_its_first_byte_was_stored(
     journal: FakeJournal, data: st.DataObject, block_bytes: int
 ) -> None:
-    """However it is cut, and whatever is gone; bytes that are not stored have no time."""
+    """Rows have their bytes' times, whatever is cut or gone; bytes that are not stored have none."""
     begin, end = journal.base, journal.base + len(journal.content)
     edges = data.draw(st.lists(st.integers(begin, end), unique=True, max_size=5).map(sorted))
     journal.stored = [(edge, data.draw(st.integers(0, 3))) for edge in edges]

@@ -92,7 +92,7 @@ class World:
 @settings(deadline=None, max_examples=examples(200))
 @given(steps)
 def test_losses_that_were_seen_are_errors_and_no_others(given_steps: list[tuple[str, str, int]]) -> None:
-    """In any order of appends, journals that come and go, looks and restarts; after them all is read."""
+    """Only seen losses are errors, in any order of appends, deletions and looks; then all is read."""
     journals = {name: FakeJournal(lines(2)) for name in NAMES[:2]}
     planner, client = planner_of(journals, startingOffsets="earliest")
     world = World(client, planner, planner.next(planner.initial()))

@@ -64,7 +64,7 @@ def test_keys_are_hashed_as_one_by_one(keys: list[bytes], skip: int) -> None:
 def test_keys_choose_as_the_client_does(
     mapping: str, reference: Any, keys: list[bytes], names: list[str]
 ) -> None:
-    """Whatever the keys and the journals."""
+    """Any key chooses the client's journal, among any journals."""
     journals = sorted(names)
     listed = [pb.ListResponse.Journal(spec=pb.JournalSpec(name=name)) for name in journals]
     expected = reference(lambda key: key, listed)

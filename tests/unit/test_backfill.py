@@ -27,7 +27,7 @@ def test_the_table_says_where_to_go_on() -> None:
 
 
 def test_a_journal_that_ends_before_the_table_is_another() -> None:
-    """Unless somebody asked for an early end, or a store is behind its broker."""
+    """A journal that ends too early is another, unless an early end was asked for or a store is behind."""
     with pytest.raises(OffsetBeyondHeadError, match=r"offset 40 was already read, .* ends at 30"):
         continued(at(a=0), at(a=30), {"log/a": 40}, open_end=True)
     assert is_open(parse_options(BROKER, "batch", environ={}))
@@ -58,7 +58,7 @@ def test_a_range_is_read_by_itself() -> None:
 
 
 def test_a_result_counts_bytes() -> None:
-    """Over all journals."""
+    """A result counts the bytes of all journals."""
     assert Backfilled(at(a=1, b=5), at(a=9, b=5), written=True).size_bytes == 8
 
 

@@ -40,7 +40,7 @@ def reach_in_a_child(spec: str, **more: str) -> subprocess.CompletedProcess[str]
 
 
 def test_does_nothing_unless_armed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the variable, and with another point armed, the call returns."""
+    """A call returns if the variable is not set, or another point is armed."""
     monkeypatch.delenv(FAILPOINT_VARIABLE, raising=False)
     failpoint("here")
     monkeypatch.setenv(FAILPOINT_VARIABLE, "elsewhere:1:kill")
@@ -95,7 +95,7 @@ def test_refuses_a_malformed_variable(text: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_function_is_called_at_the_nth_call_only() -> None:
-    """Once, within the block, even where it reaches the same point itself; what it raises comes out there."""
+    """A function is called once, in the block, even if it reaches its own point; its error comes out."""
     called: list[int] = []
 
     def action() -> None:

@@ -148,7 +148,7 @@ def test_heavy_packages_stay_at_the_rim(heavy: str) -> None:
 
 @pytest.mark.parametrize("module", ["gazette_spark", "gazette_spark.cli.main"])
 def test_loading_the_front_door_is_cheap(module: str) -> None:
-    """Neither Spark nor gRPC is loaded before something needs it."""
+    """Importing the package loads neither Spark nor gRPC."""
     code = f"import sys, {module}; print(*sorted({{'pyspark', 'grpc', 'delta'}} & sys.modules.keys()))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60

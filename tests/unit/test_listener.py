@@ -67,7 +67,7 @@ def started(query: int) -> QueryStartedEvent:
 
 
 def test_the_latest_lag_is_kept(caplog: pytest.LogCaptureFixture) -> None:
-    """Of each query, from any thread, with a line for each batch."""
+    """The listener keeps each query's latest lag, from any thread, and logs a line for each batch."""
     caplog.set_level(logging.INFO, logger="gazette_spark.listener")
     told: list[QueryLag] = []
     listener = LagListener(told.append)

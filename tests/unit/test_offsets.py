@@ -140,7 +140,7 @@ def test_equality_and_hash_ignore_the_order() -> None:
 
 
 def test_a_position_does_not_follow_the_dict_it_was_made_from() -> None:
-    """The mapping is copied."""
+    """A position copies the mapping it is made from."""
     source = {"a/b": 1}
     position = JournalOffsets(source)
     source["a/b"] = 5
@@ -161,14 +161,14 @@ def test_ten_thousand_journals_stay_below_a_mebibyte() -> None:
 
 
 def test_changed_lists_the_ranges_of_a_batch() -> None:
-    """Only journals that moved, and only those whose start is recorded."""
+    """A journal is listed only if it moved and its start is recorded."""
     start = JournalOffsets({"a/b": 1, "c/d": 5, "e/f": 7})
     end = JournalOffsets({"a/b": 4, "c/d": 5, "e/f": 9, "new/one": 100})
     assert list(changed(start, end)) == [("a/b", 1, 4), ("e/f", 7, 9)]
 
 
 def test_a_pinned_end_reads_nothing_whatever_its_start() -> None:
-    """When batch 0 runs again after a crash its start may lie past its end."""
+    """A start past a pinned end reads nothing, as when batch 0 runs again after a crash."""
     start, end = JournalOffsets({"a/b": 90, "x/y": 3}, "initial"), JournalOffsets({"a/b": 10}, "pinned")
     check_forward(start, end)
     assert list(changed(start, end)) == []
@@ -203,7 +203,7 @@ def test_what_was_seen_is_remembered() -> None:
 
 
 def test_positions_at_the_same_offsets_are_equal() -> None:
-    """Whatever was seen beyond them: a table records offsets alone."""
+    """Positions are equal whatever was seen beyond them: a table records offsets alone."""
     position = JournalOffsets({"a/b": 10}, revision=4, heads={"a/b": 11})
     assert position == position.plain() == JournalOffsets({"a/b": 10}, revision=9)
     assert position.plain().to_json() == '{"format_version":1,"journals":{"a/b":10}}'

@@ -20,5 +20,5 @@ from gazette_spark.session import delta_is_on_class_path
     ],
 )
 def test_the_class_path_says_where_delta_is(jars: dict[str, str], found: bool) -> None:
-    """Only a jar of delta-spark counts."""
+    """A class path counts only if it has a jar of delta-spark."""
     assert delta_is_on_class_path(jars) is found

@@ -162,7 +162,7 @@ LABELLED: Any = FakeLabels()
 def test_metadata_columns_come_when_the_schema_names_them(
     client: FakeClient, options: dict[str, str]
 ) -> None:
-    """Where a record begins and ends, its bytes, and its journal's labels, with the columns of any format."""
+    """Rows of any format get a record's begin, end and bytes and its journal's labels."""
     own = ("value", BinaryType()) if not options else ("id", LongType())
     labels = MapType(StringType(), ArrayType(StringType()))
     time = ("_fragment_mod_time", TimestampType())
@@ -184,7 +184,7 @@ def test_metadata_columns_come_when_the_schema_names_them(
 
 
 def test_a_store_is_read_without_a_broker(tmp_path: Path) -> None:
-    """In the piece there is all it takes; labels, which only brokers know, are refused."""
+    """A piece holds all that reading takes; labels, which only brokers know, are refused."""
     files = MemoryFiles()
     files.put("log/a", 0, b'{"id":1}\n{"id"')
     files.put("log/a", 14, b":2}\n", pb.GZIP)
@@ -226,7 +226,7 @@ def test_rescued_data_is_a_column_of_json_alone(client: FakeClient) -> None:
 
 
 def test_csv_is_read_by_the_order_of_the_columns(client: FakeClient) -> None:
-    """With the format that the framing implies, and without the headers."""
+    """The framing implies the format, columns go by their order, and headers are left out."""
     content = b'id,text\n1,"a\nb"\n2,\n'
     client.journal = FakeJournal(content)
     piece = Piece("log/a", 0, len(content), len(content), head=True, framing="csv")
@@ -255,7 +255,7 @@ def test_messages_need_no_file_on_executors(client: FakeClient, tmp_path: Path) 
 
 
 def test_columns_are_checked_before_the_first_task(tmp_path: Path) -> None:
-    """At the start where the format is given, when the framing is known where it is not."""
+    """Columns are checked at the start if the format is given, else when the framing is known."""
     file = tmp_path / "shop.desc"
     file.write_bytes(descriptor_set())
     given = {"descriptorFile": str(file), "messageName": "shop.Order"}
@@ -302,7 +302,7 @@ def test_a_raw_stream_needs_no_schema_and_a_json_stream_does() -> None:
 def test_a_schema_that_cannot_be_read_is_refused(
     schema: StructType, options: dict[str, str], problem: str
 ) -> None:
-    """On the driver, before the first batch."""
+    """The driver refuses the schema before the first batch."""
     with pytest.raises(OptionError) as caught:
         stream_reader(schema, **options)
     assert problem in str(caught.value)
@@ -315,7 +315,7 @@ def test_a_schema_without_columns_is_refused() -> None:
 
 
 def test_the_read_limit_is_the_option() -> None:
-    """And none without it."""
+    """The read limit is the option, and there is none without it."""
     assert stream_reader().getDefaultReadLimit() == ReadAllAvailable()
     assert stream_reader(maxBytesPerTrigger="2k").getDefaultReadLimit() == ReadMaxBytes(2048)
 
@@ -383,7 +383,7 @@ def test_the_limit_of_the_engine_is_obeyed(reader: StreamReader) -> None:
 def test_an_idle_stream_is_looked_at_ten_times_a_second(
     reader: StreamReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not a hundred times, as Spark would; an AvailableNow run does not wait at all."""
+    """A stream is not asked a hundred times a second, as Spark would; an AvailableNow run does not wait."""
     waits: list[float] = []
     monkeypatch.setattr(source, "_wait", waits.append)
     for _ in range(3):
@@ -425,7 +425,7 @@ def test_a_position_that_is_none_is_refused(reader: StreamReader, start: Any) ->
 
 
 def test_a_pinned_batch_is_empty_even_without_a_start(reader: StreamReader) -> None:
-    """When batch 0 runs again Spark may have no start for it."""
+    """A batch 0 that runs again is empty although Spark may have no start for it."""
     assert reader.partitions(None, START | {"position": "pinned"}) == []
 
 
@@ -439,7 +439,7 @@ def test_no_repr_shows_the_token() -> None:
 
 
 def test_the_address_is_looked_up_on_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Executors have another environment."""
+    """The driver looks the address up, because executors have another environment."""
     monkeypatch.setenv("BROKER_ADDRESS", "http://from.environment:1")
     made = GazetteDataSource(CaseInsensitiveDict({"path": "log/a"}))
     monkeypatch.delenv("BROKER_ADDRESS")
@@ -447,13 +447,13 @@ def test_the_address_is_looked_up_on_the_driver(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_wrong_option_is_refused_when_the_data_source_is_made() -> None:
-    """That is at load()."""
+    """A wrong option is refused at load()."""
     with pytest.raises(OptionError, match="failOnDataLoss"):
         data_source(failOnDataLoss="perhaps")
 
 
 def test_options_of_the_other_use_are_refused_by_the_reader() -> None:
-    """At load() Spark does not say whether it reads a stream or a batch."""
+    """The reader refuses them, because Spark does not say at load() whether a stream or a batch is read."""
     made = data_source(maxBytesPerTrigger="1m")
     with pytest.raises(OptionError, match="stream query only"):
         made.reader(RAW)
@@ -463,7 +463,7 @@ def test_options_of_the_other_use_are_refused_by_the_reader() -> None:
 
 
 def test_the_client_gets_the_options() -> None:
-    """Milliseconds become seconds."""
+    """The client gets the options, with milliseconds as seconds."""
     options = data_source(requestTimeoutMs="1500", fragmentRoot="/data").streamReader(RAW)._options
     with source.open_client(options) as opened:
         assert isinstance(opened, Client)

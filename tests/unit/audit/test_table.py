@@ -10,7 +10,7 @@ from gazette_spark.audit.table import PlaceColumns, appended_rows, place_columns
 
 @pytest.mark.parametrize("value", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()])
 def test_raw_rows_have_their_bytes(value: pa.DataType) -> None:
-    """As bytes, or as a text that Spark made of them without a change."""
+    """A raw row's value is bytes, or a text that Spark made of them without a change."""
     schema = pa.schema([("journal", pa.string()), ("offset", pa.int64()), ("value", value)])
     assert place_columns(schema) == PlaceColumns("journal", "offset", "value")
 

@@ -73,7 +73,7 @@ def test_maximum_rate_of_journal_and_broker(of_journal: int, of_broker: int, eff
 
 
 def test_chunks_over_the_maximum_are_held_until_paid() -> None:
-    """Of eight chunks of half a second each, two pass at once and six are held, three seconds in all."""
+    """The first two of eight chunks of half a second pass at once, six are held, three seconds in all."""
     rate, now, held = MaxRate.start(0, 0.0), 100.0, []
     for _ in range(8):
         rate, seconds = rate.at_time(now, 200_000).take(100_000)
@@ -99,7 +99,7 @@ def test_an_abandoned_hold_stays_a_debt() -> None:
 
 
 def test_no_maximum_holds_nothing() -> None:
-    """Without a rate every chunk passes; a new rate begins with a second's worth."""
+    """Every chunk passes as long as there is no rate; a new rate begins with a second's worth."""
     rate, seconds = MaxRate.start(0, 0.0).at_time(5.0, 0).take(1 << 40)
     assert seconds == 0.0
     assert rate.at_time(6.0, 1000) == MaxRate.start(1000, 6.0)
@@ -243,7 +243,7 @@ def append(registry: JournalRegistry, name: str, content: bytes) -> None:
 
 
 def test_all_or_nothing(registry: JournalRegistry) -> None:
-    """If one change is not as expected, none is made."""
+    """An apply makes no change at all if one of its changes is not as expected."""
     assert registry.apply([upsert("a/journal")]) == 2
     assert registry.apply([upsert("b/journal"), upsert("a/journal")]) is None
     assert registry.get("b/journal") is None

@@ -83,7 +83,7 @@ def test_leaving_cancels(tmp_path: Path, text: str, capsys: pytest.CaptureFixtur
 def test_what_cannot_be_used_is_kept(
     tmp_path: Path, texts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its file is named."""
+    """A text that cannot be used is kept in a file, which is named."""
     user = User(tmp_path, *texts)
     if texts == ("late\n",):
         with pytest.raises(EtcdTransactionFailedError):

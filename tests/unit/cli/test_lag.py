@@ -59,7 +59,7 @@ def test_evaluate_shows_burrows_status() -> None:
 
 
 def test_bad_only_leaves_out_what_is_fine() -> None:
-    """As Burrow does by default; counts are of all."""
+    """The command leaves out what is fine, as Burrow does by default; its counts are of all."""
     status = json.loads(run("evaluate", recording(), "--bad-only").stdout)
     assert ([each["status"] for each in status["partitions"]], status["partition_count"]) == (["WARN"], 2)
 
@@ -84,7 +84,7 @@ def test_an_unknown_group_is_notfound(tmp_path: Path) -> None:
     ],
 )
 def test_bad_recordings_are_one_line(text: str | bytes, problem: str) -> None:
-    """Exit code 1, nothing on stdout."""
+    """A bad recording ends the command with exit code 1, one line and nothing on stdout."""
     answer = run("evaluate", text)
     assert (answer.exit_code, answer.stdout) == (1, "")
     assert problem in answer.stderr

@@ -49,7 +49,7 @@ def run(*args: str) -> Result:
 
 
 def test_each_writer_shows_its_newest_entry(table: Path) -> None:
-    """One line a journal, of the newest entry of each app id."""
+    """The command shows one line a journal, of the newest entry of each app id."""
     assert run(str(table)).stdout.splitlines() == [
         "APP_ID   BATCH_ID  TABLE_VERSION  JOURNAL         READ_THROUGH",
         "orders          1             10  shop/orders             2048",
@@ -66,7 +66,7 @@ def test_json_is_the_entry_with_its_version(table: Path) -> None:
 
 
 def test_what_was_skipped_is_shown(table: Path) -> None:
-    """Of all batches that the history has, newest first; a gap of an undone batch is none."""
+    """The command shows all gaps of the history, newest first, without those of undone batches."""
     where = (JournalOffsets({"shop/orders": 4096}),)
     for version, number, gap in [(13, 2, (0, 9)), (14, 3, (100, 164)), (16, 4, (2048, 4096))]:
         gaps = (SkippedGap("shop/orders", *gap),)
@@ -97,7 +97,7 @@ def test_what_was_skipped_is_shown(table: Path) -> None:
     ],
 )
 def test_what_is_not_there_is_said(table: Path, tmp_path: Path, args: list[str], problem: str) -> None:
-    """Exit code 1 and one line."""
+    """The command ends with exit code 1 and one line."""
     empty = tmp_path / "empty"
     empty.mkdir()
     answer = run(str(table if args else empty), *args)

@@ -57,7 +57,7 @@ def test_list_joins_pages_and_sorts(stub: StubBroker, client: Client) -> None:
 
 @pytest.mark.parametrize("as_text", [True, False])
 def test_list_sends_the_selector(stub: StubBroker, client: Client, as_text: bool) -> None:
-    """Text and message mean the same."""
+    """A selector's text and its message mean the same."""
     stub.script("List", [page()])
     text = "app=one,team notin (a,b)"
     assert client.list_journals(text if as_text else parse_selector(text)) == []
@@ -107,7 +107,7 @@ def test_apply_that_lost_a_race(stub: StubBroker, client: Client) -> None:
 
 
 def test_apply_is_not_sent_twice(stub: StubBroker, client: Client) -> None:
-    """After a broken connection its outcome is unknown, and the caller is told."""
+    """An apply's outcome is unknown after a broken connection, and the caller is told."""
     stub.script("Apply", [Fail(text="Socket closed")], [applied(1)])
     with pytest.raises(UnavailableError):
         client.apply([pb.ApplyRequest.Change(delete=JOURNAL, expect_mod_revision=-1)])
@@ -349,7 +349,7 @@ def test_store_health(
 
 @pytest.mark.parametrize("store", ["s3://bucket/no/slash", "ftp://host/", "file://host/"])
 def test_a_bad_store_is_refused(stub: StubBroker, client: Client, store: str) -> None:
-    """Before any call."""
+    """A bad store is refused before any call."""
     with pytest.raises(ProtocolError):
         client.store_health(store)
     assert stub.requests("FragmentStoreHealth") == []

@@ -43,7 +43,7 @@ def test_an_id_does_not_survive_floating_point() -> None:
 
 @pytest.mark.parametrize("count", [0, MAX_PER_APPEND + 1], ids=["none", "more than the counter holds"])
 def test_a_count_that_does_not_fit_is_refused(count: int) -> None:
-    """Ids would repeat."""
+    """A count that does not fit is refused, because ids would repeat."""
     with pytest.raises(ValueError, match="do not fit"):
         make_events(Random(1), 0, NOW_MS, count)
 

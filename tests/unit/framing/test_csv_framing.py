@@ -80,7 +80,7 @@ def test_a_piece_that_ends_inside_a_record_is_an_error() -> None:
 
 
 def test_a_piece_in_the_middle_of_records_is_a_slip() -> None:
-    """Only the planner's pieces, which begin and end where records do, can be read."""
+    """Only the planner's pieces can be read: they begin and end where records do."""
     for piece in (Piece("a/b", 1, 8, 8, head=False), Piece("a/b", 0, 5, 8, head=True)):
         with pytest.raises(ValueError, match="does not begin and end where records do"):
             Cutter(piece, fail_on_data_loss=True, framing=CSV)

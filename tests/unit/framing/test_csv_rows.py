@@ -131,7 +131,7 @@ def test_many_records_that_do_not_fit_keep_their_places() -> None:
     ],
 )
 def test_what_csv_cannot_give_is_refused(schema: dict[str, pa.DataType], options: dict[str, Any]) -> None:
-    """When the query starts."""
+    """A column that CSV cannot give is refused when the query starts."""
     with pytest.raises(OptionError):
         CsvFormat(pa.schema(list(schema.items())), **options)
 

@@ -26,7 +26,7 @@ from gazette_spark.framing.json_values import JsonDialect
     ],
 )
 def test_a_pattern_that_is_not_known_is_refused(pattern: str, problem: str) -> None:
-    """When the options are read, with the option's name."""
+    """An unknown pattern is refused when the options are read, with the option's name."""
     with pytest.raises(ValueError, match=problem):
         DatePattern(pattern)
     with pytest.raises(OptionError, match=problem) as caught:
@@ -42,7 +42,7 @@ def test_what_a_text_leaves_out() -> None:
 
 
 def test_a_local_timestamp_has_no_offset() -> None:
-    """Where the pattern allows one, and the text has it."""
+    """A local timestamp leaves out the offset that its text has and its pattern allows."""
     pattern = DatePattern("ss[X]")
     assert pattern.local_timestamp("01") == 1_000_000
     with pytest.raises(ValueError, match="has a time zone"):
@@ -63,7 +63,7 @@ def test_dates_have_32_bits(text: str) -> None:
 
 
 def test_a_part_takes_all_it_can() -> None:
-    """As Java's do: no text is read by giving some of it back."""
+    """Each part takes all it can, as Java's do: no text is read by giving some of it back."""
     assert DatePattern("d.M.yyyy").date("01.1.1970") == 0
     with pytest.raises(ValueError, match="is not of the form"):
         DatePattern("[yy]MM").date("01")
@@ -71,6 +71,6 @@ def test_a_part_takes_all_it_can() -> None:
 
 @pytest.mark.parametrize("zone", ["Nowhere", "+19:00"])
 def test_a_zone_that_does_not_exist_is_refused(zone: str) -> None:
-    """When the options are read."""
+    """A zone that does not exist is refused when the options are read."""
     with pytest.raises(OptionError, match="timeZone"):
         JsonDialect(time_zone=zone)

@@ -32,14 +32,14 @@ def joined(values: pa.Array, framing: str) -> bytes:
     ],
 )
 def test_each_value_gets_its_frame(kind: pa.DataType, framing: str, expected: bytes) -> None:
-    """Of any Arrow type that a text or bytes may have, part of a longer array or not."""
+    """Values of any Arrow type for texts and bytes get frames, in whole arrays and in slices."""
     assert joined(pa.array(["a", "", "bc"], kind), framing) == expected
     assert joined(pa.array(["before", "a", "", "bc", "after"], kind)[1:4], framing) == expected
 
 
 @pytest.mark.parametrize("framing", ["lines", "fixed", "csv", "none"])
 def test_no_values_make_no_bytes(framing: str) -> None:
-    """An empty array, or an empty part of one."""
+    """An empty array and an empty slice make no bytes."""
     assert joined(pa.array([], pa.binary()), framing) == b""
     assert joined(pa.array([b"a"], pa.binary())[1:], framing) == b""
 
@@ -95,7 +95,7 @@ def test_csv_of_other_quotes() -> None:
 
 
 def test_a_refused_value_has_its_index_among_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not that in its piece."""
+    """A refused value is named by its index among all values, not by that in its piece."""
     monkeypatch.setattr(encode, "CHUNK_BYTES", 16)
     refused = encoded(pa.array(["12345678"] * 9 + ["\n"]), "lines")
     assert isinstance(refused, RowRefusal)
@@ -103,7 +103,7 @@ def test_a_refused_value_has_its_index_among_all(monkeypatch: pytest.MonkeyPatch
 
 
 def test_nulls_and_long_values_are_found() -> None:
-    """Also in a part of an array."""
+    """Nulls and values that are too long are found, in slices too."""
     values = pa.array(["a", None, "bb", None, "cccc"])
     assert null_rows(values).tolist() == [1, 3]
     assert null_rows(values[2:]).tolist() == [1]

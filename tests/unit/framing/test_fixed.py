@@ -56,14 +56,14 @@ def test_no_batch_ends_behind_a_frame_that_claims_four_gibibytes() -> None:
 
 
 def test_a_desync_is_an_error_that_names_it() -> None:
-    """With the offset of the first byte that begins no frame, and how many there are."""
+    """The error has the offset of the first byte that begins no frame, and how many such bytes there are."""
     with pytest.raises(RecordError, match=r"desync: .* in the 4 bytes from here") as caught:
         list(scan_of(frame(b"ok") + b"f3ab" + frame(b"ok")))
     assert caught.value.offset == 110
 
 
 def test_a_desync_is_skipped_where_loss_is_allowed() -> None:
-    """Up to the next magic word, and counted."""
+    """Bytes up to the next magic word are skipped and counted."""
     scan = scan_of(frame(b"ok") + b"f3ab" + frame(b"fine") + b"\n", fail=False)
     assert [FIXED.values(block).to_pylist() for block in scan] == [[b"ok", b"fine"]]
     assert scan.gaps == (

@@ -198,7 +198,7 @@ def test_values_on_several_lines_are_not_joined(*, fast: bool) -> None:
 
 @BOTH
 def test_repeated_names_and_white_space(*, fast: bool) -> None:
-    """Of a repeated name the last value counts; white space around a record is nothing."""
+    """The last value of a repeated name counts; white space around a record means nothing."""
     columns = {"a": pa.int64(), "_corrupt_record": pa.string()}
     records = (b'{"a":1,"a":2}', b' \t{"a" : 3}\r', b" " * 20 + b'{"a":4}', b'{"x":1,"x":2}')
     assert [row["a"] for row in rows(columns, *records, fast=fast)] == [2, 3, 4, None]
@@ -277,7 +277,7 @@ RESCUE = pa.schema(
     ],
 )
 def test_what_does_not_fit_is_rescued(fast: bool, record: bytes, row: tuple[object, ...]) -> None:
-    """As JSON with journal and offset; the record is not malformed, if it is an object."""
+    """Values that do not fit are rescued as JSON with journal and offset; their object is not malformed."""
     values = list(row)
     if values[2] is not None:
         values[2] = '{"_journal":"acme/events","_offset":5,' + str(values[2]) + "}"
@@ -330,7 +330,7 @@ def test_a_misfit_costs_the_field_it_is_in(
 
 @BOTH
 def test_a_repeated_name_that_does_not_fit_leaves_what_was_there(*, fast: bool) -> None:
-    """As in Spark; null is a value, and counts."""
+    """A repeated name that does not fit leaves the earlier value, as in Spark; null is a value too."""
     columns = {"a": pa.int64(), "_corrupt_record": pa.string()}
     records = (b'{"a":1,"a":"x"}', b'{"a":1,"a":null}', b'{"a":"x","a":1}')
     got = rows(columns, *records, fast=fast)

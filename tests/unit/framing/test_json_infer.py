@@ -39,13 +39,13 @@ def inferred(*records: bytes, mode: str = "PERMISSIVE") -> dict[str, pa.DataType
     ],
 )
 def test_types_are_merged(one: str, other: str, kind: pa.DataType) -> None:
-    """Into the narrowest type that holds both, whichever comes first."""
+    """Two types become the narrowest type that holds both, whichever comes first."""
     records = [f'{{"a":{text}}}'.encode() for text in (one, other)]
     assert inferred(*records) == inferred(*reversed(records)) == {"a": kind}
 
 
 def test_columns_stand_in_order_of_their_names() -> None:
-    """As Java orders texts; fields without a name, and objects without a field, are left out."""
+    """Columns are in Java's order of texts; fields without a name and empty objects are left out."""
     record = '{"b":1,"B":1,"\U0001f600":1,"\uff5e":1,"":1,"none":{},"nones":[{}]}'
     assert list(inferred(record.encode())) == ["B", "b", "\U0001f600", "\uff5e"]
 
@@ -69,5 +69,5 @@ def test_what_counts_as_json_is_what_the_reader_takes() -> None:
 
 
 def test_nothing_has_no_columns() -> None:
-    """Neither no record nor an empty one."""
+    """No columns come of no records, or of an empty one."""
     assert inferred() == inferred(b"{}", b"null") == {}

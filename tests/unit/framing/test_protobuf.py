@@ -93,7 +93,7 @@ def test_every_kind_of_field(imports: bool) -> None:
 
 
 def test_what_is_not_set_is_null() -> None:
-    """As in from_protobuf; lists and maps are empty, for the wire has no other way to say that."""
+    """Fields that are not set are null, as in from_protobuf; lists and maps are empty instead."""
     (row,) = rows(wanted(), b"")
     assert (row.pop("_offset"), row.pop("lines"), row.pop("counts"), row.pop("small")) == (100, [], [], [])
     assert set(row.values()) == {None}
@@ -101,7 +101,7 @@ def test_what_is_not_set_is_null() -> None:
 
 @pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED", "FAILFAST"])
 def test_what_is_no_message_is_malformed(mode: str) -> None:
-    """By mode: a row with the bytes as text, no row, or an error that names the offset of its frame."""
+    """The mode gives a row with the bytes as text, no row, or an error with the offset of the frame."""
     form = wanted(pa.schema([("id", pa.int8()), ("_corrupt_record", pa.string())]), mode=mode)
     records = [ORDER(id=1).SerializeToString(), b"\x0b", ORDER(id=300).SerializeToString()]
     if mode == "FAILFAST":
@@ -133,7 +133,7 @@ def test_what_is_no_message_is_malformed(mode: str) -> None:
 def test_a_schema_that_the_message_does_not_have_is_refused(
     schema: dict[str, pa.DataType], options: dict[str, Any], option: str, text: str
 ) -> None:
-    """When the query starts, with what there is."""
+    """A schema that the message does not have is refused when the query starts, with the fields there are."""
     with pytest.raises(OptionError) as caught:
         wanted(pa.schema(list(schema.items())), **options)
     assert caught.value.option == option

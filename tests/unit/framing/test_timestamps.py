@@ -35,7 +35,7 @@ NEW_YEAR_S = 1_704_067_200
     ],
 )
 def test_dates(text: str, days: int) -> None:
-    """Missing parts are ones."""
+    """A date's missing parts are ones."""
     assert parse_date(text) == days
 
 
@@ -47,7 +47,7 @@ def test_no_dates(text: str) -> None:
 
 
 def test_days_are_those_of_datetime() -> None:
-    """For every day of a 400-year cycle, and a cycle earlier and later."""
+    """Days equal those of ``datetime`` for every day of a 400-year cycle, and a cycle earlier and later."""
     for ordinal in range(1, 146_098, 11):
         day = datetime.date.fromordinal(ordinal)
         days = ordinal - 719_163
@@ -113,7 +113,7 @@ def test_a_local_timestamp_has_no_zone() -> None:
     ("text", "fits"), [("294247-01-10T04:00:54.775807Z", True), ("294247-01-10T04:00:54.775808Z", False)]
 )
 def test_the_last_timestamp(text: str, fits: bool) -> None:
-    """Microseconds have 64 bits."""
+    """Timestamps reach as far as microseconds of 64 bits do."""
     if fits:
         assert parse_timestamp(text) == 2**63 - 1
     else:

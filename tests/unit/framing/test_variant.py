@@ -35,7 +35,7 @@ def test_values(text: str, value: str) -> None:
 
 
 def test_names_stand_once() -> None:
-    """In order of appearance, however deep."""
+    """A variant holds each name once, in order of appearance, however deep it occurs."""
     assert encode('{"b":{"a":1,"b":2}}')["metadata"] == b"\x01\x02\x00\x01\x02ba"
 
 

@@ -76,7 +76,7 @@ def test_a_cluster_and_what_it_has(api: Api) -> None:
 
 
 def test_a_group_has_its_windows(api: Api) -> None:
-    """As Burrow shows them: nulls first, a hyphen in current-lag."""
+    """A group's windows look as in Burrow: nulls come first, and current-lag has a hyphen."""
     found = fields(api, f"/v3/kafka/gazette/consumer/{quote(GROUP, safe='')}")
     first = found["topics"]["shop/"][0]
     assert first["offsets"][-1] == {
@@ -102,7 +102,7 @@ def test_status_shows_what_is_bad_and_lag_shows_all(api: Api) -> None:
 
 @pytest.mark.parametrize("view", ["status", "lag"])
 def test_a_group_that_is_not_known_is_404_without_an_error(api: Api, view: str) -> None:
-    """As in Burrow, in any cluster."""
+    """An unknown group is a 404 without an error in any cluster, as in Burrow."""
     for cluster in ("gazette", "else"):
         found = fields(api, f"/v3/kafka/{cluster}/consumer/none/{view}", status=404)
         assert found["error"] is False
@@ -134,7 +134,7 @@ def test_a_group_that_is_not_known_is_404_without_an_error(api: Api, view: str) 
     ],
 )
 def test_what_is_not_known_is_an_error_of_404(api: Api, path: str) -> None:
-    """In JSON."""
+    """An unknown path is a 404 with an error in JSON."""
     assert fields(api, path, status=404) == {"error": True}
 
 
@@ -157,14 +157,14 @@ def test_a_slash_at_the_end_is_redirected(api: Api) -> None:
 
 
 def test_a_wrong_method_is_a_405(api: Api) -> None:
-    """With those that are allowed; DELETE is none of them unless enabled."""
+    """A 405 names the methods that are allowed; DELETE is among them only if it is enabled."""
     answer = ask(api, "/v3/kafka", "POST")
     assert (answer.status, answer.headers) == (405, (("Allow", "GET, OPTIONS"),))
     assert ask(api, "/v3/kafka/gazette/consumer/x", "DELETE").headers == (("Allow", "GET, OPTIONS"),)
 
 
 def test_delete_forgets_if_it_is_enabled(api: Api) -> None:
-    """And says it is done whether there was anything or not."""
+    """DELETE forgets, and answers that it is done whether there was anything or not."""
     able = Api(api.monitor, api.clock, api.host, CONFIG, allow_delete=True)
     group = f"/v3/kafka/gazette/consumer/{quote(GROUP, safe='')}"
     assert fields(able, "/v3/kafka/gazette/topic/shop%2F", "DELETE") == {"error": False}
@@ -175,7 +175,7 @@ def test_delete_forgets_if_it_is_enabled(api: Api) -> None:
 
 
 def test_the_log_level_can_be_changed(api: Api) -> None:
-    """To one that exists, by a body that is JSON."""
+    """A JSON body sets the log level to one that exists."""
     path = "/v3/admin/loglevel"
     try:
         assert fields(api, path, "POST", b'{"level":"DEBUG"}') == {"error": False}
@@ -188,7 +188,7 @@ def test_the_log_level_can_be_changed(api: Api) -> None:
 
 
 def test_config_is_shown_by_section(api: Api) -> None:
-    """As it was given, and that has no secrets."""
+    """The configuration is shown as it was given; it holds no secrets."""
     assert fields(api, "/v3/config") == {"error": False} | CONFIG
     assert fields(api, "/v3/config/storage") == {"error": False, "module": {"intervals": 10}}
 

@@ -63,7 +63,7 @@ def test_a_head_that_goes_back_begins_anew() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_thinning_never_makes_a_bound_wrong(seed: int) -> None:
-    """However many looks there were, a byte was appended within the bounds."""
+    """A byte was appended within the bounds, however many looks there were."""
     draw = random.Random(seed)
     truth: list[tuple[int, int]] = []
     timeline = HeadTimeline()
@@ -84,7 +84,7 @@ def test_thinning_never_makes_a_bound_wrong(seed: int) -> None:
 
 
 def test_a_journal_that_stands_still_takes_two_samples() -> None:
-    """Or a night without bytes would push out what was seen before."""
+    """A night without bytes does not push out the samples from before it."""
     timeline = watched(*((at * 1000, 7) for at in range(1, 500)))
     assert len(timeline) == 2
     assert timeline.appended(7) == (499_000, None)
@@ -96,7 +96,7 @@ def commits(*steps: tuple[int, int]) -> list[OffsetCommit | None]:
 
 
 def test_speed_is_that_of_the_window() -> None:
-    """From its first commit to its last; none of one commit, or of a window that went back."""
+    """Speed is measured from a window's first commit to its last; one commit, or a way back, has none."""
     assert read_bytes_per_s(commits((1000, 0), (2000, 900), (3000, 1000))) == 500.0
     assert read_bytes_per_s(commits((1000, 0))) is None
     assert read_bytes_per_s(commits((1000, 50), (2000, 0))) is None

@@ -36,7 +36,7 @@ def words(evaluator: Evaluator, group: str, *moments_ms: int) -> list[str]:
 
 
 def test_a_verdict_holds_for_the_time_given(history: History) -> None:
-    """Until then what is stored does not show; asking for it does not prolong it."""
+    """A verdict hides what is stored until its time is over; asking for it does not prolong it."""
     evaluator = Evaluator(history, Thresholds(), expire_cache_s=10)
     assert words(evaluator, "orders", 0) == ["OK"]
     history.add_broker_offset("local", "shop/", 0, 300, partition_count=1)
@@ -53,7 +53,7 @@ def test_not_found_holds_as_long(history: History) -> None:
 
 
 def test_without_a_time_every_request_is_judged(history: History) -> None:
-    """Zero seconds hold nothing."""
+    """A time of zero seconds holds no verdict."""
     evaluator = Evaluator(history, Thresholds(), expire_cache_s=0)
     assert words(evaluator, "orders", 0) == ["OK"]
     history.delete_group("local", "orders")
@@ -97,6 +97,6 @@ def test_names_asked_for_do_not_pile_up(history: History, monkeypatch: pytest.Mo
 
 
 def test_a_negative_time_is_refused(history: History) -> None:
-    """By Burrow's name."""
+    """A negative time is refused by Burrow's name for it."""
     with pytest.raises(OptionError, match="option 'expire-cache': got -1"):
         Evaluator(history, Thresholds(), expire_cache_s=-1)

@@ -36,7 +36,7 @@ class SlowTable:
 
 
 def test_ready_is_who_has_looked_at_every_feed_once() -> None:
-    """Until then the group of a table that exists would be unknown. A feed that fails does not block."""
+    """A monitor is ready after one look at every feed, failed ones included."""
     history = History(HistoryOptions())
     monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
     table = SlowTable()

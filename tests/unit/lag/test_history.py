@@ -98,7 +98,7 @@ def test_a_topic_grows_and_never_shrinks() -> None:
     ],
 )
 def test_a_partition_that_cannot_be_is_refused(partition: int, count: int) -> None:
-    """And leaves no trace."""
+    """A partition that cannot be is refused and leaves no trace."""
     history = made([])
     with pytest.raises(InputError, match=f"topic 'a': partition {partition} of {count}"):
         history.add_broker_offset("local", "a", partition, 5, partition_count=count)
@@ -109,7 +109,7 @@ def test_a_partition_that_cannot_be_is_refused(partition: int, count: int) -> No
 
 
 def test_a_commit_of_an_unknown_cluster_is_dropped() -> None:
-    """Whatever else is wrong with it."""
+    """A commit of an unknown cluster is dropped, whatever else is wrong with it."""
     assert commit(made(), 5, 1, cluster="other", age_ms=10**12) is Outcome.UNKNOWN_CLUSTER
 
 
@@ -215,7 +215,7 @@ def stored(*orders: int, intervals: int = 4, last: int | None = None) -> tuple[l
     ],
 )
 def test_commits_stand_by_their_order(orders: list[int], slots: list[int | None], outcome: Outcome) -> None:
-    """Wherever a commit comes from, the ring is sorted, and unused slots come first."""
+    """The ring is sorted wherever a commit comes from, and its unused slots come first."""
     assert stored(*orders) == (slots, outcome)
 
 
@@ -272,7 +272,7 @@ def test_without_a_distance_only_a_step_back_in_time_is_merged() -> None:
 
 
 def test_a_merged_commit_has_its_own_order() -> None:
-    """So the one it replaced is new again."""
+    """A merged commit keeps its own order: another commit of that order is known already."""
     history = made(min_distance_s=60)
     commit(history, 10, 1)
     commit(history, 20, 5)
@@ -281,7 +281,7 @@ def test_a_merged_commit_has_its_own_order() -> None:
 
 
 def test_a_late_commit_is_merged_into_the_one_before_it() -> None:
-    """With its lag unknown; those after it stay where they are."""
+    """A late commit is merged with its lag unknown; the commits after it stay where they are."""
     history = made(min_distance_s=2)
     commit(history, 10, 1, age_ms=9_000)
     commit(history, 50, 5, age_ms=2_000)
@@ -295,7 +295,7 @@ def test_a_late_commit_is_merged_into_the_one_before_it() -> None:
 
 
 def test_what_takes_the_oldest_slot_is_not_merged() -> None:
-    """In a full ring the slot before the oldest holds the newest, so the oldest's time is not kept."""
+    """The slot before the oldest of a full ring holds the newest, so the oldest's time is not kept."""
     history = made(min_distance_s=2, intervals=2)
     commit(history, 10, 1, age_ms=9_000)
     commit(history, 50, 5, age_ms=2_000)
@@ -310,7 +310,7 @@ def test_what_takes_the_oldest_slot_is_not_merged() -> None:
 
 
 def test_what_is_not_known_reads_as_none() -> None:
-    """Neither cluster nor group."""
+    """An unknown cluster and an unknown group both read as None."""
     history = made()
     assert history.fetch_consumer("other", "orders", now_ms=NOW_MS) is None
     assert history.fetch_consumer("local", "orders", now_ms=NOW_MS) is None
@@ -346,7 +346,7 @@ def test_a_group_lives_by_its_newest_commits() -> None:
     ],
 )
 def test_current_lag_is_counted_from_the_newest_head(head: int, lag: int) -> None:
-    """As it is at the reading, not at the commit; never negative."""
+    """The current lag is that at the reading, not that at the commit, and never negative."""
     history = made([100])
     commit(history, 40, 1)
     history.add_broker_offset("local", "shop/", 0, head, partition_count=1)
@@ -368,7 +368,7 @@ def test_a_deleted_topic_leaves_the_group() -> None:
 
 
 def test_a_deleted_group_is_gone() -> None:
-    """Of its cluster only: groups of one name in two clusters are two."""
+    """A group is deleted from its cluster only: groups of one name in two clusters are two."""
     history = made()
     history.add_cluster("other")
     history.add_broker_offset("other", "shop/", 0, 7, partition_count=1)
@@ -449,7 +449,7 @@ def test_nothing_is_known_of_other_clusters() -> None:
     ],
 )
 def test_names_are_only_names(name: str) -> None:
-    """Whatever a group or topic is called, it is itself and no other."""
+    """A group or topic is itself and no other, whatever its name is."""
     history = made()
     history.add_broker_offset("local", name, 0, 10, partition_count=1)
     assert commit(history, 4, 1, topic=name, group=name) is Outcome.APPENDED
@@ -471,7 +471,7 @@ def test_names_are_only_names(name: str) -> None:
     ],
 )
 def test_bad_options_are_named(options: dict[str, object], option: str) -> None:
-    """By Burrow's own names."""
+    """A bad option is named by Burrow's own name."""
     with pytest.raises(OptionError) as caught:
         HistoryOptions(**options)  # type: ignore[arg-type] # bad on purpose
     assert caught.value.option == option
@@ -486,7 +486,7 @@ def test_bad_options_are_named(options: dict[str, object], option: str) -> None:
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(offset: int, order: int) -> None:
-    """And nothing is stored."""
+    """Numbers that do not fit are refused, and nothing is stored."""
     history = made()
     with pytest.raises(InputError):
         commit(history, offset, order)

@@ -48,7 +48,7 @@ def test_a_history_read_back_has_a_lag_for_its_newest_commit_only(monitor: Monit
 
 
 def test_lag_is_that_of_each_journal(monitor: Monitor) -> None:
-    """With its name, its speed, its age and when it will be level."""
+    """Each journal has its name, lag, speed, age and the time when it will be level."""
     monitor.observe_commits("orders", [commit(1, 100, 20), commit(2, 400, 10)], NOW_MS)
     monitor.observe_heads({"shop/a": 1100}, NOW_MS + 10_000)
     lag = monitor.lag("orders", NOW_MS + 10_000)
@@ -68,7 +68,7 @@ def test_lag_is_that_of_each_journal(monitor: Monitor) -> None:
 
 
 def test_the_course_has_a_point_a_look(monitor: Monitor) -> None:
-    """At each look at the heads, and at each commit."""
+    """The course has a point for each look at the heads and for each commit."""
     monitor.observe_commits("orders", [commit(1, 400)], NOW_MS)
     monitor.observe_heads({"shop/a": 1100}, NOW_MS + 1000)
     monitor.observe_commits("orders", [GroupCommit(2, NOW_MS + 2000, {"shop/a": 1100})], NOW_MS + 2000)
@@ -142,7 +142,7 @@ def test_a_table_is_read_whole_once_and_then_what_is_new(monitor: Monitor) -> No
 
 
 def test_a_table_with_two_writers_is_two_groups(monitor: Monitor) -> None:
-    """By app id, or under the name that was given."""
+    """Two writers of a table are two groups, by app id or by the name that was given."""
     log = Log()
     log.operations = [("WRITE", entry(1)), ("WRITE", entry(2, "other"))]
     plain, renamed = TableFeed("/lake/a", fetch=log.rows), TableFeed("/lake/b", "mine", fetch=log.rows)

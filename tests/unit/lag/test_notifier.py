@@ -40,7 +40,7 @@ OK, WARN, ERR, NOTFOUND = Status.OK, Status.WARN, Status.ERR, Status.NOTFOUND
 
 
 def test_an_incident_is_said_again_at_its_interval() -> None:
-    """With one id for as long as it lasts, and another for the next one."""
+    """An incident keeps one id for as long as it lasts; the next one has another."""
     options = NotifyOptions(send_interval_s=60)
     course = [(0, OK), (10, WARN), (30, ERR), (70, ERR), (100, WARN), (120, OK), (130, WARN)]
     assert notices(options, *course) == [
@@ -58,7 +58,7 @@ def test_once_is_once_an_incident() -> None:
 
 
 def test_the_end_is_said_if_asked_for() -> None:
-    """Once, with the incident's id; a group that was fine all along ends nothing."""
+    """The end is said once, with the incident's id; a group that was fine all along ends nothing."""
     options = NotifyOptions(send_close=True)
     assert notices(options, (0, OK), (10, WARN), (20, OK), (30, OK)) == [
         (10, "open", "A", 10),
@@ -76,7 +76,7 @@ def test_below_the_threshold_nothing_is_said() -> None:
 
 
 def test_an_alarm_makes_an_incident() -> None:
-    """Though the verdict is OK; the notice has it, and its end is the incident's."""
+    """An alarm makes an incident though the verdict is OK; the notice has it, and ends with it."""
     sent: list[Notice] = []
     notifier = Notifier(NotifyOptions(send_close=True), [sent.append])
     notifier.observe(verdict(OK), 1000, ["lag_bytes=7 above 6"])
@@ -112,7 +112,7 @@ def test_bad_options_are_refused(fields: dict[str, Any], option: str) -> None:
 
 
 def test_a_command_gets_the_notice_on_stdin(tmp_path: Path) -> None:
-    """As JSON, with the verdict in Burrow's form."""
+    """A command gets the notice as JSON, with the verdict in Burrow's form."""
     target = tmp_path / "notice.json"
     script = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read())"
     CommandSender((sys.executable, "-c", script, str(target)))(Notice("A", 1000, 2000, False, verdict(ERR)))
@@ -161,6 +161,6 @@ def test_a_webhook_gets_the_notice_as_its_body() -> None:
 
 
 def test_a_command_that_does_not_exist_is_a_failure() -> None:
-    """Which the notifier logs."""
+    """The notifier logs the failure of a command that does not exist."""
     with pytest.raises((OSError, subprocess.SubprocessError)):
         CommandSender(("/no/such/command",))(Notice("A", 1, 2, False, verdict(ERR)))

@@ -44,7 +44,7 @@ def steps(rows: list[HistoryRow], known: int = -1) -> list[tuple[int, int, int]]
 
 
 def test_each_entry_is_a_step() -> None:
-    """By the version and time of its commit; other commits, and other writers' entries, are none."""
+    """A step has the version and time of its entry's commit; other commits and writers make no step."""
     rows = history(
         ("WRITE", entry(10)), ("OPTIMIZE", None), ("WRITE", entry(99, "else")), ("WRITE", entry(30))
     )
@@ -54,12 +54,12 @@ def test_each_entry_is_a_step() -> None:
 
 
 def test_an_entry_that_a_compaction_repeats_is_one_step() -> None:
-    """At the time of the commit that brought its rows."""
+    """A repeated entry is one step, at the time of the commit that brought its rows."""
     assert steps(history(("MERGE", entry(10)), ("OPTIMIZE", entry(10)))) == [(0, 500, 10)]
 
 
 def test_a_restore_is_a_step_back() -> None:
-    """To where the table was at that version, be that itself one of a commit without an entry."""
+    """A restore steps back to where the table was at that version, even one without an entry."""
     rows = history(
         ("WRITE", entry(10)), ("OPTIMIZE", None), ("WRITE", entry(30)), ("RESTORE", "1"), ("WRITE", entry(20))
     )
@@ -92,7 +92,7 @@ def test_what_was_replaced_is_gone() -> None:
 
 
 def test_metadata_of_others_is_left_alone() -> None:
-    """Whatever they put there."""
+    """Metadata of other writers makes no app id and no step, whatever it holds."""
     rows = history(("WRITE", "no json"), ("WRITE", json.dumps([1])), ("WRITE", json.dumps({"app_id": 7})))
     assert app_ids(rows) == []
     assert steps(rows) == []

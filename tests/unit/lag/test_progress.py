@@ -28,7 +28,7 @@ def progress(batch_id: int, *journals: ProgressLag, name: str = "orders", query_
 
 
 def test_batches_make_a_window(monitor: Monitor) -> None:
-    """With the head each batch saw; a query that falls behind is WARN, and OK when it is level."""
+    """A window has the head each batch saw; a query that falls behind is WARN, and OK when it is level."""
     ticks = iter(range(NOW_MS, NOW_MS + 60_000, 1000))
     feed = ProgressFeed(monitor, lambda: next(ticks))
     for batch_id in range(1, 4):
@@ -40,7 +40,7 @@ def test_batches_make_a_window(monitor: Monitor) -> None:
 
 
 def test_a_journal_of_two_sources_is_as_far_as_the_slower(monitor: Monitor) -> None:
-    """And one whose head was not seen is no commit."""
+    """A journal is as far as its slower source; one whose head was not seen makes no commit."""
     feed = ProgressFeed(monitor, lambda: NOW_MS)
     feed(
         progress(

@@ -42,7 +42,7 @@ HEADS = JournalOffsets({A: 160, B: 20}).to_dict()
 
 @pytest.mark.parametrize("as_text", [False, True], ids=["parsed", "text"])
 def test_lag_is_what_lies_between_end_and_head(as_text: bool) -> None:
-    """By journal, with sums that alarms and people ask for first."""
+    """Lag is told by journal, with the sums that alarms and people ask for first."""
     value = progress(source(at(), HEADS), name="orders")
     lag = query_lag(json.dumps(value) if as_text else value)
     assert (lag.query_id, lag.run_id, lag.name, lag.batch_id) == ("4fa", "9c1", "orders", 7)
@@ -100,7 +100,7 @@ def test_other_sources_are_left_out() -> None:
     ["", "[]", "7", "{}", '{"batchId":1}', '{"batchId":"1","sources":[]}', '{"batchId":1,"sources":{}}'],
 )
 def test_what_is_no_progress_is_refused(value: str) -> None:
-    """Nothing is guessed."""
+    """A text that is not a progress report is refused; nothing is guessed."""
     with pytest.raises(InputError, match="a progress is a JSON object"):
         query_lag(value)
 

@@ -135,7 +135,7 @@ COMMIT = (*FIRST, "offsets", 1)
     ],
 )
 def test_what_is_wrong_is_named(text: str, problem: str) -> None:
-    """With the path, what was expected, and what came."""
+    """The error has the path, what was expected, and what came."""
     with pytest.raises(InputError, match=problem):
         parse_recording(text)
 
@@ -149,7 +149,7 @@ def test_what_is_wrong_is_named(text: str, problem: str) -> None:
     ],
 )
 def test_thresholds_out_of_range_are_refused(field: str, value: float) -> None:
-    """Nothing is clamped."""
+    """A threshold out of range is refused; nothing is clamped."""
     with pytest.raises(OptionError, match=field):
         parse_recording(changed(field, to=value))
 
@@ -226,7 +226,7 @@ def test_answers_have_burrows_names() -> None:
 
 
 def test_what_is_not_known_is_null() -> None:
-    """And the verdict NOTFOUND."""
+    """An unknown group is null and has the verdict NOTFOUND."""
     requests = replay()
     found = requests.do(line("fetch_consumer", cluster="other")).value
     assert found is not None
@@ -237,7 +237,7 @@ def test_what_is_not_known_is_null() -> None:
 
 
 def test_clusters_are_known_by_their_first_head_unless_named() -> None:
-    """With names given, what is said of others is ignored."""
+    """A recording's first head makes its cluster known, unless clusters are named."""
     assert replay().do(line("broker_offset")).outcome is Outcome.STORED
     assert replay().do(line("consumer_offset")).outcome is Outcome.UNKNOWN_CLUSTER
     assert replay(any_cluster=False).do(line("broker_offset")).outcome is Outcome.UNKNOWN_CLUSTER

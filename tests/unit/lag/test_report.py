@@ -58,7 +58,7 @@ def test_a_group_that_is_not_known_has_no_partitions() -> None:
 
 
 def test_unused_slots_are_null() -> None:
-    """In lists of commits, and at the ends of a window without one."""
+    """A slot without a commit is null in JSON."""
     assert commit_json(None) is None
 
 

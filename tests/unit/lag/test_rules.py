@@ -70,7 +70,7 @@ def test_codes_and_names_are_burrows() -> None:
 
 
 def test_an_empty_list_is_ok_and_not_complete_at_all() -> None:
-    """Without slots there is nothing to judge."""
+    """A list without slots holds nothing to judge."""
     got = judged(window())
     assert (got.status, got.complete, got.start, got.end) == (Status.OK, 0.0, None, None)
 
@@ -189,7 +189,7 @@ def test_rule_1_a_single_commit_stops_after_a_second() -> None:
     ],
 )
 def test_rule_2_an_offset_below_the_one_before_is_rewind(offsets: list[int], verdict: str) -> None:
-    """Unless a later one reaches what there was before."""
+    """An offset below the one before is REWIND, unless a later one reaches that again."""
     assert status(*[(offset, 9) for offset in offsets]) == verdict
 
 
@@ -234,7 +234,7 @@ def test_stop_comes_before_rewind() -> None:
     ],
 )
 def test_rule_4_the_same_offset_always_is_stall(slots: list[Slot], verdict: str) -> None:
-    """Commits, but no progress."""
+    """Commits without progress are STALL."""
     assert status(*slots) == verdict
 
 
@@ -329,7 +329,7 @@ def test_a_group_that_is_not_known_is_notfound() -> None:
 
 
 def test_a_group_without_partitions_is_ok_and_not_complete() -> None:
-    """So it stands after its topic was deleted."""
+    """A group is OK and not complete after its topic was deleted."""
     assert group() == GroupStatus("local", "orders", Status.OK, 0.0, (), None, 0)
 
 
@@ -343,7 +343,7 @@ def test_a_group_without_partitions_is_ok_and_not_complete() -> None:
     ],
 )
 def test_thresholds_out_of_range_are_named(arguments: dict[str, float], option: str) -> None:
-    """Nothing is clamped."""
+    """A threshold out of range is named; nothing is clamped."""
     with pytest.raises(OptionError) as caught:
         Thresholds(**arguments)  # type: ignore[arg-type] # bad on purpose
     assert isinstance(caught.value, GazetteError)

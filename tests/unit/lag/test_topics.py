@@ -6,7 +6,7 @@ from gazette_spark.lag.topics import Topics, prefix_of
 
 
 def test_journals_seen_together_are_numbered_by_name() -> None:
-    """Within the prefix they lie under; later ones come after them."""
+    """Journals get numbers within the prefix they lie under; later ones come after them."""
     topics = Topics()
     topics.add(["shop/b", "shop/a", "other/x"])
     topics.add(["shop/0", "shop/b"])

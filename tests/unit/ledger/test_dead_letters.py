@@ -131,7 +131,7 @@ def test_a_faster_writer_is_no_reason_to_stop() -> None:
 
 
 def test_a_restore_in_the_middle_of_a_commit_is_refused() -> None:
-    """With both ways out, neither of which needs a new checkpoint."""
+    """The error names both ways out, neither of which needs a new checkpoint."""
     torn = replace(state(30), previous="undone", jumps=(8,))
     about = dead_batch(batch().entry, TABLE)
     with pytest.raises(RestoredError, match=r"AS OF 7 mends.*restore version 8.*same query checkpoint"):
@@ -157,14 +157,14 @@ def test_an_entry_that_closes_says_so() -> None:
     ],
 )
 def test_pending_bytes_begin_where_the_main_table_ends(end: int | None, since: int | None) -> None:
-    """If the dead letters go further."""
+    """Pending bytes begin where the main table ends, if the dead letters go further."""
     assert MAIN.entry is not None
     assert pending_from(state(end), MAIN.entry) == since
 
 
 @pytest.mark.parametrize("arguments", [{}, {"path": "/d", "table": "t"}], ids=["no place", "two places"])
 def test_dead_letters_have_one_place(arguments: dict[str, str]) -> None:
-    """A path or a table."""
+    """Dead letters have either a path or a table."""
     with pytest.raises(OptionError, match="exactly one of path and table"):
         DeadLetters(**arguments)
 

@@ -97,7 +97,7 @@ CASES = [
 def test_what_is_undone_is_not_visible_but_its_number_counts(
     rows: list[HistoryRow], expected: tuple[str | None, str | None, int]
 ) -> None:
-    """Attempt of the newest visible entry and of the one before, and the highest number of all."""
+    """A history has the newest visible entry's attempt, that of the one before, and the highest number."""
     assert summary(*rows) == expected
 
 

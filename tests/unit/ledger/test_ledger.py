@@ -322,7 +322,7 @@ def test_a_gap_is_accepted_to_the_byte_only(gap: tuple[str, int, int]) -> None:
 
 
 def test_a_journal_the_table_does_not_know_has_no_range_to_accept() -> None:
-    """Where its rows would begin is for a first batch to pin."""
+    """An unknown journal's begin is for a first batch to pin, not for a range to accept."""
     error = refusal(state((at(a=10),)), batch(4, (at(a=10, z=5),), (at(a=10, z=9),)))
     assert isinstance(error, GapError)
     assert error.missing == {}
@@ -345,7 +345,7 @@ def test_another_source_is_compared_as_text(begin: str, end: str, kind: type) ->
 
 
 def test_another_source_may_read_in_the_first_batch() -> None:
-    """Where it began is unknown, and stays so in the first entry."""
+    """The begin of another source is unknown, and stays so in the first entry."""
     decision = decided(LedgerState(), batch(0, (), (at(a=7).at("pinned"), '{"n":1}')))
     assert isinstance(decision, Write)
     assert decision.entry.begin == (at(a=7), None)
@@ -384,13 +384,13 @@ def verified(after: LedgerState, *, conflict: bool = False) -> object:
 
 
 def test_a_write_found_on_its_parent_has_landed() -> None:
-    """Also if Delta raised a conflict: the answer was lost, not the write."""
+    """A write found on its parent has landed even if Delta raised a conflict: only the answer was lost."""
     assert verified(AFTER) == Landed()
     assert verified(AFTER, conflict=True) == Landed()
 
 
 def test_a_write_turned_down_is_decided_again() -> None:
-    """After a conflict, and after a silent skip by a commit that was undone since."""
+    """A write is decided again after a conflict, or a silent skip by a commit that was undone since."""
     assert verified(BEFORE, conflict=True) == Again()
     assert verified(replace(BEFORE, txn_version=5)) == Again()
     assert verified(LedgerState(txn_version=5, table_version=12, jumps=(12,))) == Again()
@@ -449,7 +449,7 @@ def test_the_stored_form_is_the_golden_one() -> None:
 
 
 def test_an_entry_says_what_its_batch_skipped() -> None:
-    """In a form that a release before it reads, too; the golden one holds two gaps of one journal."""
+    """An older release reads the form of skipped gaps too; the golden entry has two of one journal."""
     text = (GOLDEN / "entry-1-gaps.json").read_text(encoding="utf-8").rstrip("\n")
     gaps = (SkippedGap("shop/orders/0", 1024, 2000), SkippedGap("shop/orders/0", 9000, 9001))
     entry = replace(GOLDEN_ENTRY, gaps=gaps)
@@ -468,7 +468,7 @@ def test_an_entry_says_which_gaps_were_accepted() -> None:
 
 
 def test_an_entry_says_that_rows_were_merged() -> None:
-    """Under a field of its own; entries without it were appended."""
+    """Merged rows have a field in the entry; the rows of an entry without it were appended."""
     text = (GOLDEN / "entry-1-upsert.json").read_text(encoding="utf-8").rstrip("\n")
     entry = replace(GOLDEN_ENTRY, mode="upsert")
     assert entry.to_json() == text
@@ -500,7 +500,7 @@ def test_rows_are_not_appended_to_a_table_of_one_row_per_key() -> None:
 
 
 def test_an_entry_names_its_dead_letters() -> None:
-    """In a form that releases before it read, too; a name that is none is damage."""
+    """Older releases read an entry that names its dead letters; a name that cannot be is damage."""
     text = (GOLDEN / "entry-1-dead-letters.json").read_text(encoding="utf-8").rstrip("\n")
     entry = replace(GOLDEN_ENTRY, dead_letters="shop.orders_dead")
     assert entry.to_json() == text
@@ -560,7 +560,7 @@ def test_what_others_write_is_no_entry(text: str | None) -> None:
 
 @pytest.mark.parametrize("damage", ["attempt", "end", "txn_version"])
 def test_a_damaged_entry_is_refused(damage: str) -> None:
-    """To overlook it would be to take an older entry for the newest."""
+    """A damaged entry is refused, or else an older one would pass for the newest."""
     value = json.loads(GOLDEN_ENTRY.to_json())
     del value[damage]
     with pytest.raises(LedgerFormatError, match="missing or of the wrong type"):

@@ -46,7 +46,7 @@ def test_a_file_of_another_form_is_refused(text: str, problem: str) -> None:
 
 
 def test_a_first_batch_that_is_not_pinned_is_refused() -> None:
-    """Where it began would be written nowhere."""
+    """A first batch is refused if its begin would be written nowhere."""
     check_pinned((JournalOffsets({"a/b": 5}, "pinned"), "17", None), "p")
     with pytest.raises(QueryCheckpointError, match="source 0 did not pin"):
         check_pinned((JournalOffsets({"a/b": 5}),), "p")
@@ -84,7 +84,7 @@ def test_a_checkpoint_inside_the_table_is_seen(path: str, directory: str, *, ins
 
 
 def test_a_relative_path_is_below_the_working_directory() -> None:
-    """As Spark reads it on a local file system."""
+    """A relative path lies below the working directory, as Spark reads it on a local file system."""
     assert is_inside("t/c", "t")
     assert not is_inside("t", "/t")
 

@@ -45,7 +45,7 @@ ENTRY = LedgerEntry("orders", 1024, "query", 0, POSITION, POSITION, POSITION, "a
 
 
 def test_an_audit_is_stored_with_its_entry() -> None:
-    """By journal, with and without a digest, in a form that releases before it read."""
+    """An audit is stored by journal, with and without a digest; older releases read its entry."""
     audit = (
         AuditedRows(None, 3),
         AuditedRows("shop/orders/0", 2, "00123456789abcd"),
@@ -56,7 +56,7 @@ def test_an_audit_is_stored_with_its_entry() -> None:
 
 
 def test_an_adopted_entry_says_so() -> None:
-    """In a form that releases before it read."""
+    """An adopted entry says so in a form that older releases read."""
     golden("entry-1-adopted.json", replace(ENTRY, adopted=True))
 
 
@@ -73,7 +73,7 @@ def test_a_damaged_audit_is_refused(audit: object) -> None:
 
 
 def test_transaction_numbers_are_tried_upwards() -> None:
-    """From the next one on, in a few steps past any that a table can have."""
+    """Numbers are tried from the next one on, in a few steps past any that a table can have."""
     for highest in (-1, 7, 1 << 30, 1 << 60):
         numbers = list(txn_numbers(highest))
         assert numbers[0] == highest + 1

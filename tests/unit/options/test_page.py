@@ -33,7 +33,7 @@ def test_the_table_has_every_option(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=PAGE_NAMES)
 def test_what_the_page_names_as_an_option_is_one(path: Path) -> None:
-    """In the text around the table, too: words in camel case in backquotes."""
+    """Every word in camel case in backquotes around the page's table is an option."""
     named = set(re.findall(r"`([a-z]+[A-Z]\w*)(?:=\w+)?`", path.read_text(encoding="utf-8")))
     assert named <= {option.name for option in (*OPTIONS, *WRITE_OPTIONS)} | SPARKS_OWN_NAMES
 
@@ -46,6 +46,6 @@ def test_a_page_without_its_marks_is_refused(page: str) -> None:
 
 
 def test_what_stands_around_the_table_is_kept() -> None:
-    """Only what lies between the marks is made."""
+    """Making the page changes only what lies between the marks."""
     made = with_table(f"before\n{BEGIN}\nold\n{END}\nafter\n", OPTIONS)
     assert made == f"before\n{BEGIN}\n\n{table(OPTIONS)}\n\n{END}\nafter\n"

@@ -56,7 +56,7 @@ def test_defaults() -> None:
 
 @pytest.mark.parametrize(("use", "start"), [("stream", LATEST), ("batch", EARLIEST)])
 def test_a_stream_starts_at_the_latest_and_a_batch_at_the_earliest(use: Use, start: int) -> None:
-    """As in Spark's Kafka source."""
+    """Streams start at the latest and batches at the earliest offset, as in Spark's Kafka source."""
     assert parse(use).starting_offsets == OffsetChoice(start)
 
 
@@ -91,14 +91,14 @@ def test_an_unknown_option_lists_the_valid_ones(name: str, hint: str) -> None:
     ],
 )
 def test_two_selections_are_refused(given: dict[str, str]) -> None:
-    """Naming both options."""
+    """Two selections are refused by an error that names both options."""
     error = refusal(**given)
     assert error.got == "more than one"
     assert all(name in error.option for name in given)
 
 
 def test_no_selection_is_refused() -> None:
-    """With the ways to give one."""
+    """Options without a selection are refused by an error that lists the ways to give one."""
     with pytest.raises(OptionError, match=r"got nothing; expected exactly one of .*load\('a/prefix/'\)"):
         parse_options({"brokerAddress": ADDRESS}, environ={})
 
@@ -109,7 +109,7 @@ def test_several_paths_are_refused() -> None:
 
 
 def test_a_prefix_is_a_selector() -> None:
-    """So journals made later under the prefix are found."""
+    """A prefix is a selector, so journals made later under it are found."""
     assert parse(path="events/").selection.selector == "prefix=events/"
     assert parse(path="events/").selection.names == ()
 
@@ -143,7 +143,7 @@ def test_names_keep_their_order() -> None:
     ],
 )
 def test_a_bad_name_is_shown_with_its_place(text: str, problem: str) -> None:
-    """Or, for an element that cannot be seen, its place alone."""
+    """The error shows a bad name and its place, or the place alone if the name cannot be seen."""
     error = refusal(journals=text)
     assert error.option == "journals"
     assert problem in error.got
@@ -155,7 +155,7 @@ def test_a_bad_name_is_shown_with_its_place(text: str, problem: str) -> None:
     ids=["empty", "blank", "no_name", "no_values", "open", "operator", "short_name", "no_slash", "long_name"],
 )
 def test_a_bad_selector_is_refused(text: str) -> None:
-    """Before any broker sees it."""
+    """A bad selector is refused before any broker sees it."""
     assert refusal(selector=text).option == "selector"
 
 
@@ -185,7 +185,7 @@ def test_a_selector_is_kept_in_its_canonical_form() -> None:
     ],
 )
 def test_a_bad_address_is_refused(text: str) -> None:
-    """With the form of a good one, in a text of bounded length."""
+    """The error shows the form of a good address, in a text of bounded length."""
     error = refusal(brokerAddress=text)
     assert (error.option, "http://host:port" in error.expected) == ("brokerAddress", True)
     assert len(str(error)) < 300
@@ -200,7 +200,7 @@ def test_a_password_in_an_address_is_not_shown(text: str) -> None:
 
 
 def test_the_address_comes_from_the_environment_if_not_given() -> None:
-    """As for Gazette's own tools."""
+    """The address comes from the environment, as for Gazette's own tools."""
     found = parse_options({"path": "events/a"}, environ={"BROKER_ADDRESS": "http://other.test:1"})
     assert found.broker_address == "http://other.test:1"
     with pytest.raises(OptionError, match="BROKER_ADDRESS in the environment"):
@@ -250,7 +250,7 @@ def test_starting_offsets(text: str, choice: OffsetChoice) -> None:
 )
 @pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
 def test_bad_offsets_are_refused(option: str, text: str) -> None:
-    """Both options take the same forms."""
+    """The options for start and end refuse the same bad offsets."""
     assert refusal("batch", **{option: text}).option == option
 
 
@@ -287,7 +287,7 @@ def test_a_batch_only_option_is_refused_in_a_stream(given: dict[str, str]) -> No
 
 
 def test_a_query_starts_or_ends_by_time() -> None:
-    """In milliseconds, as in Spark's Kafka source; a stream may start so, too."""
+    """Times are milliseconds, as in Spark's Kafka source; a stream may start at one too."""
     options = parse("batch", startingTimestamp="0", endingTimestamp="1700000000000")
     assert (options.starting_timestamp, options.ending_timestamp) == (0, 1_700_000_000_000)
     assert options.starting_offsets_by_timestamp_strategy == "error"
@@ -384,7 +384,7 @@ def test_a_delay_takes_units(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "0s", "-1s", "1.5h", "10x", "15 m", "8d", "1us", "9999999999d"])
 def test_a_bad_delay_is_refused(text: str) -> None:
-    """With the least, the most and examples."""
+    """The error shows the least delay, the most, and examples."""
     error = refusal("stream", minBytesPerTrigger="1", maxTriggerDelay=text)
     assert (error.option, error.expected) == (
         "maxTriggerDelay",
@@ -457,7 +457,7 @@ def test_a_boolean_is_true_or_false(text: str) -> None:
     ],
 )
 def test_an_unknown_word_is_refused_with_the_known_ones(option: str, expected: str) -> None:
-    """No word is guessed."""
+    """An unknown word is refused and none is guessed."""
     assert refusal(**{option: "whatever"}).expected == expected
 
 
@@ -507,7 +507,7 @@ def test_a_token_is_not_in_the_repr() -> None:
 
 
 def test_parsed_options_survive_pickling() -> None:
-    """They travel with the reader."""
+    """Parsed options survive pickling, because they travel with the reader."""
     options = parse("batch", selector="app=a", startingOffsets='{"events/a":1}')
     assert pickle.loads(pickle.dumps(options)) == options
 
@@ -523,7 +523,7 @@ def refused_store(use: Use = "batch", **options: str) -> OptionError:
 
 
 def test_a_store_takes_the_place_of_brokers() -> None:
-    """Whatever the environment says; its URL is kept as it is, a directory's without what ends it."""
+    """A store wins over the environment's broker; its URL is kept, but for a directory's last slash."""
     found = parse_options(STORE, "batch", environ={"BROKER_ADDRESS": "http://other.test:1"})
     assert (found.fragment_store, found.broker_address) == ("file:///var/store", "")
     assert found.origin == "file:///var/store"

@@ -22,7 +22,7 @@ ADDRESS = {"brokerAddress": "http://broker.test:80"}
 
 
 def test_defaults_are_those_of_the_table() -> None:
-    """Without a target, rows name their journals."""
+    """The defaults are those of the table; rows name their journals if there is no target."""
     options = parse_write_options(ADDRESS, environ={})
     assert (options.target, options.mapping, options.framing) == (None, None, None)
     assert (options.max_record_bytes, options.request_timeout_ms) == (16 << 20, 60_000)
@@ -62,7 +62,7 @@ def test_a_target_is_said_in_one_of_several_ways(given: dict[str, str], target: 
     ],
 )
 def test_wrong_options_are_refused(given: dict[str, str], problem: str) -> None:
-    """With the value and what is expected."""
+    """The error shows the value and what is expected."""
     with pytest.raises(OptionError) as caught:
         parse_write_options(ADDRESS | given, environ={})
     assert problem in str(caught.value)
@@ -73,7 +73,7 @@ def test_wrong_options_are_refused(given: dict[str, str], problem: str) -> None:
 def test_a_write_is_accepted_where_its_purpose_is_not_known(
     given: dict[str, str], purpose: Purpose | None
 ) -> None:
-    """Whether or not the options could be those of a read."""
+    """Options are accepted whether or not they could be those of a read."""
     assert checked_address(ADDRESS | given, purpose, environ={}) == "http://broker.test:80"
 
 
@@ -99,7 +99,7 @@ def test_a_wrong_option_is_refused_for_its_purpose(
 
 
 def test_the_broker_may_come_from_the_environment() -> None:
-    """As for reading; and the token is not shown."""
+    """The environment gives the broker, as for reading; the token is not shown."""
     options = parse_write_options({"auth.token": "s3cret"}, environ={"BROKER_ADDRESS": "http://env.test:1"})
     assert options.broker_address == "http://env.test:1"
     assert "s3cret" not in repr(options)
@@ -125,7 +125,7 @@ def test_names_are_unique_whatever_their_case() -> None:
 def test_sparks_process_says_what_a_data_source_is_for(
     monkeypatch: pytest.MonkeyPatch, modules: Sequence[str], purpose: str | None
 ) -> None:
-    """By the module it runs, if that is one of those known."""
+    """The module that Spark's process runs tells the use, if it is one of those known."""
     for module in PURPOSES:
         monkeypatch.delitem(sys.modules, module, raising=False)
     for module in modules:

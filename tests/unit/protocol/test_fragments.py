@@ -224,7 +224,7 @@ def test_add(added: list[tuple[int, int]], expected: list[tuple[int, int]]) -> N
 
 
 def test_equal_span_replaces() -> None:
-    """Of two fragments of one span the later one stays: it knows the store."""
+    """The later of two fragments of one span stays: it knows the store."""
     covers = CoverSet.of([span(0, 5), span(5, 9)])
     assert covers.add(span(0, 5, mod_time=1700000000))
     assert [fragment.mod_time for fragment in covers] == [1700000000, 0]

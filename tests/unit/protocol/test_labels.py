@@ -146,12 +146,12 @@ def test_union_prefers_the_left_name_by_name() -> None:
 
 
 def test_intersect_keeps_names_of_equal_values() -> None:
-    """Only names whose value lists are equal are kept."""
+    """A name is kept only if its value lists are equal."""
     assert labels.intersect(LEFT, RIGHT) == label_set({"same": ["1", "2"]})
 
 
 def test_subtract_drops_names_of_equal_values() -> None:
-    """Only names whose value lists are equal are dropped."""
+    """A name is dropped only if its value lists are equal."""
     assert labels.subtract(LEFT, RIGHT) == label_set({"both": ["1", "2"], "left": "x"})
 
 

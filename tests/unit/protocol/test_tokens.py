@@ -60,7 +60,7 @@ def test_verifies_the_golden_token() -> None:
     ],
 )
 def test_clocks_may_differ_by_five_seconds(now: float, problem: str) -> None:
-    """Within five seconds a token passes, beyond it does not."""
+    """A token passes within five seconds of its times and not beyond."""
     if not problem:
         assert SECRET.verify(GOLDEN, now=now).capability == 10
         return
@@ -164,7 +164,7 @@ def test_bad_keys_are_refused(text: str) -> None:
 
 
 def test_repr_shows_no_key() -> None:
-    """Neither raw nor in base64."""
+    """A repr shows a key neither raw nor in base64."""
     assert "secret" not in repr(SECRET)
     assert "c2VjcmV0" not in repr(SECRET)
 

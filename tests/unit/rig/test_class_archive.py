@@ -39,7 +39,7 @@ def made(environ: dict[str, str], tmp_path: Path) -> ClassArchive:
 
 
 def test_what_was_made_is_found(environ: dict[str, str], made: ClassArchive) -> None:
-    """With the jars it needs."""
+    """An archive that was made is found with the jars it needs."""
     assert find_archive(environ) == made
 
 
@@ -76,7 +76,7 @@ def test_its_jars_come_first_on_the_class_path(made: ClassArchive) -> None:
 
 
 def test_jars_that_spark_brings_are_left_to_it() -> None:
-    """Whatever their versions; the rest keeps its order."""
+    """Jars that Spark brings are left out in any version; the rest keeps its order."""
     brought = next((spark_home() / "jars").glob("jackson-databind-*.jar")).name
     assert brought != "jackson-databind-2.13.5.jar"
     jars = [

@@ -34,7 +34,7 @@ def test_every_kind_and_point_comes_up() -> None:
 
 
 def test_without_kills_no_child_process_is_needed() -> None:
-    """Nor a point that only some sinks reach."""
+    """A schedule without kills needs no child process, and no point that only some sinks reach."""
     steps = draw(1, Settings(steps=1000))
     assert not SIGKILLS & {step.kind for step in steps}
     names = {name for step in steps for name in step.point.split("|")}
@@ -96,14 +96,14 @@ def record(**fields: Any) -> dict[str, Any]:
 
 
 def test_the_summary_bounds_the_rate_of_failures() -> None:
-    """By the rule of three, over all crashes and kills."""
+    """The rule of three bounds the rate, over all crashes and kills."""
     text = summary([record(), record(sigkills=100, points={"before the WAL": 2})])
     assert "crash cycles 300, of the sink alone 100\nSIGKILLs 100" in text
     assert "no failure in 500 crashes: with 95 % confidence below 0.60%" in text
 
 
 def test_the_summary_shows_how_to_run_a_failure_again() -> None:
-    """With its seed and the command; no rate is claimed then."""
+    """A failure's seed and command are shown; no rate is claimed then."""
     text = summary([record(), record(seed=17, failure="lost 1", replay="python -m x --seed 17")])
     assert "seed 17: lost 1\n  run it again: python -m x --seed 17" in text
     assert "confidence" not in text

@@ -100,7 +100,7 @@ def test_the_last_rows_at_every_version_are_exact(tmp_path: Path) -> None:
 def test_what_is_wrong_is_named(
     tmp_path: Path, rows: list[tuple[str, int]], ends: dict[str, int], problem: str
 ) -> None:
-    """With the version and a row."""
+    """A violation is named with the version and a row."""
     log = Log(tmp_path)
     log.commit([("k", 1), ("l", 2)], x=8, y=0)
     log.commit(rows, **ends)

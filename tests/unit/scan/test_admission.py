@@ -8,7 +8,7 @@ from gazette_spark.scan.admission import Backlog, Limits, admit, admit_fragments
 
 
 def test_without_a_limit_a_batch_may_read_to_every_head() -> None:
-    """No limit, no sharing."""
+    """A batch without a limit may read to every head."""
     assert admit({"a/b": Backlog(10, 30), "c/d": Backlog(0, 5)}, None) == {"a/b": 30, "c/d": 5}
 
 

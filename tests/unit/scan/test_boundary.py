@@ -58,7 +58,7 @@ def test_an_oversized_record_is_named(length: int) -> None:
 
 
 def test_a_hole_is_an_error_or_a_boundary() -> None:
-    """Where bytes are missing a search fails, or takes the hole's end for a record's beginning."""
+    """A search that meets missing bytes fails, or takes the hole's end for a record's beginning."""
     journal = FakeJournal(b"aa\nbb\ncc", holes=[(4, 6)])
     with pytest.raises(DataLossError) as caught:
         record_end(window_reader(journal, NAME), 0, 8, LONG)

@@ -134,7 +134,7 @@ def test_etcd_made_anew_ends_the_watch() -> None:
 
 
 def test_brokers_without_a_watch_are_asked_each_second() -> None:
-    """And no second watch is tried."""
+    """Brokers without a watch are asked each second, and no second watch is tried."""
     rig = Rig(failure=WatchUnsupportedError("ListResponse", "it ended"))
     rig.look(0)
     for turn in range(1, 4):

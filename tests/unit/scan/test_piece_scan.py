@@ -79,7 +79,7 @@ def test_a_new_worker_loads_no_pandas() -> None:
 
 
 def test_raw_columns_can_be_chosen() -> None:
-    """Only the columns asked for are built, in the order asked for; others are refused."""
+    """A scan builds the columns asked for, in the order asked for; unknown ones are refused."""
     assert raw_schema(["value", "journal"]).names == ["value", "journal"]
     with pytest.raises(ValueError, match="no columns \\['key'\\]"):
         raw_schema(["key"])

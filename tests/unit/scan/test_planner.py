@@ -52,7 +52,7 @@ def test_a_journal_with_half_a_record_starts_at_its_first_offset() -> None:
 
 
 def test_earliest_is_the_first_offset_left() -> None:
-    """Retention moves it."""
+    """The earliest offset is the first one that retention left."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3), begin=70)}, startingOffsets="earliest")
     assert planner.initial().read_through == {"log/a": 70}
 
@@ -128,7 +128,7 @@ def test_a_broker_that_has_just_started_cannot_pin_a_start_too_low() -> None:
 def test_a_start_that_cannot_be_is_named(
     options: dict[str, str], error: type[GazetteError], text: str
 ) -> None:
-    """Before anything is written to the query checkpoint."""
+    """A start that cannot be is named before anything is written to the query checkpoint."""
     journals = {"log/a": FakeJournal(lines(3), begin=100, mod_times=[4]), "log/b": FakeJournal()}
     if "proto" in str(options):
         journals["log/proto"] = FakeJournal(frame(b"12345678"), content_type=FIXED)
@@ -192,14 +192,14 @@ def test_a_batch_ends_by_time_where_another_starts(timestamp: str) -> None:
 
 
 def test_a_batch_that_ends_by_time_before_its_start_is_named() -> None:
-    """With the option that says where it ends."""
+    """The error names the option that says where the batch ends."""
     options = {"startingOffsets": '{"log/a":130}', "endingTimestamp": "15000"}
     with pytest.raises(OffsetError, match="endingTimestamp lies before the start at 130"):
         planner_of(STORED, "batch", **options)[0].batch()
 
 
 def test_a_start_before_the_first_offset_is_moved_when_loss_is_allowed() -> None:
-    """Under failOnDataLoss=false the bytes that are gone are skipped."""
+    """Bytes that are gone are skipped under failOnDataLoss=false."""
     journals = {"log/a": FakeJournal(lines(3), begin=100)}
     planner, _ = planner_of(journals, startingOffsets='{"log/a":5}', failOnDataLoss="false")
     assert planner.initial().read_through == {"log/a": 100}
@@ -219,7 +219,7 @@ def test_a_start_before_the_first_offset_is_moved_when_loss_is_allowed() -> None
     ],
 )
 def test_a_piece_carries_its_journals_framing(content_type: str, given: dict[str, str], framing: str) -> None:
-    """From the option, the format or the label; a planner that never listed the journal asks for it."""
+    """The option, the format or the label gives the framing; a planner asks for a journal it never listed."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3), content_type=content_type)}, **given)
     assert [piece.framing for piece in planner.pieces(at(a=0), at(a=30))] == [framing]
 
@@ -314,7 +314,7 @@ def test_the_start_comes_back_unchanged_if_nothing_is_new() -> None:
 
 
 def test_a_limit_is_shared_and_ends_at_whole_records() -> None:
-    """In proportion to the backlog."""
+    """Journals share a limit in proportion to their backlog."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(300)), "log/b": FakeJournal(lines(100))})
     assert planner.next(at(a=0, b=0), Limits(415)) == at(a=310, b=100)
 
@@ -398,13 +398,13 @@ def test_available_now_does_not_wait() -> None:
 
 
 def test_a_limit_below_a_record_reads_one_record() -> None:
-    """The limit is soft."""
+    """A limit is soft: one below a record's size still reads one record."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3, 70_000)), "log/b": FakeJournal(lines(2))})
     assert planner.next(at(a=0, b=0), Limits(1)) == at(a=70_000, b=10)
 
 
 def test_a_new_journal_is_pinned_first_and_read_next() -> None:
-    """From its first available offset, so that a crash in between loses nothing."""
+    """A new journal is pinned at its first available offset, so that a crash in between loses nothing."""
     planner, client = planner_of({"log/a": FakeJournal(lines(1))})
     client.journals["log/b"] = FakeJournal(lines(2), begin=40)
     pinned = planner.next(at(a=0))
@@ -420,7 +420,7 @@ def test_a_journal_that_appears_is_a_change_by_itself() -> None:
 
 
 def test_available_now_ends_at_the_heads_taken_at_its_start() -> None:
-    """However much is appended meanwhile, and whatever journals appear."""
+    """The heads taken at the start end the run, whatever is appended and whichever journals appear."""
     planner, client = planner_of({"log/a": FakeJournal(lines(4)), "log/b": FakeJournal(lines(1))})
     planner.freeze()
     client.journals["log/a"].content += lines(9)
@@ -451,13 +451,13 @@ def test_a_head_below_the_position_is_an_error() -> None:
 
 
 def test_a_head_that_is_low_because_the_broker_has_just_started_is_asked_for_again() -> None:
-    """No false alarm, and no row lost."""
+    """A low head raises no false alarm and loses no row."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3), stale_head=0)})
     assert planner.next(at(a=20)) == at(a=30)
 
 
 def test_a_deleted_journal_ends_the_query() -> None:
-    """With the journal and the way out; a planner that never saw it cannot know what was left."""
+    """The error has the journal and the way out; a planner that never saw it cannot know what was left."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(1))})
     with pytest.raises(
         JournalNotFoundError, match=r"'log/gone'.*it is gone, maybe with .*set failOnDataLoss=false"
@@ -467,7 +467,7 @@ def test_a_deleted_journal_ends_the_query() -> None:
 
 @pytest.mark.parametrize("start", [at(a=0, gone=5), at(a=0)], ids=["known", "new"])
 def test_a_journal_deleted_once_it_is_listed(start: JournalOffsets) -> None:
-    """Whether a query has read it, or has just found it, it is as if it had never been listed."""
+    """A journal deleted after its listing counts as never listed, read before or just found."""
     journals = {"log/a": FakeJournal(lines(1)), "log/gone": FakeJournal(lines(1))}
     planner, client = planner_of(journals, failOnDataLoss="false")
     client.deleted_once_listed = "log/gone"
@@ -475,7 +475,7 @@ def test_a_journal_deleted_once_it_is_listed(start: JournalOffsets) -> None:
 
 
 def test_a_journal_deleted_once_it_is_listed_ends_the_query() -> None:
-    """With the way out, as any deleted one."""
+    """The error shows the way out, as for any deleted journal."""
     planner, client = planner_of({"log/a": FakeJournal(lines(1)), "log/gone": FakeJournal(lines(1))})
     client.deleted_once_listed = "log/gone"
     with pytest.raises(JournalNotFoundError, match=r"'log/gone'.*it is gone, maybe with"):
@@ -483,7 +483,7 @@ def test_a_journal_deleted_once_it_is_listed_ends_the_query() -> None:
 
 
 def test_a_deleted_journal_ends_the_query_if_bytes_were_left() -> None:
-    """With their number, half a record included."""
+    """The error has the number of bytes left, half a record included."""
     planner, client = planner_of({"log/a": FakeJournal(lines(1)), "log/b": FakeJournal(lines(2) + b"half")})
     position = planner.next(at(a=0, b=0))
     assert position == at(a=10, b=20)
@@ -557,7 +557,7 @@ def test_a_limit_that_ends_in_a_hole_makes_progress() -> None:
     ],
 )
 def test_an_impossible_batch_is_refused(start: JournalOffsets, end: JournalOffsets) -> None:
-    """Spark would plan it."""
+    """The planner refuses a batch that Spark would plan."""
     with pytest.raises(OffsetError):
         planner_of({})[0].pieces(start, end)
 
@@ -580,7 +580,7 @@ def test_a_position_inside_a_record_is_refused(content: bytes, content_type: str
 
 
 def test_a_position_is_looked_at_when_a_query_goes_on() -> None:
-    """Once: what a planner decides itself it need not look at again."""
+    """A position is checked once: a planner need not check what it decides itself."""
     planner, client = planner_of({"log/a": FakeJournal(lines(9)), "log/b": FakeJournal(lines(9), begin=50)})
     planner.pieces(at(a=10, b=50), at(a=20, b=60))
     assert client.reads == [("log/a", 9, 10)]
@@ -602,7 +602,7 @@ def test_small_batches_are_one_piece_a_journal_and_list_nothing() -> None:
 
 
 def test_large_ranges_are_cut() -> None:
-    """At fragment edges where they suit."""
+    """Large ranges are cut at fragment edges where these suit."""
     planner, client = planner_of(
         {"log/a": FakeJournal(fragments=(0, 900)), "log/b": FakeJournal()}, maxBytesPerPartition="1000"
     )
@@ -623,13 +623,13 @@ def test_stored_and_compressed_fragments_are_not_cut() -> None:
 
 
 def test_min_partitions_cuts_what_there_is() -> None:
-    """Over all journals of a batch."""
+    """The minimum counts the pieces of all journals of a batch."""
     planner, _ = planner_of({"log/a": FakeJournal()}, minPartitions="4")
     assert len(planner.pieces(at(a=0), at(a=400))) == 4
 
 
 def test_a_batch_query_reads_all_whole_records() -> None:
-    """From the earliest to the latest."""
+    """A batch query reads all whole records from the earliest to the latest."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3) + b"half", begin=50)}, "batch")
     assert planner.batch() == (at(a=50), at(a=80))
 
@@ -649,7 +649,7 @@ def test_a_batch_query_ends_where_it_is_told() -> None:
     ],
 )
 def test_a_batch_end_that_cannot_be_is_named(end: int, text: str) -> None:
-    """With journal and offset."""
+    """The error has the journal and the offset."""
     planner, _ = planner_of(
         {"log/a": FakeJournal(lines(3), begin=100)}, "batch", endingOffsets=f'{{"log/a":{end}}}'
     )

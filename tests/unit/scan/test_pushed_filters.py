@@ -103,7 +103,7 @@ def test_what_is_about_something_else_stays_with_spark(pushed: Filter) -> None:
 
 
 def test_journal_and_offset_are_where_rows_come_from_in_raw_only() -> None:
-    """In other formats they are fields of the records; a column for corrupt records is no journal's name."""
+    """Filters on journal and offset push in raw only; a column for corrupt records is no journal's name."""
     filters: list[Filter] = [EqualTo(("journal",), "a"), EqualTo(("offset",), 5)]
     raw = reader(RAW)
     assert list(raw.pushFilters(filters)) == filters[1:]

@@ -99,7 +99,7 @@ def test_a_new_journal_that_goes_before_it_is_read_is_a_loss() -> None:
 
 
 def test_a_position_of_an_older_release_does_not_know() -> None:
-    """So a journal that is gone may have had bytes left."""
+    """A journal that is gone may have had bytes left, as far as an older release's position tells."""
     client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
     del client.journals[B]
     with pytest.raises(JournalNotFoundError, match="it is gone, maybe with bytes not read"):
@@ -123,7 +123,7 @@ def test_a_journal_made_again_is_another_one(options: dict[str, str]) -> None:
 
 
 def test_a_journal_made_again_is_seen_by_the_running_query() -> None:
-    """Whatever was read since it was made: the position says at which revision its journals were listed."""
+    """The position has its journals' revision, so a new journal is seen whatever was read since."""
     planner, client = planner_of({A: FakeJournal(lines(2))})
     client.revision = 5
     position = planner.next(JournalOffsets({A: 0}))
@@ -144,7 +144,7 @@ def test_brokers_that_know_less_are_not_believed() -> None:
 
 
 def test_brokers_that_know_less_may_list_what_they_know() -> None:
-    """Then there is nothing to conclude."""
+    """A listing of brokers that know less allows no conclusion."""
     client, position = read_some({A: FakeJournal(lines(2))})
     assert revived_planner(client, 4).next(position) is position
 

@@ -37,14 +37,14 @@ def test_the_fragment_that_reaches_furthest_serves() -> None:
 
 
 def test_of_equal_spans_the_first_path_serves() -> None:
-    """Whatever the order of the listing: a query is the same each time."""
+    """The first path serves in whatever order the listing comes: a query is the same each time."""
     packed, raw = stored(0, 10), stored(0, 10, pb.NONE)
     assert Coverage([packed, raw]).covering(0) == packed
     assert Coverage([packed, raw]).serving == [packed]
 
 
 def test_a_range_takes_along_what_comes_after_a_hole() -> None:
-    """So that a reader can say where the journal goes on; and nothing that it does not need."""
+    """A range has the fragment after a hole, to say where the journal goes on, and no needless one."""
     coverage = Coverage([stored(0, 10), stored(5, 8), stored(10, 20), stored(90, 95), stored(95, 99)])
     assert spans(coverage.of_range(0, 10)) == [(0, 10), (5, 8)]
     assert spans(coverage.of_range(9, 12)) == [(0, 10), (10, 20)]

@@ -73,12 +73,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[StoreFiles, P
     ids=["whole", "cut", "spread", "named"],
 )
 def test_every_codec_is_read(store: tuple[StoreFiles, Path], options: dict[str, str]) -> None:
-    """However the range is cut, compressed or not."""
+    """Files of every codec are read, however the range is cut."""
     assert rows_of(store[0], **options) == EXPECTED
 
 
 def test_times_come_from_the_files(store: tuple[StoreFiles, Path]) -> None:
-    """In whole seconds."""
+    """A fragment's time is its file's, in whole seconds."""
     files, root = store
     path = min((root / "log/a").glob("0*"))
     os.utime(path, (1_700_000_123.9, 1_700_000_123.9))
@@ -109,7 +109,7 @@ def test_a_file_that_is_not_what_its_name_says(
 
 
 def test_a_bucket_may_decompress_what_it_hands_out(tmp_path: Path) -> None:
-    """As Google's does with fragments of GZIP_OFFLOAD_DECOMPRESSION, depending on who asks."""
+    """A bucket may hand out GZIP_OFFLOAD_DECOMPRESSION fragments compressed or not, as Google's does."""
     stored(tmp_path)
     (path,) = [each for each in (tmp_path / "log/a").glob("0*") if not each.suffix]
     path.write_bytes(gzip.decompress(path.read_bytes()))
@@ -176,7 +176,7 @@ def test_a_directory_that_became_a_link_since_the_plan(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["../secret", "log/../../secret"])
 def test_no_path_leads_out(tmp_path: Path, path: str) -> None:
-    """Whatever a plan says."""
+    """No path of a plan leads out of the store."""
     (tmp_path / "secret").write_bytes(b"abc")
     (tmp_path / "store/log").mkdir(parents=True)
     asked = StoredFragment(fragment_of("log/a", 0, b"abc"), path, 3)
@@ -197,7 +197,7 @@ def test_an_unreadable_file_is_no_gap(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_other_files_are_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Not one each."""
+    """Other files give one warning together, not one each."""
     stored(tmp_path)
     for n in range(3):
         (tmp_path / f"log/a/note-{n}.txt").write_text("hello")
@@ -208,7 +208,7 @@ def test_other_files_are_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFi
 
 
 def test_files_of_one_span_that_differ_are_named(store: tuple[StoreFiles, Path]) -> None:
-    """Both of them, before anything is read."""
+    """Both files are named before anything is read."""
     files, root = store
     first = min((root / "log/a").glob("0*"))
     other = MemoryFiles()
@@ -220,7 +220,7 @@ def test_files_of_one_span_that_differ_are_named(store: tuple[StoreFiles, Path])
 
 
 def test_one_listing_serves_a_query() -> None:
-    """However many journals it has."""
+    """One listing serves a query, however many journals it has."""
     files = MemoryFiles()
     for n in range(30):
         files.put(f"log/{n:03}", 0, b"a\nb\n")
@@ -230,7 +230,7 @@ def test_one_listing_serves_a_query() -> None:
 
 
 def test_a_bucket_is_opened_by_its_url() -> None:
-    """With what the query says; errors show the bucket, and nothing that came after it."""
+    """The URL's query opens the bucket; errors show the bucket, and nothing that came after it."""
     made = open_store("s3://some-bucket/a/path?region=eu-west-1&scheme=https")
     assert made.url == "s3://some-bucket/a/path/"
     with pytest.raises(FragmentStoreError) as caught:

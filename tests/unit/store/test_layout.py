@@ -30,7 +30,7 @@ def spans(found: Layout) -> dict[str, list[tuple[int, int]]]:
 
 
 def test_a_directory_with_fragments_is_a_journal() -> None:
-    """Whatever the order of the listing; others beside the prefix are none of the query's."""
+    """Any order of a listing gives the same journals; those beside the prefix are left out."""
     paths = [f"log/b/{name(5, 9)}", f"log/a/deep/{name(0, 9)}", f"log/b/{name(0, 5)}", f"logs/{name(0, 9)}"]
     assert spans(layout(*paths)) == {"log/a/deep": [(0, 9)], "log/b": [(0, 5), (5, 9)]}
 
@@ -48,7 +48,7 @@ def test_a_directory_with_fragments_is_a_journal() -> None:
     ],
 )
 def test_what_is_no_fragment_is_counted(path: str) -> None:
-    """And never read."""
+    """A file that is no fragment is counted and never read."""
     found = layout(path, f"log/z/{name(0, 9)}")
     assert spans(found) == {"log/z": [(0, 9)]}
     assert found.skipped == (path,)
@@ -75,14 +75,14 @@ def test_what_is_not_whole_yet_is_not_looked_at() -> None:
     ],
 )
 def test_what_may_be_a_postfix_has_to_be_decided(paths: list[str], problem: str) -> None:
-    """Else rows would carry the name of a journal that does not exist."""
+    """A possible postfix has to be decided, or rows would name a journal that does not exist."""
     with pytest.raises(OptionError, match=f"'fragmentPostfixLevels': got nothing.*{problem}"):
         layout(*paths)
     assert set(spans(layout(*paths, levels=0))) == {path.rpartition("/")[0] for path in paths}
 
 
 def test_a_postfix_is_left_off() -> None:
-    """As many directories as are said; a journal's fragments come together again."""
+    """The number of directories given is left off, and a journal's fragments come together again."""
     paths = [f"log/a/2026/01/{name(0, 9)}", f"log/a/2026/02/{name(9, 12)}", f"log/b/2026/01/{name(0, 4)}"]
     assert spans(layout(*paths, levels=2)) == {"log/a": [(0, 9), (9, 12)], "log/b": [(0, 4)]}
 
@@ -99,7 +99,7 @@ def test_a_fragment_that_is_not_deep_enough_is_no_silent_loss() -> None:
 
 
 def test_a_named_journal_has_what_lies_below_it() -> None:
-    """Up to the depth that is said; what lies below another name is that one's."""
+    """A journal has what lies below its name, to the depth given and outside other names."""
     paths = [f"log/a/{name(0, 9)}", f"log/a/1/{name(9, 12)}", f"log/a/b/{name(0, 4)}"]
     with pytest.raises(OptionError, match=r"'fragmentPostfixLevels': got nothing.*below the journal 'log/a'"):
         layout(*paths, names=("log/a",))

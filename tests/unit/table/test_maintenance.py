@@ -112,7 +112,7 @@ def test_columns_are_looked_up_again_after_some_were_added() -> None:
 
 
 def test_a_write_that_is_turned_down_is_decided_anew() -> None:
-    """If the columns are others now: there is an error of ours, or nothing to add any more."""
+    """Columns that changed meanwhile raise an error of ours, or leave nothing to add."""
     table = FakeTable(ID)
     maintenance = TableMaintenance(table, schema_evolution="addNewColumns")  # type: ignore[arg-type]
     rows = FakeRows(MORE)
@@ -125,7 +125,7 @@ def test_a_write_that_is_turned_down_is_decided_anew() -> None:
 
 
 def test_what_else_a_table_says_is_looked_up_where_it_decides() -> None:
-    """Once; a name that needs column mapping is then written, or refused."""
+    """A table is looked up once; a name that needs column mapping is then written or refused."""
     odd = StructType([*ID.fields]).add("a b", LongType())
     for properties, allowed in (({}, False), ({"delta.columnMapping.mode": "name"}, True)):
         table = FakeTable(ID, properties)
@@ -162,7 +162,7 @@ def test_a_failed_compaction_is_logged(caplog: pytest.LogCaptureFixture) -> None
     ],
 )
 def test_bad_options_are_refused(arguments: dict[str, Any], option: str) -> None:
-    """Naming the argument."""
+    """A bad option is refused by an error that names the argument."""
     with pytest.raises(OptionError) as caught:
         TableMaintenance(FakeTable(ID), **arguments)  # type: ignore[arg-type]
     assert caught.value.option == option

@@ -76,14 +76,14 @@ def test_a_new_table_is_one_statement(asked: dict[str, Any], clauses: str) -> No
     ],
 )
 def test_what_no_table_can_be_is_refused(asked: dict[str, Any], option: str) -> None:
-    """Before Spark is asked."""
+    """A table that cannot be is refused before Spark is asked."""
     with pytest.raises(OptionError) as caught:
         NewTable(**{"schema": SCHEMA, **asked})
     assert caught.value.option == option
 
 
 def test_columns_of_the_first_batch_may_be_null() -> None:
-    """Without a schema the table takes them as they come, comments and all."""
+    """A table without a schema takes the first batch's columns as they come, comments and all."""
     made = NewTable(partition_by=["id"]).columns(None, SCHEMA)  # type: ignore[arg-type]
     assert made == StructType(
         [StructField(each.name, each.dataType, metadata=each.metadata) for each in SCHEMA.fields]

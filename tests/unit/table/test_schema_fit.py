@@ -163,7 +163,7 @@ def test_what_is_new_is_added_on_request_or_refused(
     ],
 )
 def test_what_does_not_fit_is_named(batch: StructType, table: StructType, column: str, said: str) -> None:
-    """Even where columns may be added; with the way out."""
+    """The error shows the way out, even where columns may be added."""
     found = fit("t", batch, table, add=True)
     assert isinstance(found, Unfit)
     (problem,) = found.problems
@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_named(batch: StructType, table: StructType, column
 
 
 def test_a_new_table_takes_what_delta_takes() -> None:
-    """Without a table there is nothing to add to; names and types are looked at all the same."""
+    """A new table has nothing to add to; names and types are checked all the same."""
     batch = columns(id=INT, at=columns(x=INT))
     assert fit("t", batch, None, add=False) == SchemaFit(batch)
     refused = fit("t", columns(**{"a b": INT, "c": NullType(), "d": INT}), None, add=False)

@@ -46,7 +46,7 @@ def test_a_batch_has_read_what_its_offsets_say(begin: Positions, end: Positions,
     ],
 )
 def test_files_are_bytes_by_their_target(read: int | None, target: int | None, files: int | None) -> None:
-    """Rounded up, and one at least."""
+    """The number of files is rounded up, and at least one."""
     assert files_wanted(read, target) == files
 
 
@@ -71,14 +71,14 @@ class Rows:
     ],
 )
 def test_rows_are_shuffled_only_for_partitions(files: int, partition_by: list[str], done: object) -> None:
-    """And only where there are several parts."""
+    """Rows are shuffled only if there are partition columns and several parts."""
     rows: Any = Rows()
     assert in_files(rows, files, partition_by) == done
     assert in_files(rows, None, partition_by) is rows
 
 
 def test_compaction_is_due_by_the_entries_number() -> None:
-    """So a restart does not begin to count anew."""
+    """The entry's number decides, so a restart does not begin to count from zero."""
     entry = LedgerEntry("a", 0, "q", 0, (), (), (), attempt="x", parent=None)
     due = [number for number in range(12) if compaction_due(replace(entry, txn_version=number), 4)]
     assert due == [3, 7, 11]

@@ -39,14 +39,14 @@ ORIGIN = ("_journal", "_offset")
     ],
 )
 def test_bad_arguments_are_refused(arguments: dict[str, object], option: str) -> None:
-    """When the upsert is described, naming the argument."""
+    """A bad argument is refused by name when the upsert is described."""
     with pytest.raises(OptionError) as caught:
         Upsert(**arguments)  # type: ignore[arg-type]
     assert caught.value.option == option
 
 
 def test_lists_of_names_are_as_good_as_tuples() -> None:
-    """And what was given cannot be changed behind the upsert's back."""
+    """Lists of names become the upsert's own: a later change of them changes nothing."""
     keys = ["id"]
     upsert = Upsert(keys)
     keys.append("name")
@@ -85,7 +85,7 @@ def test_lists_of_names_are_as_good_as_tuples() -> None:
 def test_a_batch_fits_or_says_what_it_lacks(
     upsert: Upsert, types: dict[str, str], origin: tuple[str, str] | None, problem: str | None
 ) -> None:
-    """By its columns and their types; the text names those it has, and the way on."""
+    """Columns and their types decide; the text names those the batch has, and the way on."""
     found = upsert.unfit(types, origin)
     if problem is None:
         assert found is None
@@ -121,13 +121,13 @@ def test_the_flag_and_what_is_left_out_are_not_stored() -> None:
     ],
 )
 def test_the_last_row_comes_first(upsert: Upsert, origin: tuple[str, str] | None, expected: str) -> None:
-    """By the column that orders, then by journal and offset; a null is less than all else."""
+    """Rows stand by the ordering column, then by journal and offset; a null is less than all else."""
     assert order(upsert, origin) == expected
     assert rank(upsert, origin) == f"row_number() OVER (PARTITION BY `id` ORDER BY {expected})"
 
 
 def test_a_row_takes_the_place_of_the_one_with_its_key() -> None:
-    """Or comes in, where there is none."""
+    """A row replaces the one with its key, or comes in where there is none."""
     assert merge_statement("c.d.t", "v", ["id", "name"], Upsert(("id",))) == (
         "MERGE INTO c.d.t AS old USING `v` AS new ON old.`id` = new.`id` "
         "WHEN MATCHED THEN UPDATE SET `name` = new.`name` "
@@ -165,7 +165,7 @@ def test_rows_of_keys_alone_are_only_brought_in() -> None:
     ],
 )
 def test_names_are_quoted(name: str, expected: str) -> None:
-    """Whatever a column is called, it is one name in the statement, at each of its places."""
+    """A column of any name is one name in the statement, at each of its places."""
     assert quoted(name) == expected
     statement = merge_statement("t", "v", [name, "gone"], Upsert((name,), "gone"))
     assert statement.count(f"old.{expected} = new.{expected}") == 1
@@ -179,6 +179,6 @@ def test_a_free_name_is_none_of_the_columns() -> None:
 
 
 def test_a_table_gets_columns_by_the_merge_itself() -> None:
-    """Where that was asked for."""
+    """The merge itself adds columns where that was asked for."""
     statement = merge_statement("t", "v", ["id"], Upsert(("id",)), add_columns=True)
     assert statement.startswith("MERGE WITH SCHEMA EVOLUTION INTO t AS old USING")

@@ -93,7 +93,7 @@ def test_a_query_reads_everything_in_its_steps() -> None:
 
 @pytest.mark.parametrize("crash", CRASH_POINTS)
 def test_a_crash_anywhere_keeps_what_was_decided(crash: Any) -> None:
-    """Once its end is written, a batch keeps its range whatever comes; before that it is planned anew."""
+    """A batch keeps its range once its end is written; a crash before that has it planned again."""
     query = MicroBatches()
     HEAD[0] = 2
     with pytest.raises(Crash):

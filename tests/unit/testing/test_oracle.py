@@ -116,7 +116,7 @@ def test_a_restored_entry_is_not_held_against_what_was_undone(table: Table) -> N
 
 
 def test_another_querys_checkpoint_says_nothing(table: Table) -> None:
-    """Nor does one that is gone."""
+    """A checkpoint of another query says nothing, and neither does one that is gone."""
     table.plan(2, 8)
     assert not table.verdict().exact
     (table.checkpoint / "metadata").write_text('{"id":"other"}')

@@ -18,13 +18,13 @@ def found(*columns: tuple[str, str], **options: str) -> WriteColumns:
 
 
 def test_columns_are_found_by_name() -> None:
-    """In any case and order; others do not matter."""
+    """Columns are found by name in any case and order; others do not matter."""
     assert found(("id", "bigint"), JOURNAL, ("VALUE", "string")) == WriteColumns(2, journal=1)
     assert found(VALUE, KEY, selector="app=x") == WriteColumns(0, key=1)
 
 
 def test_options_win_over_the_column_journal() -> None:
-    """As Kafka's topic does."""
+    """The option wins over the column, as Kafka's topic does."""
     assert found(VALUE, JOURNAL, journal="log/a") == WriteColumns(0)
     assert found(JOURNAL, VALUE, KEY, selector="app=x") == WriteColumns(1, key=2)
 
@@ -54,7 +54,7 @@ def test_options_win_over_the_column_journal() -> None:
 def test_columns_that_say_too_little_or_too_much_are_refused(
     columns: list[tuple[str, str]], options: dict[str, str], problem: str
 ) -> None:
-    """With what is expected."""
+    """Columns that are too few or too many are refused with what is expected."""
     with pytest.raises(OptionError) as caught:
         found(*columns, **options)
     assert problem in str(caught.value)

@@ -21,7 +21,7 @@ def rows_of(shares: Sequence[Share], rows: int) -> dict[str, list[int]]:
 
 
 def test_a_long_key_is_hashed_to_its_end() -> None:
-    """At the length where the way of hashing changes, and around it."""
+    """Keys are hashed whole at the length where the way of hashing changes, and around it."""
     keys = [bytes(range(256)) * 2] + [b"x" * (LONG_KEY_BYTES + more) for more in (-1, 0, 1)]
     column = pa.array(keys, pa.binary())
     hashes = fnv1a32_each(value_octets(column), value_bounds(column))
@@ -29,7 +29,7 @@ def test_a_long_key_is_hashed_to_its_end() -> None:
 
 
 def test_rows_without_a_key_go_anywhere() -> None:
-    """But those with one stay where they belong."""
+    """Rows without a key go anywhere, while those with one stay where they belong."""
     keys = pa.array([None, "k"] * 500)
     shares = rows_of(KeyMapping.of(["a", "b", "c"], "modulo").shares(keys, RNG), 1000)
     chosen = next(journal for journal, rows in shares.items() if 1 in rows)
@@ -38,14 +38,14 @@ def test_rows_without_a_key_go_anywhere() -> None:
 
 
 def test_a_row_without_a_journal_is_refused() -> None:
-    """The first of them."""
+    """The first row without a journal is the one that is refused."""
     refused = shares_by_name(pa.array(["a", None, "b", None]))
     assert isinstance(refused, RowRefusal)
     assert (refused.index, refused.problem) == (1, "its journal is null")
 
 
 def test_one_journal_gets_all_rows() -> None:
-    """Without an index of them."""
+    """A single journal gets all rows, and no index of them is made."""
     (share,) = shares_at_random(10, ["a"], RNG)
     assert (share.journal, share.rows) == ("a", None)
     assert shares_at_random(0, ["a", "b"], RNG) == []

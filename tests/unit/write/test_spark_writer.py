@@ -32,27 +32,27 @@ def data_source(**options: str) -> GazetteDataSource:
     ],
 )
 def test_a_writer_travels_to_executors(name: str, kind: type) -> None:
-    """With its options, and without ever showing the token."""
+    """A writer takes its options along, and never shows the token."""
     made = pickle.loads(pickle.dumps(getattr(data_source(), name)(ROWS, overwrite=False)))
     assert isinstance(made, kind)
     assert repr(made) == f"{kind.__name__}(None, http://broker.test:80)"
 
 
 def test_a_task_without_rows_connects_to_nothing() -> None:
-    """And says so."""
+    """A task without rows connects to nothing and says so."""
     made = data_source().writer(ROWS, overwrite=False)
     assert made.write(iter([])) == Written({})
 
 
 @pytest.mark.parametrize("name", ["writer", "streamWriter"])
 def test_journals_are_not_overwritten(name: str) -> None:
-    """Nor is there a complete mode."""
+    """Neither overwriting nor a complete mode is accepted."""
     with pytest.raises(OptionError, match="journals only grow"):
         getattr(data_source(), name)(ROWS, overwrite=True)
 
 
 def test_columns_are_checked_on_the_driver() -> None:
-    """With Spark's names of types."""
+    """The driver checks the columns; the error has Spark's names of types."""
     with pytest.raises(OptionError, match="column value bigint"):
         data_source().writer(StructType([StructField("value", LongType())]), overwrite=False)
 

@@ -44,7 +44,7 @@ def plan(head: JournalHead, spec: pb.JournalSpec | None = None, **request: Any) 
 
 
 def test_a_plain_append_goes_into_the_spool() -> None:
-    """Without a reason to roll the spool is kept."""
+    """An append keeps the spool, unless there is a reason to roll it."""
     assert plan(LATER_SPOOL) == AppendPlan(pb.OK, roll_to=None)
 
 
@@ -137,7 +137,7 @@ def test_every_event_has_a_transition() -> None:
 
 
 def test_only_marker_and_half_close_commit() -> None:
-    """Of all streams of up to three events after some content, one commits."""
+    """One stream commits, of all those with up to three events after some content."""
     committing = []
     for events in (events for count in range(4) for events in product(StreamEvent, repeat=count)):
         state = StreamState.CONTENT
@@ -195,7 +195,7 @@ def test_registers_union_replaces_and_subtract_needs_equal_values() -> None:
     ],
 )
 def test_suspend_step(suspend: str, level: int, step: SuspendStep) -> None:
-    """The suspend field and the journal's level decide together."""
+    """The suspend field and the journal's level together decide the step."""
     assert suspend_step(level, pb.AppendRequest(suspend=suspend)) is step
 
 

@@ -60,7 +60,7 @@ def test_each_check_has_its_text(header: str | None, problem: str) -> None:
 
 
 def test_a_missing_token_passes_only_if_the_keys_say_so() -> None:
-    """With AA== beside a key it passes for an hour; a header that is there is checked all the same."""
+    """AA== beside a key lets a missing token pass for an hour; a header that is there is checked."""
     lenient = authorizer(KeySet.parse("c2VjcmV0,AA=="))
     assert lenient.authorize(None, Capability.APPEND).expires_at == NOW + 3600
     with pytest.raises(UnauthenticatedError):

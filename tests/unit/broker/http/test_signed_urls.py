@@ -57,7 +57,7 @@ def test_another_key_opens_nothing() -> None:
 
 @given(st.text(max_size=20), st.text(max_size=60))
 def test_no_text_opens_a_path(path: str, query: str) -> None:
-    """Whatever a query is, it is refused by the one error."""
+    """A query of any text is refused by the one error."""
     with pytest.raises((SignatureError, ValueError)):
         signer().check(path, query)
 

@@ -57,7 +57,7 @@ def test_replicas_are_in_different_zones() -> None:
 
 
 def test_held_back_assignment_only_takes_away() -> None:
-    """Without filling, a dead primary leaves a gap that nobody takes, and a new journal gets nothing."""
+    """A dead primary leaves a gap that nobody takes, and a new journal gets nothing."""
     held: dict[str, Slots] = {"journal/1": (ONE, TWO), "journal/2": (TWO,)}
     slots = assign({"journal/1": 2, "journal/2": 1, "journal/3": 1}, frozenset((TWO,)), held, fill=False)
     assert slots == {"journal/1": (None, TWO), "journal/2": (TWO,), "journal/3": ()}

@@ -85,7 +85,7 @@ def test_a_log_of_the_future_is_refused() -> None:
 
 
 def test_a_log_cut_anywhere_gives_its_whole_records() -> None:
-    """Whatever byte a log is cut at, exactly the records before the cut are read."""
+    """A log that is cut at any byte gives exactly the records before the cut."""
     whole = log_bytes()
     ends = [end for _, end in commit_log.parse_log(whole).records]
     for cut in range(len(whole)):

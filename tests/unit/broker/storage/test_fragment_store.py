@@ -43,7 +43,7 @@ def test_put_and_list(store: FragmentStore) -> None:
 
 
 def test_a_failed_put_leaves_nothing(store: FragmentStore) -> None:
-    """When the content breaks off there is neither a fragment nor a partial file."""
+    """A put whose content breaks off leaves neither a fragment nor a partial file."""
 
     def broken() -> object:
         yield b"ab"

@@ -20,7 +20,7 @@ def fragment(begin: int, end: int, mod_time: int = 0) -> Fragment:
 
 
 def test_empty_view() -> None:
-    """Without fragments begin, end and head are 0 and nothing can be read."""
+    """An index without fragments has begin, end and head 0, and nothing can be read from it."""
     view = IndexView()
     assert (view.begin, view.end, list(view.fragments())) == (0, 0, [])
     found = resolve_read(view, 0, 0, NOW)

@@ -57,7 +57,7 @@ def test_staged_bytes_are_not_recovered(spool: Spool) -> None:
 
 
 def test_roll_back_leaves_the_committed(spool: Spool) -> None:
-    """After a roll back the next append goes where the rolled back one had been."""
+    """The next append after a roll back goes where the rolled back one had been."""
     spool.stage(b"a longer thing that is not to stay")
     spool.roll_back()
     spool.stage(b"third")
@@ -77,7 +77,7 @@ def test_roll_back_leaves_the_committed(spool: Spool) -> None:
     ],
 )
 def test_lost_data_cuts_back_to_a_commit(spool: Spool, size: int, expected: bytes) -> None:
-    """When the log survived a power cut and bytes did not, the spool ends at the last whole commit."""
+    """A spool ends at the last whole commit if its log survived a power cut and its bytes did not."""
     with spool.stem.with_suffix(".data").open("r+b") as data:
         data.truncate(size)
     assert content(recover(spool)) == expected

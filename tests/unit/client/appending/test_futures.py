@@ -19,7 +19,7 @@ ERROR = RuntimeError("no")
 
 
 def test_an_operation_ends_when_it_is_resolved() -> None:
-    """Until then it is not done and cannot be waited for in no time; then it has its result."""
+    """An operation is not done before it is resolved; then it has its result."""
     operation: AsyncOperation[int] = AsyncOperation()
     assert not operation.done()
     with pytest.raises(TimeoutError):
@@ -53,7 +53,7 @@ def test_an_operation_is_resolved_once() -> None:
 
 @pytest.mark.parametrize("error", [None, ERROR], ids=["well", "badly"])
 def test_a_finished_operation_has_ended(error: Exception | None) -> None:
-    """It needs no resolving."""
+    """An operation that is made finished needs no resolving."""
     operation = finished_operation(error)
     assert operation.done()
     assert failure_of(operation) is error
@@ -76,7 +76,7 @@ def test_what_has_ended_well_need_not_be_waited_for() -> None:
 
 
 def test_operations_can_be_waited_for_together() -> None:
-    """``concurrent.futures.wait`` takes them."""
+    """``concurrent.futures.wait`` takes several operations."""
     running: AsyncOperation[None] = AsyncOperation()
     done, waiting = concurrent.futures.wait([finished_operation(), running], timeout=0)
     assert (len(done), waiting) == (1, {running})

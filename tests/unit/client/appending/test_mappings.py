@@ -76,7 +76,7 @@ def test_rendezvous_is_its_definition(key: bytes, count: int, shuffle: random.Ra
 
 @given(st.binary(max_size=20), st.integers(2, 50), st.data())
 def test_rendezvous_moves_few_keys(key: bytes, count: int, data: st.DataObject) -> None:
-    """Without one journal, only its own keys go elsewhere."""
+    """Only a removed journal's own keys go elsewhere."""
     journals = listing(count)
     before = RendezvousMapping(lambda each: each, journals)(key)[0]
     removed = data.draw(st.integers(0, count - 1))

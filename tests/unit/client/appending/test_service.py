@@ -513,7 +513,7 @@ def test_an_abort_takes_bytes_back_from_disk(service: AppendService, journals: J
 
 
 def test_writers_wait_for_room(client: Client, journals: Journals) -> None:
-    """With as much pending as may be, the next is taken once some of it was appended."""
+    """A writer that finds as much pending as may be goes on once some of it was appended."""
     with AppendService(client, max_pending_bytes=10) as service, ThreadPoolExecutor() as pool:
         journals.held(service)
         service.append(JOURNAL, b"4567")
@@ -526,7 +526,7 @@ def test_writers_wait_for_room(client: Client, journals: Journals) -> None:
 
 
 def test_waiting_for_room_ends_at_the_deadline(client: Client, journals: Journals) -> None:
-    """Where nothing is appended for long, memory and disk stay bounded, and the writer is told."""
+    """A writer is told when nothing is appended for long; memory and disk stay bounded."""
     with AppendService(client, timeout_s=0.2, max_pending_bytes=10) as service:
         with service.start_append(JOURNAL) as started:
             started.write(b"12345678")

@@ -46,7 +46,7 @@ def test_a_signed_token_is_fresh_each_time() -> None:
 
 
 def test_a_token_is_sent_as_it_is() -> None:
-    """Whatever the call claims."""
+    """A given token is sent unchanged, whatever the call claims."""
     assert Credentials("opaque").metadata(CLAIMS) == (("authorization", "Bearer opaque"),)
 
 
@@ -56,7 +56,7 @@ def test_neither_sends_no_header() -> None:
 
 
 def test_keys_win_over_a_token() -> None:
-    """As in Gazette's tools."""
+    """Keys win over a token, as in Gazette's tools."""
     ((_, value),) = Credentials("opaque", KEYS, clock=lambda: NOW).metadata(CLAIMS)
     assert KEYS.verify(value.removeprefix("Bearer "), now=NOW).capability == Capability.READ
 

@@ -89,7 +89,7 @@ def test_what_does_not_heal_fails_at_once(cause: GazetteError) -> None:
 
 @pytest.mark.parametrize("cause", [UNAVAILABLE, STALE, *ROUTING], ids=kind)
 def test_transport_and_routing_back_off_for_ever(cause: GazetteError) -> None:
-    """Only the caller's deadline ends these."""
+    """Only the caller's deadline ends the tries after errors of transport and routing."""
     assert tries(cause)[:8] == [0.05, 0.05, 0.1, 0.1, 1, 1, 5, 5]
     assert len(tries(cause)) == 20
     assert retry.after_call(cause, 0) == 0.05
@@ -138,7 +138,7 @@ def test_texts_that_say_nothing_lasting(text: str) -> None:
 
 
 def test_apply_is_sent_once() -> None:
-    """Only an apply that was never sent is tried again."""
+    """An apply is tried again only if it was never sent."""
     assert retry.after_apply(NOT_CONNECTED, 0) == 0.05
     assert retry.after_apply(UNAVAILABLE, 0) is None
     assert retry.after_apply(NO_PRIMARY, 0) is None

@@ -121,7 +121,7 @@ def test_what_holds_a_secret_shows_none(holder: str) -> None:
 
 
 def test_credentials_are_not_pickled() -> None:
-    """Nor shown."""
+    """Credentials are neither pickled nor shown."""
     for each in (Credentials(CANARY), Credentials(auth_keys=KeySet.parse(KEY))):
         assert CANARY not in repr(each)
         with pytest.raises(TypeError, match="hold secrets"):

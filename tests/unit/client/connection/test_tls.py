@@ -100,7 +100,7 @@ def fails(endpoint: str, tls: TlsOptions | None, problem: str) -> None:
 
 
 def test_a_broker_of_another_authority(ours: Authority, theirs: Authority) -> None:
-    """Neither the public authorities nor ours vouch for it."""
+    """Neither the public authorities nor ours vouch for the broker."""
     with secure_broker(theirs) as stub:
         fails(stub.endpoint, TlsOptions(ours.ca_file), "cannot be trusted")
         fails(stub.endpoint, None, "cannot be trusted")
@@ -108,7 +108,7 @@ def test_a_broker_of_another_authority(ours: Authority, theirs: Authority) -> No
 
 
 def test_a_broker_whose_certificate_has_expired(ours: Authority) -> None:
-    """The reason says so."""
+    """The error's reason says that the certificate has expired."""
     with secure_broker(ours, expired=True) as stub:
         fails(stub.endpoint, TlsOptions(ours.ca_file), "expired")
 

@@ -142,7 +142,7 @@ def test_etcd_refusing_the_size_of_a_transaction_is_explained(stub: StubBroker, 
 
 @given(count=st.integers(0, 60), size=st.integers(0, 20), fails_at=st.integers(0, 60))
 def test_any_size_applies_each_change_once(count: int, size: int, fails_at: int) -> None:
-    """Up to the failure, in order, in batches no larger than asked for; and the error counts them."""
+    """Changes go in order up to the failure, in batches of the size asked for; the error counts them."""
     changes = deletions(count)
     done: list[list[Change]] = []
 

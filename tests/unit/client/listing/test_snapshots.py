@@ -106,7 +106,7 @@ def test_violations(messages: list[pb.ListResponse], problem: str) -> None:
 
 
 def test_an_empty_message_in_a_plain_listing_is_a_violation() -> None:
-    """As in Gazette's client."""
+    """An empty message in a plain listing violates the protocol, as in Gazette's client."""
     joiner = SnapshotJoiner(watch=False)
     joiner.feed(message("a/one", revision=7))
     with pytest.raises(ProtocolError, match="an empty message"):
@@ -120,7 +120,7 @@ def test_a_plain_listing_of_no_messages_is_cut() -> None:
 
 
 def test_a_status_is_raised() -> None:
-    """Whatever else the message holds."""
+    """A status is raised, whatever else the message holds."""
     with pytest.raises(JournalNotFoundError):
         SnapshotJoiner(watch=True).feed(pb.ListResponse(status=pb.JOURNAL_NOT_FOUND, header=header(3)))
 

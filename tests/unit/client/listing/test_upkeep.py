@@ -105,7 +105,7 @@ def test_a_lying_broker_deletes_nothing_else(tmp_path: Path, url: str) -> None:
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
-    """Neither a folder that is a link out of the root, nor a file that is one."""
+    """A link to a folder outside the root is not followed, and neither is one to a file."""
     root = tmp_path / "root"
     _, outside = pruned(tmp_path / "outside")
     root.mkdir()

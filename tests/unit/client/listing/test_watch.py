@@ -149,7 +149,7 @@ def test_a_broker_without_a_watch_is_found_out(stub: StubBroker, client: Client)
 def test_what_will_not_heal_fails_at_once(
     stub: StubBroker, client: Client, fail: Fail, expected: type[GazetteError]
 ) -> None:
-    """At the start, and later for everybody who asks."""
+    """An error that will not heal fails the start at once, and later everybody who asks."""
     stub.script("List", [fail])
     with pytest.raises(expected):
         WatchedList(client).start()
@@ -224,7 +224,7 @@ def test_closing_ends_a_waiting_thread(stub: StubBroker, client: Client) -> None
 def test_a_callback_that_fails_is_logged(
     stub: StubBroker, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The list goes on."""
+    """A callback that fails is logged, and the list goes on."""
     stub.script("List", [*pages(5, ["a/one"]), *pages(6, ["a/two"]), Hang()])
 
     def fail(listing: Listing) -> None:
@@ -254,7 +254,7 @@ def test_a_list_stays_in_its_process(
 
 @pytest.mark.parametrize("selector", ["a in", "prefix=no/slash"])
 def test_a_bad_selector_is_refused(client: Client, selector: str) -> None:
-    """Before any thread or call."""
+    """A bad selector is refused before any thread or call begins."""
     with pytest.raises(ProtocolError):
         WatchedList(client, selector)
 
@@ -267,7 +267,7 @@ def test_a_list_that_was_not_started(client: Client) -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")], ids=["none", "less", "not a number"])
 def test_bad_intervals(client: Client, seconds: float) -> None:
-    """They are above zero."""
+    """An interval has to be above zero."""
     with pytest.raises(OptionError, match="renew_s"):
         WatchedList(client, renew_s=seconds)
     with pytest.raises(OptionError, match="interval_s"):

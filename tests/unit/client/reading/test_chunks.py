@@ -206,7 +206,7 @@ def test_files_know_what_they_are() -> None:
 
 
 def test_seeking_needs_a_reader_that_can() -> None:
-    """Within the chunk at hand any reader can; elsewhere this one refuses, and stands where it stood."""
+    """Any reader can seek in the chunk at hand; elsewhere this one refuses, and stands where it stood."""
     reader = Fake(split(CONTENT, 300))
     reader.read(10)
     assert reader.seek(50) == 50
@@ -238,7 +238,7 @@ def test_seeks_that_mean_nothing(offset: int, whence: int) -> None:
 
 
 def test_a_write_head_that_is_not_known_is_no_place_to_seek_from() -> None:
-    """Until then the offset is -1."""
+    """The offset of a reader at the write head is -1 until the head is known."""
     reader = Fake([])
     reader._at = -1
     with pytest.raises(OffsetError):
@@ -246,7 +246,7 @@ def test_a_write_head_that_is_not_known_is_no_place_to_seek_from() -> None:
 
 
 def test_adjusted_seek_uses_the_buffer() -> None:
-    """Within the buffer, in both directions, the reader is not asked; elsewhere it is."""
+    """A seek within the buffer, in either direction, does not ask the reader; any other does."""
     reader = Fake(split(CONTENT, 300))
     file = reader.buffered(256)
     file.read(10)

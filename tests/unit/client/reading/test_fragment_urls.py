@@ -120,7 +120,7 @@ ASKED = {
 
 @pytest.mark.parametrize("name", ASKED)
 def test_hosts_that_are_asked(name: str) -> None:
-    """Their fragments are read."""
+    """Fragments are read from the hosts that are listed."""
     broker, url, hosts = ASKED[name]
     opened = opener(answering, ADDRESSES, broker=broker, hosts=frozenset(hosts))
     assert opened.can_open(url)

@@ -241,7 +241,7 @@ def test_http_gzip_fragment_stored_with_an_encoding() -> None:
     ("status", "expired"), [(403, True), (404, False), (301, False), (206, False), (500, False)]
 )
 def test_http_statuses(status: int, expired: bool) -> None:
-    """Only 200 is taken; a refused signature is told apart; no error shows the signature."""
+    """A status other than 200 fails; a refused signature is told apart; no error shows the signature."""
     headers = {"Location": "https://elsewhere/"} if status == 301 else {}
     with (
         serve(lambda _: httpx.Response(status, headers=headers)) as client,

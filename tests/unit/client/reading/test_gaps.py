@@ -58,7 +58,7 @@ def ranged(**given: str) -> tuple[int, int]:
     ],
 )
 def test_the_range_is_that_of_the_options(options: dict[str, str], expected: tuple[int, int]) -> None:
-    """To the byte: it need not begin or end with a record, and may begin where nothing is left."""
+    """The range is exact to the byte: it need not begin or end with a record, or where bytes are left."""
     assert ranged(**options) == expected
 
 
@@ -77,5 +77,5 @@ def test_a_range_that_is_none_is_refused(options: dict[str, str]) -> None:
 
 
 def test_a_gap_knows_its_size() -> None:
-    """For sums and for people."""
+    """A gap's size is the number of its bytes."""
     assert FragmentGap("ab/c", 3, 10).bytes == 7

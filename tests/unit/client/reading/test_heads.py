@@ -55,7 +55,7 @@ def test_tails(messages: list[pb.ReadResponse], tail: Tail) -> None:
 
 @given(st.binary(max_size=20), st.lists(st.integers(0, 20)), st.data())
 def test_no_tail_is_wrong(journal: bytes, cuts: list[int], data: st.DataObject) -> None:
-    """However it comes in pieces, and whichever of them get lost: bytes that come are the journal's."""
+    """The bytes that come are the journal's, in whatever pieces and however many get lost."""
     at = data.draw(st.integers(0, len(journal)))
     edges = sorted({at, len(journal), *(cut for cut in cuts if at < cut < len(journal))})
     messages = [metadata(at, len(journal))]

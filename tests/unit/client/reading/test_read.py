@@ -49,7 +49,7 @@ def test_a_jump_is_noted_once() -> None:
 
 
 def test_a_chunk_knows_when_its_fragment_was_stored() -> None:
-    """As the metadata before it says; never, while only a broker has it."""
+    """A chunk has the time of the metadata before it, and none while only a broker has the fragment."""
     stored = meta(0, 3, url="file:///x")
     stored.fragment.mod_time = 1_700_000_000
     stored.fragment.sum.CopyFrom(sum_to_pb(hashlib.sha1(b"abc").digest()))

@@ -161,7 +161,7 @@ def test_a_reader_that_was_ended(stub: StubBroker, client: Client, end: str) -> 
 
 
 def test_seeking_forward_in_a_fragment_read_directly(stub: StubBroker, tmp_path: Path) -> None:
-    """Only there, and only forward; elsewhere a new reader is needed, and this one goes on as it stood."""
+    """A reader seeks forward in a fragment it reads itself; any other seek needs a new reader."""
     fragment = stored(tmp_path)
     stub.script("Read", lambda request: points_at(fragment, request.offset))
     with Client(stub.endpoint, fragment_root=str(tmp_path)) as client:
@@ -377,7 +377,7 @@ LIES: dict[str, list[Act]] = {
 @pytest.mark.parametrize("name", LIES)
 @pytest.mark.parametrize("retrying", [False, True], ids=["one call", "retrying"])
 def test_a_broker_that_lies(stub: StubBroker, client: Client, name: str, retrying: bool) -> None:
-    """A protocol error at once, no byte and no jump of the lie, and no second call."""
+    """A lie is a protocol error at once: no byte and no jump of it is given, and no second call made."""
     stub.script("Read", LIES[name])
     reader = client.read(JOURNAL) if retrying else client.reader(JOURNAL)
     got: list[bytes] = []

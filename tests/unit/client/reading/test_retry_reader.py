@@ -53,7 +53,7 @@ def elapsed(started: float) -> float:
 
 
 def test_reads_to_the_write_head_and_ends(stub: StubBroker, client: Client) -> None:
-    """Without an end, a reader that does not block has all bytes and stops."""
+    """A reader without an end that does not block has all bytes and stops."""
     stub.script("Read", serve)
     with client.read(JOURNAL) as reader:
         assert b"".join(each.content for each in reader) == CONTENT
@@ -105,7 +105,7 @@ CUTS: dict[str, list[Act]] = {
 @pytest.mark.parametrize("name", CUTS)
 @pytest.mark.parametrize("end", [0, HEAD], ids=["to the head", "to an end"])
 def test_streams_that_are_cut(stub: StubBroker, client: Client, name: str, end: int) -> None:
-    """After any cut the reader goes on at the byte it wants."""
+    """A reader goes on at the byte it wants after any cut."""
     stub.script("Read", CUTS[name], serve)
     with client.read(JOURNAL, end_offset=end) as reader:
         assert reader.read() == CONTENT
@@ -178,7 +178,7 @@ def test_a_range_that_never_fills(stub: StubBroker, hasty: Client) -> None:
 def test_nothing_at_the_offset_is_no_end(
     stub: StubBroker, client: Client, offset: int, write_head: int
 ) -> None:
-    """Only the write head itself ends a reader quietly."""
+    """A reader ends quietly at the write head only."""
     stub.script("Read", [not_yet(offset, write_head)])
     with pytest.raises(OffsetNotYetAvailableError):
         client.read(JOURNAL, offset=offset).read()
@@ -364,7 +364,7 @@ def brokers_answer(fragment: Fragment, url: str, request: pb.ReadRequest) -> lis
 
 @pytest.mark.parametrize("offset", [0, 1234])
 def test_a_stored_fragment_is_read_from_the_file_root(stub: StubBroker, tmp_path: Path, offset: int) -> None:
-    """With a fragment root, the broker sends no content."""
+    """The broker sends no content to a reader with a fragment root."""
     fragment = stored(tmp_path, pb.GZIP, gzip.compress(CONTENT))
     url = f"file:///{fragment.content_path}"
     stub.script("Read", lambda request: brokers_answer(fragment, url, request))
