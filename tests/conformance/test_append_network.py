@@ -127,7 +127,7 @@ def test_a_broker_that_is_away_for_a_while(proxy: TcpProxy, client: Client, jour
 
 @pytest.mark.parametrize("slice_bytes", [1, 1000], ids=["one byte", "a thousand"])
 def test_small_slices(proxy: TcpProxy, client: Client, journals: list[str], slice_bytes: int) -> None:
-    """However the network cuts what is sent, the journal has it whole."""
+    """The journal has what is sent whole, however the network cuts it."""
     proxy.to_server = proxy.to_client = Toxics(slice_bytes=slice_bytes)
     content = random.Random(7).randbytes(slice_bytes * 3_000)
     with Client(proxy.endpoint, timeout_s=SOON) as spoiled, AppendService(spoiled) as service:
@@ -137,7 +137,7 @@ def test_small_slices(proxy: TcpProxy, client: Client, journals: list[str], slic
 
 @pytest.mark.parametrize("keys", ["", "b3RoZXIgc2VjcmV0", "c2VjcmV0"], ids=["none", "others", "shared"])
 def test_a_refused_token_fails_at_once(tmp_path: Path, keys: str) -> None:
-    """With the broker's key all is appended; with another or none the service says so after one try."""
+    """A wrong or missing key fails after one try of the service; the broker's own appends all."""
     with EmbeddedBroker(tmp_path, auth_keys="c2VjcmV0") as broker:
         with Client(broker.endpoint, auth_keys="c2VjcmV0") as owner:
             owner.create_journals(journal_spec("a/journal"))

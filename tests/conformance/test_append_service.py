@@ -98,7 +98,7 @@ def test_large_and_small_keep_their_order(
 def test_a_checkpoint_comes_behind_what_it_covers(
     service: AppendService, client: Client, journals: list[str]
 ) -> None:
-    """When the barrier can be read, so can all that was pending elsewhere."""
+    """All that was pending elsewhere can be read once the barrier can."""
     *parts, target = journals
     expected: dict[str, bytes] = defaultdict(bytes)
     for turn in range(10):
@@ -258,7 +258,7 @@ def run_writer(service: AppendService, journals: list[str], writer: int) -> dict
 def test_any_interleaving_is_whole_and_in_order(
     broker: BrokerHandle, client: Client, journals: list[str], seed: int
 ) -> None:
-    """Of writers at once, with aborts, failures and lost answers, each line is there, whole and in order.
+    """Each line of several writers is whole and in order, despite aborts, failures and lost answers.
 
     What was sent again after a lost answer may be there again; without these repetitions it is there once.
     """

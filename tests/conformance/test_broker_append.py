@@ -228,14 +228,14 @@ def test_message_over_four_mebibytes_is_refused(wire: Wire, journal: str) -> Non
 
 
 def test_empty_registers_match_every_check(wire: Wire, journal: str) -> None:
-    """Before any register is written, an append passes whatever it checks."""
+    """An append passes whatever it checks before any register is written."""
     response = wire.append(journal, b"x", check_registers=selector(author("nobody")))
     assert response.status == pb.OK
     assert not response.registers.labels
 
 
 def test_registers_fence_off_a_writer(wire: Wire, journal: str) -> None:
-    """Once another writer has set the register, the first one's check fails and shows the new value."""
+    """The first writer's check fails once another has set the register, and shows the new value."""
     mine, other = author("mine"), author("other")
     assert wire.append(journal, b"1", union_registers=mine).registers == mine
     assert wire.append(journal, b"2", check_registers=selector(mine)).status == pb.OK
@@ -294,7 +294,7 @@ def test_stalled_append_is_ended(wire: Wire, journal: str) -> None:
 
 
 def test_a_journal_deleted_takes_no_appends(wire: Wire, journal: str) -> None:
-    """After its spec is deleted a journal is unknown to appends and reads."""
+    """A journal whose spec is deleted is unknown to appends and reads."""
     wire.append(journal, b"x")
     revision = wire.list(selector(labels(("name", journal))))[0].mod_revision
     assert wire.apply(pb.ApplyRequest.Change(expect_mod_revision=revision, delete=journal)).status == pb.OK

@@ -157,7 +157,7 @@ def test_only_the_needed_capability_lets_a_call_in(wire: Wire, rpc: str) -> None
 )
 @pytest.mark.parametrize("rpc", CALLS)
 def test_a_missing_or_malformed_header_is_refused(wire: Wire, rpc: str, header: str | None) -> None:
-    """Without a bearer token, spelled exactly so, no call gets in; the refusal holds no token."""
+    """No call gets in without a bearer token, spelled exactly so; the refusal holds no token."""
     token = OLD.sign(EVERYTHING, now=time.time())
     metadata = () if header is None else (("authorization", header.format(token)),)
     text = refusal(lambda: CALLS[rpc][0](wire, metadata))
@@ -203,7 +203,7 @@ def test_a_huge_token_is_refused(wire: Wire) -> None:
 
 
 def test_keys_can_change(wire: Wire) -> None:
-    """While the broker has both keys, tokens of either are good."""
+    """Tokens of either key are good while the broker has both."""
     for keys in (OLD, NEW):
         assert _append(wire, bearer(keys)).status == pb.OK
 
@@ -280,7 +280,7 @@ def test_a_token_in_its_leeway_dies_at_once(wire: Wire) -> None:
 
 
 def test_a_missing_token_is_let_through_by_choice(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """With the key AA== a call without a token is served; one with a bad token is still refused."""
+    """The key AA== has a call without a token served; one with a bad token is still refused."""
     root = tmp_path_factory.mktemp("lenient")
     with EmbeddedBroker(root, auth_keys=f"{OLD_KEY} AA==") as broker, Wire(broker.endpoint) as wire:
         wire.create(spec(KNOWN))

@@ -85,7 +85,7 @@ def test_stored_file_is_named_by_its_content(wire: Wire, fresh_prefix: str, brok
 
 
 def test_urls_are_signed_on_demand(wire: Wire, journal: str) -> None:
-    """Without a signature's time to live, stored fragments are listed without URLs."""
+    """Stored fragments are listed without URLs if the signature has no time to live."""
     wire.append(journal, b"abc")
     wire.append(journal, b"def")
     wire.wait_persisted(journal, 1)

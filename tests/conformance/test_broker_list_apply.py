@@ -141,7 +141,7 @@ def test_minus_one_overwrites(wire: Wire, journal_name: str) -> None:
 
 
 def test_one_failure_fails_all(wire: Wire, journal: str, fresh_prefix: str) -> None:
-    """Of several changes none is made if one fails."""
+    """No change of several is made if one fails."""
     other = fresh_prefix + "other"
     response = wire.apply(upsert(spec(other)), upsert(spec(journal)))
     assert response.status == pb.ETCD_TRANSACTION_FAILED

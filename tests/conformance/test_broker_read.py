@@ -200,7 +200,7 @@ def test_stored_fragments_read_the_same(wire: Wire, fresh_prefix: str, broker: B
 
 
 def test_do_not_proxy_offers_the_url_only(wire: Wire, ten_bytes: str, broker: BrokerHandle) -> None:
-    """With do_not_proxy a stored fragment is answered by its URL, without content, and the stream ends."""
+    """A stored fragment is answered by its URL under do_not_proxy, without content, and the stream ends."""
     wire.append(ten_bytes, b"more")
     wire.wait_persisted(ten_bytes, 1)
     messages = wire.read(ten_bytes, do_not_proxy=True, offset=2)
@@ -210,7 +210,7 @@ def test_do_not_proxy_offers_the_url_only(wire: Wire, ten_bytes: str, broker: Br
 
 
 def test_missing_fragment_jumps(wire: Wire, ten_bytes: str, broker: BrokerHandle) -> None:
-    """After the first stored fragment is removed, a read at 0 jumps to the next stored one."""
+    """A read at 0 jumps to the next stored fragment after the first one is removed."""
     lose_first_fragment(wire, ten_bytes, broker)
     messages = wire.read(ten_bytes)
     assert (messages[0].status, messages[0].offset) == (pb.OK, 10)

@@ -99,7 +99,7 @@ def test_a_plain_client_gets_no_answer_and_no_hang(tmp_path: Path) -> None:
 
 
 def test_client_certificates(tmp_path: Path) -> None:
-    """With an authority of clients, only clients with its certificate are served, and none expired."""
+    """Only clients with a certificate of the authority are served, and none whose certificate expired."""
     past = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
     expired = AUTHORITY.issue_cert("client", not_before=past - datetime.timedelta(days=1), not_after=past)
     with EmbeddedBroker(tmp_path / "root", tls=server_tls(tmp_path, mutual=True)) as broker:

@@ -92,7 +92,7 @@ def test_random_spreads_records(run: Command, topics: tuple[str, str], wire: Wir
 
 
 def test_direct_names_the_journal(run: Command, topics: tuple[str, str], wire: Wire) -> None:
-    """Also where the selector matches several, as gazctl v0.103.0 does not."""
+    """The command takes a selector of several journals too, as gazctl v0.103.0 does not."""
     prefix = topics[0]
     given = b"".join(line(f"{prefix}part-{n % 3}") + line(f"{n}") for n in range(6))
     assert "6 records to 3 journals" in run.done(

@@ -53,7 +53,7 @@ def test_json_chunks_join_to_the_content(run: Command, orders: str) -> None:
 
 
 def test_text_is_a_table(run: Command, orders: str) -> None:
-    """People get a heading and a line for each journal."""
+    """The text has a heading and a line for each journal."""
     heading, line = run("list", "-l", f"name={orders}").stdout.splitlines()
     assert heading.split()[:2] == ["NAME", "CODEC"]
     assert line.split()[:2] == [orders, "GZIP"]
@@ -89,7 +89,7 @@ def test_refusals_are_one_line_and_exit_code_1(
 
 
 def test_creating_twice_is_refused(run: Command, orders: str, fresh_prefix: str) -> None:
-    """Without a revision a spec creates only."""
+    """A spec without a revision only creates."""
     answer = run("apply", stdin=SPECS.format(prefix=fresh_prefix))
     assert answer.exit_code == 1
     assert "ETCD_TRANSACTION_FAILED" in answer.stderr

@@ -143,7 +143,7 @@ def test_columns(run: Command, tree: str) -> None:
 
 
 def test_a_suspended_primary_is_marked(run: Command, wire: Wire, journal: str) -> None:
-    """As gazctl does."""
+    """The list marks a suspended primary as gazctl does."""
     suspended = spec(journal)
     suspended.suspend.level = pb.JournalSpec.Suspend.FULL
     wire.apply(upsert(suspended, -1))
@@ -240,7 +240,7 @@ def test_an_edit_that_lost_a_race_is_kept(run: Command, wire: Wire, journal: str
 
 
 def test_an_editor_that_fails(run: Command, journal: str) -> None:
-    """Nothing is applied."""
+    """An editor that fails has nothing applied."""
     done = run("edit", "-l", f"name={journal}", GAZ_EDITOR="false")
     assert done.exit_code == 1
     assert "'false' ended with exit code 1" in done.stderr
@@ -259,7 +259,7 @@ def test_apply_in_batches(run: Command, wire: Wire, fresh_prefix: str) -> None:
 
 
 def test_a_dry_run_shows_the_request(broker: BrokerHandle, run: Command, fresh_prefix: str) -> None:
-    """As proto it is the message that gazctl shows."""
+    """A dry run shows as proto the message that gazctl shows."""
     tree = TREE.format(prefix=fresh_prefix)
     ours = text_format.Parse(run.done("apply", "--dry-run", "-o", "proto", stdin=tree), pb.ApplyRequest())
     theirs = text_format.Parse(

@@ -68,7 +68,7 @@ def test_offsets_resume(
 def test_tail_begins_at_the_head(
     run: Command, pair: tuple[str, str], fresh_prefix: str, tmp_path: Path
 ) -> None:
-    """Without --block it reads nothing, and makes offsets to begin at."""
+    """A tail without --block reads nothing, and makes offsets to begin at."""
     saved = tmp_path / "offsets.json"
     assert run.done("read", "-l", f"prefix={fresh_prefix}", "--tail", "--offsets-out", str(saved)) == ""
     assert set(json.loads(saved.read_text())) == set(pair)
@@ -91,7 +91,7 @@ def test_bad_offsets(run: Command, journal: str, tmp_path: Path, text: str) -> N
 def test_files_are_read_directly(
     broker: BrokerHandle, run: Command, pair: tuple[str, str], wire: Wire
 ) -> None:
-    """With the root of the store, stored fragments are read past the broker."""
+    """Stored fragments are read past the broker if the root of the store is given."""
     wire.wait_persisted(pair[0], 1)
     for given in ([], ["--file-root", str(broker.file_root)]):
         assert run.done("read", pair[0], *given) == "one first\none second\n"

@@ -91,7 +91,7 @@ def test_prune_under_another_root(run: Command, aged: str, tmp_path: Path, broke
 
 
 def test_prune_asks_for_the_root(run: Command, aged: str) -> None:
-    """Without one it is wrong usage."""
+    """A prune without a root is wrong usage."""
     assert run("prune", "-l", f"name={aged}").exit_code == 2
     assert run("prune", "--dry-run").exit_code == 2
 
@@ -145,7 +145,7 @@ def test_reset_head(run: Command, journal: str, wire: Wire) -> None:
 
 
 def test_reset_head_of_a_journal_that_is_well(run: Command, journal: str, wire: Wire) -> None:
-    """Nothing changes."""
+    """A reset of a journal that is well changes nothing."""
     wire.append(journal, b"content")
     (row,) = rows(run.done("reset-head", "-l", f"name={journal}", "-o", "jsonl"))
     assert row["done"] == "head at 7"

@@ -68,7 +68,7 @@ def short_token(claims: Claims) -> str:
 
 
 def test_every_call_claims_what_it_needs(owner: Client, journal: str) -> None:
-    """With a key, all that a client can do is allowed."""
+    """A key allows all that a client can do."""
     owner.append(journal, b"hello")
     assert owner.read(journal).read() == b"hello"
     assert owner.read(f"{journal};of=somebody").read() == b"hello"
@@ -82,7 +82,7 @@ def test_every_call_claims_what_it_needs(owner: Client, journal: str) -> None:
 
 
 def test_keys_rotate(keyed: BrokerHandle, owner: Client, journal: str) -> None:
-    """While the broker knows both keys, clients of either go on without a failed call."""
+    """Clients of either key go on without a failed call while the broker knows both."""
     for index in range(4):
         with Client(keyed.endpoint, auth_keys=[OLD, f"{OLD},{NEW}", f"{NEW},{OLD}", NEW][index]) as each:
             each.append(journal, b"%d" % index)
@@ -165,7 +165,7 @@ def test_a_fixed_token_that_expires(keyed: BrokerHandle, owner: Client, journal:
 
 
 def test_logs_hold_no_secret(keyed: BrokerHandle, journal: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever is logged at any level, neither keys nor tokens are in it."""
+    """No log at any level has keys or tokens in it."""
     caplog.set_level(logging.DEBUG)
     token = KeySet.parse(STRANGE).sign(journal_claims(Capability.ALL, journal), now=time.time())
     with (

@@ -147,7 +147,7 @@ def test_an_empty_append_is_a_barrier(client: Client, journal: str) -> None:
 
 
 def test_an_append_at_an_offset(client: Client, journal: str) -> None:
-    """Only the write head is taken."""
+    """An append takes no offset but the write head."""
     client.append(journal, b"12345")
     assert client.append(journal, b"6", offset=5).end == 6
     for wrong in (5, 7):

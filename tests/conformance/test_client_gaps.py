@@ -71,7 +71,7 @@ def test_deleted_fragments_are_gaps(
 def test_the_command_lists_them(
     client: Client, broker: BrokerHandle, run: Command, journal_name: str, persisted: list[Fragment]
 ) -> None:
-    """A line for each gap of each journal."""
+    """The command prints a line for each gap of each journal."""
     gone = persisted[1]
     delete(client, broker, [gone])
     row = {"journal": journal_name, "begin": gone.begin, "end": gone.end, "bytes": gone.length}

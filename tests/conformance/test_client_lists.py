@@ -117,14 +117,14 @@ def test_store_health(client: Client) -> None:
 
 
 def test_a_change_of_one_journal_twice(client: Client, fresh_prefix: str) -> None:
-    """Both brokers refuse it, as Etcd does."""
+    """Both brokers refuse two changes of one journal, as Etcd does."""
     name = f"{fresh_prefix}one"
     with pytest.raises(BrokerError, match="duplicate key given in txn request"):
         client.apply([upsert(spec(name)), pb.ApplyRequest.Change(expect_mod_revision=-1, delete=name)])
 
 
 def test_a_watch_goes_on_at_another_broker(broker: BrokerHandle, fresh_prefix: str) -> None:
-    """Of several addresses, one that can be reached is found, and nothing is missed on the way."""
+    """A watch finds an address of several that can be reached, and misses nothing on the way."""
     names = [f"{fresh_prefix}one", f"{fresh_prefix}two"]
     with (
         TcpProxy(broker.endpoint) as first,

@@ -112,7 +112,7 @@ def test_routes_name_every_member(cluster: EmbeddedCluster) -> None:
 
 
 def test_who_may_not_proxy_says_where_to_go(cluster: EmbeddedCluster, stranger: Wire) -> None:
-    """With do_not_proxy a broker that is not the right one refuses, names itself, and gives the route."""
+    """A broker that may not proxy and is not the right one refuses, names itself, and gives the route."""
     refused = stranger.append(NAME, b"x", do_not_proxy=True)
     assert refused.status == pb.NOT_JOURNAL_PRIMARY_BROKER
     read = stranger.read(NAME, do_not_proxy=True)[0]
@@ -161,7 +161,7 @@ def test_zones(tmp_path: Path) -> None:
 
 
 def test_no_primary(cluster: EmbeddedCluster) -> None:
-    """Without a primary appends are refused and reads are not; the client's append waits for one."""
+    """Appends are refused without a primary and reads are not; the client's append waits for one."""
     append(cluster.primary(NAME), b"before,")
     replica, stranger = cluster.replicas(NAME)[0], cluster.others(NAME)[0]
     cluster.hold_slots()
@@ -181,7 +181,7 @@ def test_no_primary(cluster: EmbeddedCluster) -> None:
 
 
 def test_too_few_brokers(tmp_path: Path) -> None:
-    """With fewer members than replicas wanted appends are refused, and taken again when one is back."""
+    """Appends are refused with fewer members than replicas wanted, and taken again when one is back."""
     with running(tmp_path, replication=3) as cluster:
         append(cluster.brokers[0], b"before,")
         lost = cluster.replicas(NAME)[0]
@@ -280,7 +280,7 @@ def test_replica_answers_proposals(cluster: EmbeddedCluster) -> None:
 
 
 def test_replicas_are_identical(cluster: EmbeddedCluster) -> None:
-    """After each append all members have the same bytes, fragments and registers."""
+    """All members have the same bytes, fragments and registers after each append."""
     author = labels(("author", "me"))
     for number in range(5):
         append(cluster.brokers[number % 3], b"%d," % number * 1000, union_registers=author)

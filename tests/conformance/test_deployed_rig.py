@@ -81,7 +81,7 @@ def test_children_die_with_their_owner(tmp_path: Path) -> None:
 
 
 def test_no_binaries_says_how_to_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the programs, the error names the script that builds them."""
+    """The error names the script that builds the programs, if they are not there."""
     monkeypatch.setattr("tests.rig.gazctl.__file__", str(tmp_path / "a" / "b" / "c.py"))
     with pytest.raises(BinaryNotFoundError, match=r"tests/deployed/build\.sh") as caught:
         find_binaries({"GAZETTE_SPARK_CACHE": str(tmp_path), "PATH": str(tmp_path)})

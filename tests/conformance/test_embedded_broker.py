@@ -173,7 +173,7 @@ def test_a_stalled_append_lets_the_next_one_in(tmp_path: Path) -> None:
 
 
 def test_waiting_readers_leave_threads_for_appends(tmp_path: Path) -> None:
-    """With as many tailing readers as are served, appends go on and the next reader is told to try again."""
+    """Appends go on beside as many tailing readers as are served; the next reader is told to try again."""
     with EmbeddedBroker(tmp_path, threads=8) as broker, Wire(broker.endpoint) as wire:
         wire.create(spec(NAME))
         wire.append(NAME, b"x")
@@ -232,7 +232,7 @@ def test_pulse_stores_the_first_fragment(tmp_path: Path) -> None:
 
 
 def test_flush_stores_everything(tmp_path: Path) -> None:
-    """After a flush every byte is in a store, and appends go on behind it."""
+    """Every byte is in a store after a flush, and appends go on behind it."""
     with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
         wire.create(spec(NAME), spec("embedded/other"))
         for name in (NAME, "embedded/other"):
@@ -351,7 +351,7 @@ def test_strangers_at_the_port(tmp_path: Path, sent: bytes) -> None:
 
 
 def test_a_thousand_streams_at_once(tmp_path: Path) -> None:
-    """Of a thousand tailing reads as many as there is room for are served, the others told; appends go on."""
+    """As many of a thousand tailing reads as there is room for are served, others told; appends go on."""
     with EmbeddedBroker(tmp_path, threads=64) as broker, Wire(broker.endpoint) as wire:
         wire.create(spec(NAME))
         wire.append(NAME, b"x")

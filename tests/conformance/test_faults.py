@@ -87,7 +87,7 @@ def test_a_call_fails_once(wire: Wire, faults: Faults, rpc: str) -> None:
 
 
 def test_a_lasting_fault_is_there_until_cleared(wire: Wire, faults: Faults) -> None:
-    """Without a count every call of that journal fails, until the faults are cleared."""
+    """A fault without a count fails every call of that journal until the faults are cleared."""
     faults.fail(grpc.StatusCode.UNAVAILABLE, journal=NAME, times=None)
     for _ in range(3):
         with pytest.raises(grpc.RpcError):

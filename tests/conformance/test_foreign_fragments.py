@@ -91,7 +91,7 @@ def test_the_broker_serves_the_file(
 
 @pytest.mark.parametrize("kind", ["raw", "gz", "sz"])
 def test_both_clients_read_the_files(broker: BrokerHandle, wire: Wire, journal_name: str, kind: str) -> None:
-    """Both clients read the file themselves, if the broker lets them: in the middle, too."""
+    """Both clients read the file themselves, from its middle too, if the broker lets them."""
     extension, _, compress = FILES[kind]
     put(broker.file_root, journal_name, 0, extension, compress(CONTENT))
     wire.create(spec(journal_name))
@@ -131,7 +131,7 @@ def test_what_is_no_fragment_is_left_out(broker: BrokerHandle, wire: Wire, journ
 def test_the_longest_of_overlapping_files_is_listed(
     broker: BrokerHandle, wire: Wire, journal_name: str
 ) -> None:
-    """Of a fragment that is covered by another one nothing is listed, of neighbours that overlap both are."""
+    """A fragment that another one covers is not listed; of neighbours that overlap both are."""
     half = len(CONTENT) // 2
     put(broker.file_root, journal_name, 0, ".raw", CONTENT)
     put(broker.file_root, journal_name, half, ".raw", CONTENT[half:] + CONTENT[:half])

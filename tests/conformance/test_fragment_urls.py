@@ -73,7 +73,7 @@ def test_offloaded_gzip_is_decompressed_for_who_does_not_take_it(signing: Embedd
 
 
 def test_bad_urls_are_refused(signing: EmbeddedBroker) -> None:
-    """Without its signature a URL is 403, after its end too; a fragment deleted since is 404."""
+    """A URL is 403 without its signature and after its end; that of a fragment deleted since is 404."""
     with Wire(signing.endpoint) as wire, httpx.Client() as http:
         store_one(wire, signing)
         url = url_of(wire)

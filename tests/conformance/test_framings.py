@@ -49,7 +49,7 @@ def rows_of(client: Client, piece: Piece) -> list[tuple[int, bytes]]:
 
 @pytest.mark.parametrize("content_type", list(RECORDS), ids=list(NAMES.values()))
 def test_every_record_is_read_once(client: Client, journal_name: str, content_type: str) -> None:
-    """In several pieces, which anchored framings get at the fragments' edges; half a record is left out."""
+    """Several pieces give each record once, cut at fragments' edges if anchored; half of one is left out."""
     records = RECORDS[content_type]
     create(client, journal_name, content_type)
     for low in range(0, len(records), 100):

@@ -108,7 +108,7 @@ def test_prune_leaves_file_stores(broker: BrokerHandle, aged: str, wire: Wire) -
 
 
 def test_suspend_waits_for_flushes(broker: BrokerHandle, journal: str, wire: Wire) -> None:
-    """Without ``--force``, a journal whose last fragment is young is left as it is."""
+    """A journal whose last fragment is young is left as it is, unless ``--force`` is given."""
     wire.append(journal, b"young")
     done = run_gazctl(broker, "journals", "suspend", "-l", f"name={journal}", "--log.level=info")
     assert done.returncode == 0, done.stderr

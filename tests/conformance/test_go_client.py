@@ -116,7 +116,7 @@ def test_go_append_service(broker: BrokerHandle, client: Client, journal: str, f
 
 
 def test_both_append_services_share_a_journal(broker: BrokerHandle, client: Client, journal: str) -> None:
-    """While both services append to one journal, each one's records stay whole and in order."""
+    """Each service's records stay whole and in order while both append to one journal."""
     theirs = [f"go {number}" for number in range(2_000)]
     ours = [f"python {number}" for number in range(2_000)]
     orders = "".join(json.dumps({"journal": journal, "content": f"{record}\n"}) + "\n" for record in theirs)
@@ -161,7 +161,7 @@ def test_wrong_offset(broker: BrokerHandle, client: Client, journal: str) -> Non
 
 
 def test_both_jump_over_what_is_gone(broker: BrokerHandle, client: Client, journal: str, wire: Wire) -> None:
-    """Where the first fragment was deleted from the store, both clients go on at the second."""
+    """Both clients go on at the second fragment where the first was deleted from the store."""
     client.append(journal, b"deleted")
     client.append(journal, b"kept")
     stored = wire.wait_persisted(journal, 1).fragments[0]

@@ -33,7 +33,7 @@ def keyed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_go_signs_as_python_does(keyed: BrokerHandle, journal_name: str) -> None:
-    """With the same key both clients append and read; a third one with another key is turned away."""
+    """Both clients append and read with the same key; a third one with another key is turned away."""
     flags = [f"--journal={journal_name}", f"--auth-keys={KEY}"]
     with Client(keyed.endpoint, auth_keys=KEY, timeout_s=30) as client:
         client.create_journals(spec(journal_name))
@@ -60,7 +60,7 @@ def certificates(tmp_path: Path) -> Path:
 
 
 def test_go_shows_its_certificate(certificates: Path, journal_name: str) -> None:
-    """Over mutual TLS both clients append and read, by the https endpoint that routes tell as well."""
+    """Both clients append and read over mutual TLS, by the https endpoint that routes tell as well."""
     server, key, ca = (certificates / name for name in ("server.pem", "server.key", "ca.pem"))
     cert_file, key_file = certificates / "client.pem", certificates / "client.key"
     with EmbeddedBroker(certificates / "root", tls=ServerTls(server, key, ca)) as broker:

@@ -142,7 +142,7 @@ def test_head_has_no_body(gateway: str, journal: str) -> None:
 
 
 def test_a_stored_fragment_is_told(gateway: str, wire: Wire, journal: str) -> None:
-    """Once its fragment is stored, a read tells when, and where to get it."""
+    """A read tells when its fragment was stored, once it is, and where to get it."""
     wire.append(journal, b"x")  # The first fragment is closed now.
     wire.wait_persisted(journal, 1)
     answer = ask(gateway, "HEAD", f"/{journal}?offset=0")
@@ -151,7 +151,7 @@ def test_a_stored_fragment_is_told(gateway: str, wire: Wire, journal: str) -> No
 
 
 def test_a_blocking_get_waits(gateway: str, wire: Wire, journal: str) -> None:
-    """With block=true content comes as it is appended, until the client leaves."""
+    """Content comes as it is appended under block=true, until the client leaves."""
     parts = urlsplit(gateway)
     with socket.create_connection((parts.hostname, parts.port), TIMEOUT_S) as connection:
         connection.sendall(f"GET /{journal}?block=true HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -168,7 +168,7 @@ def test_a_blocking_get_waits(gateway: str, wire: Wire, journal: str) -> None:
     [pytest.param(10, 416, id="at-head"), pytest.param(-1, 416, id="head"), pytest.param(99, 416, id="past")],
 )
 def test_nothing_to_read_yet(gateway: str, journal: str, offset: int, status: int) -> None:
-    """At or past the head a read that does not block is 416, and tells the head."""
+    """A read at or past the head that does not block is 416, and tells the head."""
     answer = ask(gateway, "GET", f"/{journal}?offset={offset}")
     assert answer.status == status
     assert answer.headers["x-write-head"] == "10"
@@ -221,7 +221,7 @@ def test_put_takes_chunked_bodies(gateway: str, wire: Wire, journal: str) -> Non
 
 
 def test_an_empty_put_is_a_barrier(gateway: str, journal: str) -> None:
-    """Without a body it tells the head."""
+    """A PUT without a body tells the head."""
     answer = ask(gateway, "PUT", f"/{journal}")
     assert answer.status == HTTPStatus.NO_CONTENT
     assert (answer.headers["x-commit-begin"], answer.headers["x-commit-end"]) == ("10", "10")
@@ -306,7 +306,7 @@ def test_hostile_requests_are_refused(embedded: EmbeddedBroker, request_line: st
 
 
 def test_more_connections_than_served_are_told(embedded: EmbeddedBroker) -> None:
-    """When every place is taken the next client is told to come again, and gets in when one is free."""
+    """The next client is told to come again when every place is taken, and gets in when one is free."""
     parts = urlsplit(address(embedded))
     idle = [socket.create_connection((parts.hostname, parts.port), TIMEOUT_S) for _ in range(64)]
     wait_for(lambda: ask_status(embedded) == 503, "a full gateway")

@@ -66,7 +66,7 @@ def test_all_journals_count(journals: Journals) -> None:
 
 
 def test_the_sample_is_bounded(journals: Journals) -> None:
-    """By the records that begin in the first bytes of each of the first journals."""
+    """The sample has the records that begin in the first bytes of each of the first journals."""
     first, rest = b'{"a":1}\n{"b":2}\n', b'{"c":3}\n' * 100_000
     journals.append("00", first + rest)
     for at in range(1, MAX_JOURNALS):
@@ -78,7 +78,7 @@ def test_the_sample_is_bounded(journals: Journals) -> None:
 
 
 def test_the_sample_begins_where_the_query_does(journals: Journals) -> None:
-    """And ends where a batch ends."""
+    """The sample begins where the query does, and ends where a batch ends."""
     name = journals.append("a", b'{"a":1}\n{"b":2}\n{"c":3}\n')
     start, end = f'{{"{name}":8}}', f'{{"{name}":16}}'
     assert journals.columns(startingOffsets=start, endingOffsets=end) == "struct<b:bigint>"
@@ -113,7 +113,7 @@ def test_the_label_tells_the_format(journals: Journals) -> None:
     ],
 )
 def test_a_sample_without_a_column_is_refused(journals: Journals, content: bytes, problem: str) -> None:
-    """With the way out: a schema."""
+    """The error tells the way out: a schema."""
     journals.append("a", content)
     with pytest.raises(OptionError, match=f"inferSchema.*{problem}.*schema"):
         journals.columns()
@@ -121,7 +121,7 @@ def test_a_sample_without_a_column_is_refused(journals: Journals, content: bytes
 
 @pytest.mark.parametrize("form", ["raw", "protobuf"])
 def test_formats_without_names_are_refused(journals: Journals, form: str) -> None:
-    """Before anything is read."""
+    """Formats without names are refused before anything is read."""
     more = {"descriptorFile": "/none", "messageName": "none"} if form == "protobuf" else {}
     with pytest.raises(OptionError, match=rf"inferSchema.*format={form}"):
         journals.columns(format=form, **more)

@@ -137,7 +137,7 @@ def test_two_tables_of_one_app_id_need_names(embedded_orders: Orders, tmp_path: 
 
 
 def test_a_topic_may_be_a_selector(embedded_orders: Orders) -> None:
-    """With the name it is given."""
+    """A selector is a topic with the name it is given."""
     embedded_orders.commit(100)
     flags = list(embedded_orders.flags)
     flags[2:4] = ["--topic", f"mine=name={embedded_orders.journal}"]
@@ -207,7 +207,7 @@ def test_a_server_on_localhost_answers_to_no_other_name(embedded_orders: Orders)
 
 
 def test_the_socket_is_known_to_be_tcp() -> None:
-    """Else asyncio leaves Nagle's algorithm on, and every answer takes 40 ms."""
+    """A server's socket is TCP to asyncio, or else Nagle's algorithm delays every answer by 40 ms."""
     with _bound("127.0.0.1:0") as bound:
         assert bound.proto == socket.IPPROTO_TCP
 
@@ -227,7 +227,7 @@ def test_the_socket_is_known_to_be_tcp() -> None:
     ],
 )
 def test_local_names_are_told_apart(host: str, local: bool) -> None:
-    """With and without a port, in both families."""
+    """Local names are told apart with and without a port, in both families."""
     assert _is_local(host) is local
 
 

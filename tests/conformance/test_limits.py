@@ -69,7 +69,7 @@ def test_times_are_found_among_fragments(client: Client, journal_name: str, begi
 
 
 def test_a_time_after_all_bytes_is_an_error_or_the_latest(client: Client, journal_name: str) -> None:
-    """As in Spark's Kafka source; a journal without bytes has none stored since any time."""
+    """A time after all bytes is an error, or the latest offset if asked for, as in Spark's Kafka source."""
     client.create_journals(journal_spec(journal_name))
     options = {"startingTimestamp": "1600000000000"}
     with pytest.raises(OffsetError, match="nothing was stored at startingTimestamp 1600000000000 or later"):
@@ -80,7 +80,7 @@ def test_a_time_after_all_bytes_is_an_error_or_the_latest(client: Client, journa
 
 
 def test_batches_end_with_fragments(client: Client, journal_name: str, begins: list[int]) -> None:
-    """As many as the limit says, on their edges; the last one may still be growing."""
+    """A batch has as many fragments as the limit says, whole ones; the last one may still be growing."""
     planner = planner_of(client, journal_name, "stream")
     position, ends = JournalOffsets({journal_name: 0}), []
     planner.freeze()
@@ -91,7 +91,7 @@ def test_batches_end_with_fragments(client: Client, journal_name: str, begins: l
 
 
 def test_pieces_are_whole_fragments(client: Client, journal_name: str, begins: list[int]) -> None:
-    """Of a journal in compressed fragments, unless the cores would have too few."""
+    """A compressed journal's pieces are whole fragments, unless the cores would have too few."""
     planner = planner_of(client, journal_name, minPartitions="4")
     pieces = planner.pieces(*planner.batch())
     assert [piece.begin for piece in pieces] == [0, 1281, 2561, 3841]

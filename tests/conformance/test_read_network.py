@@ -108,7 +108,7 @@ def impatient(connection: Connection, journal: str, offset: int, end_offset: int
 def test_connections_cut_at_random_bytes(
     broker: BrokerHandle, journal: str, at_limit: str, resets: int
 ) -> None:
-    """Wherever connections end, by RST or FIN, chunks join: no byte is missing, none comes twice."""
+    """Chunks join wherever connections end, by RST or FIN: no byte is missing, none comes twice."""
     # The real broker's chunks are larger, and one has to get through for some progress.
     cuts = Cuts(random.Random(SEED), 80_000 if isinstance(broker, DeployedBroker) else 30_000, at_limit)
     wanted = resets if at_limit == "reset" else resets // 5
@@ -235,7 +235,7 @@ def test_a_network_that_is_down_for_a_while(proxy: TcpProxy, behind: Client, jou
 
 @pytest.mark.parametrize("size", [0, 1, 50_000, len(CONTENT)], ids=["none", "a_byte", "half", "all"])
 def test_a_closed_client_leaves_no_connection(proxy: TcpProxy, journal: str, size: int) -> None:
-    """However much of a read was taken: a worker of Spark's makes a client for each task of a query."""
+    """A closed client leaves no connection, however much of a read was taken."""
     with Client(proxy.endpoint, timeout_s=60) as client:
         with client.read(journal, end_offset=len(CONTENT)) as reader:
             assert reader.read(size) == CONTENT[:size]

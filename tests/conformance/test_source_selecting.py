@@ -47,7 +47,7 @@ def query(broker: BrokerHandle, client: Client, fresh_prefix: str) -> Iterator[Q
 
 @pytest.mark.brokers("embedded", "deployed")
 def test_a_new_journal_is_read_from_its_first_byte(query: Query) -> None:
-    """Though the query started at the latest offset of the others; it is recorded before it is read."""
+    """A new journal is read whole though others began at the latest offset; it is recorded before that."""
     query.start(startingOffsets="latest").settle()
     query.create("b")
     query.append("b", b"first\n")
@@ -115,7 +115,7 @@ def test_a_deleted_journal_that_was_not_read_is_a_loss(query: Query, restarted: 
 @pytest.mark.brokers("embedded", "deployed")
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
 def test_a_journal_made_again_is_an_error(query: Query, restarted: bool) -> None:
-    """Even if it has the same bytes, as its stored fragments come back."""
+    """A journal made again is an error even if its stored fragments bring the same bytes back."""
     query.create("b")
     query.append("b", b"all of it\n")
     query.until("b is read", lambda: query.offsets.get("b") == 10)

@@ -112,7 +112,7 @@ def reading(request: pytest.FixtureRequest, broker: BrokerHandle) -> Iterator[Cl
 def test_a_store_holds_what_the_broker_had(
     client: Client, broker: BrokerHandle, journal_name: str, codec: str
 ) -> None:
-    """Up to the end of what is stored, in one piece or in many."""
+    """A store gives all bytes up to the end of what is stored, in one piece or in many."""
     stored = filled(client, broker, journal_name, codec)
     for cut in ({}, {"maxBytesPerPartition": "500"}):
         options = stored.store(**cut)
@@ -152,7 +152,7 @@ def test_overlapping_fragments_come_once(reading: Client, broker: BrokerHandle, 
 
 
 def test_records_know_when_they_were_stored(reading: Client, broker: BrokerHandle, journal_name: str) -> None:
-    """To the second, as the broker lists it; what it has not stored has no time."""
+    """A record's time is to the second what the broker lists; what it has not stored has none."""
     stored = filled(reading, broker, journal_name, "GZIP")
     times = {(each.begin, each.end): each.mod_time for each in stored.persisted()}
     end = max(end for _, end in times)

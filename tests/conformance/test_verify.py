@@ -133,7 +133,7 @@ def embedded_orders(embedded_broker: BrokerHandle, tmp_path: Path) -> Orders:
 
 @pytest.mark.brokers("embedded", "deployed")
 def test_a_whole_table_is_verified(orders: Orders) -> None:
-    """Also after its files were written anew in another order, and while the journal goes on."""
+    """A table is verified after its files were rewritten in another order and while its journal grows."""
     orders.commit(0, 80)
     orders.commit(80, 80)
     orders.commit(80, 320)
@@ -167,7 +167,7 @@ def test_a_whole_table_is_verified(orders: Orders) -> None:
 def test_a_damaged_row_is_found(
     orders: Orders, damage: Callable[[list[Row]], list[Row]], offset: int, problem: str
 ) -> None:
-    """By its offset, and by the version that added its bytes."""
+    """A damaged row is found by its offset, and by the version that added its bytes."""
     orders.commit(0, 80)
     orders.commit(80, 160, damage(rows_of(80, 160)))
     version, at, text = orders.differs()
@@ -176,7 +176,7 @@ def test_a_damaged_row_is_found(
 
 
 def test_a_missing_entry_is_found(embedded_orders: Orders) -> None:
-    """Whether the entries about it say so by their parents, or by their offsets alone."""
+    """Offsets that leave bytes out, or parents that do not follow, show a missing entry."""
     orders = embedded_orders
     orders.commit(0, 80)
     parent = orders.attempt
@@ -287,7 +287,7 @@ def test_dead_letters_have_no_row(embedded_orders: Orders, columns: tuple[str, s
 
 
 def test_where_rows_end_is_read_from_them(embedded_orders: Orders) -> None:
-    """By the last record, read again; another record there is an error, or a table that does not say."""
+    """The last record, read again, tells the end; other bytes there, or rows without origin, are errors."""
     orders = embedded_orders
     show = ["offsets", "show", str(orders.table), "--from-data", "--broker", orders.broker.endpoint]
 
@@ -307,7 +307,7 @@ def test_where_rows_end_is_read_from_them(embedded_orders: Orders) -> None:
 
 
 def test_rows_that_say_where_they_end_need_no_broker(tmp_path: Path) -> None:
-    """Unless the last one, written by a query without that column, does not."""
+    """Rows with their ends need no broker, unless a query without that column wrote the last one."""
 
     def rows(journals: list[str], offsets: list[int], ends: list[int | None]) -> None:
         columns = {"_journal": journals, "_offset": offsets, "_end_offset": pa.array(ends, pa.int64())}
@@ -332,7 +332,7 @@ def test_rows_that_say_where_they_end_need_no_broker(tmp_path: Path) -> None:
 
 
 def test_a_gap_that_was_recorded_is_allowed(orders: Orders) -> None:
-    """With the record it cut: no rows of theirs are in the table, and none may be."""
+    """A gap is allowed with the record it cut: no rows of theirs are in the table, and none may be."""
     kept = [row for row in rows_of(0, 160) if not 80 <= row[0] < 96]
     orders.commit(0, 160, kept, gaps=[(84, 96)])
     found = orders.verify()
@@ -409,7 +409,7 @@ def test_offsets_alone_are_compared_where_values_are_parsed(embedded_orders: Ord
 
 
 def test_rows_are_counted_where_nothing_says_where_they_come_from(embedded_orders: Orders) -> None:
-    """Commit by commit."""
+    """Rows without an origin are counted commit by commit."""
     orders = embedded_orders
     orders.another_table("counted", ("-", "-", "name"))
     orders.commit(0, 160)
@@ -433,7 +433,7 @@ def test_two_writers_of_one_journal_are_not_told_apart(embedded_orders: Orders) 
 
 
 def test_what_is_no_table_is_an_error(embedded_orders: Orders, tmp_path: Path) -> None:
-    """In one line; a table without entries is one, too."""
+    """A path that is no table is an error of one line, and so is a table without entries."""
     embedded_orders.table = tmp_path / "none"
     assert "cannot be read" in embedded_orders.verify().stderr
     embedded_orders.append([])
