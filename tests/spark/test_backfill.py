@@ -156,7 +156,7 @@ def test_the_page(
 
 @pytest.mark.parametrize("broker", ["embedded"], indirect=True)
 def test_a_second_backfill_finds_the_first(spark: SparkSession, writer: Writer, tmp_path: Path) -> None:
-    """Through a broker, too: it writes what is new, and a journal that is new from its first byte."""
+    """A second backfill writes what is new, and a new journal from its first byte, through a broker too."""
     sink = DeltaSink("orders", path=str(tmp_path / "orders"))
     options = {
         "brokerAddress": writer.journals.broker.endpoint,

@@ -58,7 +58,7 @@ def check_report(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
 
 
 def test_nothing_is_lost_or_doubled_and_nothing_stays_behind(tmp_path: Path) -> None:
-    """With the embedded broker and no flags but a short time; temporary files are removed."""
+    """The demo ends well with the embedded broker and a short time; temporary files are removed."""
     done = run_demo(tmp_path / "tmp", *SHORT)
     report = check_report(done)
     ledger = dict(re.findall(r"^ *(shop/[\w-]+) +([\d,]+)", done.stdout, re.MULTILINE))
@@ -117,7 +117,7 @@ def test_a_query_that_dies_by_itself_fails_the_demo_with_its_log(tmp_path: Path)
 def test_what_is_missing_is_said_in_one_line(
     tmp_path: Path, args: list[str], env: dict[str, str], problem: str
 ) -> None:
-    """Before Spark is started."""
+    """The command names what is missing before Spark is started."""
     done = run_demo(tmp_path / "tmp", *args, **env)
     assert done.returncode == 1
     assert problem in done.stderr.splitlines()[-1]

@@ -21,7 +21,7 @@ from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 def test_a_table_of_the_catalog_is_searched_at_the_start_only(
     stream: FileStream, searches: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless its files are not for those who have the table."""
+    """A table is searched once, unless its files are not for those who have the table."""
     stream.spark.sql("CREATE TABLE followed (journal STRING, offset BIGINT, value BINARY) USING delta")
     try:
         location = DeltaTable(path=None, table="followed").detail(stream.spark)
@@ -67,7 +67,7 @@ def filled(spark: SparkSession, table: DeltaTable, app_id: str, until: int) -> L
 def test_a_table_made_anew_is_not_taken_for_the_old_one(
     spark: SparkSession, tmp_path: Path, searches: Counter[str], named: bool
 ) -> None:
-    """Though its log has versions that would follow."""
+    """A new table is not taken for the old one though its log has versions that would follow."""
     name = "made_anew" if named else f"delta.`{tmp_path}/table`"
     table = DeltaTable.named(name)
     for place in ("first", "second"):

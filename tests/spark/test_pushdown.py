@@ -71,7 +71,7 @@ OFTEN = ("prefix", "label", "both", "nothing")
     "case", [pytest.param(case, marks=[] if case in OFTEN else pytest.mark.soak) for case in FILTERS]
 )
 def test_rows_are_the_same_with_and_without_push_down(journals: Journals, case: str) -> None:
-    """With it, journals that no row is wanted of are not read."""
+    """Rows are the same with push-down, which does not read journals that no row is wanted of."""
     condition, read, done = FILTERS[case]
     wanted = condition(journals.prefix)
 

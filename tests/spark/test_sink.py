@@ -83,7 +83,7 @@ def test_a_catalog_table_is_as_good_as_a_path(stream: FileStream, spark: SparkSe
 
 
 def test_foreach_batch_finds_its_checkpoint(stream: FileStream) -> None:
-    """On classic Spark the sink can be handed to foreachBatch as it is."""
+    """The sink can be handed to foreachBatch as it is, on classic Spark."""
     stream.append(6)
     stream.run_batches(stream.sink())
     assert stream.assert_exact().rows == 6
@@ -128,7 +128,7 @@ def test_commits_of_others_do_not_disturb(stream: FileStream) -> None:
 
 
 def test_values_are_written_as_zstd_without_a_dictionary(stream: FileStream) -> None:
-    """And the session is left as it was."""
+    """Values are written as zstd without a dictionary, and the session is left as it was."""
     stream.append(10)
     stream.run()
     columns = [
@@ -142,7 +142,7 @@ def test_values_are_written_as_zstd_without_a_dictionary(stream: FileStream) -> 
 
 
 def test_a_table_that_forgets_transactions_is_refused(stream: FileStream) -> None:
-    """At start, with the statement that mends it."""
+    """The sink refuses the table at start, with the statement that mends it."""
     stream.run()
     stream.sql(
         "ALTER TABLE {t} SET TBLPROPERTIES ('delta.setTransactionRetentionDuration' = 'interval 1 day')"
@@ -152,7 +152,7 @@ def test_a_table_that_forgets_transactions_is_refused(stream: FileStream) -> Non
 
 
 def test_a_checkpoint_inside_the_table_is_refused(stream: FileStream) -> None:
-    """VACUUM would delete it."""
+    """A checkpoint inside the table is refused, because VACUUM would delete it."""
     with pytest.raises(TableRefusedError, match="lies inside the table"):
         stream.run(checkpoint=stream.table / "_checkpoint")
 
@@ -175,7 +175,7 @@ def test_a_table_that_is_being_made_is_made(stream: FileStream) -> None:
 
 
 def test_a_batch_outside_a_query_is_refused(stream: FileStream) -> None:
-    """Without the query's checkpoint nobody knows the batch's offsets."""
+    """A batch's offsets are known to nobody without the query's checkpoint."""
     rows = stream.spark.createDataFrame([("a", 0, b"x")], "journal STRING, offset BIGINT, value BINARY")
     with pytest.raises(QueryCheckpointError, match="pass checkpoint="):
         stream.sink()(rows, 3)
@@ -211,7 +211,7 @@ def test_a_batch_outside_a_query_is_refused(stream: FileStream) -> None:
     ],
 )
 def test_bad_arguments_are_refused(arguments: dict[str, object], option: str) -> None:
-    """Before anything is started, naming the argument."""
+    """A bad argument is refused by name before anything is started."""
     with pytest.raises(OptionError) as caught:
         DeltaSink(**arguments)  # type: ignore[arg-type]
     assert caught.value.option == option

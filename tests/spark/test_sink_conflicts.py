@@ -107,7 +107,7 @@ def conf_set(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
 def test_a_batch_lands_beside_what_others_do(
     stream: FileStream, monkeypatch: pytest.MonkeyPatch, statement: str, tries: int, deleted: int
 ) -> None:
-    """Where Delta turns the write down for it, the second try lands; the rows are there once."""
+    """The second try lands where Delta turns the first write down; the rows are there once."""
     stream.append(12)
     tried = during_write(monkeypatch, stream, 2, lambda: stream.sql(statement))
     with conf_set(stream.spark, CONF):

@@ -143,7 +143,7 @@ def test_rules_that_change_between_the_commits_part_each_record_once(
 
 
 def test_dead_letters_are_switched_on_and_off(tables: TwoTables, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no record is between the tables; the ledgers say from where to where there are dead letters."""
+    """A switch leaves no record between the tables; the ledgers tell the ranges with dead letters."""
     extra = "_corrupt_record _record"
     tables.write(3, 9, dead=False, without=extra)
     crash_at(tables, monkeypatch, "sink.dead_letters_written", 9, 20)

@@ -146,7 +146,7 @@ MUTANTS = [
 def test_our_sink_passes(
     stream: FileStream, scenario: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing lost, nothing doubled, every version consistent."""
+    """Our sink loses nothing, doubles nothing, and leaves every version consistent."""
     scenario(stream, ours, monkeypatch)
     assert stream.assert_exact().rows in (12, 24)
 

@@ -209,7 +209,7 @@ def test_a_crash_after_columns_were_added_is_a_replay(
 def test_columns_that_change_meanwhile_are_looked_at_again(
     stream: FileStream, monkeypatch: pytest.MonkeyPatch, added: str, error: Exception | None
 ) -> None:
-    """Before the write somebody adds the same column: the batch is cast to it, or refused by name."""
+    """A batch is cast to a column that somebody adds before the write, or refused by name."""
     stream.append(10)
     stream.run()
     append = DeltaTable.append

@@ -119,7 +119,7 @@ def test_a_crash_between_the_steps_of_a_batch_changes_nothing(
 
 
 def test_a_lost_a_stale_and_a_restored_state_are_continued(changes: Changes) -> None:
-    """From the ledger; batches that overlap the table are trimmed before they are merged, if one says so."""
+    """The ledger continues the state; batches that overlap the table are trimmed first, if one says so."""
     clustered = NewTable("id STRING, body STRING, _journal STRING, _offset BIGINT", cluster_by=["id"])
     changes.append(20)
     changes.run(changes.sink(new_table=clustered), maxBytesPerTrigger=60)
@@ -272,7 +272,7 @@ def test_one_commit_brings_the_last_of_each_key(keyed: Keyed, tmp_path: Path) ->
 
 
 def test_batches_that_do_not_fit_are_refused(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a trace in the table, and with the session as it was; the batch can come again, mended."""
+    """A refused batch leaves no trace in table and session, and can come again, mended."""
     keyed.spark.conf.set(SETTINGS[2], "mine")
     try:
         with pytest.raises(
@@ -321,7 +321,7 @@ ODD = "`a.b` STRING, `new``` INT, `where` STRING, at TIMESTAMP, _journal STRING,
 
 
 def test_order_by_decides_in_a_batch_and_against_the_table(spark: SparkSession) -> None:
-    """In a partitioned table of the catalog with odd names, one of whose columns the batches do not have."""
+    """The order decides in a partitioned catalog table with odd names and a column that no batch has."""
     spark.sql("CREATE DATABASE IF NOT EXISTS upserts")
     try:
         spark.sql(

@@ -19,7 +19,7 @@ Append = Any
 
 @pytest.mark.soak
 def test_a_lost_checkpoint_resumes_from_the_table(stream: FileStream) -> None:
-    """With the ledger's offsets a new query goes on, other batch sizes and all."""
+    """A new query goes on from the ledger's offsets, other batch sizes and all."""
     stream.append(30)
     stream.run(maxBytesPerTrigger=100)
     stream.lose_checkpoint()

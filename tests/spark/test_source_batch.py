@@ -62,7 +62,7 @@ def test_a_schema_is_a_projection(journals: Journals) -> None:
 
 
 def test_a_record_that_is_half_written_is_left_out(journals: Journals) -> None:
-    """Until its newline is there."""
+    """A record is left out until its newline is there."""
     journals.create("a")
     journals.append("a", b"whole\nhalf")
     assert raw(journals.batch("a").collect()) == [(0, b"whole")]
@@ -116,7 +116,7 @@ def test_json_gives_typed_columns(journals: Journals) -> None:
 
 
 def test_a_schema_is_inferred(journals: Journals) -> None:
-    """From what the journals hold, for batches and streams alike; a schema then reads more of it."""
+    """Batches and streams infer a schema from what the journals hold; a given one reads more of it."""
     journals.create("a", labels={"content-type": "application/x-ndjson"})
     journals.append("a", b'{"id":1,"day":"02.01.2026"}\n{"id":2.5,"day":"03.01.2026","who":{"name":"x"}}\n')
     frame = journals.batch("a", format="json", inferSchema="true")
@@ -142,7 +142,7 @@ MALFORMED = b'{"id":1}\n{"id":\n\xff\xfe\n[2]\n{"id":3}\n'
     ],
 )
 def test_malformed_records(journals: Journals, mode: str, expected: list[tuple[object, ...]]) -> None:
-    """By mode: a row of nulls with the record's text, or no row."""
+    """The mode gives a row of nulls with the record's text, or no row."""
     journals.create("a")
     journals.append("a", MALFORMED)
     frame = journals.batch(
@@ -174,7 +174,7 @@ def test_a_malformed_record_fails_fast_with_journal_and_offset(journals: Journal
     ],
 )
 def test_an_oversized_record_is_named(journals: Journals, mode: str, tail: bytes, offset: int) -> None:
-    """Whatever the mode, whether it has an end or not; nothing is dropped in silence."""
+    """An oversized record is named in every mode, with or without an end; nothing is dropped in silence."""
     journals.create("a")
     journals.append("a", b"first\n" + b"x" * 5000 + tail)
     expected = rf"journal '{journals.name('a')}', record at offset {offset}: .*maxRecordBytes=1024"
@@ -222,7 +222,7 @@ def test_an_empty_journal_has_no_rows(journals: Journals) -> None:
     ],
 )
 def test_what_cannot_be_read_is_named(journals: Journals, options: dict[str, str], error: str) -> None:
-    """One sentence with journal and offset."""
+    """The error is one sentence with journal and offset."""
     journals.create("a")
     journals.append("a", b"whole\n")
     filled = {name: text.replace("{prefix}", journals.prefix) for name, text in options.items()}
@@ -231,7 +231,7 @@ def test_what_cannot_be_read_is_named(journals: Journals, options: dict[str, str
 
 
 def test_a_framing_that_contradicts_the_label_is_refused(journals: Journals) -> None:
-    """With the label; frames are read as the label says, or as whole bytes."""
+    """The error names the label; frames are read as the label says, or as whole bytes."""
     journals.create("a", labels={"content-type": "application/x-protobuf-fixed"})
     journals.append("a", frame(b"one") + frame(b"t\nwo"))
     with pytest.raises(PySparkException, match=r"got lines, and journal .*application/x-protobuf-fixed"):
@@ -241,7 +241,7 @@ def test_a_framing_that_contradicts_the_label_is_refused(journals: Journals) -> 
 
 
 def test_csv_and_messages_become_columns(journals: Journals, tmp_path: Path) -> None:
-    """In one plan, each by its journals' label, with metadata columns; Spark takes every type of them."""
+    """Each journal is read by its label, with metadata columns, maps and lists."""
     journals.create("a", labels={"content-type": "text/csv", "app": "shop"})
     journals.append("a", b'id,name,at\n1,"a\nb",2024-01-02T03:04:05Z\n')
     columns = "id bigint, name string, at timestamp, _end_offset bigint, _labels map<string,array<string>>"
@@ -271,7 +271,7 @@ def test_every_journal_of_a_batch_is_split_by_one_plan(journals: Journals) -> No
 
 @pytest.mark.parametrize("use", ["read", "readStream"])
 def test_a_wrong_option_is_refused_at_load(spark: SparkSession, use: str) -> None:
-    """Before any connection: no broker listens at that address."""
+    """A wrong option is refused before any connection: no broker listens at that address."""
     reader = getattr(spark, use).format("gazette").option("brokerAddress", "http://127.0.0.1:9")
     with pytest.raises(AnalysisException, match="option 'failondataloss2': got an unknown option; expected "):
         reader.option("failOnDataLoss2", True).load("some/journal")

@@ -97,7 +97,7 @@ def stored(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_pref
 
 
 def test_fragments_are_read_from_their_files(stored: Stored) -> None:
-    """With fragmentRoot workers read the store; the rows are those that come through the broker."""
+    """Workers with fragmentRoot read the store; the rows are those that come through the broker."""
     root = str(stored.journals.broker.file_root)
     frame = stored.journals.batch("a", fragmentRoot=root, maxBytesPerPartition="1k")
     assert raw(frame.collect()) == records(stored.content)
@@ -182,7 +182,7 @@ def test_a_journal_that_was_made_again_is_not_merged(stored: Stored, tmp_path: P
 
 
 def test_a_broker_that_is_not_there_is_named(spark: SparkSession) -> None:
-    """Within the time to connect."""
+    """The broker is named within the time to connect."""
     frame = (
         spark.read.format("gazette")
         .option("brokerAddress", "http://127.0.0.1:9")
@@ -288,7 +288,7 @@ def test_fragments_deleted_between_planning_and_reading_are_data_loss(
 
 
 def test_gaps_are_rows(stored: Stored) -> None:
-    """Of the range that the options say; a journal without a gap has none, and Spark filters them."""
+    """Each gap of the options' range is a row, which Spark filters; a journal without a gap has none."""
     first, second = stored.persisted[0], stored.persisted[2]
     spark, endpoint = stored.journals.spark, stored.journals.broker.endpoint
     assert gaps(spark, stored.name, brokerAddress=endpoint).collect() == []
@@ -314,7 +314,7 @@ def test_gaps_are_rows(stored: Stored) -> None:
 
 
 def test_skipped_bytes_are_in_the_ledger(stored: Stored, tmp_path: Path) -> None:
-    """In the entry of the batch that skipped them; the table has the other records, and the command tells."""
+    """The batch's entry has the skipped bytes, the table the other records; the command tells."""
     table, fragment = tmp_path / "table", stored.persisted[1]
     stored.delete(fragment)
     frame = stored.journals.stream("a", failOnDataLoss="false")

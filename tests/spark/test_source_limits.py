@@ -57,7 +57,7 @@ def test_available_now_keeps_a_limit_of_fragments(journals: Journals, tmp_path: 
 
 
 def test_a_record_larger_than_the_limit_goes_by_itself(journals: Journals, tmp_path: Path) -> None:
-    """And the query goes on to its end."""
+    """A large record makes a batch, and the query goes on to its end."""
     long = b"x" * 5000 + b"\n"
     journals.create("long")
     journals.append("long", b"before\n" + long + b"after\n")
@@ -141,7 +141,7 @@ def test_a_query_starts_and_ends_by_time(journals: Journals, tmp_path: Path) -> 
     ],
 )
 def test_offsets_that_cannot_be_are_named(journals: Journals, options: dict[str, str], problem: str) -> None:
-    """In the error that Spark raises."""
+    """The error that Spark raises names the offsets."""
     given = {name: text.replace("%s", journals.name("a")) for name, text in options.items()}
     with pytest.raises(PySparkException, match=problem):
         journals.batch("a", **given).collect()

@@ -188,7 +188,7 @@ def test_a_broker_that_hangs_or_dies_for_a_while_is_waited_for(
 def test_a_broker_that_is_gone_under_a_query_is_named(
     followed: Journals, served: Served, tmp_path: Path, end: Callable[[Served], None]
 ) -> None:
-    """After the time the options give it, with its address and the option."""
+    """The broker is named with its address and the option, after the time the options give it."""
     followed.append("a", b"one\n")
     with Followed(followed.stream("a", **HURRY), tmp_path / "checkpoint") as query:
         query.wait_for([(0, b"one")])

@@ -75,7 +75,7 @@ def test_a_store_is_read_with_no_broker(store: Store, monkeypatch: pytest.Monkey
 
 
 def test_a_record_knows_when_it_was_stored(store: Store) -> None:
-    """Through the broker, too, and directly; what only the broker holds has no time."""
+    """The times come through the broker and directly; what only the broker holds has no time."""
     stored = store.persisted()
     end = stored[-1].end
     first = datetime.fromtimestamp(stored[0].mod_time, UTC).replace(tzinfo=None)

@@ -53,7 +53,7 @@ def test_batches_keep_the_limit_and_restarts_go_on(journals: Journals, tmp_path:
 
 
 def test_json_streams_as_typed_columns(journals: Journals, tmp_path: Path) -> None:
-    """With where each record came from."""
+    """Each row has typed columns and where its record came from."""
     journals.create("a", labels={"content-type": "application/x-ndjson"})
     journals.append("a", b"".join(b'{"id":%d,"name":"n%d"}\n' % (n, n) for n in range(50)))
     frame = journals.stream("a", schema="id BIGINT, name STRING, _offset BIGINT", format="json")
@@ -95,7 +95,7 @@ def test_a_failed_batch_is_read_again_with_the_same_range(journals: Journals, tm
 
 
 def test_available_now_ends_while_journals_grow(journals: Journals, tmp_path: Path) -> None:
-    """At the heads taken at its start; journals that appear meanwhile wait for the next run."""
+    """A run ends at the heads taken at its start; journals that appear meanwhile wait for the next one."""
     journals.create("a")
     journals.append("a", LINES)
 

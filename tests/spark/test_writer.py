@@ -67,7 +67,7 @@ def values(journals: Journals, short: str = "", **options: Any) -> Counter[bytes
     ],
 )
 def test_what_is_written_is_read_again(journals: Journals, framing: str, rows: list[bytes]) -> None:
-    """By the same framing, any bytes that it can hold."""
+    """Any bytes that a framing can hold are read again by the same one."""
     journals.create("a")
     frame = journals.spark.createDataFrame([(bytearray(row),) for row in rows], "value BINARY")
     write(journals, frame, "a", framing=framing)
@@ -75,7 +75,7 @@ def test_what_is_written_is_read_again(journals: Journals, framing: str, rows: l
 
 
 def test_bytes_without_framing_are_written_as_they_are(journals: Journals) -> None:
-    """In the order of the task's rows, with nothing between them."""
+    """Bytes are written in the order of the task's rows, with nothing between them."""
     journals.create("a")
     frame = journals.spark.range(0, 30_000, numPartitions=1).selectExpr("concat(id, ';') AS value")
     write(journals, frame, "a", framing="none")
@@ -111,7 +111,7 @@ def test_rows_go_to_the_journals_they_name(journals: Journals) -> None:
 def test_keys_choose_the_journals_that_other_clients_choose(
     journals: Journals, mapping: str, maps: Callable[..., Any]
 ) -> None:
-    """By the same hash, over the same journals; a journal beside the prefix gets none."""
+    """The same hash chooses among the same journals; a journal beside the prefix gets none."""
     journals.create("a", "b", "c")
     Journals(journals.spark, journals.broker, journals.client, journals.prefix[:-1] + "-beside/").create("a")
     frame = journals.spark.range(300).selectExpr("concat('key ', id) AS key", "cast(id AS string) AS value")
@@ -125,7 +125,7 @@ def test_keys_choose_the_journals_that_other_clients_choose(
 
 
 def test_rows_without_a_key_are_shared_out(journals: Journals) -> None:
-    """At random, so that each journal gets some of many."""
+    """Each journal gets some of many rows without a key, at random."""
     journals.create("a", "b", labels={"app.gazette.dev/tag": journals.prefix + "tag"})
     frame = journals.spark.range(400).selectExpr("cast(id AS string) AS value")
     write(journals, frame, selector=f"app.gazette.dev/tag={journals.prefix}tag")
@@ -134,7 +134,7 @@ def test_rows_without_a_key_are_shared_out(journals: Journals) -> None:
 
 
 def test_a_stream_is_written_and_goes_on(journals: Journals, tmp_path: Path) -> None:
-    """From journal to journal; a second run writes only what is new."""
+    """A stream goes from journal to journal; a second run writes only what is new."""
     journals.create("from", "to")
     journals.append("from", b"1\n2\n")
     frame = journals.stream("from").select("value")
@@ -146,7 +146,7 @@ def test_a_stream_is_written_and_goes_on(journals: Journals, tmp_path: Path) -> 
 
 
 def test_a_query_without_rows_writes_nothing(journals: Journals) -> None:
-    """And does not fail."""
+    """A query without rows writes nothing and does not fail."""
     journals.create("a")
     write(journals, journals.spark.range(0).selectExpr("'x' AS value"), "a")
     assert content(journals, "a") == b""
@@ -163,7 +163,7 @@ def test_a_query_without_rows_writes_nothing(journals: Journals) -> None:
 def test_what_is_wrong_with_all_rows_fails_before_anything_is_written(
     journals: Journals, column: str, options: dict[str, str], problem: str
 ) -> None:
-    """With one error that shows what is expected."""
+    """One error shows what is expected."""
     journals.create("a", labels=NDJSON)
     with pytest.raises(PySparkException) as caught:
         write(journals, journals.spark.range(3).selectExpr(column), "a", **options)
@@ -172,7 +172,7 @@ def test_what_is_wrong_with_all_rows_fails_before_anything_is_written(
 
 
 def test_journals_that_do_not_exist_are_not_made(journals: Journals) -> None:
-    """Whether an option, a selector or a row names them."""
+    """A journal that does not exist is not made, be it an option's, a selector's or a row's."""
     frame = journals.spark.range(1).selectExpr("'a' AS value")
     with pytest.raises(PySparkException, match="JOURNAL_NOT_FOUND: option 'path' names it"):
         write(journals, frame, "missing")
@@ -194,7 +194,7 @@ def test_journals_that_do_not_exist_are_not_made(journals: Journals) -> None:
     ],
 )
 def test_a_row_that_cannot_be_written_is_named(journals: Journals, value: str, problem: str) -> None:
-    """By its place in its partition; no row of its record batch is written."""
+    """The error names the row's place in its partition; no row of its record batch is written."""
     journals.create("a")
     frame = journals.spark.range(0, 10, numPartitions=1)
     frame = frame.selectExpr(f"if(id = 7, {value}, cast(id AS string)) AS value")
@@ -213,7 +213,7 @@ def test_journals_are_not_overwritten(journals: Journals) -> None:
 
 
 def test_an_option_of_writing_is_refused_when_reading(journals: Journals) -> None:
-    """Where Spark does not say what for: a journal is easily named by the wrong one.
+    """An option of writing is refused when reading, where Spark does not say which of the two it is.
 
     Spark 4.2 does not ask a source that is given a schema before the query runs.
     """
