@@ -105,7 +105,7 @@ def test_direct_names_the_journal(run: Command, topics: tuple[str, str], wire: W
 
 
 def test_a_whole_input_goes_to_one_of_them(run: Command, topics: tuple[str, str], wire: Wire) -> None:
-    """It is one append, of any bytes."""
+    """A whole input is one append, of any bytes."""
     given = bytes(range(256)) * 5000
     run.done("append", "-l", f"prefix={topics[0]}", stdin=given)
     assert sorted(contents(wire, topics[0])) == [b"", b"", given]
@@ -134,13 +134,13 @@ def test_bad_input(
 
 
 def test_records_before_bad_input_are_appended(run: Command, journal: str, wire: Wire) -> None:
-    """They were taken one by one."""
+    """Records before bad input are taken one by one."""
     assert run("append", journal, "-f", "lines", stdin=b"one\ntwo\ncut").exit_code == 1
     assert wire.content(journal) == b"one\ntwo\n"
 
 
 def test_no_journal_matches(run: Command, fresh_prefix: str) -> None:
-    """There is nowhere to append to."""
+    """An append whose selector matches no journal has nowhere to go."""
     done = run("append", "-l", f"prefix={fresh_prefix}", stdin=b"x")
     assert done.exit_code == 1
     assert "JOURNAL_NOT_FOUND" in done.stderr

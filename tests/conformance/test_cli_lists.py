@@ -114,7 +114,7 @@ def test_edited_yaml_applies(
 
 
 def test_the_yaml_of_nothing(run: Command, fresh_prefix: str) -> None:
-    """It is an empty tree, as gazctl's is."""
+    """The YAML of nothing is an empty tree, as gazctl's is."""
     assert run.done("list", "-l", f"prefix={fresh_prefix}", "-o", "yaml") == "{}\n"
 
 

@@ -147,7 +147,7 @@ def test_appends_stay_in_one_piece(run: Command, wire: Wire, fresh_prefix: str) 
 
 
 def test_a_deleted_journal_ends_no_follow(run: Command, journal: str, wire: Wire) -> None:
-    """It has left the selector, and may come back."""
+    """A deleted journal has left the selector, and may come back."""
     with run.running("read", journal, "--block") as process:
         wire.append(journal, b"first\n")
         assert lines_of(process, 1) == ["first\n"]

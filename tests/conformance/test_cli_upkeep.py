@@ -116,7 +116,7 @@ def test_suspend(run: Command, journal: str, wire: Wire) -> None:
 
 
 def test_suspend_an_empty_journal(run: Command, journal: str, wire: Wire) -> None:
-    """It is suspended fully, and other commands pass it over."""
+    """An empty journal is suspended fully, and other commands pass it over."""
     run.done("suspend", "-l", f"name={journal}")
     assert level(wire, journal) == pb.JournalSpec.Suspend.FULL
     for command in ("suspend", "reset-head"):

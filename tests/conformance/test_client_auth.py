@@ -91,7 +91,7 @@ def test_keys_rotate(keyed: BrokerHandle, owner: Client, journal: str) -> None:
 
 @pytest.mark.parametrize("given", ["nothing", "a strange key", "a strange token"])
 def test_who_is_not_known(keyed: BrokerHandle, journal: str, given: str) -> None:
-    """It is refused at the first try of any call; the error names the options and shows no secret."""
+    """An unknown client is refused at the first try of any call; the error names the options, no secret."""
     token = KeySet.parse(STRANGE).sign(journal_claims(Capability.ALL, journal), now=time.time())
     keys = STRANGE if given == "a strange key" else None
     with Client(

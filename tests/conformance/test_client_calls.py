@@ -139,7 +139,7 @@ def test_an_aborted_append_leaves_nothing(client: Client, journal: str) -> None:
 
 
 def test_an_empty_append_is_a_barrier(client: Client, journal: str) -> None:
-    """It tells the write head, and the SHA-1 of nothing."""
+    """An empty append tells the write head, and the SHA-1 of nothing."""
     client.append(journal, b"12345")
     result = client.append(journal, b"")
     assert (result.begin, result.end) == (5, 5)
@@ -251,7 +251,7 @@ def test_concurrent_appends_do_not_mix(client: Client, journal: str) -> None:
 
 
 def test_fragments_cover_the_journal(client: Client, journal: str) -> None:
-    """They are listed ascending, from the first byte to the head."""
+    """Fragments are listed ascending, from the first byte to the head."""
     for _ in range(3):
         client.append(journal, b"".join(LINES))
     fragments = [each.fragment for each in client.list_fragments(journal)]

@@ -85,7 +85,7 @@ def test_the_sample_begins_where_the_query_does(journals: Journals) -> None:
 
 
 def test_malformed_records_by_mode(journals: Journals) -> None:
-    """They add the column they need, are left out, or end the load; a rescued column takes them, too."""
+    """Malformed records add their column, are left out, or end the load; a rescued column takes them."""
     name = journals.append("a", b'{"a":1}\noops\n')
     assert journals.columns(columnNameOfCorruptRecord="bad") == "struct<a:bigint,bad:string>"
     assert journals.columns(mode="DROPMALFORMED") == "struct<a:bigint>"

@@ -105,7 +105,7 @@ def test_a_watch_is_not_to_be_had(old_broker: DeployedBroker, fresh_prefix: str)
 def test_a_query_finds_new_journals_without_a_watch(
     old_broker: DeployedBroker, old_client: Client, fresh_prefix: str
 ) -> None:
-    """It asks for the list, no more than once a second, and reads as on any broker."""
+    """A query asks for the list, no more than once a second, and reads as on any broker."""
     query = Query(old_broker.endpoint, fresh_prefix, old_client)
     query.create("a")
     query.append("a", b"one\n")

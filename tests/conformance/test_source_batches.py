@@ -88,7 +88,7 @@ def test_bytes_that_go_to_the_store_between_planning_and_reading(
 def test_bytes_that_are_deleted_between_planning_and_reading(
     broker: BrokerHandle, client: Client, journal_name: str, fail: str
 ) -> None:
-    """Its tasks fail, or they read every record but those."""
+    """Tasks whose bytes are deleted fail, or read every record but those."""
     client.create_journals(journal_spec(journal_name, length=1024, codec="NONE", refresh_interval_s=1))
     for _ in range(4):
         client.append(journal_name, LINE * 30)

@@ -64,7 +64,7 @@ def test_many_new_journals_at_once(query: Query) -> None:
 
 
 def test_an_empty_journal_has_nothing_to_read(query: Query) -> None:
-    """It is recorded once, and read when it is appended to."""
+    """An empty journal is recorded once, and read when it is appended to."""
     query.create("b")
     query.until("b is found", lambda: query.offsets.get("b") == 0)
     assert query.batch() == {}
@@ -75,7 +75,7 @@ def test_an_empty_journal_has_nothing_to_read(query: Query) -> None:
 @pytest.mark.brokers("embedded", "deployed")
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
 def test_a_deleted_journal_that_was_read_is_no_loss(query: Query, restarted: bool) -> None:
-    """Its offset stays in the position, and the others go on."""
+    """A deleted journal's offset stays in the position, and the others go on."""
     query.create("b")
     query.append("b", b"all of it\n")
     query.until("b is read", lambda: query.offsets.get("b") == 10)
@@ -130,7 +130,7 @@ def test_a_journal_made_again_is_an_error(query: Query, restarted: bool) -> None
 
 
 def test_a_journal_that_is_not_selected_pauses(query: Query) -> None:
-    """It goes on where it was when it is selected again, and is not taken for another one."""
+    """A journal that is selected again goes on where it was, and is not taken for another one."""
     query.create("b")
     query.append("b", b"first\n")
     query.until("b is read", lambda: query.offsets.get("b") == 6)
@@ -151,7 +151,7 @@ def test_a_journal_that_is_not_selected_pauses(query: Query) -> None:
     ],
 )
 def test_a_suspended_journal_has_nothing_to_read(query: Query, content: bytes, level: int) -> None:
-    """It keeps its offset, is no loss, and is read on when an append wakes it."""
+    """A suspended journal keeps its offset, is no loss, and is read on when an append wakes it."""
     query.create("b")
     if content:
         query.append("b", content)
@@ -186,7 +186,7 @@ def test_a_position_of_an_older_release_goes_on(query: Query) -> None:
 
 @pytest.mark.brokers("embedded", "deployed")
 def test_a_watch_that_breaks_is_no_loss(broker: BrokerHandle, client: Client, fresh_prefix: str) -> None:
-    """Its connections are cut while journals come and go: what is new is found, what was read is no loss."""
+    """A cut watch loses nothing while journals come and go: new ones are found, read ones are no loss."""
     with TcpProxy(broker.endpoint) as proxy:
         query = Query(proxy.endpoint, fresh_prefix, client)
         query.create("a", "b")
@@ -216,7 +216,7 @@ def test_a_watch_that_breaks_is_no_loss(broker: BrokerHandle, client: Client, fr
 def test_a_cluster_made_anew_is_no_loss(
     tmp_path: Path, restarted: bool, error: type[GazetteError], text: str
 ) -> None:
-    """Its brokers know less than the query: that is an error, whatever losses are allowed, and can pass."""
+    """Brokers that know less than the query are an error, whatever losses are allowed, and can pass."""
     (port,) = free_ports(1)
     old = EmbeddedBroker(tmp_path / "old", port=port)
     with old, Client(old.endpoint) as client:

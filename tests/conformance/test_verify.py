@@ -347,7 +347,7 @@ def test_a_gap_that_was_recorded_is_allowed(orders: Orders) -> None:
 
 
 def test_a_journal_that_is_gone_is_named(embedded_orders: Orders) -> None:
-    """It is an error, or is allowed: then its rows are not compared."""
+    """A journal that is gone is an error, or is allowed: then its rows are not compared."""
     embedded_orders.commit(0, 320)
     with Client(embedded_orders.broker.endpoint) as client:
         revision = client.get_journal(embedded_orders.journal).mod_revision
@@ -362,7 +362,7 @@ def test_a_journal_that_is_gone_is_named(embedded_orders: Orders) -> None:
 
 
 def test_bytes_a_journal_has_lost_are_named(orders: Orders) -> None:
-    """They are a difference, or are allowed: then what is left is compared."""
+    """Lost bytes are a difference, or are allowed: then what is left is compared."""
     length, parts = 1101, 5
     orders.journal += "-stored"
     orders.another_table("stored", orders.columns)
@@ -421,7 +421,7 @@ def test_rows_are_counted_where_nothing_says_where_they_come_from(embedded_order
 
 
 def test_two_writers_of_one_journal_are_not_told_apart(embedded_orders: Orders) -> None:
-    """Their entries are audited, each for itself; their rows cannot be."""
+    """Two writers' entries are audited, each for itself; their rows cannot be."""
     orders = embedded_orders
     orders.commit(0, 80)
     position = (JournalOffsets({orders.journal: 0}),)

@@ -525,7 +525,7 @@ def run_until_diverted(machine: TwoTables, writer: Writer) -> Iterator[None]:
 
 
 def test_a_writer_overtaken_between_its_commits_adds_nothing() -> None:
-    """Its rows would be those that the other took for dead; without a take-over they get in."""
+    """An overtaken writer's rows get in only without a take-over: the other took them for dead."""
     overtaken(TwoTables())
     with pytest.raises(AssertionError):
         overtaken(NeverTakesOver())

@@ -119,7 +119,7 @@ def test_spans_are_sets_of_offsets(some: list[tuple[int, int]], others: list[tup
 
 
 def test_nothing_is_known_of_the_time_of_bytes_that_are_not_stored() -> None:
-    """They are kept whatever the condition, as are bytes in no fragment; a stored time decides for itself."""
+    """Bytes that are not stored are kept whatever the condition; a stored time decides for itself."""
     fragments = [
         FakeFragment(0, 10, 1),
         FakeFragment(10, 20, 5),

@@ -136,7 +136,7 @@ def test_fragments_that_disagree_are_never_read_in_silence(found: tuple[int, lis
 def test_a_backfill_in_steps_reads_what_one_reads(
     stories: list[tuple[FakeJournal, list[tuple[int, int]]]], limit: int
 ) -> None:
-    """They follow each other without hole or overlap, none reads much more than the limit, and all end."""
+    """Steps follow each other without hole or overlap, none reads much more than the limit, and all end."""
     files = MemoryFiles()
     for name, (journal, spans) in zip(NAMES, stories, strict=False):
         for begin, end in spans:

@@ -82,7 +82,7 @@ def test_each_batch_tells_its_lag(
 
 
 def test_the_page_is_right(spark: SparkSession, broker: BrokerHandle, client: Client, tmp_path: Path) -> None:
-    """Its examples run, its JSON is a position, and what it says about sizes holds."""
+    """The page's examples run, its JSON is a position, and what it says about sizes holds."""
     from gazette_spark.offsets import JournalOffsets
     from gazette_spark.protocol.journals import journal_spec
 

@@ -56,7 +56,7 @@ def test_the_first_batch_makes_the_table_and_its_first_entry(stream: FileStream)
 
 
 def test_a_journal_that_appears_later_is_read_from_its_first_byte(stream: FileStream) -> None:
-    """Its first entry pins it, the next one has its rows."""
+    """A new journal's first entry pins it, the next one has its rows."""
     stream.append(4)
     stream.run()
     stream.append(3, "late")
@@ -66,7 +66,7 @@ def test_a_journal_that_appears_later_is_read_from_its_first_byte(stream: FileSt
 
 
 def test_a_catalog_table_is_as_good_as_a_path(stream: FileStream, spark: SparkSession) -> None:
-    """It is made on the first batch, and continued under its name."""
+    """A catalog table is made on the first batch, and continued under its name."""
     spark.sql("CREATE DATABASE IF NOT EXISTS sinks")
     try:
         sink = DeltaSink(APP_ID, table="sinks.orders")
@@ -158,7 +158,7 @@ def test_a_checkpoint_inside_the_table_is_refused(stream: FileStream) -> None:
 
 
 def test_a_directory_of_other_files_is_refused(stream: FileStream) -> None:
-    """They would be in the table's way, and VACUUM would delete them."""
+    """Other files would be in the table's way, and VACUUM would delete them."""
     stream.table.mkdir()
     (stream.table / "notes.txt").write_text("mine")
     with pytest.raises(TableRefusedError, match="holds files but no Delta table"):
@@ -166,7 +166,7 @@ def test_a_directory_of_other_files_is_refused(stream: FileStream) -> None:
 
 
 def test_a_table_that_is_being_made_is_made(stream: FileStream) -> None:
-    """Its first files are there before its first commit, by another query or by one that was killed."""
+    """A table's first files may be there before its first commit, by another or a killed query."""
     (stream.table / "_delta_log").mkdir(parents=True)
     (stream.table / "part-00000-c000.zstd.parquet").write_bytes(b"")
     stream.append(5)

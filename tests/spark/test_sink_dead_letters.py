@@ -162,7 +162,7 @@ def test_dead_letters_are_switched_on_and_off(tables: TwoTables, monkeypatch: py
 
 
 def test_a_restored_table_does_not_double_its_dead_letters(tables: TwoTables) -> None:
-    """They stay as they are and the rest comes again; without _record a row's JSON is its raw."""
+    """Dead letters stay and the rest comes again; without _record a row's JSON is its raw."""
     for begin in (0, 10, 20):
         tables.write(begin, begin + 10, without="_record")
     tables.sql("RESTORE TABLE {t} TO VERSION AS OF 4")
@@ -215,7 +215,7 @@ def test_what_cannot_be_parted_is_refused(tables: TwoTables, tmp_path: Path) -> 
 def test_a_stream_without_its_checkpoint_goes_on(
     stream: FileStream, tables: TwoTables, monkeypatch: pytest.MonkeyPatch, searches: Counter[str]
 ) -> None:
-    """It was lost between the two commits; other batches come over the same bytes. Histories are followed."""
+    """A stream goes on if other batches come over the same bytes, and it follows the histories."""
     for max_bytes in (1000, 100):
         reader = stream.spark.readStream.format("file_journals").options(
             root=str(stream.journals), maxBytesPerTrigger=str(max_bytes)

@@ -159,7 +159,7 @@ def test_the_oracle_catches_a_broken_sink(
     fault: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It counts what was lost or doubled, and sees that rows and recorded offsets part."""
+    """The oracle counts what was lost or doubled, and sees that rows and recorded offsets part."""
     scenario(stream, make, monkeypatch)
     verdict = stream.verdict()
     assert getattr(verdict, fault) > 0

@@ -158,7 +158,7 @@ def test_what_is_decided_is_what_delta_takes(
 def test_columns_that_the_table_computes_are_computed(
     spark: SparkSession, tmp_path: Path, upsert: Upsert | None
 ) -> None:
-    """They may be missing from a batch, though they are NOT NULL and partition the table."""
+    """Computed columns may be missing from a batch, though they are NOT NULL and partition the table."""
     name = f"delta.`{tmp_path}/table`"
     ddl = "id BIGINT, _journal STRING, _offset BIGINT, half BIGINT NOT NULL GENERATED ALWAYS AS (id DIV 2)"
     spark.sql(f"CREATE TABLE {name} ({ddl}) USING delta PARTITIONED BY (half)")

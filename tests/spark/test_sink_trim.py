@@ -26,7 +26,7 @@ def run_rows(stream: FileStream, sink: DeltaSink, rows: DataFrame, checkpoint: P
 
 
 def test_a_stale_checkpoint_is_trimmed_on_request(stream: FileStream) -> None:
-    """It plans other batches over bytes the table has: new rows are written, no others, and it goes on."""
+    """A stale checkpoint's batches overlap the table: new rows are written, no others, and it goes on."""
     stream.append(10)
     stream.run(maxBytesPerTrigger=60)
     stale = stream.copy_checkpoint("stale")
@@ -40,7 +40,7 @@ def test_a_stale_checkpoint_is_trimmed_on_request(stream: FileStream) -> None:
 
 
 def test_a_new_query_from_the_beginning_is_trimmed_on_request(stream: FileStream) -> None:
-    """It reads everything again, in batches of another size, and adds what the table lacks."""
+    """A new query reads all again, in batches of another size, and adds what the table lacks."""
     stream.append(20)
     stream.run(maxBytesPerTrigger=70)
     stream.lose_checkpoint()

@@ -299,7 +299,7 @@ def test_batches_that_do_not_fit_are_refused(keyed: Keyed, monkeypatch: pytest.M
 
 
 def test_deltas_own_compaction_after_a_merge_does_not_disturb(keyed: Keyed) -> None:
-    """It commits in the session of the MERGE, so the entry is there twice; the next batch goes on."""
+    """Compaction commits in the MERGE's session, so the entry is there twice; the next batch goes on."""
     automatic = {
         "spark.databricks.delta.autoCompact.enabled": "true",
         "spark.databricks.delta.autoCompact.minNumFiles": "2",

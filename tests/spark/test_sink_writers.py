@@ -52,7 +52,7 @@ def test_a_start_past_the_table_is_refused(stream: FileStream) -> None:
 
 
 def test_a_stale_copy_of_the_checkpoint_is_refused(stream: FileStream) -> None:
-    """It plans other batches over bytes the table has: nothing of them is written."""
+    """A stale copy plans other batches over bytes the table has: nothing of them is written."""
     stream.append(10)
     stream.run(maxBytesPerTrigger=60)
     stale = stream.copy_checkpoint("stale")
@@ -209,7 +209,7 @@ def test_a_restored_table_is_continued_from_where_it_is(stream: FileStream) -> N
 
 
 def test_a_restore_that_slips_in_is_seen(stream: FileStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not conflict with the append; the read-back finds the wrong parent and says what mends it."""
+    """A restore does not conflict with the append; the read-back finds the wrong parent and a remedy."""
     stream.append(10)
     stream.run()
     stream.append(10)

@@ -112,7 +112,7 @@ def test_fragments_are_read_from_their_files(stored: Stored) -> None:
     ],
 )
 def test_a_damaged_fragment_is_named(stored: Stored, damage: object, problem: str) -> None:
-    """Its journal, its offsets and its file; no row of the batch gets out."""
+    """The error names journal, offsets and file; no row of the batch gets out."""
     fragment = stored.persisted[1]
     path = stored.path(fragment)
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
@@ -167,7 +167,7 @@ def test_a_stream_whose_next_bytes_are_gone_ends(stored: Stored, tmp_path: Path)
 
 
 def test_a_journal_that_was_made_again_is_not_merged(stored: Stored, tmp_path: Path) -> None:
-    """Its offsets begin again and stand for other bytes: the error says that it was made anew."""
+    """A journal's offsets begin again and stand for other bytes: the error says that it was made again."""
     client, name = stored.journals.client, stored.name
     run_available(stored.journals.stream("a"), tmp_path)
     client.apply([pb.ApplyRequest.Change(delete=name, expect_mod_revision=-1)])

@@ -224,7 +224,7 @@ def test_an_option_of_writing_is_refused_when_reading(journals: Journals) -> Non
 
 
 def test_only_appending_is_a_way_to_write(journals: Journals, tmp_path: Path) -> None:
-    """It has to be said for a batch; a stream's other modes are refused by Spark or with our advice."""
+    """A batch has to say append; a stream's other modes are refused by Spark or with our advice."""
     journals.create("from", "to")
     rows = journals.batch("from").select("value")
     with pytest.raises(PySparkException, match=r"Please use either the .Append. or"):

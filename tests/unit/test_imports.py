@@ -114,7 +114,7 @@ def test_no_part_imports_one_to_its_right() -> None:
 
 
 def test_no_files_import_each_other() -> None:
-    """There is an order of all files in which each imports earlier ones only, for types too."""
+    """All files have an order in which each imports earlier ones only, for types too."""
     modules = {module_of(path): path for path in sources()}
     imports = {
         name: {known_module(target, modules) for target in imported_modules(path)} - {None, name}

@@ -86,7 +86,7 @@ def test_the_latest_lag_is_kept(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_query_without_our_source_is_none_of_our_business(caplog: pytest.LogCaptureFixture) -> None:
-    """It is neither kept nor told."""
+    """A query without our source is neither kept nor told."""
     caplog.set_level(logging.INFO, logger="gazette_spark.listener")
     listener = LagListener(lambda _: pytest.fail("told"))
     listener.onQueryProgress(progress(1, 0, 0, sources=[]))

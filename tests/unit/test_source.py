@@ -309,7 +309,7 @@ def test_a_schema_that_cannot_be_read_is_refused(
 
 
 def test_a_schema_without_columns_is_refused() -> None:
-    """There is nothing to read into."""
+    """A schema without columns leaves nothing to read into, and is refused."""
     with pytest.raises(OptionError, match="no columns"):
         stream_reader(StructType([]))
 
@@ -479,7 +479,7 @@ def test_pyspark_finds_the_format_by_itself() -> None:
 
 @pytest.mark.parametrize(("given", "expected"), [(None, "0"), ("1", "1")], ids=["default", "of_the_user"])
 def test_grpc_stays_out_of_forks(given: str | None, expected: str) -> None:
-    """Its handlers kill a JVM's start now and then; a user's own choice is kept."""
+    """The fork handlers of gRPC stay off, unless the user chose; they kill a JVM's start now and then."""
     environ = {name: text for name, text in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
     environ |= {"GRPC_ENABLE_FORK_SUPPORT": given} if given else {}
     code = "import gazette_spark, os; print(os.environ['GRPC_ENABLE_FORK_SUPPORT'])"

@@ -98,7 +98,7 @@ def test_what_cannot_be_used_is_kept(
 
 
 def test_an_editor_that_fails(tmp_path: Path) -> None:
-    """Its exit code is told."""
+    """The exit code of an editor that fails is told."""
     user = User(tmp_path)
     user.environ = {"GAZ_EDITOR": "exit 3 #", "EDITOR": "true"}
     with pytest.raises(click.ClickException, match="exit code 3"):

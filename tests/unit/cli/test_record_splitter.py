@@ -67,6 +67,6 @@ def test_any_cut_is_seen(records: list[tuple[bytes, bytes]], framing: str, data:
     ],
 )
 def test_noise_is_no_frame(source: bytes) -> None:
-    """It is refused, and the error shows it."""
+    """Noise in place of a frame is refused, and the error shows it."""
     with pytest.raises(InputError, match="frame"):
         list(read_keyed(io.BytesIO(source), "fixed", keyed=False))

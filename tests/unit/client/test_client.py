@@ -171,7 +171,7 @@ def test_many_journals_are_created_in_several_transactions(stub: StubBroker, cli
 
 
 def test_write_head_reads_nothing(stub: StubBroker, client: Client) -> None:
-    """It is asked for by metadata only, at -1, without blocking."""
+    """The write head is asked for by metadata only, at -1, without blocking."""
     stub.script("Read", [not_yet(123)])
     assert client.write_head(JOURNAL) == 123
     expected = pb.ReadRequest(journal=JOURNAL, offset=-1, metadata_only=True)
@@ -185,7 +185,7 @@ def test_write_head_while_content_arrives(stub: StubBroker, client: Client) -> N
 
 
 def test_write_head_of_a_suspended_journal(stub: StubBroker, client: Client) -> None:
-    """It is where the journal will go on."""
+    """A suspended journal's write head is where the journal will go on."""
     suspended = page(JOURNAL)
     suspended.journals[0].spec.suspend.offset = 77
     stub.script("Read", [pb.ReadResponse(status=pb.SUSPENDED)])
@@ -356,7 +356,7 @@ def test_a_bad_store_is_refused(stub: StubBroker, client: Client, store: str) ->
 
 
 def test_first_offset(stub: StubBroker, client: Client) -> None:
-    """It is the first fragment's begin; a journal without fragments begins at its head."""
+    """The first offset is the first fragment's begin; a journal without fragments begins at its head."""
     stub.script("ListFragments", [fragments((40, 50), token=50)], [fragments()])
     stub.script("Read", [not_yet(60)])
     assert client.first_offset(JOURNAL) == 40
@@ -396,7 +396,7 @@ def test_a_client_is_not_pickled() -> None:
 
 
 def test_a_closed_client_makes_no_calls(stub: StubBroker) -> None:
-    """Its calls say that it is closed."""
+    """The calls of a closed client say that it is closed."""
     client = Client(stub.endpoint)
     client.close()
     client.close()

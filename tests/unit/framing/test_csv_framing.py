@@ -71,7 +71,7 @@ def test_plain_lines_are_not_taken_for_a_quoted_field_for_ever() -> None:
 
 
 def test_a_piece_that_ends_inside_a_record_is_an_error() -> None:
-    """It says what to do: the fragment's edge was no record's edge."""
+    """The error says what to do: the fragment's edge was no record's edge."""
     journal = FakeJournal(b'a\n"b\nc"\n')
     piece = Piece("a/b", 0, 5, 5, head=True, framing="csv")
     with pytest.raises(RecordError, match="each append has to hold whole records") as caught:

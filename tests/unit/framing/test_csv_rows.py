@@ -107,7 +107,7 @@ def test_headers_are_left_out_wherever_they_are(fast: bool) -> None:
 
 
 def test_a_header_of_other_columns_is_an_error() -> None:
-    """It would fill the wrong columns from the first byte on; a later record is just malformed."""
+    """A header of other columns is an error at the journal's begin; a later record is just malformed."""
     with pytest.raises(RecordError, match=r"is no header: .* \['text', 'id'\] where"):
         rows(SCHEMA, b"text,id\na,1\n", header=True)
     assert rows(SCHEMA, b"text,id\n", header=True, offset=5) == [(None, "id", "text,id")]

@@ -40,7 +40,7 @@ def test_a_block_knows_its_frames() -> None:
 
 @pytest.mark.parametrize("fail", [True, False], ids=["strict", "loss_allowed"])
 def test_a_frame_that_claims_four_gibibytes_is_oversized(fail: bool) -> None:
-    """Its header says so at once: nothing is gathered, and no limit on loss lets it pass."""
+    """The header says so at once: nothing is gathered, and no limit on loss lets it pass."""
     scan = scan_of(frame(b"ok") + HUGE, fail=fail)
     with pytest.raises(RecordError, match=r"oversized record.*maxRecordBytes=1000") as caught:
         list(scan)

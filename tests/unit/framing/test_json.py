@@ -247,7 +247,7 @@ def test_what_json_cannot_give_is_refused(schema: dict[str, pa.DataType], mode: 
 
 
 def test_a_format_can_be_pickled() -> None:
-    """It rides in a partition to the executors."""
+    """A format rides in a partition to the executors."""
     wanted = JsonFormat(pa.schema([("a", pa.int64())]), "FAILFAST", None)
     assert pickle.loads(pickle.dumps(wanted)) == wanted
 

@@ -51,7 +51,7 @@ def test_columns_stand_in_order_of_their_names() -> None:
 
 
 def test_malformed_records_by_mode() -> None:
-    """They add their column, are left out, or are an error with the record's place."""
+    """Malformed records add their column, are left out, or are an error with the record's place."""
     records = (b'{"a":1}', b"", b"null", b"oops", b"[1]", b'{"a":1} {}')
     assert inferred(*records) == {"_corrupt_record": pa.string(), "a": pa.int64()}
     assert inferred(*records, mode="DROPMALFORMED") == {"a": pa.int64()}

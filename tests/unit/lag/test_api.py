@@ -64,7 +64,7 @@ def test_alive_and_ready_are_words(api: Api) -> None:
 
 
 def test_a_cluster_and_what_it_has(api: Api) -> None:
-    """Its topics with their heads, its groups, and who reads a topic."""
+    """A cluster has topics with their heads, groups, and the readers of a topic."""
     topic = quote("shop/", safe="")
     assert fields(api, "/v3/kafka") == {"error": False, "clusters": ["gazette"]}
     assert fields(api, "/v3/kafka/gazette") == {"error": False, "module": CONFIG["cluster"]}
@@ -140,7 +140,7 @@ def test_what_is_not_known_is_an_error_of_404(api: Api, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/v3", "/v3/kafka/gazette/more", "/x", "/v3/kafka/%FF", "//", "*"])
 def test_another_path_is_a_404_in_plain_text(api: Api, path: str) -> None:
-    """It looks like JSON, as Burrow's does; a slash at the end is taken off first."""
+    """A 404's text looks like JSON, as Burrow's does; a slash at the end is taken off first."""
     answer = ask(api, path)
     if path.endswith("/"):
         assert (answer.status, dict(answer.headers)["Location"]) == (301, "/")
@@ -230,7 +230,7 @@ def test_metrics_have_burrows_names_and_labels(api: Api) -> None:
 
 
 def test_the_page_may_load_nothing_else(api: Api) -> None:
-    """It is one file, and its policy says so to the browser."""
+    """The page is one file, and its policy says so to the browser."""
     answer = ask(api, "/")
     assert answer.status == 200
     assert b"<script src" not in answer.body

@@ -34,7 +34,7 @@ def test_an_age_lies_between_two_looks_at_the_head() -> None:
 
 
 def test_a_reader_at_the_head_has_no_age() -> None:
-    """There is no byte it lacks."""
+    """A reader at the head lacks no byte and has no age."""
     assert lag_age(200, 200, watched((1000, 200)), (), now_ms=10_000) == Age(0, 0)
 
 

@@ -61,7 +61,7 @@ def test_without_a_time_every_request_is_judged(history: History) -> None:
 
 
 def test_a_clock_set_back_ends_a_verdict(history: History) -> None:
-    """It would hold for as long as the clock went back."""
+    """A verdict ends when the clock is set back, or it would hold for as long as that went back."""
     evaluator = Evaluator(history, Thresholds(), expire_cache_s=10)
     assert words(evaluator, "orders", 0) == ["OK"]
     history.delete_group("local", "orders")
@@ -88,7 +88,7 @@ def test_what_is_shown_does_not_change_what_is_held(history: History) -> None:
 
 
 def test_names_asked_for_do_not_pile_up(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is a limit, past which all are judged anew."""
+    """Verdicts have a limit, past which all are judged again."""
     monkeypatch.setattr(evaluate, "MAX_HELD", 3)
     evaluator = Evaluator(history, Thresholds())
     for at in range(10):

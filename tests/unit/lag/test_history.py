@@ -163,7 +163,7 @@ def test_lists_say_which_groups_are_kept(options: dict[str, Any], taken: list[st
     ],
 )
 def test_a_commit_without_a_write_head_is_dropped(topic: str, partition: int) -> None:
-    """Its group is not even made."""
+    """A commit without a write head does not even make its group."""
     history = made(partition_count=2)
     assert commit(history, 5, 1, topic=topic, partition=partition) is Outcome.NO_BROKER_OFFSET
     assert history.fetch_consumers("local") == []
@@ -226,7 +226,7 @@ def test_a_ring_of_one_slot_keeps_the_newest() -> None:
 
 
 def test_only_appended_commits_have_a_lag() -> None:
-    """It is the distance to the newest head, never negative; nobody knows where the head was in the past."""
+    """A lag is the distance to the newest head, never negative; past heads are not known."""
     history = made([100])
     commit(history, 40, 5)
     commit(history, 10, 1)
@@ -397,7 +397,7 @@ def test_owners_are_noted_and_cleared() -> None:
 
 
 def test_an_owner_before_any_commit_makes_an_unused_window() -> None:
-    """Its group has never committed, so it reads as expired as soon as the clock is past the limit."""
+    """A group that has never committed reads as expired as soon as the clock is past the limit."""
     history = made(intervals=4, expire_group_s=2_000_000)
     assert history.add_consumer_owner("local", "orders", "other/", 0, owner="h") is Outcome.NO_BROKER_OFFSET
     assert history.fetch_consumers("local") == ["orders"], "made all the same"
@@ -518,7 +518,7 @@ def test_a_stored_commit_takes_less_than_200_bytes() -> None:
 
 
 def test_a_history_shows_how_much_it_knows() -> None:
-    """Its clusters, and the number of groups."""
+    """A history shows its clusters and the number of groups."""
     history = made()
     commit(history, 40, 1)
     assert repr(history) == "History(clusters=['local'], groups=1)"

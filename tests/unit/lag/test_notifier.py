@@ -86,7 +86,7 @@ def test_an_alarm_makes_an_incident() -> None:
 
 
 def test_a_group_that_is_not_known_says_nothing() -> None:
-    """It ends an incident in silence: there is nothing to say of it."""
+    """An unknown group ends an incident in silence: there is nothing to say of it."""
     assert notices(NotifyOptions(send_close=True), (10, WARN), (20, NOTFOUND), (30, OK)) == [
         (10, "open", "A", 10)
     ]
@@ -121,7 +121,7 @@ def test_a_command_gets_the_notice_on_stdin(tmp_path: Path) -> None:
 
 
 def test_a_sender_that_fails_hinders_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged, without what the URL may hold."""
+    """A sender's failure is logged, without what the URL may hold."""
     sent: list[Notice] = []
     hook = WebhookSender("http://127.0.0.1:9/secret-path")
     notifier = Notifier(NotifyOptions(), [hook, CommandSender(("false",)), sent.append])

@@ -75,7 +75,7 @@ def test_a_restore_of_a_restore_is_followed() -> None:
 
 
 def test_a_restore_to_what_is_not_known_is_no_step() -> None:
-    """Its version was cleaned up, or it names a time."""
+    """A restore is no step if its version was cleaned up, or it names a time."""
     rows = history(("WRITE", entry(10)), ("WRITE", entry(30)), ("RESTORE", "0"))[:-1]
     assert steps(rows) == [(1, 1500, 30)]
     assert reaches_back(rows)

@@ -202,7 +202,7 @@ def test_rule_2_an_offset_below_the_one_before_is_rewind(offsets: list[int], ver
     ],
 )
 def test_rule_3_a_commit_without_lag_pardons(lags: list[int | None], verdict: str) -> None:
-    """It was level at that commit."""
+    """A lag that is 0 or goes down once makes OK; an unknown lag does not."""
     assert status(*[(at, lag) for at, lag in enumerate(lags)]) == verdict
 
 
@@ -297,7 +297,7 @@ def test_a_group_is_as_bad_as_its_worst_partition(
 
 
 def test_lags_are_added_over_all_partitions() -> None:
-    """Those that are OK count, too."""
+    """Lags of partitions that are OK count too."""
     got = group(window((5, 9), current_lag=0), window((5, 9), current_lag=4), window((5, 9), current_lag=7))
     assert (got.total_lag, got.partition_count) == (11, 3)
 
@@ -322,7 +322,7 @@ def test_a_group_is_as_complete_as_its_share_of_complete_partitions() -> None:
 
 
 def test_a_group_that_is_not_known_is_notfound() -> None:
-    """It is complete, for nothing is missing."""
+    """An unknown group is complete, for nothing is missing."""
     got = evaluate_group("local", "nobody", None, NOW_MS, Thresholds())
     assert got == GroupStatus("local", "nobody", Status.NOTFOUND, 1.0, (), None, 0)
     assert got.partition_count == 0

@@ -34,5 +34,5 @@ def test_a_topic_may_have_a_name_of_its_own() -> None:
 
 
 def test_a_journal_at_the_top_is_a_topic_of_its_own() -> None:
-    """It lies under no prefix."""
+    """A journal at the top lies under no prefix."""
     assert prefix_of("orders") == "orders"

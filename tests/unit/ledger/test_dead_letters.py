@@ -83,7 +83,7 @@ def test_tables_in_step_part_a_batch() -> None:
 def test_a_writer_out_of_step_takes_over_first(
     dead: LedgerState, main: LedgerState, begin: int, gaps: tuple[SkippedGap, ...], pending: int | None
 ) -> None:
-    """It commits an entry that moves nothing; only then the batch is parted, for the bytes that are left."""
+    """A writer first commits an entry that moves nothing, then parts the batch for the bytes left."""
     step = planned(dead, main)
     assert isinstance(step, Takeover)
     assert main.entry is not None
@@ -110,7 +110,7 @@ def test_a_take_over_ends_when_somebody_else_commits(dead: LedgerState, main: Le
 
 
 def test_a_batch_without_bytes_is_not_parted() -> None:
-    """It has no rows, so the dead letters stay as they are."""
+    """A batch without bytes has no rows, so the dead letters stay as they are."""
     assert planned(state(None), write=batch(10, 10)) is None
 
 

@@ -104,7 +104,7 @@ def test_a_first_batch_is_never_covered() -> None:
 
 
 def test_the_first_batch_on_a_new_table_is_its_first_entry() -> None:
-    """It holds the start of every journal, under transaction number 0, and has no parent."""
+    """The first entry holds every journal's start, under transaction number 0, and has no parent."""
     first = batch(0, (), (at(a=7, b=0).at("pinned"),))
     expected = LedgerEntry(
         "app", 0, "query-1", 0, (at(a=7, b=0),), (at(a=7, b=0),), (at(a=7, b=0),), "mine", None
@@ -174,7 +174,7 @@ def test_a_new_query_behind_the_table_is_refused() -> None:
 
 
 def test_a_new_query_that_resumes_is_accepted() -> None:
-    """It starts where the table ends; nothing needs to be written."""
+    """A query that starts where the table ends is accepted, and nothing needs to be written."""
     assert decided(state((at(a=10),)), batch(0, (), (at(a=10).at("pinned"),))) == Skip()
 
 
@@ -239,7 +239,7 @@ def test_a_batch_that_continues_is_not_trimmed() -> None:
 
 
 def test_a_writer_that_trims_may_start_behind_the_table() -> None:
-    """Its first batch is skipped like any that is covered, unless it starts before the table's first byte."""
+    """A first batch is skipped like any that is covered, unless it starts before the table's first byte."""
     known = state((at(a=10),), start=(at(a=5),))
     behind = batch(0, (), (at(a=5).at("pinned"),))
     assert decide(known, behind, attempt="mine", allowed=TRIM) == Skip()
@@ -271,7 +271,7 @@ def test_trimming_is_no_excuse_for_a_gap_or_a_fence(seen: str | None) -> None:
 
 
 def test_rows_of_several_sources_are_not_trimmed() -> None:
-    """They may be joined: whose offset a row carries is not known. The error says how to go on."""
+    """Joined rows are not trimmed, as nobody knows whose offset one carries; the error says how to go on."""
     known = state((at(a=10), at(b=5)), start=(at(a=0), at(b=0)))
     decision = decide(known, batch(4, (at(a=5), at(b=5)), (at(a=15), at(b=9))), attempt="mine", allowed=TRIM)
     assert isinstance(decision, Refusal)

@@ -23,7 +23,7 @@ from gazette_spark.protocol.journals import (
     ids=["shortest", "plain", "bytes count", "path symbols", "letters", "longest", "dots in names"],
 )
 def test_names(name: str) -> None:
-    """These are names of journals."""
+    """A name of each of these kinds is valid."""
     validate_journal_name(name)
     assert journal_spec(name).name == name
 
@@ -49,7 +49,7 @@ def test_names(name: str) -> None:
     ],
 )
 def test_name_rules(name: str, problem: str) -> None:
-    """These are not, and the error says why."""
+    """A name that breaks a rule is invalid, and the error says why."""
     with pytest.raises(ProtocolError, match=problem) as caught:
         validate_journal_name(name)
     assert caught.value.where == "Journal"

@@ -71,7 +71,7 @@ def test_listed_journals_are_left_as_they_are() -> None:
 
 @pytest.mark.parametrize("changes", [[], ["a/journal", "a/journal"]], ids=["none", "one twice"])
 def test_format_needs_distinct_journals(changes: list[str]) -> None:
-    """There is no tree of no journals, nor one with a journal twice."""
+    """A tree of no journals is refused, and so is one with a journal twice."""
     with pytest.raises(ProtocolError, match="one or more journals, each once"):
         format_journal_yaml(pb.ApplyRequest.Change(upsert=journal_spec(name)) for name in changes)
 

@@ -152,7 +152,7 @@ ACCEPTED: dict[str, tuple[Callable[..., None], Any]] = {
 
 @pytest.mark.parametrize("case", ACCEPTED)
 def test_accepted(case: str) -> None:
-    """These messages keep all rules."""
+    """A message that keeps all rules is accepted."""
     check, message = ACCEPTED[case]
     assert check(message) is None
 

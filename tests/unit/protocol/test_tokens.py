@@ -43,7 +43,7 @@ def test_signs_the_golden_token() -> None:
 
 
 def test_verifies_the_golden_token() -> None:
-    """Its claims come back, with the time it ends."""
+    """The golden token's claims come back, with the time it ends."""
     claims = SECRET.verify(GOLDEN, now=NOW)
     assert claims == Claims(10, HI_THERE.selector, 1_700_003_600.0)
     assert claims.allows(Capability.READ)

@@ -83,7 +83,7 @@ def test_a_short_run_asks_once_and_starts_no_watch() -> None:
 
 
 def test_a_watch_is_believed_without_asking() -> None:
-    """What it brings is seen at the next look; until then it is the very same list."""
+    """A watch's news are seen at the next look; until then it is the very same list."""
     rig = Rig()
     rig.look(0)
     rig.look(2 * FRESH_S)
@@ -119,7 +119,7 @@ def test_a_list_that_was_asked_for_is_not_undone_by_a_watch_that_is_behind() -> 
 
 
 def test_etcd_made_anew_ends_the_watch() -> None:
-    """It would wait for a revision that may never come."""
+    """A watch on a new Etcd ends, or it would wait for a revision that may never come."""
     rig = Rig()
     rig.look(0)
     rig.look(2 * FRESH_S)

@@ -46,7 +46,7 @@ def test_latest_is_the_end_of_a_whole_record() -> None:
 
 
 def test_a_journal_with_half_a_record_starts_at_its_first_offset() -> None:
-    """There is no whole record to start after."""
+    """A journal with half a record has no whole one to start after."""
     planner, _ = planner_of({"log/a": FakeJournal(b"half", begin=500)})
     assert planner.initial().read_through == {"log/a": 500}
 
@@ -66,7 +66,7 @@ def test_starting_offsets_by_journal() -> None:
 
 
 def test_a_broker_that_has_just_started_cannot_pin_a_start_too_low() -> None:
-    """It answers with a head of 0 until it has listed its stores; listing fragments waits for that."""
+    """A new broker answers with head 0 until it has listed its stores; listing fragments waits for that."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3), stale_head=0)})
     assert planner.initial().read_through == {"log/a": 30}
 
@@ -162,7 +162,7 @@ def test_a_start_by_time(timestamp: str, start: JournalOffsets) -> None:
 
 
 def test_a_suspended_journal_has_nothing_stored() -> None:
-    """It starts where it will go on; a limit of fragments is no hindrance."""
+    """A suspended journal starts where it will go on; a limit of fragments is no hindrance."""
     options = {"startingTimestamp": "0", "startingOffsetsByTimestampStrategy": "latest"}
     planner, client = planner_of({"log/a": FakeJournal(begin=70, suspended=True)}, **options)
     pinned = at(a=70).at("pinned")
@@ -295,7 +295,7 @@ def test_news_come_with_the_head_and_only_once() -> None:
 
 
 def test_a_suspended_journal_is_not_asked_while_it_sleeps() -> None:
-    """Its spec says where; one that was not read up to there is asked, and so is one that woke up."""
+    """A journal read up to where its spec says is not asked; others are, and so is one that woke up."""
     planner, client = planner_of({"log/a": FakeJournal(lines(2), suspended=True), "log/b": FakeJournal()})
     assert planner.next(at(a=0, b=0)) == at(a=20, b=0)
     assert client.tailed == [["log/a", "log/b"]]
@@ -307,7 +307,7 @@ def test_a_suspended_journal_is_not_asked_while_it_sleeps() -> None:
 
 
 def test_the_start_comes_back_unchanged_if_nothing_is_new() -> None:
-    """Its mark included: Spark compares text, and a batch without rows would be run for the mark."""
+    """A start keeps its mark: Spark compares text, and would run a batch without rows for the mark."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3))})
     start = at(a=30).at("pinned")
     assert planner.next(start) is start
@@ -343,7 +343,7 @@ def test_a_batch_ends_with_fragments() -> None:
 
 
 def test_a_record_across_a_fragments_end_is_read_whole() -> None:
-    """It is left for the next batch, or taken whole if it is all there is."""
+    """A record is left for the next batch, or taken whole if it is all there is."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(4), fragments=(0, 5, 35))})
     assert planner.next(at(a=0), Limits(max_fragments=1)) == at(a=10)
     assert planner.next(at(a=10), Limits(max_fragments=1)) == at(a=30)
@@ -385,7 +385,7 @@ def test_a_batch_waits_for_enough_bytes_or_long_enough() -> None:
 
 
 def test_available_now_does_not_wait() -> None:
-    """There is nothing to wait for: all it reads is there when it starts."""
+    """A run that reads what is there at its start has nothing to wait for."""
     planner, client = planner_of({"log/a": FakeJournal(lines(4), fragments=(0, 10, 20, 30))})
     planner.freeze()
     limits = Limits(max_fragments=3, min_bytes=1000, max_delay_s=1e9)
@@ -414,7 +414,7 @@ def test_a_new_journal_is_pinned_first_and_read_next() -> None:
 
 
 def test_a_journal_that_appears_is_a_change_by_itself() -> None:
-    """Its first offset must reach the query checkpoint."""
+    """A new journal is a change, because its first offset must reach the query checkpoint."""
     planner, _ = planner_of({"log/a": FakeJournal(), "log/b": FakeJournal()})
     assert planner.next(at(a=0)) == at(a=0, b=0)
 
@@ -507,7 +507,7 @@ def test_a_deleted_journal_that_was_read_is_no_loss(caplog: pytest.LogCaptureFix
 
 
 def test_a_deleted_journal_is_left_out_when_loss_is_allowed(caplog: pytest.LogCaptureFixture) -> None:
-    """Its offset is kept, and one warning is logged however often it is seen."""
+    """A deleted journal's offset is kept, and one warning is logged however often it is seen."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(1))}, failOnDataLoss="false")
     assert planner.next(at(a=0, gone=5)) == at(a=10, gone=5)
     planner.next(at(a=10, gone=5))
@@ -517,7 +517,7 @@ def test_a_deleted_journal_is_left_out_when_loss_is_allowed(caplog: pytest.LogCa
 
 
 def test_a_journal_that_is_not_selected_any_more_is_paused() -> None:
-    """Its labels, or the query's options, have changed; coming back it goes on where it was."""
+    """A journal pauses when its labels or the options change; coming back it goes on where it was."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(1)), "other/b": FakeJournal(lines(9))})
     start = JournalOffsets({"log/a": 0, "other/b": 20})
     assert planner.next(start).read_through == {"log/a": 10, "other/b": 20}
@@ -667,7 +667,7 @@ def test_the_heads_seen_last_are_reported() -> None:
 
 
 def test_a_batch_that_may_skip_bytes_says_which_are_gone() -> None:
-    """Its end names them until the next batch; where data loss is an error nothing is looked for."""
+    """A batch's end names lost bytes until the next; where loss is an error nothing is looked for."""
     journals = {"log/a": FakeJournal(lines(3), begin=100, fragments=(100,)), "log/b": FakeJournal(lines(2))}
     planner, client = planner_of(journals, failOnDataLoss="false")
     end = planner.next(at(a=70, b=0))

@@ -88,7 +88,7 @@ def test_a_journal_that_was_not_read_may_not(allowed: bool, caplog: pytest.LogCa
 
 
 def test_a_new_journal_that_goes_before_it_is_read_is_a_loss() -> None:
-    """It was pinned at its first byte, and the position says that there was more."""
+    """A journal pinned at its first byte is a loss if the position says that there was more."""
     client, position = read_some({A: FakeJournal(lines(2))})
     client.journals[B] = FakeJournal(lines(3), create_revision=6)
     pinned = stored(revived_planner(client, 6).next(position))
@@ -115,7 +115,7 @@ def test_a_position_of_an_older_release_does_not_know() -> None:
     ],
 )
 def test_a_journal_made_again_is_another_one(options: dict[str, str]) -> None:
-    """Its offsets may stand for other bytes, though it has as many; always an error."""
+    """A journal made again is always an error: its offsets may stand for other bytes."""
     client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
     client.journals[B] = FakeJournal(b"y" * 20, create_revision=7)
     with pytest.raises(JournalRecreatedError, match=r"log/b.* at revision 7; .* offset 20, .* revision 5"):
@@ -150,7 +150,7 @@ def test_brokers_that_know_less_may_list_what_they_know() -> None:
 
 
 def test_a_journal_that_pauses_is_asked_for_once_a_list() -> None:
-    """It would cost a request at each look."""
+    """A paused journal is asked for once a list, or it would cost a request at each look."""
     client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2) + b"half")})
     planner, other = planner_of(client.journals, journals=A)
     other.revision = 5

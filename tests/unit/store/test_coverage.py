@@ -25,7 +25,7 @@ def spans(found: object) -> list[tuple[int, int]]:
 
 
 def test_the_fragment_that_reaches_furthest_serves() -> None:
-    """Those that another one covers serve nothing, until that is gone."""
+    """Fragments that another one covers serve nothing, until that is gone."""
     fragments = [stored(0, 10), stored(0, 30), stored(20, 40), stored(25, 28), stored(50, 60)]
     coverage = Coverage(fragments)
     assert spans(coverage.serving) == [(0, 30), (20, 40), (50, 60)]

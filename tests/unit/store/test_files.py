@@ -100,7 +100,7 @@ def test_times_come_from_the_files(store: tuple[StoreFiles, Path]) -> None:
 def test_a_file_that_is_not_what_its_name_says(
     store: tuple[StoreFiles, Path], turn: int, damage: object
 ) -> None:
-    """It is named, and what is wrong with it, whatever failOnDataLoss says."""
+    """A wrong file and what is wrong with it are named, whatever failOnDataLoss says."""
     files, root = store
     path = sorted((root / "log/a").glob("0*"))[turn]
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
@@ -129,7 +129,7 @@ def test_a_codec_that_is_not_the_names(store: tuple[StoreFiles, Path]) -> None:
 
 
 def test_a_file_that_is_gone_since_the_plan(store: tuple[StoreFiles, Path]) -> None:
-    """Its bytes are lost: an error that says how many, or, where allowed, a gap."""
+    """A lost file's bytes are an error that says how many, or, where allowed, a gap."""
     files, root = store
     for options in (store_options(), store_options(failOnDataLoss="false")):
         stored(root)
@@ -146,7 +146,7 @@ def test_a_file_that_is_gone_since_the_plan(store: tuple[StoreFiles, Path]) -> N
 
 
 def test_a_store_that_is_not_there(tmp_path: Path) -> None:
-    """It is named; a journal that is not in it, too."""
+    """A missing store is named, and so is a journal that is not in it."""
     with pytest.raises(FragmentStoreError, match=f"file://{tmp_path}/none/: no such directory"):
         rows_of(open_store(f"file://{tmp_path}/none"))
 

@@ -93,7 +93,7 @@ def test_columns_are_looked_up_once_while_nobody_else_commits() -> None:
     ],
 )
 def test_commits_of_others_are_a_reason_to_look_again(after: LedgerState, before_next: LedgerState) -> None:
-    """They may have changed the columns."""
+    """Commits of others may have changed the columns, which are looked up again."""
     table = FakeTable(ID)
     maintenance = TableMaintenance(table)  # type: ignore[arg-type]
     write(maintenance, FakeRows(ID), state(3), after)
@@ -139,7 +139,7 @@ def test_what_else_a_table_says_is_looked_up_where_it_decides() -> None:
 
 
 def test_a_failed_compaction_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """It is run when due, and ends no query."""
+    """A compaction is run when due, and ends no query."""
     spark = FakeSpark(RuntimeError("conflict\nat Scala.line"))
     maintenance = TableMaintenance(FakeTable(ID), compact_every=3)  # type: ignore[arg-type]
     with caplog.at_level(logging.WARNING):

@@ -54,7 +54,7 @@ def test_a_schema_is_written_as_sql() -> None:
     ],
 )
 def test_a_new_table_is_one_statement(asked: dict[str, Any], clauses: str) -> None:
-    """Which does nothing where there is a table."""
+    """One statement makes a table, and does nothing where there is one."""
     new = NewTable(SCHEMA, **asked)
     statement = f"CREATE TABLE IF NOT EXISTS delta.`/t` ({SCHEMA_DDL}) USING delta{clauses}"
     assert pickle.loads(pickle.dumps(new)).statement("delta.`/t`", SCHEMA) == statement

@@ -148,7 +148,7 @@ def test_a_deletion_takes_a_row_away_and_brings_none_in() -> None:
 
 
 def test_rows_of_keys_alone_are_only_brought_in() -> None:
-    """There is nothing to update."""
+    """Rows of keys alone have nothing to update."""
     assert merge_statement("t", "v", ["id"], Upsert(("id",))) == (
         "MERGE INTO t AS old USING `v` AS new ON old.`id` = new.`id` "
         "WHEN NOT MATCHED THEN INSERT (`id`) VALUES (new.`id`)"

@@ -109,7 +109,7 @@ def test_a_broken_version_is_seen(table: Table, offsets: list[int], entry: Ledge
 
 
 def test_a_restored_entry_is_not_held_against_what_was_undone(table: Table) -> None:
-    """It ends where its batch was planned to end, though the version before the RESTORE went further."""
+    """A restored entry ends where its batch was planned to end, though the undone version went further."""
     table.restore(3, 1, [2])
     verdict = check_table(table.root, TRUTH, app_id=APP, complete=False, checkpoints=[table.checkpoint])
     assert verdict.exact, verdict

@@ -194,7 +194,7 @@ def test_open_connections_can_be_cut(proxy: TcpProxy, reset: bool) -> None:
 
 
 def test_a_connection_that_is_cut_before_it_is_served_is_closed() -> None:
-    """Its task was made and has not begun: both sockets are closed all the same."""
+    """Both sockets of a connection are closed even if its task was made and has not begun."""
     cut: list[socket.socket] = []
     closed = threading.Event()
 

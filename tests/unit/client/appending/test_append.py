@@ -93,7 +93,7 @@ def test_empty_pieces_are_left_out(stub: StubBroker, client: Client) -> None:
 def test_an_append_of_nothing_is_a_barrier(
     stub: StubBroker, client: Client, content: bytes | list[bytes]
 ) -> None:
-    """It is sent, and tells the write head."""
+    """An append of nothing is sent, and tells the write head."""
     stub.script("Append", take)
     result = client.append(JOURNAL, content)
     assert result.begin == result.end == 100
@@ -230,7 +230,7 @@ def test_an_iterator_is_sent_once(stub: StubBroker, client: Client) -> None:
 
 
 def test_an_error_of_the_callers_iterator_rolls_back(stub: StubBroker, client: Client) -> None:
-    """It is raised as it is, and nothing is committed."""
+    """The iterator's error is raised as it is, and nothing is committed."""
 
     def pieces() -> Iterator[bytes]:
         yield b"a"
@@ -333,7 +333,7 @@ def test_an_appender_splits_a_large_write(stub: StubBroker, client: Client) -> N
 
 
 def test_suspension_revision_and_proxying_are_passed_on(stub: StubBroker, client: Client) -> None:
-    """They go out as given, by default as zeros."""
+    """Suspension, revision and proxying go out as given, by default as zeros."""
     stub.script("Append", take)
     client.append(JOURNAL, b"", suspend=pb.AppendRequest.SUSPEND_KEEP, min_etcd_revision=7, do_not_proxy=True)
     client.append(JOURNAL, b"")

@@ -103,7 +103,7 @@ def test_random_chooses_all_alike() -> None:
     ],
 )
 def test_a_mapping_follows_its_listing(mapping: Callable[[object], Callable[[str], object]]) -> None:
-    """It asks for the journals at each message; without any there is an error that says so."""
+    """A mapping asks for the journals at each message; without any there is an error that says so."""
     journals: list[list[pb.ListResponse.Journal]] = [listing(1)]
     mapped = mapping(lambda: journals[-1])
     assert mapped("x") == ("a/topic/part-000", "application/x-ndjson")

@@ -210,7 +210,7 @@ def test_without_a_deadline_tries_go_on() -> None:
 
 
 def test_dependencies_that_are_on_their_way_are_waited_for_longer() -> None:
-    """They have deadlines of their own; what nobody is at work on is given up at this one."""
+    """Dependencies have deadlines; one that nobody is at work on is given up at the append's."""
     queue = AppendQueue(LIMITS, timeout_s=10.0, try_timeout_s=60.0)
     first = queue.enter(AppendOptions("an/other"), frozenset())
     assert first is not None

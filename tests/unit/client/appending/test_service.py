@@ -179,7 +179,7 @@ def test_a_batch_of_aborted_writers_is_not_sent(service: AppendService, journals
 
 
 def test_an_append_of_nothing_is_a_barrier(service: AppendService, journals: Journals) -> None:
-    """It is sent in its turn and tells where the journal then ends."""
+    """A barrier is sent in its turn and tells where the journal then ends."""
     journals.held(service)
     barrier = service.append(JOURNAL, b"")
     journals.gate.set()
@@ -554,7 +554,7 @@ def test_more_than_there_ever_is_room_for_is_refused_at_once(
 
 
 def test_a_full_disk_fails_one_writer(client: Client, journals: Journals) -> None:
-    """Its bytes are taken back; the journal goes on."""
+    """The failed writer's bytes are taken back; the journal goes on."""
     with AppendService(client, spool_dir="/nonexistent") as service:
         with pytest.raises(OSError, match="nonexistent"), service.start_append(JOURNAL) as started:
             started.write(bytes(5 << 20))
@@ -634,7 +634,7 @@ def test_a_broken_service_lets_nobody_wait(service: AppendService, journals: Jou
 
 
 def test_a_service_stays_in_its_process(service: AppendService) -> None:
-    """It cannot be pickled, and a forked child is refused."""
+    """A service cannot be pickled, and a forked child is refused."""
     with pytest.raises(TypeError, match="one in each process"):
         pickle.dumps(service)
     child = os.fork()
@@ -680,7 +680,7 @@ def test_few_threads_serve_many_journals(client: Client, journals: Journals) -> 
 
 
 def test_a_service_is_an_async_journal_client(service: AppendService) -> None:
-    """It can stand where the protocol is asked for."""
+    """A service can stand where the protocol is asked for."""
     asked: AsyncJournalClient = service
     assert asked is service
 

@@ -94,7 +94,7 @@ def test_codes(code: grpc.StatusCode, error: type[Exception]) -> None:
 
 
 def test_an_append_that_was_too_slow() -> None:
-    """It has a class of its own, which says what to do."""
+    """An append that was too slow has an error class, which says what to do."""
     text = "append stream: client stream didn't sustain the minimum append data rate"
     translated = rpc_error("http://b:1", Failure(grpc.StatusCode.UNKNOWN, text), str)
     assert type(translated) is FlowControlError
@@ -103,7 +103,7 @@ def test_an_append_that_was_too_slow() -> None:
 
 
 def test_a_text_that_holds_a_token() -> None:
-    """It is masked before anybody sees it."""
+    """A token in a text is masked before anybody sees it."""
     token = "eyJhbGciOiJIUzI1NiJ9.eyJjYXAiOjh9.c2lnbmF0dXJl"
     connection = Connection("http://b:1", connect_timeout_s=1, credentials=Credentials("opaque-token"))
     text = f"token {token} of Bearer opaque-token is malformed"

@@ -24,7 +24,7 @@ NOW = 1_700_000_000.0
 
 
 def test_keys_sign_a_token_for_each_call() -> None:
-    """It claims what the call needs, and is valid for as long as the call asks, at most."""
+    """A token claims what its call needs, and is valid for as long as the call asks."""
     credentials = Credentials(auth_keys=KEYS, clock=lambda: NOW)
     ((name, value),) = credentials.metadata(CLAIMS, 60)
     scheme, _, token = value.partition(" ")
@@ -160,7 +160,7 @@ def test_a_certificate_without_its_key(files: Files) -> None:
 
 
 def test_a_missing_file(files: Files) -> None:
-    """It is named, with its option."""
+    """A missing file is named, with its option."""
     with pytest.raises(OptionError, match=r"tls\.ca_file.*nowhere\.pem.*No such file"):
         TlsOptions(str(files.root / "nowhere.pem"))
 

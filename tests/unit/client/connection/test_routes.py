@@ -88,7 +88,7 @@ def test_a_remembered_route_is_a_copy() -> None:
 
 
 def test_many_threads_share_a_cache() -> None:
-    """It never holds more than it may, nor loses its head."""
+    """Many threads keep a cache within its size, and none of them fails."""
     cache = RouteCache(8, 60)
     errors: list[BaseException] = []
 
@@ -166,14 +166,14 @@ def test_a_route_that_leads_nowhere(clock: Clock, told: pb.Route) -> None:
 
 
 def test_a_member_that_is_the_default(clock: Clock) -> None:
-    """It needs no second connection, however its address is written."""
+    """The default needs no second connection, however its address is written."""
     dial = dialer(clock, "http://near:80/")
     dial.observe(JOURNAL, route(("near", "http://near")))
     assert dial.for_primary(JOURNAL) is dial.default
 
 
 def test_a_member_that_cannot_be_reached(clock: Clock) -> None:
-    """It is passed over for the time of a lease; reads go to another, appends to the default."""
+    """A member is passed over for a lease's time; reads go to another, appends to the default."""
     dial = dialer(clock)
     told = route(("near", NEAR), ("far", FAR))
     dial.observe(JOURNAL, told)

@@ -128,7 +128,7 @@ def test_listings_tell_routes(cluster: Cluster, routed: Client) -> None:
 
 
 def test_a_client_without_a_cache_stays(cluster: Cluster) -> None:
-    """It leaves the routing to its broker, and lets it proxy."""
+    """A client without a cache leaves the routing to its broker, and lets it proxy."""
     cluster.entry.script("Read", [*content(cluster.header()), not_yet(10)])
     cluster.entry.script("Append", [committed(cluster.header())])
     with Client(cluster.entry.endpoint) as plain:
@@ -141,7 +141,7 @@ def test_a_client_without_a_cache_stays(cluster: Cluster) -> None:
 
 
 def test_a_route_to_a_dead_broker(cluster: Cluster, routed: Client) -> None:
-    """Its entry is dropped, and the default broker asked again."""
+    """A dead broker's entry is dropped, and the default broker asked again."""
     dead = f"http://127.0.0.1:{free_ports(1)[0]}"
     gone = cluster.header(cluster.entry, dead)
     alive = cluster.header(cluster.entry)
@@ -220,7 +220,7 @@ def test_a_hung_member(cluster: Cluster, routed: Client) -> None:
 
 @pytest.mark.parametrize("call", ["read", "append", "list"])
 def test_an_answer_of_another_cluster(cluster: Cluster, routed: Client, call: str) -> None:
-    """It is an error at once: offsets of another cluster mean something else."""
+    """Another cluster's answer is an error at once: its offsets mean something else."""
     cluster.entry.script("List", [pb.ListResponse(header=cluster.header())])
     routed.list_journals()
     strange = cluster.header()
@@ -268,7 +268,7 @@ def test_lists_of_several_brokers(cluster: Cluster) -> None:
 
 
 def test_a_name_that_does_not_resolve() -> None:
-    """It is tried within the connect deadline, and named."""
+    """A name that does not resolve is tried within the connect deadline, and named."""
     with (
         Client("http://no-such-broker.invalid:1", connect_timeout_s=0.5) as lost,
         pytest.raises(UnavailableError, match=r"no-such-broker\.invalid"),

@@ -115,7 +115,7 @@ BAD = {
 def test_a_bad_change_anywhere_is_found_before_anything_is_sent(
     stub: StubBroker, client: Client, name: str
 ) -> None:
-    """Its index is told, though it would be in the second batch."""
+    """A bad change's index is told, though it would be in the second batch."""
     stub.script("Apply", [applied(5)])
     changes: Sequence[Change] = [*deletions(12), BAD[name]]
     with pytest.raises(ProtocolError, match=r"Changes\[12\]"):
@@ -133,7 +133,7 @@ def test_a_negative_size_is_refused(stub: StubBroker, client: Client) -> None:
 
 
 def test_etcd_refusing_the_size_of_a_transaction_is_explained(stub: StubBroker, client: Client) -> None:
-    """Its limit is Etcd's to set, so it is not guessed beforehand."""
+    """The limit is Etcd's to set, so the error explains it and nothing is guessed beforehand."""
     text = "etcdserver: too many operations in txn request"
     stub.script("Apply", [Fail(grpc.StatusCode.UNKNOWN, text)])
     with pytest.raises(ProtocolError, match="129 are more than one transaction takes; apply them in batches"):

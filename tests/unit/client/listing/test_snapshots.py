@@ -45,7 +45,7 @@ def test_a_page_of_any_size_is_taken() -> None:
 
 
 def test_a_listing_without_watch_ends_with_its_stream() -> None:
-    """There is no empty message then."""
+    """A listing without a watch has no empty message at its end."""
     joiner = SnapshotJoiner(watch=False)
     assert joiner.feed(message("b/one", revision=7)) is None
     assert joiner.feed(message("a/one")) is None

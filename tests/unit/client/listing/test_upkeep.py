@@ -77,7 +77,7 @@ def test_remove(tmp_path: Path, codec: int) -> None:
 
 
 def test_other_stores_are_left(tmp_path: Path) -> None:
-    """Their objects are not files."""
+    """Objects of other stores are left, because they are not files."""
     with pytest.raises(FragmentNotRemovedError, match="only files"):
         remove_fragment(Pruned(fragment(store="s3://bucket/"), "s3://bucket/"), tmp_path)
 
@@ -122,7 +122,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_root_that_is_not_there(tmp_path: Path) -> None:
-    """It is no sign that the fragment is gone."""
+    """A missing root is no sign that the fragment is gone."""
     with pytest.raises(FragmentNotRemovedError, match="no such root"):
         remove_fragment(Pruned(fragment(), f"file:///{JOURNAL}/{fragment().content_name}"), tmp_path / "none")
 
@@ -172,7 +172,7 @@ def test_reset_head(
 
 
 def test_other_failures_are_raised(stub: StubBroker, client: Client) -> None:
-    """They are not taken for a race."""
+    """Other failures are not taken for a race."""
     stub.script("Read", [not_yet(9)])
     stub.script("Append", [pb.AppendResponse(status=pb.NOT_ALLOWED)])
     for call in (reset_head, suspend_journal):

@@ -207,7 +207,7 @@ def test_updates_iterates_until_closed(stub: StubBroker, client: Client) -> None
 
 
 def test_closing_ends_a_waiting_thread(stub: StubBroker, client: Client) -> None:
-    """It gets no listing rather than an error."""
+    """A waiting thread gets no listing rather than an error."""
     stub.script("List", [*pages(5, ["a/one"]), Hang()])
     watched = WatchedList(client)
     first = watched.start()
@@ -240,7 +240,7 @@ def test_a_callback_that_fails_is_logged(
 def test_a_list_stays_in_its_process(
     stub: StubBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is neither pickled nor used after a fork."""
+    """A list is neither pickled nor used after a fork."""
     stub.script("List", [*pages(5, ["a/one"]), Hang()])
     with WatchedList(client) as watched:
         with pytest.raises(TypeError, match="cannot be pickled"):
@@ -260,7 +260,7 @@ def test_a_bad_selector_is_refused(client: Client, selector: str) -> None:
 
 
 def test_a_list_that_was_not_started(client: Client) -> None:
-    """It has nothing to give."""
+    """A list that was not started has nothing to give."""
     with pytest.raises(ClosedError, match="start it"):
         WatchedList(client).list()
 
@@ -275,7 +275,7 @@ def test_bad_intervals(client: Client, seconds: float) -> None:
 
 
 def test_the_back_off_of_a_watch() -> None:
-    """It grows, has no zero, and ends for what will not heal."""
+    """The back-off grows, has no zero, and ends for what will not heal."""
     for cause in (None, ProtocolError("x", "y"), UnavailableError("x", "y")):
         waits = [after_watch(cause, attempt) for attempt in range(10)]
         assert waits == [backoff_s(attempt) for attempt in range(10)]

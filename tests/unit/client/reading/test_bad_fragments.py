@@ -212,7 +212,7 @@ def test_a_zstandard_window_of_two_gibibytes_is_refused() -> None:
 
 
 def test_ten_thousand_gzip_members() -> None:
-    """They are read in turn, empty ones too, within the memory of one."""
+    """Ten thousand members are read in turn, empty ones too, within the memory of one."""
     data = b"".join(gzip.compress(CONTENT[at : at + 1], 1) + gzip.compress(b"", 1) for at in range(4_096))
     data += gzip.compress(b"") * 2_000
     file = io.BytesIO(data)
@@ -236,7 +236,7 @@ def test_ten_thousand_gzip_members() -> None:
     ],
 )
 def test_snappy_blocks_that_claim_too_much(chunk: bytes) -> None:
-    """They are refused, whatever they claim, without taking the memory."""
+    """Blocks that claim too much are refused without taking the memory."""
     tracemalloc.start()
     try:
         with pytest.raises(CorruptFragmentError, match="SNAPPY"):
@@ -257,7 +257,7 @@ def test_snappy_chunks_that_may_be_skipped() -> None:
 @pytest.mark.parametrize("codec", [name for name in COMPRESSED if name != "gzip of several members"])
 @pytest.mark.parametrize("other", ["gzip", "snappy frames", "zstandard without content size", "none"])
 def test_a_file_under_another_codecs_name(codec: str, other: str) -> None:
-    """It is corrupt, and the codec it should have is named."""
+    """Such a file is corrupt, and the codec it should have is named."""
     expected, data = ENCODED[codec][0], ENCODED[other][1](CONTENT)
     if (ENCODED[other][0] in (expected, pb.GZIP) and "gzip" in codec and other == "gzip") or (
         codec.startswith(other[:6]) and other != "none"
@@ -274,7 +274,7 @@ def test_a_file_under_another_codecs_name(codec: str, other: str) -> None:
     ids=["before", "behind", "the head", "end before offset"],
 )
 def test_offsets_outside_the_fragment(offset: int, end_offset: int) -> None:
-    """They are refused before anything is read."""
+    """Offsets outside the fragment are refused before anything is read."""
     with pytest.raises(OffsetError):
         FragmentReader(io.BytesIO(CONTENT), fragment_of(), offset, end_offset=end_offset)
 
@@ -287,7 +287,7 @@ def test_codecs_that_are_none(codec: int) -> None:
 
 
 def test_the_whole_life_of_a_reader() -> None:
-    """It reads, seeks forward, ends, and is closed with its file."""
+    """A reader reads, seeks forward, ends, and is closed with its file."""
     file = io.BytesIO(gzip.compress(CONTENT))
     reader = FragmentReader(file, fragment_of(codec=pb.GZIP), BEGIN + 10, end_offset=END - 10)
     assert (reader.offset, reader.fragment.begin) == (BEGIN + 10, BEGIN)

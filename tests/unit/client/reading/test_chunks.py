@@ -193,7 +193,7 @@ def test_a_plain_buffered_reader_loses_nothing_at_a_jump() -> None:
 
 
 def test_files_know_what_they_are() -> None:
-    """They can be read, told and closed, and closing closes the reader."""
+    """Files can be read, told and closed, and closing closes the reader."""
     reader = Fake(split(CONTENT, 300))
     raw = reader.raw()
     assert (raw.readable(), raw.seekable(), raw.writable(), raw.tell()) == (True, True, False, 0)
@@ -229,7 +229,7 @@ def test_seeking_needs_a_reader_that_can() -> None:
     ],
 )
 def test_seeks_that_mean_nothing(offset: int, whence: int) -> None:
-    """They are refused, and change nothing."""
+    """Seeks without a meaning are refused, and change nothing."""
     reader = Fake(split(CONTENT, 300))
     reader.read(10)
     with pytest.raises(OffsetError):

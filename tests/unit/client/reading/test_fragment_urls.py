@@ -99,7 +99,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_hosts_that_are_not_asked(name: str) -> None:
-    """They are refused before anything is connected to, and the signature is not shown."""
+    """Other hosts are refused before anything is connected to, and the signature is not shown."""
     broker, url = REFUSED[name]
     with pytest.raises(DirectReadError) as caught:
         opener(never, ADDRESSES, broker=broker).open(FRAGMENT, f"{url}?signature=SECRET")
@@ -150,7 +150,7 @@ def test_a_listed_port_is_no_other() -> None:
     ],
 )
 def test_what_is_no_url_of_a_fragment(tmp_path: Path, url: str) -> None:
-    """It is a broker's lie, whatever is allowed; nothing is asked, no secret shown."""
+    """A wrong URL is a broker's lie, whatever is allowed; nothing is asked, no secret shown."""
     opened = opener(never, ADDRESSES, broker="public.broker", root=str(tmp_path))
     with pytest.raises(ProtocolError, match="FragmentUrl") as caught:
         opened.open(FRAGMENT, url)
@@ -170,7 +170,7 @@ def test_what_is_no_url_of_a_fragment(tmp_path: Path, url: str) -> None:
     ],
 )
 def test_options_that_are_wrong(options: dict[str, Any], option: str) -> None:
-    """They are refused at once, and named."""
+    """Wrong options are refused at once, and named."""
     with pytest.raises(OptionError) as caught:
         FragmentOpener(**options)
     assert caught.value.option == option

@@ -91,7 +91,7 @@ def test_one_call_to_the_write_head(stub: StubBroker, client: Client) -> None:
 def test_what_ends_a_reader_quietly(
     stub: StubBroker, client: Client, acts: list[Act], end_offset: int, expected: int
 ) -> None:
-    """It returns nothing from then on, and stands where it ended."""
+    """A reader returns nothing from then on, and stands where it ended."""
     stub.script("Read", acts)
     with client.reader(JOURNAL, end_offset=end_offset) as reader:
         assert reader.read() == CONTENT[:expected]
@@ -260,7 +260,7 @@ def test_a_retrying_reader_seeks_anywhere(stub: StubBroker, tmp_path: Path, dire
 
 
 def test_a_seek_past_the_end_of_the_range(stub: StubBroker, client: Client) -> None:
-    """There is nothing there, until it seeks back."""
+    """A reader past the end of its range has nothing until it seeks back."""
     stub.script("Read", serve)
     reader = client.read(JOURNAL, end_offset=100)
     reader.seek(200)

@@ -139,7 +139,7 @@ def test_what_does_not_heal_fails_at_once(stub: StubBroker, client: Client, name
 
 
 def test_a_journal_that_does_not_exist(stub: StubBroker, client: Client) -> None:
-    """It is asked for five times in all, then named."""
+    """A missing journal is asked for five times in all, then named."""
     stub.script("Read", [pb.ReadResponse(status=pb.JOURNAL_NOT_FOUND)])
     with pytest.raises(JournalNotFoundError, match=JOURNAL):
         client.read(JOURNAL).read()
@@ -394,7 +394,7 @@ def test_a_file_that_is_gone_comes_through_the_broker(stub: StubBroker, tmp_path
 
 
 def test_a_corrupt_file_is_an_error(stub: StubBroker, tmp_path: Path) -> None:
-    """It names journal, span and file, and is not read through the broker instead."""
+    """The error names journal, span and file, which is not read through the broker instead."""
     fragment = stored(tmp_path, pb.GZIP, gzip.compress(CONTENT[:-1] + b"?"))
     url = f"file:///{fragment.content_path}"
     stub.script("Read", lambda request: brokers_answer(fragment, url, request))
