@@ -112,7 +112,7 @@ def test_a_half_open_connection(broker: BrokerHandle, client: Client, journals: 
 
 
 def test_a_broker_that_is_away_for_a_while(proxy: TcpProxy, client: Client, journals: list[str]) -> None:
-    """What is appended meanwhile waits, and is there afterwards, in order."""
+    """Appends of the meantime wait, and are there afterwards, in order."""
     with Client(proxy.endpoint, timeout_s=SOON) as spoiled, AppendService(spoiled) as service:
         service.append(journals[0], b"0\n").result(SOON)
         proxy.down()

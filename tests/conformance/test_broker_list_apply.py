@@ -234,7 +234,7 @@ def test_watch_sends_a_snapshot_for_each_change(wire: Wire, journal: str, fresh_
 
 
 def test_gazctl_sees_the_same(wire: Wire, catalog: str, broker: BrokerHandle) -> None:
-    """What the wire lists, gazctl lists."""
+    """The journals that the wire lists are those that gazctl lists."""
     printed = broker.gazctl("journals", "list", "-l", f"prefix={catalog},color=red", "-o", "json")
     assert [each["spec"]["name"] for each in json.loads(printed)["journals"]] == [
         catalog + "one",

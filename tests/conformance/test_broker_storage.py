@@ -56,7 +56,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_a_store_that_refuses(tmp_path: Path) -> None:
-    """What cannot be stored stays readable, a flush says why, and uploads are tried until they work."""
+    """Content that cannot be stored stays readable, a flush says why, and uploads go on until they work."""
     obstacle = tmp_path / "storage"
     with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
         wire.create(spec(NAME))

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.brokers("embedded", "deployed")
 def test_apply_list_append_read_and_fragments_work_together(
     run: Command, orders: str, tmp_path: Path
 ) -> None:
-    """What is appended is read back, byte for byte, and every answer agrees."""
+    """Appended bytes are read back, byte for byte, and every answer agrees."""
     content = "".join(f'{{"id": {n}, "name": "äöü"}}\n' for n in range(5000)).encode()
     appended = json.loads(run("append", orders, "--format", "json", stdin=content).stdout)
     assert appended == {

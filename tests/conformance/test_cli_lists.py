@@ -96,7 +96,7 @@ def complete(spec: pb.JournalSpec) -> None:
 def test_edited_yaml_applies(
     *, broker: BrokerHandle, run: Command, tree: str, wire: Wire, writer: str, reader: str
 ) -> None:
-    """What either lists is applied by either after an edit, once: then its revisions are old."""
+    """Each program applies the other's list after an edit, once: then its revisions are old."""
     select = ["journals", "list", "-l", f"prefix={tree}", "-o", "yaml"]
     text = broker.gazctl(*select) if writer == "gazctl" else run.done(*select[1:])
     edited = text.replace("1048576", "2097152")
@@ -225,7 +225,7 @@ def test_edit_of_nothing(run: Command, wire: Wire, journal: str, tmp_path: Path)
 
 
 def test_an_edit_that_lost_a_race_is_kept(run: Command, wire: Wire, journal: str, tmp_path: Path) -> None:
-    """What somebody else changed is not overwritten, and the user's text is not lost."""
+    """Another one's change is not overwritten, and the user's text is not lost."""
     other = tmp_path / "other.yaml"
     other.write_text(run.done("list", "-l", f"name={journal}", "-o", "yaml"))
     edit = editor(tmp_path, "s/length: .*/length: 4096/; s/^revision: .*/revision: 1/")

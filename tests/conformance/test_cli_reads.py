@@ -132,7 +132,7 @@ def test_follow(
 
 @pytest.mark.brokers("embedded", "deployed")
 def test_appends_stay_in_one_piece(run: Command, wire: Wire, fresh_prefix: str) -> None:
-    """What was appended together to one journal is together, however many journals are read at once."""
+    """An append of one journal stays together, however many journals are read at once."""
     names = [f"{fresh_prefix}part-{number}" for number in range(3)]
     wire.create(*(spec(name) for name in names))
     size = 300_000
@@ -157,7 +157,7 @@ def test_a_deleted_journal_ends_no_follow(run: Command, journal: str, wire: Wire
 
 
 def test_a_follow_that_fails(run: Command, wire: Wire, journal_name: str) -> None:
-    """What will not heal ends the command with exit code 1, and a line that says why."""
+    """A failure that will not heal ends the command with exit code 1, and a line that says why."""
     wire.create(spec(journal_name, flags=pb.JournalSpec.O_WRONLY))
     with run.running("read", journal_name, "--block") as process:
         out, err = process.communicate(timeout=60)

@@ -44,7 +44,7 @@ def aged(wire: Wire, journal_name: str) -> str:
 
 @pytest.mark.brokers("embedded", "deployed")
 def test_prune(broker: BrokerHandle, run: Command, aged: str, wire: Wire) -> None:
-    """What is past the retention is shown by a dry run, then deleted, then gone; what is not stored stays."""
+    """Fragments past the retention are shown by a dry run, then deleted; those not stored stay."""
     arguments = ["prune", "-l", f"name={aged}", "-o", "jsonl"]
     (found,) = wait_for(lambda: rows(run.done(*arguments, "--dry-run")), "fragment to be old enough")
     (name,) = files(broker, aged)

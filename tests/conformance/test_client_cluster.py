@@ -86,7 +86,7 @@ HARMS: dict[str, Callable[[Client, EmbeddedCluster, str], object]] = {
 
 @pytest.mark.parametrize("harm", HARMS)
 def test_appends_and_a_read_go_on(client: Client, cluster: EmbeddedCluster, journal: str, harm: str) -> None:
-    """What is acknowledged is read, in order, once or, where an answer was lost, twice at most."""
+    """Acknowledged bytes are read in order, once or, where an answer was lost, twice at most."""
     pieces = [b"%04d" % index for index in range(PIECES)]
     harmed = threading.Thread(target=HARMS[harm], args=(client, cluster, journal))
     with client.read(journal, block=True) as reader:

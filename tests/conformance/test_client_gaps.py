@@ -46,7 +46,7 @@ def delete(client: Client, broker: BrokerHandle, gone: list[Fragment]) -> None:
 
 
 def test_a_whole_journal_has_no_gap(client: Client, journal_name: str, persisted: list[Fragment]) -> None:
-    """What only the broker holds is there, too."""
+    """Bytes that only the broker holds are no gap."""
     assert persisted
     assert client.gaps(journal_name) == client.gaps(journal_name, begin=0) == []
 

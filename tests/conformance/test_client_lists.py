@@ -66,7 +66,7 @@ def test_pages_of_a_watch_are_joined(client: Client, fresh_prefix: str) -> None:
 
 
 def test_a_watch_survives_its_connections(broker: BrokerHandle, fresh_prefix: str) -> None:
-    """What changes while the connection is down is seen when it is back."""
+    """Changes while the connection is down are seen when it is back."""
     names = [f"{fresh_prefix}one", f"{fresh_prefix}two"]
     with (
         TcpProxy(broker.endpoint) as proxy,

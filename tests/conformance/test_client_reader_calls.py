@@ -171,7 +171,7 @@ def test_cancel_and_restart(client: Client, stored: str) -> None:
 
 
 def test_a_retry_reader_shows_its_reader(client: Client, stored: str) -> None:
-    """What the present call is about can be looked at."""
+    """The reader of the present call can be looked at."""
     with client.read(stored, end_offset=HEAD) as reader:
         reader.read(10)
         assert reader.reader.response is not None

@@ -38,7 +38,7 @@ DEADLINE_S = 30
 
 
 def test_gazctl_round_trip(deployed_broker: DeployedBroker, journal_name: str) -> None:
-    """What gazctl appends to a journal it applied, it reads back."""
+    """Bytes that gazctl appends to a journal it applied are read back by it."""
     assert deployed_broker.apply_specs(SPEC.format(name=journal_name)) == [journal_name]
     selector = f"name={journal_name}"
     deployed_broker.gazctl("journals", "append", "-l", selector, input=b"one\ntwo\n")

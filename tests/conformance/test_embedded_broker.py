@@ -338,7 +338,7 @@ def test_half_of_tls_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_strangers_at_the_port(tmp_path: Path, sent: bytes) -> None:
-    """Whoever speaks no gRPC, or stops in the middle, takes nothing from those who do."""
+    """A client that speaks no gRPC, or stops in the middle, takes nothing from those who do."""
     with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
         wire.create(spec(NAME))
         strangers = [socket.create_connection((broker.host, broker.port), DEADLINE_S) for _ in range(20)]

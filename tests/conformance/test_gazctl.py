@@ -62,7 +62,7 @@ def test_apply_and_list(broker: BrokerHandle, tree: str) -> None:
 
 
 def test_listed_yaml_applies_again(broker: BrokerHandle, tree: str) -> None:
-    """What ``list -o yaml`` prints is a valid edit: applying it makes a new revision."""
+    """The output of ``list -o yaml`` is a valid edit: applying it makes a new revision."""
     before = {entry["mod_revision"] for entry in listed(broker, tree)}
     text = broker.gazctl("journals", "list", "-l", f"prefix={tree}", "-o", "yaml")
     broker.gazctl("journals", "apply", "--specs", "-", input=text.replace("1048576", "2097152"))

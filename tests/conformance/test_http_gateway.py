@@ -265,7 +265,7 @@ def test_json_list_and_read(gateway: str, journal: str) -> None:
     ],
 )
 def test_bad_json(gateway: str, target: str, body: bytes, status: int) -> None:
-    """What is no request is refused with a JSON error; fields nobody knows are passed over."""
+    """A text that is no request is refused with a JSON error; fields nobody knows are passed over."""
     assert ask(gateway, "POST", target, body).status == status
 
 

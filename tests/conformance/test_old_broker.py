@@ -63,7 +63,7 @@ def test_apply_and_its_refusal(old_client: Client, journal_name: str) -> None:
 
 
 def test_append_and_read(old_broker: DeployedBroker, old_client: Client, journal_name: str) -> None:
-    """What is appended, by us and by Go, is read, by us and by Go."""
+    """Appends of ours and of Go's are read by us and by Go."""
     old_client.create_journals(spec(journal_name))
     assert old_client.append(journal_name, b"ours ").end == 5
     end_of(run_go(old_broker.endpoint, "append", f"--journal={journal_name}", content=b"theirs"))

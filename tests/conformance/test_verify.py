@@ -201,7 +201,7 @@ def test_a_row_nobody_wrote_is_found(embedded_orders: Orders) -> None:
 
 
 def test_a_restored_table_is_what_its_visible_entries_say(orders: Orders) -> None:
-    """What was undone no longer counts, and what was written since does."""
+    """Undone entries no longer count, and those written since do."""
     orders.commit(0, 80)
     parent = orders.attempt
     orders.commit(80, 160, [])

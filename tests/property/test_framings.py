@@ -150,7 +150,7 @@ def test_ends_are_the_largest_boundaries(name: str, data: st.DataObject, window_
 @settings(deadline=None)
 @given(st.data())
 def test_a_window_tells_the_truth_or_nothing(name: str, data: st.DataObject) -> None:
-    """What is said about a window that begins anywhere is so, whatever stands before it."""
+    """Every statement about a window that begins anywhere is true, whatever stands before it."""
     content = data.draw(contents[name])
     found = read(name, content)
     begin = data.draw(st.integers(0, len(content)))
@@ -167,7 +167,7 @@ def test_a_window_tells_the_truth_or_nothing(name: str, data: st.DataObject) -> 
     st.data(),
 )
 def test_frames_out_of_step_are_skipped_and_counted(parts: list[bytes], data: st.DataObject) -> None:
-    """What begins no frame is skipped to the next magic word, the same for every way the bytes arrive."""
+    """Bytes that begin no frame are skipped to the next magic word, however the bytes arrive."""
     content = b"".join(parts)
     content = content[: read("fixed", content).boundaries[-1]]
     found = read("fixed", content)

@@ -193,7 +193,7 @@ def test_columns_are_judged_as_windows_are(
 
 @given(st.integers(1, 5_000), st.integers(1, 5_000))
 def test_shares_are_printed_short_and_lose_nothing(part: int, whole: int) -> None:
-    """What is printed is the same 32-bit float, in no more digits than the library of numbers needs."""
+    """The printed text is the same 32-bit float, in no more digits than NumPy needs."""
     share = np.float32(min(part, whole)) / np.float32(whole)
     assert float32(shortest(float(share))) == float(share)
     assert shortest(float(share)) == float(str(share))

@@ -113,7 +113,7 @@ def test_set_algebra(left: Groups, right: Groups) -> None:
 @settings(deadline=None)
 @given(SETS, SETS)
 def test_algebra_keeps_sets_valid(one: pb.LabelSet, other: pb.LabelSet) -> None:
-    """What the operations return is in order, and splits a set in two."""
+    """The results of the operations are in order, and split a set in two."""
     for combine in (labels.union, labels.intersect, labels.subtract):
         labels.validate_label_set(combine(one, other))
     assert labels.union(labels.intersect(one, other), labels.subtract(one, other)) == one

@@ -292,7 +292,7 @@ def die_at(rig: Rig, point: str, time: int = 2) -> Path:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("point", ["before the WAL", "files written, not committed"])
 def test_a_kill_in_the_first_write_of_all_changes_nothing(rig: Rig, point: str) -> None:
-    """What it leaves of a query checkpoint, or of a table, is neither."""
+    """The remains of such a kill are neither a query checkpoint nor a table."""
     table = die_at(rig, point, 1)
     verdict = check_table(table, rig.writer.truth(), app_id=APP_ID, complete=False)
     assert verdict.exact, verdict

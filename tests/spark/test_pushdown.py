@@ -107,7 +107,7 @@ def test_entries_of_a_map_stay_with_spark(journals: Journals) -> None:
     ],
 )
 def test_what_was_stored_at_other_times_is_not_read(journals: Journals, condition: str) -> None:
-    """What is not stored yet is read in any case, and Spark looks at it again."""
+    """Bytes not stored yet are read in any case, and Spark looks at them again."""
     journals.create("stored", length=1024, codec="NONE", refresh_interval_s=1)
     name = journals.name("stored")
     for part in range(3):

@@ -133,7 +133,7 @@ def test_a_crash_at_any_step_parts_each_record_once(
 def test_rules_that_change_between_the_commits_part_each_record_once(
     tables: TwoTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is a dead letter stays one; what is in no table yet goes by the new rules."""
+    """A dead letter stays one; a record that is in no table yet goes by the new rules."""
     crash_at(tables, monkeypatch, "sink.dead_letters_written", 0, 20)
     tables.sql("ALTER TABLE {t} DROP CONSTRAINT small")
     tables.sql("ALTER TABLE {t} ADD CONSTRAINT odd CHECK (id % 10 <> 3)")

@@ -62,7 +62,7 @@ def store(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefi
 
 
 def test_a_store_is_read_with_no_broker(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is stored is the same as through the broker, with its times; BROKER_ADDRESS is not looked at."""
+    """Stored rows and times are the same as through the broker; BROKER_ADDRESS is not looked at."""
     monkeypatch.setenv("BROKER_ADDRESS", "http://127.0.0.1:1")
     end = store.persisted()[-1].end
     assert raw(store.batch(store.journals.prefix).collect()) == records(store.content[:end])

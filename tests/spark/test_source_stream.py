@@ -78,7 +78,7 @@ def test_a_crash_in_the_first_batch_keeps_the_start(journals: Journals, tmp_path
 
 
 def test_a_failed_batch_is_read_again_with_the_same_range(journals: Journals, tmp_path: Path) -> None:
-    """What is appended between crash and restart waits for the next batch."""
+    """Bytes appended between crash and restart wait for the next batch."""
     journals.create("a")
     journals.append("a", LINES)
 

@@ -239,7 +239,7 @@ def test_only_appending_is_a_way_to_write(journals: Journals, tmp_path: Path) ->
 
 
 def test_a_micro_batch_that_failed_is_written_again(journals: Journals, tmp_path: Path) -> None:
-    """What the failed try had written may be there twice, and nothing is missing."""
+    """Rows of the failed try may be there twice, and none is missing."""
     journals.create("from", "to")
     expected = [b"%d" % n for n in range(500)] + [b"x" * 2000]
     journals.append("from", b"".join(line + b"\n" for line in expected))

@@ -72,7 +72,7 @@ def test_counts_anew_when_armed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["exit", "kill", "kill group"],
 )
 def test_ends_the_process(action: str, status: int) -> None:
-    """What was printed before the second call is all there is."""
+    """The output ends with what was printed before the second call."""
     done = reach_in_a_child(f"here:2:{action}")
     assert (done.returncode, done.stdout) == (status, "1\n")
 

@@ -149,7 +149,7 @@ def test_no_name_has_two_rows() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.go)
 def test_a_row_is_true(row: Row) -> None:
-    """What stands for a Go name exists, and so do the tests; where there is nothing, a line says why."""
+    """The counterpart of a Go name exists, and so do its tests; where there is none, a line says why."""
     if not row.python:
         assert len(row.text) >= LEAST_REASON
         return

@@ -36,7 +36,7 @@ def test_the_table_of_commands_is_complete() -> None:
 
 
 def test_targets_named_exist() -> None:
-    """What the page tells to `make` can be made."""
+    """Targets that the page tells to `make` can be made."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"`?make ([a-z-]+)", README)) - {"the"} <= targets
     assert {"help", "install", "jvm", "demo", "check", "test", "bench", "clean"} <= targets

@@ -51,5 +51,5 @@ def test_other_columns_say_nothing(columns: dict[str, pa.DataType]) -> None:
     ],
 )
 def test_rows_are_known_of_appends(info: dict[str, object], rows: int | None) -> None:
-    """What a MERGE writes are not its batch's rows alone."""
+    """Rows are known of appends only: a MERGE writes more than its batch's rows."""
     assert appended_rows(info) == rows

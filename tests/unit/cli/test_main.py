@@ -48,7 +48,7 @@ def test_unknown_commands_are_wrong_usage() -> None:
 
 
 def test_an_error_is_one_line_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the package raises on purpose exits with 1 and shows no traceback."""
+    """An error that the package raises on purpose exits with 1 and shows no traceback."""
 
     @click.command()
     def fails() -> None:

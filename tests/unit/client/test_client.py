@@ -335,7 +335,7 @@ def test_fragments_of_another_journal_are_a_lie(stub: StubBroker, client: Client
 def test_store_health(
     stub: StubBroker, client: Client, answer: pb.FragmentStoreHealthResponse, problem: str
 ) -> None:
-    """What is wrong with a store is an answer, not an error."""
+    """A store's trouble is an answer, not an error."""
     stub.script("FragmentStoreHealth", [answer])
     health = client.store_health("s3://bucket/", check_delete_prefix="x/")
     assert (health.problem, health.is_healthy) == (problem, not problem)

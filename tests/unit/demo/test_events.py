@@ -59,5 +59,5 @@ def test_a_count_that_does_not_fit_is_refused(count: int) -> None:
     ],
 )
 def test_the_rate_holds_on_average(elapsed_s: float, sent: int, expected: int) -> None:
-    """What is due makes up for what was late."""
+    """Events that are due make up for those that were late."""
     assert due(100.0, elapsed_s, sent) == expected

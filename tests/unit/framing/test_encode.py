@@ -87,7 +87,7 @@ def test_values_that_would_be_read_as_something_else_are_refused(
 
 
 def test_csv_of_other_quotes() -> None:
-    """What is one record depends on them."""
+    """The quotes decide which bytes are one record."""
     made = encoded(pa.array(["'a\n;';b", '"']), "csv", ";", "'")
     assert not isinstance(made, RowRefusal)
     assert b"".join(made) == b"'a\n;';b\n\"\n"

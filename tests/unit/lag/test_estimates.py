@@ -55,7 +55,7 @@ def test_clocks_that_differ_give_no_negative_age() -> None:
 
 
 def test_a_head_that_goes_back_begins_anew() -> None:
-    """What was seen before was another journal's bytes."""
+    """A head that goes back drops its samples, which are of another journal's bytes."""
     timeline = watched((1000, 500), (2000, 10), (3000, 30))
     assert timeline.appended(20) == (2000, 3000)
     assert timeline.appended(400) == (3000, None)

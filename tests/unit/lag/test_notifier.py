@@ -93,7 +93,7 @@ def test_a_group_that_is_not_known_says_nothing() -> None:
 
 
 def test_a_clock_that_is_set_back_does_not_silence_an_incident() -> None:
-    """What was sent in the future counts as long ago."""
+    """A notice that was sent in the future counts as long ago."""
     assert notices(NotifyOptions(), (1000, WARN), (10, WARN)) == [
         (1000, "open", "A", 1000),
         (10, "open", "A", 1000),

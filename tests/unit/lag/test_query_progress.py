@@ -64,7 +64,7 @@ def test_lag_is_what_lies_between_end_and_head(as_text: bool) -> None:
     ],
 )
 def test_a_head_that_was_not_seen_is_no_zero(latest: object, lags: dict[str, int | None]) -> None:
-    """What is not known is None, and counts for nothing."""
+    """The lag behind an unknown head is None, and counts for nothing."""
     lag = query_lag(progress(source(at(), latest)))
     assert lag.by_journal() == lags
     assert lag.total_bytes == sum(each or 0 for each in lags.values())

@@ -45,7 +45,7 @@ def changed(*path: str | int, to: object) -> str:
 
 
 def test_a_recording_is_read_whole() -> None:
-    """What may be left out has Burrow's defaults."""
+    """Fields that are left out have Burrow's defaults."""
     read = parse_recording(json.dumps(RECORDING))
     assert (read.cluster, read.group, read.now_ms, read.thresholds) == (
         "local",
@@ -285,7 +285,7 @@ def test_wrong_requests_are_named(request_line: str, problem: str) -> None:
 
 
 def test_a_replay_shows_where_it_stands() -> None:
-    """What it knows, and its time."""
+    """A replay shows its clusters and its time."""
     requests = replay()
     requests.do(line("broker_offset"))
     assert repr(requests) == "Replay(History(clusters=['local'], groups=0), now_ms=1000000)"

@@ -139,7 +139,7 @@ def test_numbers_undone_by_restore_are_not_used_again() -> None:
     ],
 )
 def test_a_replay_is_skipped(begin: JournalOffsets, end: JournalOffsets) -> None:
-    """What the table holds is not written again."""
+    """A batch that the table holds is not written again."""
     known = state((at(a=10, b=5),), start=(at(a=0, b=0),))
     assert decided(known, batch(4, (begin,), (end,))) == Skip()
 
@@ -257,7 +257,7 @@ def test_gaps_in_what_is_trimmed_away_are_not_recorded_again() -> None:
 
 @pytest.mark.parametrize("seen", [None, "newest"], ids=["fresh", "running"])
 def test_trimming_is_no_excuse_for_a_gap_or_a_fence(seen: str | None) -> None:
-    """What lies beyond the table's end is refused, and so is a running writer that was overtaken."""
+    """A gap behind the table's end is refused, and so is a running writer that was overtaken."""
     known = state((at(a=10, b=5),), start=(at(a=0, b=0),))
     ahead = decide(
         known, batch(4, (at(a=5, b=6),), (at(a=15, b=9),)), attempt="mine", seen=seen, allowed=TRIM
@@ -535,7 +535,7 @@ def test_a_gap_is_recorded_once() -> None:
 @pytest.mark.parametrize("gaps", [5, [["x/a", 3, 3]], [["x/a", -1, 3]], [["x/a", "1", 3]], [[1, 2]]], ids=str)
 @pytest.mark.parametrize("field", ["gaps", "accepted_gaps"])
 def test_a_damaged_gap_is_refused(field: str, gaps: object) -> None:
-    """What was skipped is not guessed."""
+    """A damaged gap is refused and not guessed."""
     value = json.loads(GOLDEN_ENTRY.to_json()) | {field: gaps}
     with pytest.raises(LedgerFormatError, match="no gap"):
         parse_entry(json.dumps(value), "orders")

@@ -66,7 +66,7 @@ def test_an_adopted_entry_says_so() -> None:
     ids=["number", "negative", "short", "no digest", "no name", "half a digest"],
 )
 def test_a_damaged_audit_is_refused(audit: object) -> None:
-    """What a batch brought is not guessed."""
+    """A damaged audit is refused and not guessed."""
     value = json.loads(ENTRY.to_json()) | {"audit": audit}
     with pytest.raises(LedgerFormatError, match="no audit of rows"):
         parse_entry(json.dumps(value), "orders")

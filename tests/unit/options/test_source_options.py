@@ -45,7 +45,7 @@ def test_every_option_is_described(option: object) -> None:
 
 
 def test_defaults() -> None:
-    """What a query gets that names a journal and nothing else."""
+    """A query that names a journal and nothing else gets these defaults."""
     options = parse("stream")
     assert options.selection.names == ("events/clicks",)
     assert (options.format, options.mode, options.framing) == (None, "PERMISSIVE", None)
@@ -61,7 +61,7 @@ def test_a_stream_starts_at_the_latest_and_a_batch_at_the_earliest(use: Use, sta
 
 
 def test_spark_own_options_are_left_alone() -> None:
-    """What Spark adds for a catalog table, or users set for Spark, is no unknown option."""
+    """Options that Spark adds for a catalog table, or users set for Spark, are not unknown."""
     given = {"checkpointLocation": "/tmp/x", "owner": "root", "provider": "gazette", "option.x": "1"}
     assert parse(**given) == parse()
 

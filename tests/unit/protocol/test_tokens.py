@@ -95,7 +95,7 @@ def test_clocks_may_differ_by_five_seconds(now: float, problem: str) -> None:
     ],
 )
 def test_refuses(token: str) -> None:
-    """What Gazette refuses is refused, with a text that does not repeat the token."""
+    """A token that Gazette refuses is refused, with a text that does not repeat it."""
     with pytest.raises(TokenError) as caught:
         KeySet((LONG_KEY, b"secret")).verify(token, now=NOW)
     assert not token or token not in str(caught.value)

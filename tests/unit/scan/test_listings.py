@@ -83,7 +83,7 @@ def test_a_short_run_asks_once_and_starts_no_watch() -> None:
 
 
 def test_a_watch_is_believed_without_asking() -> None:
-    """A watch's news are seen at the next look; until then it is the very same list."""
+    """News of a watch are seen at the next look; until then it is the very same list."""
     rig = Rig()
     rig.look(0)
     rig.look(2 * FRESH_S)

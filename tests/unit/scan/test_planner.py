@@ -269,7 +269,7 @@ def test_a_half_written_record_is_looked_at_once() -> None:
 
 
 def test_news_come_with_the_head_and_only_once() -> None:
-    """What waits for a batch, or for the rest of its record, is not brought again by each look."""
+    """Bytes that wait for a batch, or for the rest of a record, are not brought again by each look."""
     now = [0.0]
     planner, client = planner_of({"log/a": FakeJournal(), "log/b": FakeJournal()}, "stream", lambda: now[0])
     limits = Limits(min_bytes=100, max_delay_s=60)
@@ -613,7 +613,7 @@ def test_large_ranges_are_cut() -> None:
 
 
 def test_stored_and_compressed_fragments_are_not_cut() -> None:
-    """What a broker still holds, or is stored as it is, can be read from anywhere."""
+    """Bytes that a broker still holds, or that are stored as they are, can be read from anywhere."""
     fragments = range(0, 4000, 100)
     journal = FakeJournal(lines(450), fragments=fragments, mod_times=[9] * 39)
     planner, _ = planner_of({"log/a": journal}, maxBytesPerPartition="40")

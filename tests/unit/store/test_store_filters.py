@@ -54,7 +54,7 @@ def test_filters_leave_files_unopened(files: MemoryFiles, case: str) -> None:
 
 
 def test_gaps_of_a_store(files: MemoryFiles) -> None:
-    """What no file holds, to the end of the last one."""
+    """A gap is a range that no file holds, before the end of the last one."""
     lost = next(path for path in files.files if path.startswith(f"log/b/{200:016x}-"))
     del files.files[lost]
     options = store_options(readGaps="true")

@@ -76,7 +76,7 @@ def write(maintenance: TableMaintenance, rows: FakeRows, before: LedgerState, af
 
 
 def test_columns_are_looked_up_once_while_nobody_else_commits() -> None:
-    """What they were before this writer's commit they are after it."""
+    """Columns are the same before and after this writer's commit."""
     table = FakeTable(ID)
     maintenance = TableMaintenance(table)  # type: ignore[arg-type]
     for version in range(3, 8):

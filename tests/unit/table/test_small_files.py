@@ -30,7 +30,7 @@ def at(**journals: int) -> JournalOffsets:
     ],
 )
 def test_a_batch_has_read_what_its_offsets_say(begin: Positions, end: Positions, read: int | None) -> None:
-    """What another source gives cannot be known."""
+    """A batch's size is known from its offsets, unless another source takes part."""
     assert batch_bytes(Batch("t", "a", "q", 1, begin, end)) == read
 
 

@@ -107,7 +107,7 @@ def test_a_crash_anywhere_keeps_what_was_decided(crash: Any) -> None:
 
 
 def test_an_available_now_run_has_an_end() -> None:
-    """What comes later is left to the next run."""
+    """Bytes that come later are left to the next run."""
     query = MicroBatches()
     run = query.start(Numbers, available_now=True)
     HEAD[0] = 100

@@ -31,7 +31,7 @@ def test_without_keys_everything_is_allowed() -> None:
 
 
 def test_claims_are_those_of_the_token() -> None:
-    """What a verified token says comes back, with the time it ends."""
+    """A verified token's claims come back, with the time it ends."""
     told = Claims(Capability.READ, parse_selector("name=a/b"))
     claims = authorizer().authorize("Bearer " + KEYS.sign(told, now=NOW, lifetime_s=60), Capability.READ)
     assert (claims.capability, claims.expires_at) == (Capability.READ, NOW + 60)

@@ -22,7 +22,7 @@ def test_a_client_that_closes_is_gone() -> None:
 
 
 def test_callbacks_when_a_client_leaves() -> None:
-    """What waits for the client is woken when it leaves, and when the request is done."""
+    """Waiting callbacks are woken when the client leaves, and when the request is done."""
     ours, theirs = socket.socketpair()
     watch, left = CallWatch(tick_s=0.001), threading.Event()
     peer = HttpPeer(ours, watch)

@@ -63,7 +63,7 @@ def test_a_longer_journal_name_is_another_journal(store: FragmentStore) -> None:
 
 
 def test_strange_files_are_skipped(store: FragmentStore) -> None:
-    """What has not a fragment's name, is hidden, a link or a pipe is left out."""
+    """A file without a fragment's name, a hidden one, a link or a pipe is left out."""
     own = store.put(fragment(), [b"abcd"], fsync=False)
     folder = store.root / "a/journal"
     (folder / "README").write_text("hello")

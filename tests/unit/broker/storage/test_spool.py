@@ -49,7 +49,7 @@ def test_recovered_spool_is_the_same(spool: Spool) -> None:
 
 
 def test_staged_bytes_are_not_recovered(spool: Spool) -> None:
-    """What was staged but not committed is cut off."""
+    """Bytes that were staged but not committed are cut off."""
     spool.stage(b"unanswered")
     found = recover(spool)
     assert content(found) == b"firstsecond"

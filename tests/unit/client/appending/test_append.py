@@ -119,7 +119,7 @@ def test_registers_go_out_and_come_back(stub: StubBroker, client: Client) -> Non
 
 
 def test_absent_registers_stay_absent(stub: StubBroker, client: Client) -> None:
-    """What was not given is not sent as empty."""
+    """Registers that were not given are not sent as empty."""
     stub.script("Append", take)
     client.append(JOURNAL, b"x")
     first = stub.requests("Append")[0][0]
@@ -222,7 +222,7 @@ def test_a_hung_broker_does_not_hold_up_a_large_append(stub: StubBroker, client:
 
 
 def test_an_iterator_is_sent_once(stub: StubBroker, client: Client) -> None:
-    """What cannot be begun again is not sent again once its first bytes were taken."""
+    """An iterator that cannot begin again is not sent again once its first bytes were taken."""
     stub.script("Append", [Fail()], take)
     with pytest.raises(UnavailableError):
         client.append(JOURNAL, iter([b"a", b"b"]))
@@ -297,7 +297,7 @@ def test_an_appender_shows_request_and_response(stub: StubBroker, client: Client
 
 @pytest.mark.parametrize("end", ["commit_append", "abort", "nothing"])
 def test_a_reset_appender_is_as_new(stub: StubBroker, client: Client, end: str) -> None:
-    """What was written before the reset, unless committed, is gone; then all begins anew."""
+    """A reset drops what was written and not committed; then all begins again."""
     stub.script("Append", take)
     appender = client.appender(JOURNAL)
     appender.write(b"before")
@@ -360,7 +360,7 @@ def test_files_are_read_from_their_first_byte_each_time(
 
 
 def test_a_pipe_is_sent_once(stub: StubBroker, client: Client) -> None:
-    """What cannot be read again is not tried again once its first bytes were taken."""
+    """A pipe cannot be read again and is not tried again once its first bytes were taken."""
     stub.script("Append", [Fail()], take)
     reader, writer = os.pipe()
     with os.fdopen(writer, "wb") as end:

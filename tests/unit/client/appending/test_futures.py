@@ -69,7 +69,7 @@ def test_futures_of_the_standard_library_are_operations() -> None:
 
 
 def test_what_has_ended_well_need_not_be_waited_for() -> None:
-    """What still runs or has failed stays in the set."""
+    """An operation that still runs or has failed stays in the set."""
     well, badly = finished_operation(), finished_operation(ERROR)
     running: AsyncOperation[None] = AsyncOperation()
     assert unfinished([well, badly, running]) == {badly, running}

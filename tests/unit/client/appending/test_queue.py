@@ -145,7 +145,7 @@ FAILURES: dict[str, tuple[BaseException, bool]] = {
 @pytest.mark.parametrize("name", FAILURES)
 @pytest.mark.parametrize("options", [PLAIN, CHECKED], ids=["plain", "checked"])
 def test_which_failures_stay(name: str, options: AppendOptions) -> None:
-    """What no other try will change, whether or not registers are checked."""
+    """A failure stays if no other try will change it, whether or not registers are checked."""
     error, expected = FAILURES[name]
     assert is_terminal(error, options) is expected
 
@@ -294,7 +294,7 @@ def test_a_spool_is_its_bytes_wherever_they_are() -> None:
 
 @pytest.mark.parametrize("size", [0, 3, 5, 7, 9], ids=["all", "within disk", "disk", "within memory", "none"])
 def test_a_spool_forgets_its_end(size: int) -> None:
-    """What is added then follows what was kept."""
+    """Bytes that are added after a spool was cut follow those that were kept."""
     spool = Spool()
     spool.spill(b"12345", open_file)
     spool.memory += b"6789"

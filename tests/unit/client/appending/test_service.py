@@ -104,7 +104,7 @@ def status(code: pb.Status) -> pb.AppendResponse:
 
 
 def test_appends_of_a_journal_are_gathered(service: AppendService, journals: Journals) -> None:
-    """What comes while one is on its way goes with the next, in the order of the calls."""
+    """Appends that come while one is on its way go with the next, in the order of the calls."""
     first = journals.held(service)
     later = [service.append(JOURNAL, b"%d;" % each) for each in range(100)]
     journals.gate.set()
@@ -146,7 +146,7 @@ def test_journals_do_not_wait_for_each_other(service: AppendService, journals: J
 
 
 def test_an_abort_takes_back_one_writers_bytes(service: AppendService, journals: Journals) -> None:
-    """Those who share its batch are appended, and it is told its own reason."""
+    """Other writers of the batch are appended, and the aborted one is told its own reason."""
     journals.held(service)
     service.append(JOURNAL, b"kept;")
     with suppress(ZeroDivisionError), service.start_append(JOURNAL) as failing:
@@ -312,7 +312,7 @@ def test_a_dependency_is_waited_for(service: AppendService, journals: Journals) 
 
 
 def test_a_barrier_waits_for_other_journals(service: AppendService, journals: Journals) -> None:
-    """What depends on all that is pending elsewhere comes behind it."""
+    """An append that depends on all that is pending elsewhere comes behind it."""
     first = journals.held(service, OTHER)
     names = [f"part/{each}" for each in range(20)]
     parts = [service.append(name, b"x") for name in names]
@@ -456,7 +456,7 @@ def test_a_released_append_takes_no_more(service: AppendService, journals: Journ
 
 @pytest.mark.parametrize("content", [bytes, bytearray, memoryview], ids=["bytes", "bytearray", "view"])
 def test_content_is_copied(service: AppendService, journals: Journals, content: type) -> None:
-    """What the caller does with a buffer afterwards does not matter."""
+    """A buffer may change after the call without changing the append."""
     journals.held(service)
     buffer = bytearray(b"as it was")
     appended = service.append(JOURNAL, content(buffer))
@@ -590,7 +590,7 @@ def test_closing_tells_of_a_failure_nobody_asked_for(client: Client, journals: J
 
 
 def test_closing_ends_at_its_deadline(client: Client, journals: Journals) -> None:
-    """What is not done then has failed, and the caller is told."""
+    """Appends that are not done by then have failed, and the caller is told."""
     service = AppendService(client)
     first = journals.held(service)
     second = service.append(JOURNAL, b"second")

@@ -71,7 +71,7 @@ def test_keys_win_over_a_token() -> None:
     ],
 )
 def test_bad_tokens(token: str) -> None:
-    """What no header can carry is refused, and not shown."""
+    """A token that no header can carry is refused, and not shown."""
     with pytest.raises(OptionError, match="token") as caught:
         Credentials(token)
     assert SECRET not in str(caught.value)
@@ -95,7 +95,7 @@ def test_no_text_shows_a_secret() -> None:
 
 
 def test_texts_without_a_token_stay() -> None:
-    """What a broker says about tokens in general is kept."""
+    """A broker's text about tokens in general is kept."""
     text = "verifying Authorization: expected a Bearer token, got keyJar of 3"
     assert Credentials("opaque").masked(text) == text
 

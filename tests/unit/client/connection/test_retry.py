@@ -122,7 +122,7 @@ def test_other_unknown_failures_are_tried_a_few_times() -> None:
 
 @pytest.mark.parametrize("text", REFUSALS.values(), ids=REFUSALS)
 def test_requests_that_break_a_rule_are_not_repeated(text: str) -> None:
-    """What a broker's check of a request says fails at once, whatever the call."""
+    """A request that a broker's check refuses fails at once, whatever the call."""
     cause = errors.BrokerError("http://b:1", "UNKNOWN", text)
     assert retry.is_refusal(cause)
     assert tries(cause) == []

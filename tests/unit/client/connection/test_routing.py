@@ -100,7 +100,7 @@ def test_an_append_follows_the_route(cluster: Cluster, routed: Client) -> None:
 
 
 def test_answers_of_a_proxy_tell_the_route(cluster: Cluster, routed: Client) -> None:
-    """What the default broker passes on teaches where to go the next time, for every kind of call."""
+    """Answers that the default broker passes on teach the route, for every kind of call."""
     header = cluster.header()
     cluster.entry.script("Append", [committed(header)])
     cluster.primary.script("Append", [committed(header)])

@@ -41,7 +41,7 @@ def fragment(
     ],
 )
 def test_aged(retention_s: float, expected: list[int]) -> None:
-    """What is stored and as old as the retention is past it; without a retention nothing is."""
+    """A stored fragment as old as the retention is past it; without a retention none is."""
     listed = [
         ListedFragment(fragment(0), "file:///a/journal/x"),
         ListedFragment(fragment(10, age_s=10), "file:///a/journal/y"),

@@ -100,7 +100,7 @@ def test_bytes_before_an_error_are_not_lost() -> None:
 
 
 def test_bytes_before_an_error_and_a_jump_come_in_order() -> None:
-    """What was put back comes before the jump that had been seen already."""
+    """Bytes that were put back come before the jump that had been seen already."""
     reader = Fake([Chunk(0, b"ab"), Chunk(10, b"k")])
     reader._chunks = iter([Chunk(0, b"ab")])
     real = reader._fetch

@@ -57,7 +57,7 @@ def decode(data: bytes, codec: int) -> bytes:
 @pytest.mark.parametrize("content", [b"", b"x", TEXT, NOISE], ids=["empty", "one byte", "text", "noise"])
 @pytest.mark.parametrize("name", ENCODED)
 def test_round_trip(name: str, content: bytes) -> None:
-    """What was encoded comes back, in pieces that are neither empty nor large."""
+    """Encoded content comes back, in pieces that are neither empty nor large."""
     codec, encode = ENCODED[name]
     pieces = list(decode_fragment(io.BytesIO(encode(content)), codec))
     assert b"".join(pieces) == content

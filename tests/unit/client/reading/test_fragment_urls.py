@@ -308,7 +308,7 @@ def test_a_store_that_lies_is_an_error(stub: StubBroker, store: Store) -> None:
 
 
 def test_a_host_that_is_refused_costs_one_look(stub: StubBroker, store: Store) -> None:
-    """What the client may not ask is read through the broker, and its errors show no signature."""
+    """A refused host's fragments are read through the broker, and its errors show no signature."""
     signed: list[int] = []
     answer = answer_from(store, signed)
 

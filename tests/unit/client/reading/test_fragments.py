@@ -183,7 +183,7 @@ def test_percent_signs_are_part_of_the_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["nothing", "fifo", "folder"])
 def test_what_is_not_a_file(tmp_path: Path, kind: str) -> None:
-    """What cannot be read as a file raises at once; a FIFO does not block."""
+    """A path that cannot be read as a file raises at once; a FIFO does not block."""
     path = tmp_path / "thing"
     if kind == "fifo":
         os.mkfifo(path)

@@ -71,7 +71,7 @@ def test_the_range_is_that_of_the_options(options: dict[str, str], expected: tup
     ],
 )
 def test_a_range_that_is_none_is_refused(options: dict[str, str]) -> None:
-    """What was never appended is no gap."""
+    """A range that was never appended is no gap."""
     with pytest.raises(OffsetError, match="journal 'ab/c'"):
         ranged(**options)
 

@@ -49,7 +49,7 @@ def chunk(offset: int, content: bytes) -> pb.ReadResponse:
     ],
 )
 def test_tails(messages: list[pb.ReadResponse], tail: Tail) -> None:
-    """What a broker may send, and what it may not."""
+    """A tail has the bytes that join from the offset to the head, and only the head otherwise."""
     assert tail_of(messages, 10) == tail
 
 

@@ -182,7 +182,7 @@ def test_seeking_forward_in_a_fragment_read_directly(stub: StubBroker, tmp_path:
 
 
 def test_seeking_in_a_stream_needs_a_new_reader(stub: StubBroker, client: Client) -> None:
-    """What a broker streams cannot be skipped, but for the rest of the chunk at hand."""
+    """A broker's stream cannot be skipped, but for the rest of the chunk at hand."""
     stub.script("Read", serve)
     with client.reader(JOURNAL) as reader:
         assert reader.read(1) == CONTENT[:1]
@@ -332,7 +332,7 @@ def test_cancel_before_the_first_read_and_restart(stub: StubBroker, client: Clie
 
 
 def test_restart_without_cancel(stub: StubBroker, client: Client) -> None:
-    """What was under way ends, and what was left of it is forgotten; a closed reader stays closed."""
+    """A restart ends the call under way and forgets its rest; a closed reader stays closed."""
     stub.script("Read", [meta(100), chunk(100, CONTENT[100:200]), Hang()], serve)
     reader: RetryReader = client.read(JOURNAL)
     with pytest.raises(OffsetJumpError):

@@ -253,7 +253,7 @@ def test_read_in_pieces(stub: StubBroker, client: Client, size: int) -> None:
 
 
 def test_iterating_goes_on_where_read_stopped(stub: StubBroker, client: Client) -> None:
-    """What ``read`` left of a chunk is the next chunk."""
+    """The rest of a chunk after ``read`` is the next chunk."""
     stub.script("Read", serve)
     reader = client.read(JOURNAL)
     assert reader.read(10) == CONTENT[:10]
