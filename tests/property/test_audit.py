@@ -123,7 +123,8 @@ def test_an_offset_that_is_wrong_is_seen(
     offset = position.read_through[journal] + by
     assume(offset >= 0)
     wrong = (JournalOffsets({**position.read_through, journal: offset}),)
-    damaged = [*entries[:at], (version, replace(entry, **{which: wrong})), *entries[at + 1 :]]
+    change: dict[str, Any] = {which: wrong}
+    damaged = [*entries[:at], (version, replace(entry, **change)), *entries[at + 1 :]]
     found = check_contiguous("app", damaged, cleaned_up=False)
     assert isinstance(found, Difference)
     assert found.table_version >= version
@@ -140,7 +141,8 @@ def test_a_journal_that_is_left_out_is_missed(entries: list[Stored], data: st.Da
         return (JournalOffsets({n: at for n, at in position.read_through.items() if n != journal}),)
 
     which = data.draw(st.sampled_from(["start", "begin", "end"]))
-    damaged = replace(entry, **{which: less(getattr(entry, which)[0])}, gaps=())
+    change: dict[str, Any] = {which: less(getattr(entry, which)[0])}
+    damaged = replace(entry, **change, gaps=())
     found = check_contiguous("app", [*entries[:-1], (version, damaged)], cleaned_up=False)
     assert isinstance(found, Difference)
     assert (found.table_version, found.journal) == (version, journal)

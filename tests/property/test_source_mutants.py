@@ -40,7 +40,7 @@ class Mutation:
 
 def end_anywhere(mutation: Mutation) -> None:
     """A batch ends where the limit says, not where a record does."""
-    real = planner.limited_end
+    real = planner.limited_end  # type: ignore[attr-defined]  # The name the planner calls.
 
     def end(window: Any, begin: int, soft_end: int, write_head: int, *args: Any, **kwargs: Any) -> int:
         right = real(window, begin, soft_end, write_head, *args, **kwargs)
@@ -85,7 +85,7 @@ def trust_every_cut(mutation: Mutation) -> None:
 
 def lose_a_piece(mutation: Mutation) -> None:
     """A batch of many pieces leaves out its last."""
-    real = planner.split
+    real = planner.split  # type: ignore[attr-defined]  # The name the planner calls.
 
     def split(*args: Any, **kwargs: Any) -> list[Piece]:
         pieces = list(real(*args, **kwargs))

@@ -21,7 +21,8 @@ from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.sink import DeltaSink
 from tests.rig.brokers import BrokerHandle
-from tests.spark.source_queries import BOTH_BROKERS, QUERY_TIMEOUT_S, Journals, wait_until
+from tests.spark.source_queries import BOTH_BROKERS, QUERY_TIMEOUT_S, Journals
+from tests.waiting import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "backfill.md"
 SHORTS = ("a", "b")

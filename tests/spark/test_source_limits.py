@@ -20,8 +20,8 @@ from tests.spark.source_queries import (
     records,
     rows_of,
     run_available,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 PARTS = [b"".join(b"record %02d of part %d\n" % (at, part) for at in range(60)) for part in range(4)]
 """Each makes a fragment of little more than 1 KB."""

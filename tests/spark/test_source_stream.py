@@ -19,8 +19,8 @@ from tests.spark.source_queries import (
     records,
     rows_of,
     run_available,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 LINES = b"".join(b"record %d of some length\n" % n for n in range(200))
 

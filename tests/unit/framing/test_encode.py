@@ -50,7 +50,7 @@ def test_pieces_hold_whole_records(framing: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(encode, "CHUNK_BYTES", 64)
     values = [b"%d" % 10**n for n in range(30)] + [b"x" * 200, b"y"]
     found_pieces = encoded(pa.array(values, pa.binary()), framing)
-    assert not isinstance(found_pieces, Refused)
+    assert not isinstance(found_pieces, RowRefusal)
     pieces = list(found_pieces)
     assert len(pieces) > 5
     found: list[bytes] = []

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
 
 import grpc
 import pytest
@@ -202,7 +201,6 @@ def test_unequal_requests_are_appends_of_their_own(service: AppendService, stub:
     stub.script("Append", journals.take)
     first = journals.held(service)
     mine = pb.LabelSelector(include=label_set({"author": "me"}))
-    options: list[dict[str, Any]] = [{}, *[{"check_registers": mine}] * 2, *[{"offset": 6}] * 2]
     for _ in range(2):
         for keys in ({}, {"check_registers": mine}, {"check_registers": mine}, {"offset": 6}, {"offset": 6}):
             with service.start_append(JOURNAL, **keys) as started:
