@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.client.appending.append import AppendOptions, AppendResult
-from gazette_spark.client.appending.batches import AppendBatch, Limits, Place
+from gazette_spark.client.appending.batches import AppendBatch, BufferTarget, Limits
 from gazette_spark.client.appending.futures import AsyncOperation, OpFuture, OpFutures, failure_of, unfinished
 from gazette_spark.client.appending.queue import AppendQueue, Await, Outcome, Send
 from gazette_spark.errors import (
@@ -60,7 +60,7 @@ class World:
     """A queue, its writers, a broker and a clock. Each move is chosen by a number."""
 
     def __init__(self) -> None:
-        self.queue = AppendQueue(LIMITS, timeout_s=TIMEOUT_S, try_timeout_s=10.0)
+        self.queue = AppendQueue(LIMITS, timeout_s=TIMEOUT_S, attempt_timeout_s=10.0)
         self.now = 1000.0
         self.journals = {name: Journal() for name in JOURNALS}
         self.open: list[Writer] = []
@@ -81,7 +81,7 @@ class World:
         options = AppendOptions(journal, check_registers=CHECKED if checked else None)
         batch = self.queue.enter(options, dependencies)
         if batch is None:
-            assert any(each.batch.lane.journal == journal for each in self.open)
+            assert any(each.batch.journal_queue.journal == journal for each in self.open)
             return None
         assert batch.ended or not any(each.batch is batch for each in self.open)
         writer = Writer(b"", batch, dependencies, len(batch.spool))
@@ -112,12 +112,12 @@ class World:
         writer, size = self.open[number % len(self.open)], number % 50 + 1
         content = self.payload(size)
         place = self.queue.place(writer.batch, size)
-        if place is Place.MEMORY:
+        if place is BufferTarget.MEMORY:
             writer.batch.spool.memory += content
-        elif place is Place.DISK:
+        elif place is BufferTarget.DISK:
             writer.batch.spool.spill(content, open_file)
             self.queue.placed(writer.batch)
-        elif place is Place.NOWHERE:
+        elif place is BufferTarget.NOWHERE:
             return
         writer.content += content
 
@@ -150,7 +150,9 @@ class World:
         match self.queue.take(self.now):
             case Send(batch, timeout_s):
                 assert 0 < timeout_s < TIMEOUT_S + 0.001  # A difference of clock times is not exact.
-                assert all(each.lane is not batch.lane for each in self.sending), "one at a time"
+                assert all(each.journal_queue is not batch.journal_queue for each in self.sending), (
+                    "one at a time"
+                )
                 assert not batch.writing
                 writers = self.kept(batch)
                 assert writers, "nobody asked for it"
@@ -176,8 +178,8 @@ class World:
             return
         error = {
             "lost": UnavailableError("http://b:1", "reset"),
-            "passing": NoJournalPrimaryBrokerError(batch.lane.journal),
-            "refused": NotAllowedError(batch.lane.journal),
+            "passing": NoJournalPrimaryBrokerError(batch.journal_queue.journal),
+            "refused": NotAllowedError(batch.journal_queue.journal),
         }[how]
         self.carry_out(self.queue.failed(batch, error, self.now))
 
@@ -194,7 +196,7 @@ class World:
 
     def kept(self, batch: AppendBatch) -> list[Writer]:
         """Return the writers of a batch that have left their bytes in it."""
-        writers = self.journals[batch.lane.journal].writers
+        writers = self.journals[batch.journal_queue.journal].writers
         return [each for each in writers if each.batch is batch and each.kept]
 
     def sent(self, batch: AppendBatch, *, commits: bool) -> None:
@@ -202,7 +204,7 @@ class World:
         content = self.sending.pop(batch)
         assert b"".join(batch.spool) == content
         if commits:
-            self.journals[batch.lane.journal].commits.append((batch, content))
+            self.journals[batch.journal_queue.journal].commits.append((batch, content))
 
     def dependency_done(self, batch: AppendBatch, dependency: OpFuture) -> None:
         """Tell the queue of a dependency."""
@@ -211,7 +213,9 @@ class World:
     def counts_are_right(self) -> None:
         """Sums are those of the batches, and within the limits."""
         queue = self.queue
-        batches = [batch for lane in queue.lanes.values() for batch in lane.batches]
+        batches = [
+            batch for journal_queue in queue.journal_queues.values() for batch in journal_queue.batches
+        ]
         held = batches + [batch for batch in dict.fromkeys(self.seen) if batch.ended and batch.counted[0]]
         assert queue.pending_bytes == sum(len(batch.spool) for batch in dict.fromkeys(held))
         assert queue.memory_bytes == sum(len(batch.spool.memory) for batch in dict.fromkeys(held))
@@ -242,7 +246,7 @@ class World:
             if not each.done():
                 each.resolve()
         for _ in range(10_000):
-            if not any(lane.batches for lane in self.queue.lanes.values()):
+            if not any(journal_queue.batches for journal_queue in self.queue.journal_queues.values()):
                 break
             self.take()
             self.answer_all()
@@ -258,7 +262,7 @@ class World:
                     assert error.__cause__ is not None
         self.answer_all()
         assert (self.queue.pending_bytes, self.queue.memory_bytes, self.queue.files) == (0, 0, 0)
-        assert all(lane.failure is not None for lane in self.queue.lanes.values())
+        assert all(journal_queue.failure is not None for journal_queue in self.queue.journal_queues.values())
 
     def answer_all(self) -> None:
         """The broker has taken all it was sent."""

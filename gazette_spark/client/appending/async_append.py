@@ -153,8 +153,8 @@ class AsyncAppend:
         if self._error is None:
             error = self._batch.operation.exception(timeout)
             if self._error is None:
-                lane = self._batch.lane
-                lane.reported |= error is not None and lane.failure is not None
+                journal_queue = self._batch.journal_queue
+                journal_queue.reported |= error is not None and journal_queue.failure is not None
                 return error
         return self._error
 

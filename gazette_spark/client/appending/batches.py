@@ -1,4 +1,4 @@
-"""The batches that AppendService gathers, in lanes, one for each journal; and the rules for them.
+"""The batches that AppendService gathers, in journal queues, one for each journal; and the rules for them.
 
 :func:`may_join` decides which appends share a batch, :func:`is_terminal` whether a failed try is final, and
 :func:`is_stuck` whether the wait for a dependency is in vain.
@@ -74,7 +74,7 @@ class Limits:
                 raise OptionError(f"max_{each.name}", str(getattr(self, each.name)), "1 or more")
 
 
-class Place(Enum):
+class BufferTarget(Enum):
     """Buffer for a writer's next bytes."""
 
     MEMORY = "memory"
@@ -86,23 +86,23 @@ class Place(Enum):
 
 
 class BatchOperation(AsyncOperation[AppendResult]):
-    """The operation of a batch, or of the failure of a lane."""
+    """The operation of a batch, or of the failure of a journal queue."""
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, journal_queue: JournalQueue) -> None:
         super().__init__()
-        self._lane = lane
+        self._journal_queue = journal_queue
 
     @property
     def is_under_way(self) -> bool:
-        """Whether its lane is active, so that it will end without help."""
-        return self._lane.busy or self._lane.queued
+        """Whether its journal queue is active, so that it will end without help."""
+        return self._journal_queue.busy or self._journal_queue.queued
 
 
 @dataclass(slots=True, eq=False)
 class AppendBatch:
     """The batch of one append: the bytes of one or more writers, each in one piece."""
 
-    lane: Lane
+    journal_queue: JournalQueue
     options: AppendOptions
     dependencies: OpFutures
     operation: BatchOperation
@@ -116,7 +116,7 @@ class AppendBatch:
     sending: bool = False
     ended: bool = False
     awaited: bool = False
-    """The batch is first in its lane, and its dependencies are awaited or done."""
+    """The batch is first in its journal queue, and its dependencies are awaited or done."""
     waits_for: int = 0
     """Dependencies that are not done yet, once they are waited for."""
     attempt: int = 0
@@ -128,17 +128,17 @@ class AppendBatch:
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class JournalQueue:
     """A journal's batches: the first is at work or about to be, the last may be joined."""
 
     plain: AppendOptions
     """Options of appends without conditions or changes."""
     batches: deque[AppendBatch] = field(default_factory=deque)
     busy: bool = False
-    """The lane's first batch waits, is sent or backs off."""
+    """The journal queue's first batch waits, is sent or backs off."""
     queued: bool = False
     failure: BatchOperation | None = None
-    """Failure that ended the lane."""
+    """Failure that ended the journal queue."""
     reported: bool = False
     """Somebody has seen the failure."""
 
@@ -181,7 +181,7 @@ def is_terminal(error: BaseException, options: AppendOptions) -> bool:
 
 
 def ends_alone(error: BaseException, batch: AppendBatch) -> bool:
-    """Return whether a failure that stays is the batch's own, and leaves its lane as it was.
+    """Return whether a failure that stays is the batch's own, and leaves its journal queue as it was.
 
     A batch without bytes, told that its journal is suspended, leaves nothing out: it may have done that.
     """
@@ -194,7 +194,7 @@ def is_stuck(dependency: OpFuture) -> bool:
     return not (dependency.done() or at_work)
 
 
-def try_s(left_s: float, size: int) -> float:
+def attempt_timeout_s(left_s: float, size: int) -> float:
     """Return the timeout of a try: half of the time left, plus the time of its bytes at the slowest rate.
 
     A try without an answer may be on a half-open connection; the next try uses a new one.

@@ -1,12 +1,12 @@
 """The queue of appends and its next step: the decisions of AppendService, without its threads.
 
-Each journal with something to append has a lane, a queue of batches; each batch becomes one append. The
-states of a batch:
+Each journal with something to append has a queue of batches; each batch becomes one append. The states of a
+batch:
 
 ===========  ==========================================================  ================================
 a batch is   until                                                       meanwhile
 ===========  ==========================================================  ================================
-filling      it is its lane's first                                      writers join, one at a time
+filling      it is its journal queue's first                             writers join, one at a time
 waiting      its dependencies are done                                   writers join
 open         the writer at work leaves                                   –
 sent         the broker answers                                          sealed: nobody joins any more
@@ -15,7 +15,8 @@ ended        –                                                           its o
 ===========  ==========================================================  ================================
 
 The rules are those of :mod:`gazette_spark.client.appending.batches`. A failure that is terminal, or outlasts
-the deadline, ends the lane permanently: all its batches fail, and all later appends. Other lanes go on.
+the deadline, ends the journal queue permanently: all its batches fail, and all later appends. The queues of
+other journals go on.
 
 Nothing here blocks, does I/O or looks at a clock, and nothing locks: the caller does.
 """
@@ -33,14 +34,14 @@ from gazette_spark.client.appending.append import AppendOptions, AppendResult
 from gazette_spark.client.appending.batches import (
     AppendBatch,
     BatchOperation,
-    Lane,
+    BufferTarget,
+    JournalQueue,
     Limits,
-    Place,
+    attempt_timeout_s,
     ends_alone,
     is_stuck,
     is_terminal,
     may_join,
-    try_s,
 )
 from gazette_spark.client.appending.futures import OpFuture, OpFutures
 from gazette_spark.client.appending.spool import Spool
@@ -77,24 +78,24 @@ Work: TypeAlias = Send | Await | Outcome
 
 
 class AppendQueue:
-    """The lanes of all journals. A caller's lock is held during each call."""
+    """The journal queues of all journals. A caller's lock is held during each call."""
 
-    def __init__(self, limits: Limits, *, timeout_s: float | None, try_timeout_s: float) -> None:
+    def __init__(self, limits: Limits, *, timeout_s: float | None, attempt_timeout_s: float) -> None:
         """Make an empty queue.
 
         Args:
             limits: bounds on waiting batches.
             timeout_s: seconds a batch is tried for, or waits for its dependencies; None: no timeout.
-            try_timeout_s: timeout of one try of a small batch, in seconds, if ``timeout_s`` is None.
+            attempt_timeout_s: timeout of one try of a small batch, in seconds, if ``timeout_s`` is None.
         """
         self.limits = limits
         self.timeout_s = timeout_s
-        self.lanes: dict[str, Lane] = {}
+        self.journal_queues: dict[str, JournalQueue] = {}
         self.pending_bytes = 0
         self.memory_bytes = 0
         self.files = 0
-        self._try_timeout_s = try_timeout_s
-        self._ready: deque[Lane] = deque()
+        self._attempt_timeout_s = attempt_timeout_s
+        self._ready: deque[JournalQueue] = deque()
         self._timers: list[tuple[float, int, AppendBatch]] = []
         self._sequence = count()
 
@@ -110,21 +111,29 @@ class AppendQueue:
 
     def enter(self, options: AppendOptions, dependencies: OpFutures) -> AppendBatch | None:
         """Begin to write, and return the batch to write to; None while another writer is at work."""
-        lane = self.lanes.get(options.journal)
-        if lane is None:
-            lane = self.lanes[options.journal] = Lane(AppendOptions(options.journal))
-        if lane.failure is not None:
-            return AppendBatch(
-                lane, options, dependencies, lane.failure, writing=True, sealed=True, ended=True
+        journal_queue = self.journal_queues.get(options.journal)
+        if journal_queue is None:
+            journal_queue = self.journal_queues[options.journal] = JournalQueue(
+                AppendOptions(options.journal)
             )
-        if lane.batches and lane.batches[-1].writing:
+        if journal_queue.failure is not None:
+            return AppendBatch(
+                journal_queue,
+                options,
+                dependencies,
+                journal_queue.failure,
+                writing=True,
+                sealed=True,
+                ended=True,
+            )
+        if journal_queue.batches and journal_queue.batches[-1].writing:
             return None
-        if options == lane.plain:
-            options = lane.plain
-        batch = lane.batches[-1] if lane.batches else None
+        if options == journal_queue.plain:
+            options = journal_queue.plain
+        batch = journal_queue.batches[-1] if journal_queue.batches else None
         if batch is None or not may_join(batch, options, dependencies, self.limits):
-            batch = AppendBatch(lane, options, dependencies, BatchOperation(lane))
-            lane.batches.append(batch)
+            batch = AppendBatch(journal_queue, options, dependencies, BatchOperation(journal_queue))
+            journal_queue.batches.append(batch)
         batch.writing = True
         return batch
 
@@ -133,15 +142,15 @@ class AppendQueue:
 
         The caller adds the bytes to the batch's memory before anything else happens.
         """
-        lane = self.lanes.get(journal)
-        if lane is None or not lane.batches:
+        journal_queue = self.journal_queues.get(journal)
+        if journal_queue is None or not journal_queue.batches:
             return None
-        batch = lane.batches[-1]
+        batch = journal_queue.batches[-1]
         limits = self.limits
         if (
             batch.writing
             or batch.sealed
-            or batch.options is not lane.plain
+            or batch.options is not journal_queue.plain
             or batch.size >= limits.batch_bytes
             or len(batch.spool.memory) + size > limits.batch_memory_bytes
             or self.memory_bytes + size > limits.memory_bytes
@@ -156,21 +165,21 @@ class AppendQueue:
         batch.writers += 1
         return batch
 
-    def place(self, batch: AppendBatch, size: int) -> Place:
+    def place(self, batch: AppendBatch, size: int) -> BufferTarget:
         """Decide where a writer's next bytes go, and make room for them there."""
         if batch.ended:
-            return Place.DROPPED
+            return BufferTarget.DROPPED
         limits = self.limits
         if self.pending_bytes + size > limits.pending_bytes:
-            return Place.NOWHERE
+            return BufferTarget.NOWHERE
         total, memory, file = batch.counted
         if memory + size <= limits.batch_memory_bytes and self.memory_bytes + size <= limits.memory_bytes:
             self._count(batch, (total + size, memory + size, file))
-            return Place.MEMORY
+            return BufferTarget.MEMORY
         if not file and self.files >= limits.files:
-            return Place.NOWHERE
+            return BufferTarget.NOWHERE
         self._count(batch, (total + size, memory, True))
-        return Place.DISK
+        return BufferTarget.DISK
 
     def placed(self, batch: AppendBatch) -> None:
         """Count a batch's size again after its writer moved it to disk, or removed bytes."""
@@ -185,8 +194,8 @@ class AppendQueue:
             return self._free([batch])
         batch.writers += kept
         self.placed(batch)
-        if batch.lane.batches[0] is batch:
-            self._enqueue(batch.lane)
+        if batch.journal_queue.batches[0] is batch:
+            self._enqueue(batch.journal_queue)
         return Outcome()
 
     def take(self, now: float) -> Work | None:
@@ -197,13 +206,13 @@ class AppendQueue:
                 continue
             batch.due = 0.0
             if batch.waits_for == 0:
-                self._go_on(batch.lane)
+                self._go_on(batch.journal_queue)
             elif (outcome := self._give_up(batch, now)) is not None:
                 return outcome
         while self._ready:
-            lane = self._ready.popleft()
-            lane.queued = False
-            if (work := self._step(lane, now)) is not None:
+            journal_queue = self._ready.popleft()
+            journal_queue.queued = False
+            if (work := self._step(journal_queue, now)) is not None:
                 return work
         return None
 
@@ -212,13 +221,13 @@ class AppendQueue:
         if batch.ended:
             return Outcome()
         if error is not None:
-            failure = DependencyError(batch.lane.journal, str(error) or type(error).__name__)
+            failure = DependencyError(batch.journal_queue.journal, str(error) or type(error).__name__)
             failure.__cause__ = error
-            return self._fail(batch.lane, failure)
+            return self._fail(batch.journal_queue, failure)
         batch.waits_for -= 1
         if batch.waits_for == 0:
             batch.due = 0.0
-            self._go_on(batch.lane)
+            self._go_on(batch.journal_queue)
         return Outcome()
 
     def sent(self, batch: AppendBatch, result: AppendResult) -> Outcome:
@@ -226,32 +235,34 @@ class AppendQueue:
         batch.sending = False
         if batch.ended:
             return self._free([batch])
-        return self._end_first(batch.lane, result=result)
+        return self._end_first(batch.journal_queue, result=result)
 
     def failed(self, batch: AppendBatch, error: BaseException, now: float) -> Outcome:
-        """Record that a try failed: the batch is tried again, or its lane ends."""
+        """Record that a try failed: the batch is tried again, or its journal queue ends."""
         batch.sending = False
         if batch.ended:
             return self._free([batch])
         wait_s: float | None = None
         terminal = is_terminal(error, batch.options)
         if terminal and ends_alone(error, batch):
-            return self._end_first(batch.lane, error=error)
+            return self._end_first(batch.journal_queue, error=error)
         if not terminal:
             wait_s = retry.backoff_s(batch.attempt)
             if batch.deadline is not None:
                 wait_s = retry.within(wait_s, batch.deadline - now)
         if wait_s is None:
-            return self._fail(batch.lane, error)
+            return self._fail(batch.journal_queue, error)
         batch.attempt += 1
         self._wake_at(batch, now + wait_s)
         return Outcome()
 
     def fail_all(self, error: BaseException) -> Outcome:
-        """End all lanes that have something to append."""
+        """End all journal queues that have something to append."""
         outcome = Outcome(error=error)
-        for lane in [lane for lane in self.lanes.values() if lane.batches]:
-            each = self._fail(lane, error)
+        for journal_queue in [
+            journal_queue for journal_queue in self.journal_queues.values() if journal_queue.batches
+        ]:
+            each = self._fail(journal_queue, error)
             outcome.ended += each.ended
             outcome.freed += each.freed
         return outcome
@@ -259,75 +270,85 @@ class AppendQueue:
     def pending_except(self, journal: str) -> OpFutures:
         """Return the operations of all batches of other journals, and those journals' failures."""
         pending: list[OpFuture] = []
-        for name, lane in self.lanes.items():
+        for name, journal_queue in self.journal_queues.items():
             if name != journal:
-                pending.extend(batch.operation for batch in lane.batches)
-                if lane.failure is not None:
-                    pending.append(lane.failure)
+                pending.extend(batch.operation for batch in journal_queue.batches)
+                if journal_queue.failure is not None:
+                    pending.append(journal_queue.failure)
         return frozenset(pending)
 
-    def failures(self) -> Iterable[Lane]:
-        """Return the lanes that have failed."""
-        return [lane for lane in self.lanes.values() if lane.failure is not None]
+    def failures(self) -> Iterable[JournalQueue]:
+        """Return the journal queues that have failed."""
+        return [
+            journal_queue
+            for journal_queue in self.journal_queues.values()
+            if journal_queue.failure is not None
+        ]
 
     def _give_up(self, batch: AppendBatch, now: float) -> Outcome | None:
         """End the wait for dependencies, unless all of them are on their way: those have deadlines too."""
         timeout_s = self.timeout_s or 0.0
         if any(is_stuck(each) for each in batch.dependencies):
             problem = f"{batch.waits_for} operations the append depends on are not done"
-            return self._fail(batch.lane, AppendWaitError(batch.lane.journal, timeout_s, problem))
+            return self._fail(
+                batch.journal_queue, AppendWaitError(batch.journal_queue.journal, timeout_s, problem)
+            )
         self._wake_at(batch, now + timeout_s)
         return None
 
-    def _step(self, lane: Lane, now: float) -> Work | None:
-        """Decide the next step of a lane's first batch."""
-        if lane.busy or not lane.batches:
+    def _step(self, journal_queue: JournalQueue, now: float) -> Work | None:
+        """Decide the next step of a journal queue's first batch."""
+        if journal_queue.busy or not journal_queue.batches:
             return None
-        batch = lane.batches[0]
+        batch = journal_queue.batches[0]
         if batch.dependencies and not batch.awaited:
             batch.awaited = True
             batch.waits_for = len(batch.dependencies)
-            lane.busy = True
+            journal_queue.busy = True
             if self.timeout_s is not None:
                 self._wake_at(batch, now + self.timeout_s)
             return Await(batch)
         if batch.writing:
             return None
         if not batch.writers:
-            return self._end_first(lane)
+            return self._end_first(journal_queue)
         return self._send(batch, now)
 
     def _send(self, batch: AppendBatch, now: float) -> Send:
         if not batch.sealed:
             batch.sealed = True
             batch.deadline = None if self.timeout_s is None else now + self.timeout_s
-        batch.sending = batch.lane.busy = True
+        batch.sending = batch.journal_queue.busy = True
         if batch.deadline is None:
-            return Send(batch, try_s(2 * self._try_timeout_s, batch.size))
+            return Send(batch, attempt_timeout_s(2 * self._attempt_timeout_s, batch.size))
         left_s = batch.deadline - now
-        return Send(batch, max(retry.MARGIN_S, min(left_s, try_s(left_s, batch.size))))
+        return Send(batch, max(retry.MARGIN_S, min(left_s, attempt_timeout_s(left_s, batch.size))))
 
     def _end_first(
-        self, lane: Lane, *, result: AppendResult | None = None, error: BaseException | None = None
+        self,
+        journal_queue: JournalQueue,
+        *,
+        result: AppendResult | None = None,
+        error: BaseException | None = None,
     ) -> Outcome:
-        batch = lane.batches.popleft()
+        batch = journal_queue.batches.popleft()
         batch.ended = True
-        lane.busy = False
-        if lane.batches:
-            self._enqueue(lane)
+        journal_queue.busy = False
+        if journal_queue.batches:
+            self._enqueue(journal_queue)
         else:
-            del self.lanes[lane.journal]
+            del self.journal_queues[journal_queue.journal]
         outcome = self._free([batch])
         outcome.ended, outcome.result, outcome.error = [batch], result, error
         return outcome
 
-    def _fail(self, lane: Lane, error: BaseException) -> Outcome:
-        ended = list(lane.batches)
-        lane.batches.clear()
+    def _fail(self, journal_queue: JournalQueue, error: BaseException) -> Outcome:
+        ended = list(journal_queue.batches)
+        journal_queue.batches.clear()
         for batch in ended:
             batch.ended = True
-        lane.failure = BatchOperation(lane)
-        lane.failure.resolve(error)
+        journal_queue.failure = BatchOperation(journal_queue)
+        journal_queue.failure.resolve(error)
         outcome = self._free(ended)
         outcome.ended, outcome.error = ended, error
         return outcome
@@ -349,14 +370,14 @@ class AppendQueue:
         batch.counted = now
         batch.size = now[0]
 
-    def _go_on(self, lane: Lane) -> None:
-        lane.busy = False
-        self._enqueue(lane)
+    def _go_on(self, journal_queue: JournalQueue) -> None:
+        journal_queue.busy = False
+        self._enqueue(journal_queue)
 
-    def _enqueue(self, lane: Lane) -> None:
-        if not (lane.queued or lane.busy):
-            lane.queued = True
-            self._ready.append(lane)
+    def _enqueue(self, journal_queue: JournalQueue) -> None:
+        if not (journal_queue.queued or journal_queue.busy):
+            journal_queue.queued = True
+            self._ready.append(journal_queue)
 
     def _wake_at(self, batch: AppendBatch, due: float) -> None:
         batch.due = due

@@ -38,9 +38,9 @@ from gazette_spark.client.appending.batches import (
     MAX_MEMORY_BYTES,
     MAX_PENDING_BYTES,
     AppendBatch,
-    Lane,
+    BufferTarget,
+    JournalQueue,
     Limits,
-    Place,
 )
 from gazette_spark.client.appending.futures import OpFuture, OpFutures, failure_of, unfinished
 from gazette_spark.client.appending.queue import AppendQueue, Await, Outcome, Send, Work
@@ -123,7 +123,7 @@ class AppendService:
         limits = Limits(pending_bytes=max_pending_bytes, memory_bytes=max_memory_bytes)
         self._client = client
         self._timeout_s = limit_s
-        self._queue = AppendQueue(limits, timeout_s=limit_s, try_timeout_s=client.timeout_s)
+        self._queue = AppendQueue(limits, timeout_s=limit_s, attempt_timeout_s=client.timeout_s)
         self._max_threads = max_concurrency
         self._open_file = file_opener(spool_dir)
         self._clock = clock
@@ -140,9 +140,8 @@ class AppendService:
 
     def __repr__(self) -> str:
         queue = self._queue
-        return (
-            f"AppendService({self._client!r}, lanes={len(queue.lanes)}, pending_bytes={queue.pending_bytes})"
-        )
+        journals, pending = len(queue.journal_queues), queue.pending_bytes
+        return f"AppendService({self._client!r}, journals={journals}, pending_bytes={pending})"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an AppendService cannot be pickled: make one in each process")
@@ -257,7 +256,9 @@ class AppendService:
         finally:
             self._stop()
         if not abort:
-            self._raise_first(lane for lane in self._queue.failures() if not lane.reported)
+            self._raise_first(
+                journal_queue for journal_queue in self._queue.failures() if not journal_queue.reported
+            )
 
     def _stop(self) -> None:
         with self._lock:
@@ -288,10 +289,10 @@ class AppendService:
                 problem = f"{pending} bytes are not appended yet"
                 raise AppendWaitError("", limit_s or 0.0, problem) from None
 
-    def _raise_first(self, failed: Iterable[Lane]) -> None:
-        for lane in failed:
-            lane.reported = True
-            if lane.failure is not None and (error := failure_of(lane.failure)) is not None:
+    def _raise_first(self, failed: Iterable[JournalQueue]) -> None:
+        for journal_queue in failed:
+            journal_queue.reported = True
+            if journal_queue.failure is not None and (error := failure_of(journal_queue.failure)) is not None:
                 raise error.with_traceback(None)
 
     def _write(self, batch: AppendBatch, content: memoryview, written: int) -> None:
@@ -299,11 +300,11 @@ class AppendService:
         size = len(content)
         with self._lock:
             place = self._queue.place(batch, size)
-            if place is Place.NOWHERE:
+            if place is BufferTarget.NOWHERE:
                 place = self._wait_for_place(batch, size, written)
-            if place is Place.MEMORY:
+            if place is BufferTarget.MEMORY:
                 batch.spool.memory += content
-        if place is Place.DISK:
+        if place is BufferTarget.DISK:
             try:
                 batch.spool.spill(content, self._open_file)
             finally:
@@ -324,7 +325,7 @@ class AppendService:
         self._carry_out(outcome)
 
     def _wait_for_turn(self, options: AppendOptions, dependencies: OpFutures) -> AppendBatch:
-        """Enter the journal's lane as its only writer. The lock is held."""
+        """Enter the journal's queue as its only writer. The lock is held."""
         self._check_open()
         batch = self._queue.enter(options, dependencies)
         if batch is not None:
@@ -357,14 +358,16 @@ class AppendService:
             self._room.wait(self._left_s(begun))
             self._check_open()
 
-    def _wait_for_place(self, batch: AppendBatch, size: int, written: int) -> Place:
+    def _wait_for_place(self, batch: AppendBatch, size: int, written: int) -> BufferTarget:
         """Wait for room for a writer's bytes. The lock is held."""
         queue = self._queue
         begun = self._clock()
-        while (place := queue.place(batch, size)) is Place.NOWHERE:
+        while (place := queue.place(batch, size)) is BufferTarget.NOWHERE:
             hopeless = written + size > queue.limits.pending_bytes
             if hopeless or self._left_s(begun) == 0:
-                raise BacklogError(batch.lane.journal, size, queue.pending_bytes, queue.limits.pending_bytes)
+                raise BacklogError(
+                    batch.journal_queue.journal, size, queue.pending_bytes, queue.limits.pending_bytes
+                )
             self._room.wait(self._left_s(begun))
             self._check_stopped()
         return place
@@ -443,7 +446,9 @@ class AppendService:
                 outcome = self._queue.failed(batch, error, self._clock())
                 self._notice(outcome)
             if not batch.ended:
-                _LOGGER.warning("append_service.retry journal=%s error=%s", batch.lane.journal, error)
+                _LOGGER.warning(
+                    "append_service.retry journal=%s error=%s", batch.journal_queue.journal, error
+                )
             return outcome
         with self._lock:
             self._sending.pop(batch, None)
@@ -478,9 +483,11 @@ class AppendService:
         for spool in outcome.freed:
             spool.close()
         if outcome.error is not None and outcome.ended:
-            lane = outcome.ended[0].lane
-            level = logging.INFO if lane.failure is None else logging.ERROR
-            _LOGGER.log(level, "append_service.failed journal=%s error=%s", lane.journal, outcome.error)
+            journal_queue = outcome.ended[0].journal_queue
+            level = logging.INFO if journal_queue.failure is None else logging.ERROR
+            _LOGGER.log(
+                level, "append_service.failed journal=%s error=%s", journal_queue.journal, outcome.error
+            )
         for batch in outcome.ended:
             batch.operation.resolve(outcome.error, outcome.result)
 

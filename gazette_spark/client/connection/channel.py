@@ -148,7 +148,7 @@ class Listener(Protocol):
 
 
 @dataclass(slots=True)
-class Contact:
+class ConnectivityState:
     """Whether a cluster has ever answered, as all connections to it know."""
 
     made: bool = False
@@ -171,7 +171,7 @@ class Connection:
         connect_timeout_s: float,
         credentials: Credentials = ANONYMOUS,
         tls: TlsOptions | None = None,
-        contact: Contact | None = None,
+        connectivity: ConnectivityState | None = None,
         listener: Listener | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -179,7 +179,7 @@ class Connection:
         if tls is not None and not self.endpoint.secure:
             raise OptionError("tls", f"certificates for {endpoint!r}", "a broker address with https://")
         self.connect_timeout_s = connect_timeout_s
-        self._contact = contact or Contact()
+        self._connectivity = connectivity or ConnectivityState()
         self._listener = listener
         self._clock = clock
         self._calls = 0
@@ -202,11 +202,11 @@ class Connection:
     @property
     def contacted(self) -> bool:
         """Whether the broker, or another of its cluster, has ever answered."""
-        return self._contact.made
+        return self._connectivity.made
 
     @contacted.setter
     def contacted(self, made: bool) -> None:
-        self._contact.made = made
+        self._connectivity.made = made
 
     @property
     def is_open(self) -> bool:

@@ -29,7 +29,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from gazette_spark.client.connection.channel import Connection, Contact, Endpoint
+from gazette_spark.client.connection.channel import Connection, ConnectivityState, Endpoint
 from gazette_spark.client.connection.credentials import ANONYMOUS, Credentials, TlsOptions
 from gazette_spark.errors import OptionError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -308,7 +308,7 @@ def open_dialer(
     Raises:
         OptionError: an endpoint is invalid, or some are secure and others are not.
     """
-    contact = Contact()
+    connectivity = ConnectivityState()
 
     def connect(dialer: Dialer, endpoint: str) -> Connection:
         return Connection(
@@ -316,7 +316,7 @@ def open_dialer(
             connect_timeout_s=connect_timeout_s,
             credentials=credentials,
             tls=tls,
-            contact=contact,
+            connectivity=connectivity,
             listener=dialer,
         )
 

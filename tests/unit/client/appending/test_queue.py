@@ -11,13 +11,13 @@ from gazette_spark.client.appending.append import MAX_CONTENT_BYTES, AppendOptio
 from gazette_spark.client.appending.batches import (
     AppendBatch,
     BatchOperation,
-    Lane,
+    BufferTarget,
+    JournalQueue,
     Limits,
-    Place,
+    attempt_timeout_s,
     ends_alone,
     is_terminal,
     may_join,
-    try_s,
 )
 from gazette_spark.client.appending.futures import AsyncOperation, OpFuture, finished_operation
 from gazette_spark.client.appending.queue import AppendQueue, Await, Outcome, Send
@@ -58,8 +58,8 @@ def a_batch(
     options: AppendOptions = PLAIN, dependencies: frozenset[OpFuture] = frozenset(), size: int = 0
 ) -> AppendBatch:
     """Return a batch that others may join."""
-    lane = Lane(AppendOptions(options.journal))
-    return AppendBatch(lane, options, dependencies, BatchOperation(lane), size=size)
+    journal_queue = JournalQueue(AppendOptions(options.journal))
+    return AppendBatch(journal_queue, options, dependencies, BatchOperation(journal_queue), size=size)
 
 
 JOINS = {
@@ -156,15 +156,15 @@ def written(
     """Return the batch to which a writer has added bytes."""
     batch = queue.enter(PLAIN, dependencies)
     assert batch is not None
-    assert queue.place(batch, len(content)) is Place.MEMORY
+    assert queue.place(batch, len(content)) is BufferTarget.MEMORY
     batch.spool.memory += content
     queue.leave(batch, kept=True)
     return batch
 
 
 def test_tries_are_spaced_until_the_deadline() -> None:
-    """The waits are Gazette's; the last try gets what is left; then the cause ends the lane."""
-    queue = AppendQueue(LIMITS, timeout_s=8.0, try_timeout_s=60.0)
+    """The waits are Gazette's; the last try gets what is left; then the cause ends the journal queue."""
+    queue = AppendQueue(LIMITS, timeout_s=8.0, attempt_timeout_s=60.0)
     batch = written(queue)
     now, waits = 100.0, []
     error = UnavailableError("http://b:1", "reset")
@@ -188,12 +188,12 @@ def test_tries_are_spaced_until_the_deadline() -> None:
 )
 def test_a_try_leaves_time_for_another(size: int, expected: float) -> None:
     """Half of the time is enough for what is small; what is large is not cut off while it flows."""
-    assert try_s(60.0, size) == expected
+    assert attempt_timeout_s(60.0, size) == expected
 
 
 def test_without_a_deadline_tries_go_on() -> None:
     """Each then has the time a single try may take."""
-    queue = AppendQueue(LIMITS, timeout_s=None, try_timeout_s=60.0)
+    queue = AppendQueue(LIMITS, timeout_s=None, attempt_timeout_s=60.0)
     batch = written(queue)
     now = 0.0
     for _ in range(1000):
@@ -206,12 +206,12 @@ def test_without_a_deadline_tries_go_on() -> None:
         now = queue.next_due
     queue.take(now)
     assert queue.sent(batch, RESULT).ended == [batch]
-    assert queue.lanes == {}
+    assert queue.journal_queues == {}
 
 
 def test_dependencies_that_are_on_their_way_are_waited_for_longer() -> None:
     """Dependencies have deadlines; one that nobody is at work on is given up at the append's."""
-    queue = AppendQueue(LIMITS, timeout_s=10.0, try_timeout_s=60.0)
+    queue = AppendQueue(LIMITS, timeout_s=10.0, attempt_timeout_s=60.0)
     first = queue.enter(AppendOptions("an/other"), frozenset())
     assert first is not None
     queue.leave(first, kept=True)
@@ -241,7 +241,7 @@ def test_dependencies_that_are_on_their_way_are_waited_for_longer() -> None:
 
 def test_a_dependency_whose_writer_dawdles_is_given_up() -> None:
     """An append that nobody releases is not on its way."""
-    queue = AppendQueue(LIMITS, timeout_s=10.0, try_timeout_s=60.0)
+    queue = AppendQueue(LIMITS, timeout_s=10.0, attempt_timeout_s=60.0)
     held = queue.enter(AppendOptions("an/other"), frozenset())
     assert held is not None
     waiting = written(queue, dependencies=frozenset({held.operation}))
@@ -253,22 +253,22 @@ def test_a_dependency_whose_writer_dawdles_is_given_up() -> None:
 
 def test_bytes_go_to_memory_then_to_disk_then_nowhere() -> None:
     """Few stay in memory, while all together are few; files are limited, and so is all that waits."""
-    queue = AppendQueue(LIMITS, timeout_s=None, try_timeout_s=60.0)
+    queue = AppendQueue(LIMITS, timeout_s=None, attempt_timeout_s=60.0)
     one, two, three = (queue.enter(AppendOptions(f"part/{each}"), frozenset()) for each in range(3))
     assert one is not None
     assert two is not None
     assert three is not None
-    assert queue.place(one, 20) is Place.MEMORY
-    assert queue.place(two, 20) is Place.MEMORY
-    assert queue.place(three, 11) is Place.DISK, "all together would be too many"
-    assert queue.place(one, 1) is Place.NOWHERE, "there is one file already"
-    assert queue.place(three, 50) is Place.NOWHERE, "100 may wait"
-    assert queue.place(three, 49) is Place.DISK
+    assert queue.place(one, 20) is BufferTarget.MEMORY
+    assert queue.place(two, 20) is BufferTarget.MEMORY
+    assert queue.place(three, 11) is BufferTarget.DISK, "all together would be too many"
+    assert queue.place(one, 1) is BufferTarget.NOWHERE, "there is one file already"
+    assert queue.place(three, 50) is BufferTarget.NOWHERE, "100 may wait"
+    assert queue.place(three, 49) is BufferTarget.DISK
     assert queue.pending_bytes == 100
     queue.leave(two, kept=True)
     assert queue.pending_bytes == 80
     one.ended = True
-    assert queue.place(one, 1000) is Place.DROPPED
+    assert queue.place(one, 1000) is BufferTarget.DROPPED
 
 
 def open_file() -> BinaryIO:

@@ -475,7 +475,7 @@ def test_what_is_not_bytes_is_refused(service: AppendService, journals: Journals
 
 @pytest.mark.parametrize("journal", ["", "../x", "a//b"], ids=["empty", "goes up", "empty part"])
 def test_bad_names_are_refused(service: AppendService, journal: str) -> None:
-    """No lane is made for them."""
+    """No journal queue is made for them."""
     with pytest.raises(ProtocolError):
         service.append(journal, b"x")
     assert service.pending_except("") == frozenset()
@@ -569,7 +569,7 @@ def test_closing_flushes(client: Client, journals: Journals) -> None:
             service.append(f"part/{each % 30}", b"x")
         journals.gate.set()
     assert sum(map(len, journals.contents.values())) == 106
-    assert "lanes=0, pending_bytes=0" in repr(service)
+    assert "journals=0, pending_bytes=0" in repr(service)
     with pytest.raises(ClosedError, match="closed"):
         service.append(JOURNAL, b"x")
     with pytest.raises(ClosedError, match="closed"):
