@@ -3,8 +3,8 @@
 # seeds and ten times the examples, random crashes, two writers at once. It takes hours on two cores. Each stage
 # runs whatever became of the one before; the last lines say which failed. Seeds are printed.
 #
-# SOAK_SEED: where the crash schedules begin; a new one if unset.  SOAK_CRASHES: schedules, 75 if unset (about
-# 1,000 crashes).  SOAK_PYTEST: further arguments of pytest.
+# SOAK_SEED: the seed of examples and crash schedules; a new one if unset.
+# SOAK_SCHEDULES: crash schedules of about 75 crashes each, 14 if unset.  SOAK_PYTEST: further arguments of pytest.
 set -u
 cd "$(dirname "$0")/.."
 bin=.venv/bin
@@ -24,12 +24,12 @@ stage() {
 }
 
 stage protobuf sh tests/protobuf_matrix.sh
+# Without -q: its header names the seed.
 # shellcheck disable=SC2086 # Words.
-stage tests $bin/pytest -q --soak --hypothesis-seed="$seed" -n 3 --dist loadgroup --no-loadscope-reorder \
+stage tests $bin/pytest --soak --hypothesis-seed="$seed" -n 3 --dist loadgroup --no-loadscope-reorder \
     --durations=50 --junitxml="$reports/soak.xml" ${SOAK_PYTEST:-}
-stage crashes $bin/python -m tests.rig.crashes --schedules "${SOAK_CRASHES:-75}" --seed "$seed" \
-    --log "$reports/crashes.jsonl"
-stage two-writers $bin/python -m tests.rig.crashes --schedules 0 --seed "$seed" --contest 120
+stage crashes $bin/python -m tests.rig.crashes --schedules "${SOAK_SCHEDULES:-14}" --seed "$seed" --steps 20 \
+    --kill-share 0.1 --two-writers 240 --log "$reports/crashes.jsonl"
 
 if [ -n "$failed" ]; then
     echo "failed:$failed (seed $seed)"
