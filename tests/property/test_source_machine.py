@@ -385,7 +385,7 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 TestSource = SourceMachine.TestCase
 TestSource.settings = settings(
-    max_examples=examples(15),
+    max_examples=examples(8),
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
