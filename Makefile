@@ -81,7 +81,7 @@ lint: install ## Style and types, of the tests too
 
 .PHONY: check
 check: lint ## Lint, types, unit and property tests; no JVM, under two minutes
-	$(PYTEST) -n 3 tests/unit tests/property
+	$(PYTEST) -n 3 $(COVERAGE) tests/unit tests/property
 
 # One worker has the JVM that most Spark tests share; the others have the rest, file by file.
 TOGETHER = -n 3 --dist loadgroup --no-loadscope-reorder
@@ -153,4 +153,4 @@ bench-client: install broker-binaries ## Print MB/s of our client and broker bes
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build output
-	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .cache .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
