@@ -83,7 +83,7 @@ lint: install ## Style and types, of the tests too
 check: lint ## Lint, types, unit and property tests; no JVM, under two minutes
 	$(PYTEST) -n 3 $(COVERAGE) tests/unit tests/property
 
-# One worker has the JVM that most Spark tests share; the others have the rest, file by file.
+# Two workers have a JVM each that most Spark tests share; the rest is taken file by file.
 TOGETHER = -n 3 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: test-rest

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["gazette_spark.testing.pytest_plugin"]
 
-ROOT = Path(__file__).parent
-
 BROKERS = ["embedded", pytest.param("deployed", marks=pytest.mark.deployed_broker)]
 
 SMALL_TABLES = {
@@ -147,11 +145,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.spark)
             if not shared:
                 item.add_marker(pytest.mark.own_jvm)
-        item.add_marker(pytest.mark.xdist_group("jvm" if shared else str(item.path.relative_to(ROOT))))
-    # The longest first, so that all workers end together: the shared JVM, then those that start their own.
+        item.add_marker(pytest.mark.xdist_group(_group(item.path) if shared else str(item.path)))
+    # The longest first, so that all workers end together: the shared JVMs, then those that start their own.
     items.sort(
         key=lambda item: (not item.get_closest_marker("spark"), bool(item.get_closest_marker("own_jvm")))
     )
+
+
+def _group(path: Path) -> str:
+    """Return the worker of a file's tests of the session ``spark``: one for the sink, one for the rest.
+
+    A query over a few rows keeps one core busy, so two sessions take half the time of one on two cores.
+    """
+    return "spark: sink" if path.stem.startswith("test_sink") else "spark"
 
 
 @pytest.hookimpl(wrapper=True)
