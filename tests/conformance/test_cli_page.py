@@ -1,4 +1,4 @@
-"""docs/cli.md shows what works: its examples run, in their order, against both brokers."""
+"""docs/cli.md shows what works: its examples run, in their order, on each broker of the run."""
 
 from __future__ import annotations
 
