@@ -145,7 +145,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.spark)
             if not shared:
                 item.add_marker(pytest.mark.own_jvm)
-        item.add_marker(pytest.mark.xdist_group(_group(item.path) if shared else str(item.path)))
+        file = item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(_group(item.path) if shared else file))
     # The longest first, so that all workers end together: the shared JVMs, then those that start their own.
     items.sort(
         key=lambda item: (not item.get_closest_marker("spark"), bool(item.get_closest_marker("own_jvm")))

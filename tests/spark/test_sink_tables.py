@@ -109,7 +109,10 @@ def commit_actions(table: Path, version: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("named", "steps"),
-    [pytest.param(False, STEPS, id="path"), pytest.param(True, BY_NAME, id="catalog")],
+    [
+        pytest.param(False, STEPS, id="path"),
+        pytest.param(True, BY_NAME, id="catalog", marks=pytest.mark.soak),
+    ],
 )
 def test_what_is_decided_is_what_delta_takes(
     stream: FileStream, named: bool, steps: list[tuple[str, Any]]
