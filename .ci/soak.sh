@@ -24,10 +24,11 @@ stage() {
 }
 
 stage protobuf sh tests/protobuf_matrix.sh
-# Without -q: its header names the seed.
+# Without -q: the header names the seed. The least coverage is that of the unit and property tests alone.
 # shellcheck disable=SC2086 # Words.
 stage tests $bin/pytest --soak --hypothesis-seed="$seed" -n 3 --dist loadgroup --no-loadscope-reorder \
-    --durations=50 --junitxml="$reports/soak.xml" ${SOAK_PYTEST:-}
+    --durations=50 --junitxml="$reports/soak.xml" --cov=gazette_spark --cov-report= --cov-fail-under=86 \
+    ${SOAK_PYTEST:-}
 stage crashes $bin/python -m tests.rig.crashes --schedules "${SOAK_SCHEDULES:-14}" --seed "$seed" --steps 20 \
     --kill-share 0.1 --two-writers 240 --log "$reports/crashes.jsonl"
 
