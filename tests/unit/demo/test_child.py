@@ -64,7 +64,7 @@ def test_a_killed_child_can_be_started_again(tmp_path: Path) -> None:
             process.start()
 
             def is_up(run: int = run) -> bool:
-                return log.read_text().count("up") == run
+                return log.read_text().count("up\n") == run
 
             wait_for(is_up)
             process.check()
