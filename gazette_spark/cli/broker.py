@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-import threading
 from pathlib import Path
+from queue import SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
@@ -77,10 +77,11 @@ def serve(  # noqa: PLR0917 - an argument an option
     """
     from gazette_spark.broker.embedded import EmbeddedBroker
 
-    over = threading.Event()
+    # Not an Event: a handler that sets one waits for its lock, which the interrupted thread may hold.
+    ends: SimpleQueue[int] = SimpleQueue()
 
-    def end(_signal: int, _frame: FrameType | None) -> None:
-        over.set()
+    def end(number: int, _frame: FrameType | None) -> None:
+        ends.put(number)
 
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, end)
@@ -100,7 +101,7 @@ def serve(  # noqa: PLR0917 - an argument an option
             click.echo(running.endpoint)
             if running.gateway_endpoint is not None:
                 click.echo(running.gateway_endpoint)
-            over.wait()
+            ends.get()
     except GazetteError as error:
         raise click.ClickException(str(error)) from error
 
