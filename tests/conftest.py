@@ -117,7 +117,7 @@ def delta_spark_conf() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local Spark with Delta: one JVM for all tests of a run. Other JVMs compile their queries."""
+    """A local Spark with Delta: one JVM for all tests of a worker. Other JVMs compile their queries."""
     from tests.rig.warm_python import WarmPython
 
     with WarmPython(tmp_path_factory.mktemp("python")) as python:
