@@ -23,7 +23,7 @@ from __future__ import annotations
 import secrets
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +38,8 @@ from gazette_spark.broker.api.call_watch import CallWatch
 from gazette_spark.broker.api.service import JournalService
 from gazette_spark.broker.faults import Faults
 from gazette_spark.broker.faulty_service import FaultyService
-from gazette_spark.broker.http.fragment_server import fragment_handler
-from gazette_spark.broker.http.gateway import gateway_handler
+from gazette_spark.broker.http.fragment_server import FragmentServer
+from gazette_spark.broker.http.gateway import Gateway
 from gazette_spark.broker.http.server import HttpServer
 from gazette_spark.broker.http.signed_urls import SignedUrls, UrlOf, UrlSigner, file_url
 from gazette_spark.broker.identity import BrokerIdentity
@@ -95,6 +95,7 @@ class _Options:
     auth_keys: KeySet | None
     tls: ServerTls | None
     gateway_port: int | None
+    gateway_names: Sequence[str]
     fragment_urls: Literal["file", "http"]
     faults: Faults | None
     membership: Membership | None
@@ -131,6 +132,7 @@ class EmbeddedBroker:
         auth_keys: str | KeySet | None = None,
         tls: ServerTls | None = None,
         gateway_port: int | None = None,
+        gateway_names: Sequence[str] = (),
         fragment_urls: Literal["file", "http"] = "file",
         faults: Faults | None = None,
         zone: str = LONE_MEMBER.zone,
@@ -157,6 +159,8 @@ class EmbeddedBroker:
             tls: certificate to serve by, gRPC and HTTP; None is plain text.
             gateway_port: port of the HTTP gateway; 0 takes any free one, None: no gateway. The gateway's GET,
                 HEAD and PUT need no token, as Gazette's.
+            gateway_names: host names by which clients may call the gateway, beside ``host``, localhost and
+                any address. Others are refused, since a web page's name can be made to lead here.
             fragment_urls: ``file`` names stored fragments by their path below the root; ``http`` by signed
                 URLs that the broker serves itself, at any free port, so that clients read past its
                 gRPC service as they do with an object store.
@@ -186,6 +190,7 @@ class EmbeddedBroker:
             keys,
             tls,
             gateway_port,
+            gateway_names,
             fragment_urls,
             faults,
             membership,
@@ -292,9 +297,10 @@ class Running:
         try:
             service = self._service(broker, identity, options)
             if options.gateway_port is not None:
-                handler = gateway_handler(service, lambda: self.gateway.endpoint if self.gateway else "")
+                names = (broker.host, *options.gateway_names)
+                answers = Gateway(service, lambda: self.gateway.endpoint if self.gateway else "", names)
                 self.gateway = HttpServer(
-                    handler, broker.host, options.gateway_port, option="gateway_port", tls=_ssl(options)
+                    answers, broker.host, options.gateway_port, option="gateway_port", tls=_ssl(options)
                 )
             max_streams = max(options.threads - RESERVED_THREADS, options.threads // 2)
             served: pb_grpc.JournalServicer = JournalService(service, max_streams)
@@ -340,8 +346,8 @@ class Running:
         if options.fragment_urls == "file":
             return file_url
         signer = UrlSigner(secrets.token_bytes(32))
-        handler = fragment_handler(broker.root, signer, options.faults)
-        self.fragments = HttpServer(handler, broker.host, 0, option="fragments", tls=_ssl(options))
+        answers = FragmentServer(broker.root, signer, options.faults)
+        self.fragments = HttpServer(answers, broker.host, 0, option="fragments", tls=_ssl(options))
         return SignedUrls(self.fragments.endpoint, signer)
 
     def _on_sealed(self, journal: LiveJournal) -> None:

@@ -29,6 +29,13 @@ def broker() -> None:
 @click.option("--port", default=8080, show_default=True, type=_PORT, help="0: any free port.")
 @click.option("--gateway-port", type=_PORT, help="Serve the HTTP gateway, too; 0: at any free port.")
 @click.option(
+    "--gateway-name",
+    "gateway_names",
+    multiple=True,
+    metavar="HOST",
+    help="Host name of the gateway, beside localhost and addresses; may be repeated.",
+)
+@click.option(
     "--pulse-interval", default=60.0, show_default=True, help="Seconds between looks at idle journals."
 )
 @click.option(
@@ -62,6 +69,7 @@ def serve(  # noqa: PLR0917 - an argument an option
     root: Path,
     port: int,
     gateway_port: int | None,
+    gateway_names: tuple[str, ...],
     pulse_interval: float,
     fsync: bool,
     auth_keys: str | None,
@@ -90,6 +98,7 @@ def serve(  # noqa: PLR0917 - an argument an option
             root,
             port=port,
             gateway_port=gateway_port,
+            gateway_names=gateway_names,
             pulse_interval_s=pulse_interval,
             fsync=fsync,
             auth_keys=auth_keys or None,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import queue
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import grpc
+import httpx
 import pytest
 
 from gazette_spark.client import Client
@@ -146,6 +149,22 @@ def test_client_follows_a_primary_that_moves(cluster: EmbeddedCluster) -> None:
             client.append(NAME, b"%d" % number)
             cluster.move_primary(NAME)
         assert client.read(NAME, end_offset=6).read() == b"012345"
+
+
+def test_the_gateway_passes_appends_on(tmp_path: Path) -> None:
+    """Any broker's gateway takes a journal's appends, and commits a complete body only."""
+    with EmbeddedCluster(tmp_path, brokers=2, replication=1, gateway_port=0) as cluster:
+        with Wire(cluster.endpoints[0]) as wire:
+            wire.create(spec(NAME))
+        gateway = cluster.others(NAME)[0].gateway_endpoint
+        assert gateway is not None
+        assert httpx.put(f"{gateway}/{NAME}", content=iter([b"who", b"le"])).status_code == 204
+        head = b"Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        parts = urlsplit(gateway)
+        with socket.create_connection((parts.hostname, parts.port), CALL_TIMEOUT_S) as connection:
+            connection.sendall(f"PUT /{NAME} HTTP/1.1\r\n".encode() + head + b"4\r\nlost\r\n-1\r\n")
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
+        assert content_at(cluster.primary(NAME)) == b"whole"
 
 
 def test_zones(tmp_path: Path) -> None:

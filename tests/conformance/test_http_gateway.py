@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from tests.conformance.wire import Wire, spec, wait_for
 from tests.rig.brokers import BrokerHandle
 
 TIMEOUT_S = 20.0
+CHUNKED = "Transfer-Encoding: chunked"
 RANGE_END = "9223372036854775807/9223372036854775807"
 
 
@@ -46,7 +48,7 @@ def exchange(endpoint: str, request: bytes) -> bytes:
 
 def ask(endpoint: str, method: str, target: str, body: bytes = b"", *headers: str) -> Answer:
     """Make one HTTP request on a connection of its own."""
-    lines = [f"{method} {target} HTTP/1.1", "Host: broker", "Connection: close", *headers]
+    lines = [f"{method} {target} HTTP/1.1", "Host: localhost", "Connection: close", *headers]
     if body:
         lines.append(f"Content-Length: {len(body)}")
     return parse(exchange(endpoint, "\r\n".join([*lines, "", ""]).encode() + body))
@@ -58,7 +60,7 @@ def parse(answer: bytes) -> Answer:
     status, *lines = head.decode("latin-1").split("\r\n")
     headers = dict(_header(line) for line in lines)
     body, trailers = rest, b""
-    if headers.get("transfer-encoding") == "chunked":
+    if rest and headers.get("transfer-encoding") == "chunked":
         body, trailers = dechunk(rest)
     trailer_lines = trailers.decode().strip().split("\r\n") if trailers.strip() else []
     return Answer(int(status.split()[1]), headers, body, dict(_header(line) for line in trailer_lines))
@@ -154,7 +156,7 @@ def test_a_blocking_get_waits(gateway: str, wire: Wire, journal: str) -> None:
     """Content comes as it is appended under block=true, until the client leaves."""
     parts = urlsplit(gateway)
     with socket.create_connection((parts.hostname, parts.port), TIMEOUT_S) as connection:
-        connection.sendall(f"GET /{journal}?block=true HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        connection.sendall(f"GET /{journal}?block=true HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         got = b""
         while b"0123456789" not in got:
             got += connection.recv(1 << 16)
@@ -214,10 +216,40 @@ def test_put_appends(gateway: str, wire: Wire, journal: str) -> None:
 
 def test_put_takes_chunked_bodies(gateway: str, wire: Wire, journal: str) -> None:
     """A body of unknown length is one append, too."""
-    head = f"PUT /{journal} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = f"PUT /{journal} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{CHUNKED}\r\n\r\n"
     answer = parse(exchange(gateway, head.encode() + b"3\r\nabc\r\n4;x=y\r\ndefg\r\n0\r\n\r\n"))
     assert answer.status == HTTPStatus.NO_CONTENT
     assert wire.content(journal, offset=10) == b"abcdefg"
+
+
+def test_put_waits_to_be_told_to_go_on(gateway: str, wire: Wire, journal: str) -> None:
+    """A client that asks whether its body is wanted is told so before it sends it."""
+    parts = urlsplit(gateway)
+    with socket.create_connection((parts.hostname, parts.port), TIMEOUT_S) as connection:
+        head = f"PUT /{journal} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n"
+        connection.sendall(f"{head}Expect: 100-continue\r\nConnection: close\r\n\r\n".encode())
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 100 ")
+        connection.sendall(b"body")
+        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    assert parse(answer).status == HTTPStatus.NO_CONTENT
+    assert wire.content(journal, offset=10) == b"body"
+
+
+MALFORMED = {
+    "negative-size": (CHUNKED, b"-1\r\nlost\r\n0\r\n\r\n"),
+    "blank-size": (CHUNKED, b"4\r\nlost\r\n\r\n\r\n"),
+    "no-size": (CHUNKED, b"what\r\nlost\r\n0\r\n\r\n"),
+    "chunk-longer-than-said": (CHUNKED, b"4\r\nlost and more\r\n0\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_body_appends_nothing(gateway: str, wire: Wire, journal: str, name: str) -> None:
+    """A body that breaks the rules of chunks is refused, and none of it is appended."""
+    framing, body = MALFORMED[name]
+    head = f"PUT /{journal} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{framing}\r\n\r\n"
+    assert parse(exchange(gateway, head.encode() + body)).status >= HTTPStatus.BAD_REQUEST
+    assert wire.head(journal) == 10
 
 
 def test_an_empty_put_is_a_barrier(gateway: str, journal: str) -> None:
@@ -231,7 +263,9 @@ def test_a_cut_body_appends_nothing(gateway: str, wire: Wire, journal: str) -> N
     """A client that leaves in the middle of its body appends none of it."""
     parts = urlsplit(gateway)
     with socket.create_connection((parts.hostname, parts.port), TIMEOUT_S) as connection:
-        connection.sendall(f"PUT /{journal} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\npart".encode())
+        connection.sendall(
+            f"PUT /{journal} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\npart".encode()
+        )
     assert wait_for(lambda: wire.append(journal, b"whole").commit.begin == 10, "the rolled back append")
     assert wire.content(journal, offset=10) == b"whole"
 
@@ -285,11 +319,120 @@ def address(broker: EmbeddedBroker) -> str:
     return broker.gateway_endpoint
 
 
+@pytest.fixture
+def held(embedded: EmbeddedBroker) -> Iterator[Wire]:
+    """The stubs, and the journal ``gateway/journal`` that holds ``0123456789``."""
+    with Wire(embedded.endpoint) as wire:
+        wire.create(spec("gateway/journal"))
+        wire.append("gateway/journal", b"0123456789")
+        yield wire
+
+
+PUT = "PUT /gateway/journal HTTP/1.1\r\nHost: localhost\r\n"
+
+
+def test_a_body_is_no_request(embedded: EmbeddedBroker, held: Wire) -> None:
+    """Bytes sent as the body of a read are not taken for the request that follows it."""
+    hidden = f"{PUT}Content-Length: 6\r\n\r\nhidden".encode()
+    read = f"GET /gateway/journal HTTP/1.1\r\nHost: localhost\r\n{CHUNKED}\r\n\r\n".encode()
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(hidden), hidden)
+    after = b"GET /not/there HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    answer = exchange(address(embedded), read + body + after)
+    assert re.findall(rb"HTTP/1.1 (\d+)", answer) == [b"206", b"404"]
+    assert held.head("gateway/journal") == 10
+
+
+def test_requests_of_one_connection(embedded: EmbeddedBroker, held: Wire) -> None:
+    """A connection takes one request after the other, also when they come at once, and after an error."""
+    requests = [
+        f"{PUT}Content-Length: 3\r\n\r\nabc",
+        "GET /not/there HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "GET /gateway/journal?offset=10 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    ]
+    answer = exchange(address(embedded), "".join(requests).encode())
+    assert re.findall(rb"HTTP/1.1 (\d+)", answer) == [b"204", b"404", b"206"]
+    assert b"abc" in answer.rpartition(b"HTTP/1.1 ")[2]
+
+
+def test_a_refused_body_does_not_hide_the_answer(embedded: EmbeddedBroker) -> None:
+    """A client in the middle of a long body gets the answer that refuses it."""
+    answer = ask(address(embedded), "PUT", "/not/there", bytes(8 << 20))
+    assert (answer.status, answer.body.strip()) == (500, b"JOURNAL_NOT_FOUND")
+
+
+@pytest.mark.parametrize("method", ["PUT /gateway/journal", "POST /v1/journals/list"])
+def test_a_malformed_body_does_not_keep_the_broker(tmp_path: Path, method: str) -> None:
+    """A chunk of a negative size is refused, and the broker stops in time."""
+    with EmbeddedBroker(tmp_path, gateway_port=0) as broker, Wire(broker.endpoint) as wire:
+        wire.create(spec("gateway/journal"))
+        head = f"{method} HTTP/1.1\r\nHost: localhost\r\n{CHUNKED}\r\n\r\n"
+        assert parse(exchange(address(broker), f"{head}-1\r\n{{}}".encode())).status == 400
+        started = time.monotonic()
+        broker.stop()
+        assert time.monotonic() - started < TIMEOUT_S
+
+
+def test_json_requests_have_a_limit(embedded: EmbeddedBroker) -> None:
+    """A request of more than a mebibyte is refused, also where it does not say its length."""
+    head = f"POST /v1/journals/list HTTP/1.1\r\nHost: localhost\r\n{CHUNKED}\r\n\r\n"
+    body = b"200000\r\n" + bytes(2 << 20) + b"\r\n"
+    assert parse(exchange(address(embedded), head.encode() + body)).status == 413
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        pytest.param("127.0.0.1", 204, id="address"),
+        pytest.param("LocalHost:8080", 204, id="localhost"),
+        pytest.param("[::1]:8080", 204, id="version-6"),
+        pytest.param("broker.lan:8080", 204, id="named"),
+        pytest.param("rebound.example:8080", 421, id="another-name"),
+        pytest.param("localhost.rebound.example", 421, id="name-that-begins-well"),
+        pytest.param("127.0.0.1.rebound.example", 421, id="name-like-an-address"),
+        pytest.param("", 421, id="empty"),
+    ],
+)
+def test_requests_for_other_hosts_are_refused(tmp_path: Path, host: str, status: int) -> None:
+    """A request for a name that is not the gateway's is a rebound web page's, and changes nothing."""
+    broker = EmbeddedBroker(tmp_path, gateway_port=0, gateway_names=["Broker.lan"])
+    with broker, Wire(broker.endpoint) as wire:
+        wire.create(spec("gateway/journal"))
+        request = f"PUT /gateway/journal HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1\r\n"
+        answer = parse(exchange(address(broker), f"{request}Connection: close\r\n\r\nx".encode()))
+        assert answer.status == status
+        assert wire.head("gateway/journal") == (1 if status == 204 else 0)
+        assert status == 204 or b"--gateway-name" in answer.body
+
+
+@pytest.mark.parametrize(
+    ("method", "header", "status"),
+    [
+        pytest.param("PUT", "Origin: http://localhost", 204, id="own-origin"),
+        pytest.param("PUT", "Sec-Fetch-Site: none", 204, id="typed"),
+        pytest.param("PUT", "Sec-Fetch-Site: same-origin", 204, id="own-site"),
+        pytest.param("PUT", "Origin: http://localhost:3000", 403, id="another-port"),
+        pytest.param("PUT", "Origin: https://evil.example", 403, id="another-site"),
+        pytest.param("PUT", "Origin: null", 403, id="hidden-origin"),
+        pytest.param("PUT", "Sec-Fetch-Site: cross-site", 403, id="cross-site"),
+        pytest.param("PUT", "Sec-Fetch-Site: same-site", 403, id="same-site"),
+        pytest.param("GET", "Sec-Fetch-Site: cross-site", 206, id="read"),
+    ],
+)
+def test_pages_of_other_origins_do_not_append(
+    embedded: EmbeddedBroker, held: Wire, method: str, header: str, status: int
+) -> None:
+    """An append that another origin's page made a browser send is refused; scripts cannot use a read."""
+    answer = ask(address(embedded), method, "/gateway/journal", b"x" if method == "PUT" else b"", header)
+    assert answer.status == status
+    assert held.head("gateway/journal") == (11 if status == 204 else 10)
+    assert status == 403 or answer.headers["x-content-type-options"] == "nosniff"
+
+
 @pytest.mark.parametrize(
     ("request_line", "status"),
     [
         pytest.param("GET /" + "x" * 9000 + " HTTP/1.1", 414, id="long-path"),
-        pytest.param("GET /" + "x" * 70_000 + " HTTP/1.1", 414, id="very-long-path"),
+        pytest.param("GET /" + "x" * 70_000 + " HTTP/1.1", 431, id="very-long-path"),
         pytest.param("GET /a/../../b HTTP/1.1", 400, id="traversal"),
         pytest.param("GET /%2e%2e/state.json HTTP/1.1", 400, id="encoded-traversal"),
         pytest.param("GET /%00 HTTP/1.1", 400, id="null"),
@@ -300,7 +443,9 @@ def address(broker: EmbeddedBroker) -> str:
 )
 def test_hostile_requests_are_refused(embedded: EmbeddedBroker, request_line: str, status: int) -> None:
     """A request that cannot be meant well has its status, and the gateway goes on."""
-    answer = exchange(address(embedded), f"{request_line}\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    answer = exchange(
+        address(embedded), f"{request_line}\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+    )
     assert parse(answer).status == status
     assert ask(address(embedded), "GET", "/not/there").status == 404
 
@@ -344,7 +489,9 @@ def test_a_reader_that_left_is_noticed(tmp_path: Path) -> None:
         parts = urlsplit(address(broker))
         for _ in range(64):
             connection = socket.create_connection((parts.hostname, parts.port), TIMEOUT_S)
-            connection.sendall(b"GET /gateway/journal?offset=1&block=true HTTP/1.1\r\nHost: x\r\n\r\n")
+            connection.sendall(
+                b"GET /gateway/journal?offset=1&block=true HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            )
             connection.close()
         wait_for(lambda: ask_status(broker) == 404, "a free place")
 
@@ -365,7 +512,7 @@ def test_stop_ends_blocked_reads(tmp_path: Path) -> None:
         wire.append("gateway/journal", b"x")
         parts = urlsplit(address(broker))
         with socket.create_connection((parts.hostname, parts.port), TIMEOUT_S) as connection:
-            connection.sendall(b"GET /gateway/journal?block=true HTTP/1.1\r\nHost: x\r\n\r\n")
+            connection.sendall(b"GET /gateway/journal?block=true HTTP/1.1\r\nHost: localhost\r\n\r\n")
             got = b""
             while not got.endswith(b"x\r\n"):
                 got += connection.recv(1 << 16)

@@ -76,6 +76,11 @@ class ClusterBroker:
         return f"http://127.0.0.1:{self._port}"
 
     @property
+    def gateway_endpoint(self) -> str | None:
+        """Address of its HTTP gateway, if it runs and has one."""
+        return None if self._running is None else self._running.gateway_endpoint
+
+    @property
     def member(self) -> Member:
         """The broker as assignments name it."""
         return Member(self.zone, self.suffix, self.endpoint)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gazette_spark.broker.api import append_fsm
@@ -12,7 +11,7 @@ from gazette_spark.broker.api.append_fsm import StreamEvent, StreamState, Suspen
 from gazette_spark.broker.api.append_txn import AppendTxn, Committed
 from gazette_spark.broker.api.call import Call, Resolved, ServiceContext, await_request, resolve
 from gazette_spark.broker.api.flow_control import TICK_S, MinRate, effective_max_rate
-from gazette_spark.broker.api.message_pump import MessagePump, NoMessage
+from gazette_spark.broker.api.message_pump import MessageSource, NoMessage
 from gazette_spark.broker.journal import JournalClosedError, LiveJournal
 from gazette_spark.broker.replication.pipeline import Pipeline
 from gazette_spark.broker.replication.proxy import proxy_append
@@ -38,8 +37,10 @@ class AppendAbortedError(ProtocolError):
         return self.problem
 
 
-def append(context: ServiceContext, messages: Iterator[pb.AppendRequest], call: Call) -> pb.AppendResponse:
-    """Serve one append.
+def append(
+    context: ServiceContext, messages: MessageSource[pb.AppendRequest], call: Call
+) -> pb.AppendResponse:
+    """Serve one append, and close its messages.
 
     Raises:
         ProtocolError: the request or its stream breaks a rule; nothing was appended.
@@ -48,21 +49,20 @@ def append(context: ServiceContext, messages: Iterator[pb.AppendRequest], call: 
         PeerError: the primary, to which the append was passed on, failed.
         OSError: the disk refused; nothing was appended.
     """
-    pump = MessagePump(messages, context.pumps)
     try:
-        request = _first_message(pump)
+        request = _first_message(messages)
         if not await_request(context, request, call):
             raise JournalClosedError
-        while (response := _attempt(context, request, pump, call)) is None:
+        while (response := _attempt(context, request, messages, call)) is None:
             if not call.is_wanted():
                 raise JournalClosedError
         return response
     finally:
-        pump.close()
+        messages.close()
 
 
 def _attempt(
-    context: ServiceContext, request: pb.AppendRequest, pump: MessagePump[pb.AppendRequest], call: Call
+    context: ServiceContext, request: pb.AppendRequest, messages: MessageSource[pb.AppendRequest], call: Call
 ) -> pb.AppendResponse | None:
     """Serve the append by the journal's members of now; None if they changed before its content was taken."""
     may_proxy = not request.do_not_proxy
@@ -78,18 +78,18 @@ def _attempt(
         return _refusal(context, request.journal, pb.INSUFFICIENT_JOURNAL_BROKERS)
     journal = resolved.journal
     if journal is None:
-        return proxy_append(context, request, resolved, pump, call)
+        return proxy_append(context, request, resolved, messages, call)
     call.wake_when_over(journal.wake)
     with journal.fair_lock.turn(lambda: call.is_wanted() and not journal.closed) as granted:
         if context.registry.stopped or not call.is_wanted():
             raise JournalClosedError
         if not granted or not resolved.is_current(context):
             return None
-        return _AppendTurn(context, request, resolved, journal, call).run(pump)
+        return _AppendTurn(context, request, resolved, journal, call).run(messages)
 
 
-def _first_message(pump: MessagePump[pb.AppendRequest]) -> pb.AppendRequest:
-    request = pump.take(FIRST_MESSAGE_TIMEOUT_S)
+def _first_message(messages: MessageSource[pb.AppendRequest]) -> pb.AppendRequest:
+    request = messages.take(FIRST_MESSAGE_TIMEOUT_S)
     if isinstance(request, NoMessage):
         raise _aborted(append_fsm.UNEXPECTED_EOF)
     validate_append_request(request, first=True)
@@ -127,7 +127,7 @@ class _AppendTurn:
         self._is_committing = False
         self._patience: threading.Timer | None = None
 
-    def run(self, pump: MessagePump[pb.AppendRequest]) -> pb.AppendResponse | None:
+    def run(self, messages: MessageSource[pb.AppendRequest]) -> pb.AppendResponse | None:
         """Check the preconditions, stage the content, commit.
 
         Returns:
@@ -137,7 +137,7 @@ class _AppendTurn:
         try:
             if not self._context.replicator.prepare(self._journal, self._resolved.slots):
                 return None
-            return self._append(pump)
+            return self._append(messages)
         finally:
             self._is_over = True
             if self._patience is not None:
@@ -163,7 +163,7 @@ class _AppendTurn:
         if not self._is_over:
             pipeline.cancel()
 
-    def _append(self, pump: MessagePump[pb.AppendRequest]) -> pb.AppendResponse | None:
+    def _append(self, messages: MessageSource[pb.AppendRequest]) -> pb.AppendResponse | None:
         journal, request = self._journal, self._request
         if (store := journal.first_store) is not None and (problem := store.problem()):
             return self._refuse(pb.FRAGMENT_STORE_UNHEALTHY, problem)
@@ -177,7 +177,7 @@ class _AppendTurn:
         txn = journal.start_append(plan)
         committed: Committed | None = None
         try:
-            self._stage(txn, pump)
+            self._stage(txn, messages)
             committed = self._commit(txn)
         except NotAllowedError:
             return self._refuse(pb.NOT_ALLOWED)
@@ -223,12 +223,12 @@ class _AppendTurn:
             response.registers.SetInParent()  # An absent empty set is refused by Gazette's client.
         return response
 
-    def _stage(self, txn: AppendTxn, pump: MessagePump[pb.AppendRequest]) -> None:
+    def _stage(self, txn: AppendTxn, messages: MessageSource[pb.AppendRequest]) -> None:
         """Take the stream to its end; raise unless it ends in a commit."""
         state = StreamState.CONTENT
         rate = MinRate.start(self._context.min_append_rate, time.monotonic())
         while state is not StreamState.COMMIT:
-            message = pump.take(TICK_S)
+            message = messages.take(TICK_S)
             rate = rate.at_time(time.monotonic())
             if message is NoMessage.NOT_YET:
                 if rate.underflow:

@@ -8,11 +8,12 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from enum import Enum, auto
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import grpc
 
 _T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
 
 LOOK_AHEAD = 8
 """Messages taken off the wire before they are asked for."""
@@ -27,6 +28,16 @@ class NoMessage(Enum):
     """The time is up."""
     BROKEN = auto()
     """The call ended: cancelled, past its deadline, or the connection is gone."""
+
+
+class MessageSource(Protocol[_T_co]):
+    """The messages of a call, each waited for with a limit. Any thread, one at a time."""
+
+    def take(self, timeout_s: float) -> _T_co | NoMessage:
+        """Return the next message, or the reason why none came before the timeout."""
+
+    def close(self) -> None:
+        """Take no more."""
 
 
 class MessagePump(Generic[_T]):

@@ -19,6 +19,7 @@ from gazette_spark.broker.api.authorizer import UnauthenticatedError
 from gazette_spark.broker.api.call import Call, ServiceContext
 from gazette_spark.broker.api.fragments import list_fragments, store_health
 from gazette_spark.broker.api.list_apply import apply_changes, list_journals
+from gazette_spark.broker.api.message_pump import MessagePump
 from gazette_spark.broker.api.read import read
 from gazette_spark.broker.journal import JournalClosedError
 from gazette_spark.broker.replication.peers import PeerError
@@ -70,7 +71,7 @@ class JournalService(pb_grpc.JournalServicer):
     ) -> pb.AppendResponse:
         """Serve Append."""
         with self._call(context, Capability.APPEND) as call:
-            return append(self._service, request_iterator, call)
+            return append(self._service, MessagePump(request_iterator, self._service.pumps), call)
 
     def Replicate(  # noqa: N802 - the wire's name
         self, request_iterator: Iterator[pb.ReplicateRequest], context: grpc.ServicerContext

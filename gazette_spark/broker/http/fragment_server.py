@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import BinaryIO
@@ -16,7 +15,7 @@ from urllib.parse import unquote
 
 from gazette_spark.broker.faults import Fault, Faults
 from gazette_spark.broker.faulty_service import corrupt, hold
-from gazette_spark.broker.http.server import BODY_CHUNK_BYTES, RequestHandler, is_connected
+from gazette_spark.broker.http.server import BODY_CHUNK_BYTES, Exchange, is_connected
 from gazette_spark.broker.http.signed_urls import SignatureError, UrlSigner
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY
 from gazette_spark.client.reading.decoders import decode_fragment
@@ -46,78 +45,78 @@ def takes_gzip(accept_encoding: str) -> bool:
     return False
 
 
-class FragmentHandler(RequestHandler):
-    """Serves one connection. Made by :func:`fragment_handler`, which gives it root and key."""
+class FragmentServer:
+    """Answers requests for fragments. Any thread.
 
-    root: Path
-    signer: UrlSigner
-    faults: Faults | None
+    Args:
+        root: directory of the fragment stores.
+        signer: checks the URLs.
+        faults: faults that a test orders.
+    """
 
-    def do_GET(self) -> None:  # noqa: N802 - the base's way
+    def __init__(self, root: Path, signer: UrlSigner, faults: Faults | None = None) -> None:
+        self._root = root
+        self._signer = signer
+        self._faults = faults
+
+    def __repr__(self) -> str:
+        return f"FragmentServer({str(self._root)!r})"
+
+    def __call__(self, exchange: Exchange) -> None:
         """Send a fragment."""
-        target, _, query = self.path.partition("?")
-        path = unquote(target).removeprefix("/")
-        try:
-            self.signer.check(path, query)
-        except (SignatureError, ValueError) as error:
-            self.answer(HTTPStatus.FORBIDDEN, str(error))
+        if exchange.method not in ("GET", "HEAD"):
+            exchange.answer(HTTPStatus.METHOD_NOT_ALLOWED, f"{exchange.method} is not served")
             return
-        found = find_file(self.root, path)
+        path = unquote(exchange.path).removeprefix("/")
+        try:
+            self._signer.check(path, exchange.query)
+        except (SignatureError, ValueError) as error:
+            exchange.answer(HTTPStatus.FORBIDDEN, str(error))
+            return
+        found = find_file(self._root, path)
         try:
             file = open_regular(str(found)) if found is not None else None
         except DirectReadError:
             file = None
         if file is None:
-            self.answer(HTTPStatus.NOT_FOUND, "no such fragment")
+            exchange.answer(HTTPStatus.NOT_FOUND, "no such fragment")
             return
         with file:
-            faults = self.faults.take_path(path) if self.faults is not None else []
+            faults = self._faults.take_path(path) if self._faults is not None else []
             if faults:
-                self._send_spoiled(file, faults)
-                return
-            self._send(file, offloaded="." not in path.rpartition("/")[2] or path.endswith(".gzod"))
+                _send_spoiled(exchange, file, faults)
+            else:
+                _send(exchange, file, offloaded="." not in path.rpartition("/")[2] or path.endswith(".gzod"))
 
-    do_HEAD = do_GET  # noqa: N815 - the base's way
 
-    def _send(self, file: BinaryIO, *, offloaded: bool) -> None:
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", "application/octet-stream")
-        self.send_header("Cache-Control", "private, no-store")
-        if offloaded and not takes_gzip(self.headers.get("Accept-Encoding", "")):
-            self.begin_chunks()
-            if self.command != "HEAD":
-                self._send_chunks(decode_fragment(file, pb.GZIP))
-            return
-        if offloaded:
-            self.send_header("Content-Encoding", "gzip")
-        self.send_header("Content-Length", str(os.fstat(file.fileno()).st_size))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.flush()
-            self.connection.sendfile(file)
-
-    def _send_spoiled(self, file: BinaryIO, faults: list[Fault]) -> None:
-        hold(faults, lambda: is_connected(self.connection))
-        content = file.read()
-        for fault in faults:
-            if fault.http_status:
-                self.answer(HTTPStatus(fault.http_status), fault.text)
-                return
-            content = content[: len(content) - fault.missing_bytes]
-            content = corrupt(content) if fault.corrupts else content
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
-    def _send_chunks(self, pieces: Iterator[bytes]) -> None:
-        for piece in pieces:
+def _send(exchange: Exchange, file: BinaryIO, *, offloaded: bool) -> None:
+    headers = {"Content-Type": "application/octet-stream", "Cache-Control": "private, no-store"}
+    has_body = exchange.method != "HEAD"
+    if offloaded and not takes_gzip(exchange.headers.get("accept-encoding", "")):
+        exchange.begin(HTTPStatus.OK, headers)
+        for piece in decode_fragment(file, pb.GZIP) if has_body else ():
             for start in range(0, len(piece), BODY_CHUNK_BYTES):
-                self.send_chunk(bytes(piece[start : start + BODY_CHUNK_BYTES]))
-        self.end_chunks()
+                exchange.send(bytes(piece[start : start + BODY_CHUNK_BYTES]))
+    else:
+        if offloaded:
+            headers["Content-Encoding"] = "gzip"
+        size = os.fstat(file.fileno()).st_size
+        exchange.begin(HTTPStatus.OK, {**headers, "Content-Length": str(size)})
+        if has_body:
+            exchange.send_file(file, size)
+    exchange.end()
 
 
-def fragment_handler(root: Path, signer: UrlSigner, faults: Faults | None = None) -> type[FragmentHandler]:
-    """Return the handler of a broker's fragments."""
-    return type("_Fragments", (FragmentHandler,), {"root": root, "signer": signer, "faults": faults})
+def _send_spoiled(exchange: Exchange, file: BinaryIO, faults: list[Fault]) -> None:
+    hold(faults, lambda: is_connected(exchange.connection))
+    content = file.read()
+    for fault in faults:
+        if fault.http_status:
+            exchange.answer(HTTPStatus(fault.http_status), fault.text)
+            return
+        content = content[: len(content) - fault.missing_bytes]
+        content = corrupt(content) if fault.corrupts else content
+    exchange.begin(HTTPStatus.OK, {"Content-Length": str(len(content))})
+    if exchange.method != "HEAD":
+        exchange.send(content)
+    exchange.end()

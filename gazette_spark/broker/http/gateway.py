@@ -9,16 +9,16 @@
 
 Statuses, headers and the trailer ``X-Close-Error`` are Gazette's. As there, GET, HEAD and PUT are not
 subject to the broker's keys: who must not read may not reach this port. ``/v1/`` checks the
-``Authorization`` header.
+``Authorization`` header. Unlike Gazette's, this gateway is on developers' machines: it refuses what foreign
+web pages make their browsers send (``browser_guard``). An append is committed only if its body came complete.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import socket
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
 from http import HTTPStatus
@@ -32,8 +32,10 @@ from gazette_spark.broker.api.append import append
 from gazette_spark.broker.api.authorizer import Authorizer, UnauthenticatedError
 from gazette_spark.broker.api.call import Call, ServiceContext
 from gazette_spark.broker.api.list_apply import list_journals
+from gazette_spark.broker.api.message_pump import NoMessage
 from gazette_spark.broker.api.read import read
-from gazette_spark.broker.http.server import BODY_CHUNK_BYTES, HttpPeer, RequestHandler
+from gazette_spark.broker.http.browser_guard import is_cross_site, is_own_host
+from gazette_spark.broker.http.server import IDLE_TIMEOUT_S, Exchange, HttpPeer, RequestError
 from gazette_spark.errors import GazetteError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
@@ -47,6 +49,8 @@ MAX_JSON_BYTES = 1 << 20
 
 BROKER_ENDED = "broker terminated RPC"
 OFFSET_JUMP = "offset jump"
+UNKNOWN_HOST = "this is no host name of the gateway; the broker's gateway_names (--gateway-name) may list it"
+CROSS_SITE = "a web page of another origin may not append or ask here"
 
 _HTTP_STATUS = {
     pb.OK: HTTPStatus.PARTIAL_CONTENT,
@@ -117,215 +121,229 @@ def _route_headers(header: pb.Header, location: str) -> dict[str, str]:
     return {"X-Route-Token": token, "Location": location}
 
 
-class GatewayHandler(RequestHandler):
-    """Serves one connection. Made by :func:`gateway_handler`, which gives it the broker."""
+class Gateway:
+    """Answers a gateway's requests. Any thread.
 
-    service: ServiceContext
-    base_url: Callable[[], str]
-    unknown_method = HTTPStatus.BAD_REQUEST
-    _body_is_read = False
+    Args:
+        service: the broker.
+        base_url: returns the gateway's address.
+        names: host names that requests may be for, beside addresses and localhost.
+    """
 
-    def do_GET(self) -> None:  # noqa: N802 - the base's way
-        """Serve a read."""
-        self._read(metadata_only=False)
+    def __init__(self, service: ServiceContext, base_url: Callable[[], str], names: Collection[str]) -> None:
+        self._service = service
+        self._base_url = base_url
+        self._names = names
 
-    def do_HEAD(self) -> None:  # noqa: N802 - the base's way
-        """Serve the metadata of a read."""
-        self._read(metadata_only=True)
+    def __repr__(self) -> str:
+        return f"Gateway({self._base_url()})"
 
-    def do_PUT(self) -> None:  # noqa: N802 - the base's way
-        """Serve an append."""
-        path, _, query = self.path.partition("?")
-        journal = unquote(path).removeprefix("/")
-        if query:
-            self.answer(HTTPStatus.BAD_REQUEST, "an append takes no arguments")
-            return
-        with self._call(_everything(Capability.APPEND)) as call:
-            try:
-                response = append(self.service, self._append_messages(journal), call)
-            except (GazetteError, OSError) as error:
-                self.answer(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
-            else:
-                self._answer_append(journal, response)
-        if not self._body_is_read:
-            # The append ended early; the thread that takes the body off the wire has to end, too.
-            self.close_connection = True
-            with contextlib.suppress(OSError):
-                self.connection.shutdown(socket.SHUT_RD)
+    def __call__(self, exchange: Exchange) -> None:
+        """Answer a request.
 
-    def _answer_append(self, journal: str, response: pb.AppendResponse) -> None:
-        if response.status == pb.OK:
-            self.answer(HTTPStatus.NO_CONTENT, headers=append_headers(response, self._location(journal)))
-        else:
-            self.answer(HTTPStatus.INTERNAL_SERVER_ERROR, pb.Status.Name(response.status))
-
-    def do_POST(self) -> None:  # noqa: N802 - the base's way
-        """Serve the JSON gateway."""
-        known: dict[str, tuple[Capability, type[Message], Any]] = {
-            "/v1/journals/list": (Capability.LIST, pb.ListRequest, list_journals),
-            "/v1/journals/read": (Capability.READ, pb.ReadRequest, read),
-        }
-        if self.path not in known:
-            status = HTTPStatus.NOT_IMPLEMENTED if self.path.startswith("/v1/") else HTTPStatus.BAD_REQUEST
-            self._json_error(status, _UNIMPLEMENTED_CODE, f"POST {self.path} is not served")
-            return
-        needed, kind, serve = known[self.path]
-        try:
-            claims = self.service.authorizer.authorize(self.headers.get("Authorization"), needed)
-            request = json_format.Parse(self._body(MAX_JSON_BYTES), kind(), ignore_unknown_fields=True)
-        except UnauthenticatedError as error:
-            self._json_error(HTTPStatus.UNAUTHORIZED, _UNAUTHENTICATED_CODE, str(error))
-        except (json_format.ParseError, BadRequestError, UnicodeDecodeError) as error:
-            self._json_error(HTTPStatus.BAD_REQUEST, _INVALID_CODE, str(error))
-        else:
-            with self._call(claims) as call:
-                self._json_stream(serve(self.service, request, call))
+        Raises:
+            RequestError: the request is refused.
+            OSError: the client is gone.
+        """
+        if not is_own_host(exchange.headers.get("host"), self._names):
+            raise RequestError(HTTPStatus.MISDIRECTED_REQUEST, UNKNOWN_HOST)
+        if exchange.method not in ("GET", "HEAD") and is_cross_site(exchange.headers):
+            raise RequestError(HTTPStatus.FORBIDDEN, CROSS_SITE)
+        match exchange.method:
+            case "GET" | "HEAD":
+                self._read(exchange)
+            case "PUT":
+                self._append(exchange)
+            case "POST":
+                self._post(exchange)
+            case _:
+                exchange.answer(HTTPStatus.BAD_REQUEST, f"{exchange.method} is not served")
 
     # -- Reads.
 
-    def _read(self, *, metadata_only: bool) -> None:
-        path, _, query = self.path.partition("?")
+    def _read(self, exchange: Exchange) -> None:
         try:
-            request = read_request(path, query)
-            request.metadata_only = metadata_only
-        except (BadRequestError, UnicodeDecodeError) as error:
-            self.answer(HTTPStatus.BAD_REQUEST, str(error))
+            request = read_request(exchange.path, exchange.query)
+        except BadRequestError as error:
+            exchange.answer(HTTPStatus.BAD_REQUEST, str(error))
             return
-        with self._call(_everything(Capability.READ)) as call:
+        request.metadata_only = exchange.method == "HEAD"
+        with self._call(exchange, _everything(Capability.READ)) as call:
             try:
-                responses = read(self.service, request, call)
+                responses = read(self._service, request, call)
                 first = next(responses, None)
             except ProtocolError as error:
-                self.answer(HTTPStatus.BAD_REQUEST, str(error))
+                exchange.answer(HTTPStatus.BAD_REQUEST, str(error))
             except (GazetteError, OSError) as error:
-                self.answer(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+                exchange.answer(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
             else:
-                self._answer_read(request, first, responses)
+                self._answer_read(exchange, request, first, responses)
 
     def _answer_read(
-        self, request: pb.ReadRequest, first: pb.ReadResponse | None, responses: Iterator[pb.ReadResponse]
+        self,
+        exchange: Exchange,
+        request: pb.ReadRequest,
+        first: pb.ReadResponse | None,
+        responses: Iterator[pb.ReadResponse],
     ) -> None:
         if first is None:
-            self.answer(HTTPStatus.INTERNAL_SERVER_ERROR, BROKER_ENDED)
+            exchange.answer(HTTPStatus.INTERNAL_SERVER_ERROR, BROKER_ENDED)
             return
         headers = read_headers(first, self._location(request.journal))
         status = _HTTP_STATUS.get(first.status, HTTPStatus.INTERNAL_SERVER_ERROR)
         if status != HTTPStatus.PARTIAL_CONTENT:
-            self.answer(status, pb.Status.Name(first.status), headers)
+            exchange.answer(status, pb.Status.Name(first.status), headers)
             return
-        self.send_response(status)
-        for name, value in {**headers, "Content-Type": "application/octet-stream"}.items():
-            self.send_header(name, value)
-        if request.metadata_only:
-            self.end_headers()
-            return
-        self.send_header("Trailer", "X-Close-Error")
-        self.begin_chunks()
-        problem = self._send_content(first.offset, responses)
-        self.end_chunks({"X-Close-Error": re.sub(r"[^ -~]", " ", problem)})
-
-    def _send_content(self, offset: int, responses: Iterator[pb.ReadResponse]) -> str:
-        """Send the content of a read; return why it ended."""
-        try:
-            for response in responses:
-                if response.content:
-                    self.send_chunk(response.content)
-                    offset += len(response.content)
-                elif response.status != pb.OK:
-                    return pb.Status.Name(response.status)
-                elif response.offset != offset:
-                    return OFFSET_JUMP
-        except GazetteError as error:
-            return str(error)
-        return BROKER_ENDED
+        trailer = {} if request.metadata_only else {"Trailer": "X-Close-Error"}
+        exchange.begin(status, {**headers, "Content-Type": "application/octet-stream", **trailer})
+        problem = "" if request.metadata_only else _send_content(exchange, first.offset, responses)
+        exchange.end({"X-Close-Error": re.sub(r"[^ -~]", " ", problem)})
 
     # -- Appends.
 
-    def _append_messages(self, journal: str) -> Iterator[pb.AppendRequest]:
-        self._body_is_read = False
-        yield pb.AppendRequest(journal=journal)
-        for content in self._body_pieces():
-            yield pb.AppendRequest(content=content)
-        self._body_is_read = True
-        yield pb.AppendRequest()
-
-    def _body_pieces(self) -> Iterator[bytes]:
-        """Yield the request's body; raise ConnectionError if it ends early."""
-        if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
-            yield from self._chunked_pieces()
+    def _append(self, exchange: Exchange) -> None:
+        journal = unquote(exchange.path).removeprefix("/")
+        if exchange.query:
+            exchange.answer(HTTPStatus.BAD_REQUEST, "an append takes no arguments")
             return
-        left = self._content_length()
-        while left:
-            piece = self._take(min(left, BODY_CHUNK_BYTES))
-            left -= len(piece)
-            yield piece
-
-    def _chunked_pieces(self) -> Iterator[bytes]:
-        while left := int(self.rfile.readline(1024).partition(b";")[0].strip() or b"0", 16):
-            while left:
-                piece = self._take(min(left, BODY_CHUNK_BYTES))
-                left -= len(piece)
-                yield piece
-            self.rfile.readline(8)
-        while self.rfile.readline(8192).strip():
-            pass  # Trailers.
-
-    def _take(self, size: int) -> bytes:
-        piece = self.rfile.read(size)
-        if len(piece) < size:
-            raise ConnectionError("the body ended early")
-        return piece
-
-    def _content_length(self) -> int:
-        value = self.headers.get("Content-Length", "0")
-        return int(value) if re.fullmatch(r"\d{1,18}", value) else 0
+        messages = _BodyMessages(journal, exchange)
+        with self._call(exchange, _everything(Capability.APPEND)) as call:
+            try:
+                response = append(self._service, messages, call)
+            except (GazetteError, OSError) as error:
+                if messages.problem is not None:
+                    raise messages.problem from None
+                exchange.answer(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+                return
+        if response.status == pb.OK:
+            headers = append_headers(response, self._location(journal))
+            exchange.answer(HTTPStatus.NO_CONTENT, headers=headers)
+        else:
+            exchange.answer(HTTPStatus.INTERNAL_SERVER_ERROR, pb.Status.Name(response.status))
 
     # -- JSON.
 
-    def _body(self, limit: int) -> bytes:
-        pieces, size = [], 0
-        for piece in self._body_pieces():
-            pieces.append(piece)
-            size += len(piece)
-            if size > limit:
-                raise BadRequestError(f"the request has more than {limit} bytes")
-        return b"".join(pieces)
-
-    def _json_stream(self, responses: Iterator[Message]) -> None:
-        begun = False
+    def _post(self, exchange: Exchange) -> None:
+        known: dict[str, tuple[Capability, type[Message], Any]] = {
+            "/v1/journals/list": (Capability.LIST, pb.ListRequest, list_journals),
+            "/v1/journals/read": (Capability.READ, pb.ReadRequest, read),
+        }
+        path = exchange.path
+        if path not in known or exchange.query:
+            status = HTTPStatus.NOT_IMPLEMENTED if path.startswith("/v1/") else HTTPStatus.BAD_REQUEST
+            _json_error(exchange, status, _UNIMPLEMENTED_CODE, f"POST {path} is not served")
+            return
+        needed, kind, serve = known[path]
         try:
-            for response in responses:
-                if not begun:
-                    begun = True
-                    self.send_response(HTTPStatus.OK)
-                    self.send_header("Content-Type", "application/json")
-                    self.begin_chunks()
-                self.send_chunk(b'{"result":%b}\n' % _json_line(response))
-        except GazetteError as error:
-            if not begun:
-                self._json_error(HTTPStatus.INTERNAL_SERVER_ERROR, _UNKNOWN_CODE, str(error))
-                return
-            self.send_chunk(b'{"error":%b}\n' % _json_problem(_UNKNOWN_CODE, str(error)))
-        if not begun:
-            self.answer(HTTPStatus.OK)
+            claims = self._service.authorizer.authorize(exchange.headers.get("authorization"), needed)
+            request = json_format.Parse(exchange.body(MAX_JSON_BYTES), kind(), ignore_unknown_fields=True)
+        except UnauthenticatedError as error:
+            _json_error(exchange, HTTPStatus.UNAUTHORIZED, _UNAUTHENTICATED_CODE, str(error))
+        except RequestError as error:
+            _json_error(exchange, error.status, _INVALID_CODE, str(error))
+        except (json_format.ParseError, UnicodeDecodeError) as error:
+            _json_error(exchange, HTTPStatus.BAD_REQUEST, _INVALID_CODE, str(error))
         else:
-            self.end_chunks()
+            with self._call(exchange, claims) as call:
+                _send_json(exchange, serve(self._service, request, call))
 
-    def _json_error(self, status: HTTPStatus, code: int, problem: str) -> None:
-        self.answer(status, _json_problem(code, problem).decode(), {"X-Content-Type-Options": "nosniff"})
-
-    # -- Both.
+    # -- All.
 
     def _location(self, journal: str) -> str:
-        return f"{type(self).base_url()}/{quote(journal)}"
+        return f"{self._base_url()}/{quote(journal)}"
 
     @contextmanager
-    def _call(self, claims: Claims) -> Iterator[Call]:
-        peer = HttpPeer(self.connection, self.service.watch)
+    def _call(self, exchange: Exchange, claims: Claims) -> Iterator[Call]:
+        peer = HttpPeer(exchange.connection, self._service.watch)
         try:
-            yield Call(peer, claims, self.service.watch)
+            yield Call(peer, claims, self._service.watch)
         finally:
             peer.end()
+
+
+class _BodyMessages:
+    """A request's body as the messages of an append, whose marker follows a complete body only.
+
+    The body is taken off the wire as the append takes its messages: the broker's flow control is the
+    client's, and what waits for its turn is not in memory.
+    """
+
+    def __init__(self, journal: str, exchange: Exchange) -> None:
+        self.problem: Exception | None = None
+        """Why the body did not come complete."""
+        self._first: pb.AppendRequest | None = pb.AppendRequest(journal=journal)
+        self._exchange = exchange
+        self._lock = threading.Lock()
+        self._end: NoMessage | None = None
+        self._silent_s = 0.0
+
+    def take(self, timeout_s: float) -> pb.AppendRequest | NoMessage:
+        """Return the next message, or the reason why none came before the timeout."""
+        with self._lock:
+            if self._first is not None:
+                first, self._first = self._first, None
+                return first
+            return self._take_content(timeout_s) if self._end is None else self._end
+
+    def close(self) -> None:
+        """Take no more: the connection is the answer's now."""
+        with self._lock:  # A proxied append takes its messages on a thread that ends later.
+            self._end = NoMessage.BROKEN
+
+    def _take_content(self, timeout_s: float) -> pb.AppendRequest | NoMessage:
+        try:
+            content = self._exchange.receive(timeout_s)
+            self._silent_s = self._silent_s + timeout_s if content is None else 0.0
+            if self._silent_s > IDLE_TIMEOUT_S:
+                problem = f"the body paused for {IDLE_TIMEOUT_S:g} s"
+                raise RequestError(HTTPStatus.REQUEST_TIMEOUT, problem)
+        except (RequestError, OSError) as error:
+            self.problem, self._end = error, NoMessage.BROKEN
+            return NoMessage.BROKEN
+        if content is None:
+            return NoMessage.NOT_YET
+        if not content:
+            self._end = NoMessage.END
+        return pb.AppendRequest(content=content)
+
+
+def _send_content(exchange: Exchange, offset: int, responses: Iterator[pb.ReadResponse]) -> str:
+    """Send the content of a read; return why it ended."""
+    try:
+        for response in responses:
+            if response.content:
+                exchange.send(response.content)
+                offset += len(response.content)
+            elif response.status != pb.OK:
+                return pb.Status.Name(response.status)
+            elif response.offset != offset:
+                return OFFSET_JUMP
+    except GazetteError as error:
+        return str(error)
+    return BROKER_ENDED
+
+
+def _send_json(exchange: Exchange, responses: Iterator[Message]) -> None:
+    begun = False
+    try:
+        for response in responses:
+            if not begun:
+                begun = True
+                exchange.begin(HTTPStatus.OK, {"Content-Type": "application/json"})
+            exchange.send(b'{"result":%b}\n' % _json_line(response))
+    except GazetteError as error:
+        if not begun:
+            _json_error(exchange, HTTPStatus.INTERNAL_SERVER_ERROR, _UNKNOWN_CODE, str(error))
+            return
+        exchange.send(b'{"error":%b}\n' % _json_problem(_UNKNOWN_CODE, str(error)))
+    if begun:
+        exchange.end()
+    else:
+        exchange.answer(HTTPStatus.OK)
+
+
+def _json_error(exchange: Exchange, status: HTTPStatus, code: int, problem: str) -> None:
+    exchange.answer(status, _json_problem(code, problem).decode())
 
 
 def _everything(capability: Capability) -> Claims:
@@ -338,8 +356,3 @@ def _json_line(message: Message) -> bytes:
 
 def _json_problem(code: int, problem: str) -> bytes:
     return json.dumps({"code": code, "message": problem, "details": []}).encode()
-
-
-def gateway_handler(service: ServiceContext, base_url: Callable[[], str]) -> type[GatewayHandler]:
-    """Return the handler of a broker's gateway; ``base_url`` returns the gateway's address."""
-    return type("_Gateway", (GatewayHandler,), {"service": service, "base_url": staticmethod(base_url)})

@@ -1,7 +1,10 @@
 """The HTTP server under the gateway and the fragment URLs: small, threaded, and bounded.
 
-It has limits for connections, for the wait for a silent client, and for the length of a request, which it
-refuses unread. Each connection has a thread; blocked calls end when their client leaves.
+h11 parses, so a request that is not HTTP/1.x to the letter is refused. Here are sockets, threads and limits.
+Each connection has a thread. Limits hold for connections, for a request's head and the time it takes, and for
+a client that neither sends nor takes. A body is read only as a handler asks for it, and a handler learns
+whether it came complete. An answer given before that ends the connection, so no byte of a body is taken for
+the next request.
 """
 
 from __future__ import annotations
@@ -10,15 +13,20 @@ import contextlib
 import logging
 import select
 import socket
+import socketserver
 import ssl
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from time import monotonic
+from typing import Any, BinaryIO
+
+import h11
 
 from gazette_spark.broker.api.call_watch import CallWatch
-from gazette_spark.errors import OptionError
+from gazette_spark.errors import GazetteError, OptionError
 
 _log = logging.getLogger(__name__)
 
@@ -26,88 +34,238 @@ MAX_CONNECTIONS = 64
 """Maximum connections at a time; the next one gets an error that says to retry later."""
 
 IDLE_TIMEOUT_S = 30.0
-"""A client that neither sends nor takes for this long is dropped."""
+"""Longest wait for a request's head, or for a client that neither sends nor takes."""
+
+MAX_HEAD_BYTES = 16 << 10
+"""Longest request line with headers; also the longest line of a chunked body."""
 
 MAX_TARGET_CHARS = 8 << 10
 """Longest path with its query."""
 
 BODY_CHUNK_BYTES = 1 << 18
-"""Bytes of a body taken or sent at once."""
+"""Bytes of a body sent at once."""
 
+LINGER_S = 1.0
+"""Time for which the rest of a refused body is thrown away, so that its client sees the answer."""
+
+MAX_PROBLEM_CHARS = 200
+"""Longest account of a malformed request."""
+
+STOP_GRACE_S = 1.0
+"""Time that answers in progress have to end when the server stops."""
+
+_RECEIVE_BYTES = 1 << 16
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_PLAIN = "text/plain; charset=utf-8"
 
 
-class RequestHandler(BaseHTTPRequestHandler):
-    """Base of the handlers: limits, plain answers, chunked bodies."""
+@dataclass(eq=False)
+class RequestError(GazetteError):
+    """A request that is refused, and the status of the answer. Stays inside the broker."""
 
-    protocol_version = "HTTP/1.1"
-    server_version = "gazette-spark"
-    sys_version = ""
-    timeout = IDLE_TIMEOUT_S
-    unknown_method: ClassVar[HTTPStatus] = HTTPStatus.METHOD_NOT_ALLOWED
-    """Answer to a method that nothing here serves."""
+    status: HTTPStatus
+    problem: str
 
-    def parse_request(self) -> bool:
-        """Parse the request line and headers; refuse those that are too long."""
-        if not super().parse_request():
-            return False
-        if self.request_version == "HTTP/0.9":
-            self.send_error(HTTPStatus.BAD_REQUEST)
-            return False
-        if len(self.path) > MAX_TARGET_CHARS:
-            self.answer(HTTPStatus.REQUEST_URI_TOO_LONG, f"the path has {len(self.path)} characters")
-            return False
-        if self.command not in ("GET", "HEAD") or self.headers.get("Content-Length"):
-            self.close_connection = True  # A body left unread must not be taken for the next request.
-        return True
+    def __str__(self) -> str:
+        return self.problem
 
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer requests that the standard library refuses."""
-        if self.request_version == "HTTP/0.9":
-            self.request_version = "HTTP/1.1"  # Else the answer would have no headers.
-        status = self.unknown_method if code == HTTPStatus.NOT_IMPLEMENTED else HTTPStatus(code)
-        self.answer(status, explain or message or status.phrase)
 
-    def answer(self, status: HTTPStatus, text: str = "", headers: dict[str, str] | None = None) -> None:
-        """Send an answer of plain text, and end the connection if it is an error."""
+class Exchange:
+    """One request, and the answer to it. One thread at a time."""
+
+    def __init__(self, connection: socket.socket, http: h11.Connection, request: h11.Request) -> None:
+        target = request.target.decode("ascii")
+        self.method = request.method.decode("ascii")
+        self.path, _, self.query = target.partition("?")
+        self.headers: Mapping[str, str] = {
+            name.decode("ascii"): value.decode("latin-1") for name, value in request.headers
+        }
+        """By lower-case name; the last one of a name."""
+        self.connection = connection
+        self._http = http
+        if len(target) > MAX_TARGET_CHARS:
+            raise RequestError(HTTPStatus.REQUEST_URI_TOO_LONG, f"the path has {len(target)} characters")
+        if request.http_version not in (b"1.0", b"1.1"):
+            version = request.http_version.decode("ascii")
+            raise RequestError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, f"HTTP/{version} is not served")
+        if "transfer-encoding" in self.headers and "content-length" in self.headers:
+            raise RequestError(HTTPStatus.BAD_REQUEST, "the body has two lengths")
+
+    def __repr__(self) -> str:
+        return f"Exchange({self.method} {self.path})"  # Without the query: it may hold a signature.
+
+    # -- The body.
+
+    def receive(self, timeout_s: float = IDLE_TIMEOUT_S) -> bytes | None:
+        """Return more of the body, nothing once it came complete, None if no byte came in time.
+
+        Raises:
+            RequestError: the body is malformed, or ended early.
+            OSError: the connection is gone.
+        """
+        if self._http.their_state not in (h11.SEND_BODY, h11.ERROR):
+            return b""
+        event = _next_event(self.connection, self._http, monotonic() + timeout_s)
+        if isinstance(event, h11.Data):
+            return bytes(event.data)
+        return b"" if isinstance(event, h11.EndOfMessage) else None
+
+    def body(self, limit: int) -> bytes:
+        """Return the whole body.
+
+        Raises:
+            RequestError: it is malformed, ended early, has more than ``limit`` bytes, or took too long.
+            OSError: the connection is gone.
+        """
+        deadline = monotonic() + IDLE_TIMEOUT_S
+        body = b""
+        while piece := self.receive(deadline - monotonic()):
+            body += piece
+            if len(body) > limit:
+                status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+                raise RequestError(status, f"the request has more than {limit} bytes")
+        if piece is None:
+            raise RequestError(HTTPStatus.REQUEST_TIMEOUT, f"no whole body in {IDLE_TIMEOUT_S:g} s")
+        return body
+
+    # -- The answer.
+
+    def answer(self, status: HTTPStatus, text: str = "", headers: Mapping[str, str] | None = None) -> None:
+        """Send an answer of plain text."""
         body = f"{text}\n".encode() if text else b""
-        if status >= HTTPStatus.BAD_REQUEST:
-            self.close_connection = True
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        if status != HTTPStatus.NO_CONTENT:
-            self.send_header("Content-Type", "text/plain; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-        if getattr(self, "command", None) != "HEAD" and status != HTTPStatus.NO_CONTENT:
-            self.wfile.write(body)
+        plain = {} if status == HTTPStatus.NO_CONTENT else {"Content-Type": _PLAIN}
+        length = {} if status == HTTPStatus.NO_CONTENT else {"Content-Length": str(len(body))}
+        self.begin(status, {**plain, **(headers or {}), **length})
+        if body and self.method != "HEAD":
+            self.send(body)
+        self.end()
 
-    def begin_chunks(self) -> None:
-        """End the headers of an answer whose length is not known."""
-        if self.request_version == "HTTP/1.0":
-            self.close_connection = True
-        else:
-            self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
+    def begin(self, status: HTTPStatus, headers: Mapping[str, str]) -> None:
+        """Send status and headers; without Content-Length the body has any length."""
+        sent = [("X-Content-Type-Options", "nosniff"), *headers.items()]
+        if not self._is_read():
+            sent.append(("Connection", "close"))
+        self._send(h11.Response(status_code=status, reason=status.phrase, headers=sent))
 
-    def send_chunk(self, content: bytes) -> None:
-        """Send a part of the body; not empty."""
-        if self.request_version == "HTTP/1.0":
-            self.wfile.write(content)
-        else:
-            self.wfile.write(b"%x\r\n%b\r\n" % (len(content), content))
+    def send(self, content: bytes) -> None:
+        """Send a part of the body."""
+        self._send(h11.Data(data=content))
 
-    def end_chunks(self, trailers: dict[str, str] | None = None) -> None:
-        """End the body."""
-        if self.request_version != "HTTP/1.0":
-            lines = "".join(f"{name}: {value}\r\n" for name, value in (trailers or {}).items())
-            self.wfile.write(f"0\r\n{lines}\r\n".encode("latin-1", "replace"))
+    def send_file(self, file: BinaryIO, size: int) -> None:
+        """Send the first ``size`` bytes of a file, which is all of the body."""
+        if not size:
+            return
+        for part in self._http.send_with_data_passthrough(h11.Data(data=_Sized(size))) or []:  # type: ignore[arg-type]  # h11 needs its length only.
+            if not isinstance(part, _Sized):
+                self.connection.sendall(part)
+            elif self.connection.sendfile(file, count=size) < size:
+                raise ConnectionError("the file has become shorter")
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401 - the base's
-        """Log nothing: a request line may hold a signature."""
+    def end(self, trailers: Mapping[str, str] | None = None) -> None:
+        """End the answer. A client of HTTP/1.0 gets no trailers."""
+        is_chunked = self._http.their_http_version == b"1.1" and self.method != "HEAD"
+        self._send(h11.EndOfMessage(headers=list((trailers or {}).items()) if is_chunked else []))
+
+    def _is_read(self) -> bool:
+        """Whether the body came complete; the bytes at hand are thrown away to find out."""
+        if not self._http.they_are_waiting_for_100_continue:
+            with contextlib.suppress(RequestError):
+                while self.receive(timeout_s=0):
+                    pass
+        return self._http.their_state not in (h11.SEND_BODY, h11.ERROR)
+
+    def _send(self, event: h11.Event) -> None:
+        _send(self.connection, self._http, event)
+
+
+class _Sized:
+    """Stands for bytes that are sent past h11."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+
+def _send(connection: socket.socket, http: h11.Connection, event: h11.Event) -> None:
+    connection.settimeout(IDLE_TIMEOUT_S)
+    connection.sendall(http.send(event) or b"")
+
+
+def _next_event(connection: socket.socket, http: h11.Connection, deadline: float) -> Any:  # noqa: ANN401 - h11's events and its sentinels
+    """Return h11's next event, or None at the deadline."""
+    try:
+        while (event := http.next_event()) is h11.NEED_DATA:
+            if http.they_are_waiting_for_100_continue:
+                _send(
+                    connection, http, h11.InformationalResponse(status_code=HTTPStatus.CONTINUE, headers=[])
+                )
+            left_s = deadline - monotonic()
+            if left_s <= 0:
+                return None
+            connection.settimeout(left_s)
+            try:
+                http.receive_data(connection.recv(_RECEIVE_BYTES))
+            except TimeoutError:
+                return None
+    except h11.RemoteProtocolError as error:
+        raise RequestError(HTTPStatus(error.error_status_hint), str(error)[:MAX_PROBLEM_CHARS]) from None
+    return event
+
+
+Handler = Callable[[Exchange], None]
+"""Answers one request. A RequestError that it raises becomes the answer."""
+
+
+def serve(connection: socket.socket, handle: Handler) -> None:
+    """Serve the requests of one connection, one after the other, until either side ends it.
+
+    Raises:
+        OSError: the client left, or took nothing for too long.
+    """
+    http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+    while _serve_one(connection, http, handle):
+        http.start_next_cycle()
+    if http.their_state in (h11.SEND_BODY, h11.ERROR):
+        _linger(connection)
+
+
+def _serve_one(connection: socket.socket, http: h11.Connection, handle: Handler) -> bool:
+    """Serve a request; return whether another may follow."""
+    exchange: Exchange | None = None
+    try:
+        request = _next_event(connection, http, monotonic() + IDLE_TIMEOUT_S)
+        if not isinstance(request, h11.Request):
+            return False  # The client left, or said nothing.
+        exchange = Exchange(connection, http, request)
+        handle(exchange)
+    except RequestError as error:
+        if http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return False
+        _refuse(connection, http, error)
+    return http.our_state is h11.DONE and http.their_state is h11.DONE
+
+
+def _refuse(connection: socket.socket, http: h11.Connection, error: RequestError) -> None:
+    body = f"{error}\n".encode()
+    headers = [("Content-Type", _PLAIN), ("Content-Length", str(len(body))), ("Connection", "close")]
+    _send(
+        connection, http, h11.Response(status_code=error.status, reason=error.status.phrase, headers=headers)
+    )
+    _send(connection, http, h11.Data(data=body))
+    _send(connection, http, h11.EndOfMessage())
+
+
+def _linger(connection: socket.socket) -> None:
+    """Throw away what the client still sends: to close on it would take the answer from it."""
+    deadline = monotonic() + LINGER_S
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+        while (left_s := deadline - monotonic()) > 0:
+            connection.settimeout(left_s)
+            if not connection.recv(_RECEIVE_BYTES):
+                return
 
 
 def is_connected(connection: socket.socket) -> bool:
@@ -151,7 +309,7 @@ class HttpServer:
 
     def __init__(
         self,
-        handler: type[RequestHandler],
+        handler: Handler,
         host: str,
         port: int,
         *,
@@ -168,7 +326,8 @@ class HttpServer:
         except OSError as error:
             expected = "a port nobody listens on, or 0 for any free one"
             raise OptionError(option, f"{host}:{port} ({error.strerror})", expected) from error
-        self.endpoint = f"{'https' if tls else 'http'}://{host}:{self._server.server_port}"
+        bound_port = self._server.server_address[1]
+        self.endpoint = f"{'https' if tls else 'http'}://{host}:{bound_port}"
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.1,), name=f"gazette-{option}", daemon=True
         )
@@ -189,19 +348,19 @@ class HttpServer:
         self._server.server_close()
 
 
-class _Server(ThreadingHTTPServer):
+class _Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
     daemon_threads = False  # They are joined by server_close.
     request_queue_size = 128
 
-    def __init__(
-        self, address: tuple[str, int], handler: type[RequestHandler], tls: ssl.SSLContext | None
-    ) -> None:
+    def __init__(self, address: tuple[str, int], handler: Handler, tls: ssl.SSLContext | None) -> None:
+        self._handler = handler
         self._tls = tls
         self._places = threading.Semaphore(MAX_CONNECTIONS)
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._open: set[socket.socket] = set()
         self._dropping = False
-        super().__init__(address, handler)
+        super().__init__(address, socketserver.BaseRequestHandler)
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - the base's
         if not self._places.acquire(blocking=False):
@@ -210,46 +369,51 @@ class _Server(ThreadingHTTPServer):
                 request.send(_BUSY)
             self.shutdown_request(request)
             return
-        self._enter(request)
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - the base's
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._leave(request)
             self._places.release()
 
-    def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - the base's
-        request.settimeout(IDLE_TIMEOUT_S)
-        request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._tls is None:
-            super().finish_request(request, client_address)
-            return
-        with self._tls.wrap_socket(request, server_side=True) as secure:
-            self._enter(secure)
-            try:
-                super().finish_request(secure, client_address)
-            finally:
-                self._leave(secure)
+    def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002 - the base's
+        with self._entered(request):
+            request.settimeout(IDLE_TIMEOUT_S)
+            request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is None:
+                serve(request, self._handler)
+                return
+            with self._tls.wrap_socket(request, server_side=True) as secure, self._entered(secure):
+                serve(secure, self._handler)
 
-    def _enter(self, connection: socket.socket) -> None:
-        with self._lock:
-            self._open.add(connection)
+    @contextlib.contextmanager
+    def _entered(self, connection: socket.socket) -> Iterator[None]:
+        with self._changed:
             if self._dropping:
-                connection.close()
-
-    def _leave(self, connection: socket.socket) -> None:
-        with self._lock:
-            self._open.discard(connection)
+                raise ConnectionError("the server is stopping")
+            self._open.add(connection)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._open.discard(connection)
+                self._changed.notify_all()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002 - the base's
         # A client that left, spoke no HTTP, or no TLS.
-        _log.debug("http_connection_failed client=%s", client_address, exc_info=True)
+        level = logging.DEBUG if isinstance(sys.exception(), OSError) else logging.WARNING
+        _log.log(level, "http_connection_failed client=%s", client_address, exc_info=True)
 
     def drop_all(self) -> None:
-        with self._lock:
+        """End connections: first idle ones and bodies on their way, then answers, too."""
+        with self._changed:
             self._dropping = True
-            for one in self._open:
-                with contextlib.suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+            self._shut_down(socket.SHUT_RD)
+            self._changed.wait_for(lambda: not self._open, STOP_GRACE_S)
+            self._shut_down(socket.SHUT_RDWR)
+
+    def _shut_down(self, how: int) -> None:
+        for one in self._open:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(one, how)  # TLS's own goes on in plain text after SHUT_RD.

@@ -9,7 +9,7 @@ import grpc
 
 from gazette_spark.broker.api.call import Call, Resolved, ServiceContext
 from gazette_spark.broker.api.flow_control import TICK_S
-from gazette_spark.broker.api.message_pump import MessagePump, NoMessage
+from gazette_spark.broker.api.message_pump import MessageSource, NoMessage
 from gazette_spark.broker.replication.peers import PeerError
 from gazette_spark.client.connection.channel import cancel
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -44,7 +44,7 @@ def proxy_append(
     context: ServiceContext,
     request: pb.AppendRequest,
     resolved: Resolved,
-    pump: MessagePump[pb.AppendRequest],
+    messages: MessageSource[pb.AppendRequest],
     call: Call,
 ) -> pb.AppendResponse:
     """Pass on an append and its answer.
@@ -55,7 +55,7 @@ def proxy_append(
     assert resolved.target is not None
     metadata = context.peers.metadata(Capability.APPEND, request.journal)
     stub = context.peers.stub(resolved.target)
-    forwarding = _Forwarding(_forwarded(request, resolved), pump)
+    forwarding = _Forwarding(_forwarded(request, resolved), messages)
     answer = stub.Append.future(forwarding.messages(), metadata=metadata)
     call.wake_when_over(answer.cancel)
     forwarding.cancel = answer.cancel
@@ -86,9 +86,9 @@ def proxy_fragments(
 class _Forwarding:
     """The messages of an append, on their way from its client to the primary."""
 
-    def __init__(self, first: pb.AppendRequest, pump: MessagePump[pb.AppendRequest]) -> None:
+    def __init__(self, first: pb.AppendRequest, messages: MessageSource[pb.AppendRequest]) -> None:
         self._first = first
-        self._pump = pump
+        self._messages = messages
         self.is_over = False
         self.cancel: Callable[[], object] = lambda: None
 
@@ -96,7 +96,7 @@ class _Forwarding:
         """Yield them on gRPC's thread. A client that breaks off must not look like one that half-closes."""
         yield self._first
         while not self.is_over:
-            message = self._pump.take(TICK_S)
+            message = self._messages.take(TICK_S)
             if message is NoMessage.END:
                 return
             if message is NoMessage.BROKEN:

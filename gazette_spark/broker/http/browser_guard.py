@@ -1,0 +1,47 @@
+"""Tells requests that a foreign web page made a browser send.
+
+A developer's browser reaches a gateway on the loopback interface, so each page that it shows could, too.
+There are two ways. A page's own host name is made to lead here (DNS rebinding): then ``Host`` is that name,
+and not this server's. Or a page sends a request to this server's address: then the browser adds ``Origin`` or
+``Sec-Fetch-Site``. Clients that are no browsers send neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+_OWN_SITES = frozenset({"same-origin", "none"})
+"""``none`` is a user's own doing, such as an address typed."""
+
+
+def is_own_host(host: str | None, names: Collection[str]) -> bool:
+    """Whether a ``Host`` header means this server, by an address, as localhost, or by one of ``names``.
+
+    A page cannot have an address for its name and lead here, so every address will do. An absent header
+    (HTTP/1.0) is no browser's.
+    """
+    if host is None:
+        return True
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    return name in {"localhost", *(each.lower() for each in names)} or _is_address(name)
+
+
+def is_cross_site(headers: Mapping[str, str]) -> bool:
+    """Whether a page of another origin sent a request; ``headers`` are by lower-case name."""
+    if (site := headers.get("sec-fetch-site")) is not None:
+        return site not in _OWN_SITES
+    origin = headers.get("origin")
+    return origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
