@@ -25,7 +25,7 @@ from gazette_spark.client.appending.append import (
 )
 from gazette_spark.client.connection import retry
 from gazette_spark.client.connection.channel import Connection
-from gazette_spark.client.connection.credentials import Credentials, TlsOptions
+from gazette_spark.client.connection.credentials import Credentials, TlsOptions, TokenFile
 from gazette_spark.client.connection.routes import RouteCache, check_ttl, open_dialer
 from gazette_spark.client.listing import listings as listing
 from gazette_spark.client.listing.apply import CHANGES_PER_APPLY, apply_changes, apply_in_batches
@@ -64,6 +64,7 @@ class Client:
         fragment_root: str | None = None,
         fragment_hosts: Iterable[str] = (),
         token: str | None = None,
+        token_file: str | None = None,
         auth_keys: str | KeySet | None = None,
         tls: TlsOptions | None = None,
         route_cache_size: int = 0,
@@ -82,9 +83,12 @@ class Client:
             fragment_hosts: ``host`` or ``host:port`` of stores whose fragments are fetched by ``http://``, or
                 at private addresses although the broker's is public. Other ``https://`` stores need no entry.
             token: sent with each call; cannot be renewed.
+            token_file: file of the token to send, read again when it changes. It wins over ``token``, which
+                is sent while the file cannot be read.
             auth_keys: keys shared with the brokers, as in ``BROKER_AUTH_KEYS``: each call gets a separate
-                token, signed with the first. They win over ``token``.
-            tls: certificates of an ``https://`` endpoint; by default the public authorities' count.
+                token, signed with the first. They win over both.
+            tls: certificates of an ``https://`` endpoint; by default the public authorities' count. Files are
+                looked at again for each connection.
             route_cache_size: journals whose brokers are remembered and called directly, which saves a hop:
                 appends go to the primary, reads to a member of the journal's route, and stored fragments
                 are fetched by their URLs. 0: the broker of ``endpoint`` passes all calls on.
@@ -105,11 +109,12 @@ class Client:
         self._timeout_s = timeout_s
         self._idle_timeout_s = idle_timeout_s
         keys = KeySet.parse(auth_keys, "auth_keys") if isinstance(auth_keys, str) else auth_keys
+        tokens = TokenFile(token_file, token) if token_file and keys is None else None
         check_ttl(route_cache_ttl_s)
         self._dialer = open_dialer(
             endpoint,
             connect_timeout_s=connect_timeout_s,
-            credentials=Credentials(token, keys),
+            credentials=Credentials(token, keys, token_file=tokens),
             tls=tls,
             cache=RouteCache(route_cache_size, route_cache_ttl_s) if route_cache_size != 0 else None,
             zone=zone,
@@ -127,7 +132,8 @@ class Client:
 
         ``BROKER_ADDRESS`` (by default ``http://localhost:8080``), ``BROKER_AUTH_KEYS``,
         ``BROKER_AUTH_TOKEN``, ``BROKER_TRUSTED_CA_FILE``, ``BROKER_CERT_FILE``, ``BROKER_CERT_KEY_FILE``,
-        ``BROKER_CACHE_SIZE``, ``BROKER_CACHE_TTL`` and ``ZONE``; an empty one is as none.
+        ``BROKER_CACHE_SIZE``, ``BROKER_CACHE_TTL`` and ``ZONE``; and ``BROKER_AUTH_TOKEN_FILE``, which
+        ``gazctl`` does not know. An empty one is as none.
 
         Raises:
             OptionError: names the variable.

@@ -17,10 +17,11 @@ DEFAULT_ZONE = "local"
 _VARIABLES = {
     "brokerAddress": "BROKER_ADDRESS",
     "token": "BROKER_AUTH_TOKEN",
+    "auth.tokenFile": "BROKER_AUTH_TOKEN_FILE",
     "auth_keys": "BROKER_AUTH_KEYS",
-    "tls.ca_file": "BROKER_TRUSTED_CA_FILE",
-    "tls.cert_file": "BROKER_CERT_FILE",
-    "tls.key_file": "BROKER_CERT_KEY_FILE",
+    "tls.caFile": "BROKER_TRUSTED_CA_FILE",
+    "tls.certFile": "BROKER_CERT_FILE",
+    "tls.keyFile": "BROKER_CERT_KEY_FILE",
     "route_cache_size": "BROKER_CACHE_SIZE",
     "route_cache_ttl_s": "BROKER_CACHE_TTL",
     "zone": "ZONE",
@@ -35,14 +36,13 @@ def arguments(env: Mapping[str, str]) -> dict[str, Any]:
         OptionError: a value is invalid; names the option.
     """
     values = {option: env.get(variable) or None for option, variable in _VARIABLES.items()}
-    files = {
-        name.removeprefix("tls."): values[name] for name in ("tls.ca_file", "tls.cert_file", "tls.key_file")
-    }
+    files = (values["tls.caFile"], values["tls.certFile"], values["tls.keyFile"])
     return {
         "endpoint": values["brokerAddress"] or DEFAULT_ADDRESS,
         "token": values["token"],
+        "token_file": values["auth.tokenFile"],
         "auth_keys": values["auth_keys"],
-        "tls": TlsOptions(**files) if any(files.values()) else None,
+        "tls": TlsOptions(*files) if any(files) else None,
         "route_cache_size": _count(values["route_cache_size"] or "0"),
         "route_cache_ttl_s": _seconds(values["route_cache_ttl_s"] or DEFAULT_CACHE_TTL),
         "zone": values["zone"] or DEFAULT_ZONE,

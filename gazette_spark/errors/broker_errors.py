@@ -17,8 +17,9 @@ class AuthError(GazetteError):
 
     def __str__(self) -> str:
         return (
-            f"broker {self.endpoint}: not authorized: {self.problem}. Check the token or the keys that "
-            "sign it (options token and auth_keys, or BROKER_AUTH_TOKEN and BROKER_AUTH_KEYS)"
+            f"broker {self.endpoint}: not authorized: {self.problem}. Check the token, or the keys that sign "
+            "it: options auth.token, auth.tokenFile and auth.keysSecret of a query; for a command "
+            "BROKER_AUTH_TOKEN, BROKER_AUTH_TOKEN_FILE and BROKER_AUTH_KEYS"
         )
 
 
@@ -54,7 +55,8 @@ class TlsError(GazetteError):
     def __str__(self) -> str:
         return (
             f"broker {self.endpoint}: no secure connection: {self.problem}. Check the address and the "
-            "certificates (option tls; BROKER_TRUSTED_CA_FILE, BROKER_CERT_FILE and BROKER_CERT_KEY_FILE)"
+            "certificates: options tls.caFile, tls.certFile and tls.keyFile of a query; for a command "
+            "BROKER_TRUSTED_CA_FILE, BROKER_CERT_FILE and BROKER_CERT_KEY_FILE"
         )
 
 

@@ -56,15 +56,15 @@ class StubBroker(pb_grpc.JournalServicer):
     Scripts may be set while it serves.
     """
 
-    def __init__(self, credentials: grpc.ServerCredentials | None = None) -> None:
-        """Make a broker; it speaks TLS if given credentials."""
+    def __init__(self, credentials: grpc.ServerCredentials | None = None, *, port: int = 0) -> None:
+        """Make a broker; it speaks TLS if given credentials. Port 0 is any free one."""
         self._lock = threading.Lock()
         self._rpcs: dict[str, _Rpc] = {}
         self._stopping = threading.Event()
         self._early: set[str] = set()
         self._server = grpc.server(ThreadPoolExecutor(WORKERS), options=[("grpc.so_reuseport", 0)])
         pb_grpc.add_JournalServicer_to_server(self, self._server)
-        address = "127.0.0.1:0"
+        address = f"127.0.0.1:{port}"
         if credentials is None:
             self.port = self._server.add_insecure_port(address)
         else:

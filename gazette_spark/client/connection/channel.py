@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import grpc
-from grpc._channel import _SingleThreadedRendezvous
 from grpc.experimental import ChannelOptions
 
 from gazette_spark.client.connection.credentials import ANONYMOUS, Credentials, Metadata, TlsOptions
@@ -177,7 +176,7 @@ class Connection:
     ) -> None:
         self.endpoint = Endpoint.parse(endpoint)
         if tls is not None and not self.endpoint.secure:
-            raise OptionError("tls", f"certificates for {endpoint!r}", "a broker address with https://")
+            raise OptionError("brokerAddress", f"{endpoint!r}, with certificates", "https://host:port")
         self.connect_timeout_s = connect_timeout_s
         self._connectivity = connectivity or ConnectivityState()
         self._listener = listener
@@ -245,8 +244,7 @@ class Connection:
         if self._probed or not is_closed_early(problem) or self.endpoint.target.startswith("unix:"):
             return ""
         self._probed = True
-        tls = self._tls or TlsOptions()
-        context = unverified_context(tls.cert_file, tls.key_file)
+        context = unverified_context(self._tls.pair if self._tls else None)
         return refusal(self.endpoint.target, context, secure=self.endpoint.secure)
 
     def patience_s(self, timeout_s: float) -> float:
@@ -286,6 +284,7 @@ class Connection:
         with self._lock:
             self._check_usable()
             self.touch()
+            self._refresh_tls()
             if self._shared is None:
                 self._shared = self._new_channel()
             stub: S | None = self._stubs.get(service)
@@ -297,6 +296,7 @@ class Connection:
         """Return a channel for this caller only; hand it to :meth:`give_back`."""
         with self._lock:
             self._check_usable()
+            self._refresh_tls()
             channel = self._idle.pop() if self._idle else self._new_channel()
             self._calls += 1
             return channel
@@ -317,11 +317,20 @@ class Connection:
         Calls under way go on.
         """
         with self._lock:
-            idle, self._idle = self._idle, []
-            # It closes itself when its last call has ended.
-            self._shared, self._stubs = None, {}
+            self._forget_channels()
+
+    def _forget_channels(self) -> None:
+        idle, self._idle = self._idle, []
+        # The shared one closes itself when its last call has ended.
+        self._shared, self._stubs = None, {}
         for channel in idle:
             channel.close()
+
+    def _refresh_tls(self) -> None:
+        """Let new calls make new channels if the files of certificates have changed."""
+        if self._tls is not None and (fresh := self._tls.refreshed()) is not self._tls:
+            self._tls = fresh
+            self._forget_channels()
 
     def http(self) -> httpx.Client:
         """Return the client that fetches fragments by URL."""
@@ -330,7 +339,7 @@ class Connection:
             if self._http is None:
                 from gazette_spark.client.reading.fragment_http import new_http
 
-                self._http = new_http(self.connect_timeout_s, self._tls.ca_file if self._tls else None)
+                self._http = new_http(self.connect_timeout_s, self._tls.authorities if self._tls else None)
             return self._http
 
     def close(self) -> None:
@@ -388,6 +397,7 @@ class Connection:
         with self._lock:
             self._check_usable()
             self.touch()
+            self._refresh_tls()
         options, credentials = _channel_options(self.connect_timeout_s), self._channel_credentials()
         if credentials is not None:
             return grpc.aio.secure_channel(self.endpoint.target, credentials, options)
@@ -432,9 +442,11 @@ def settle(call: grpc.Call | None) -> None:
     """End a call whose messages are not wanted any more. For the thread that takes them.
 
     gRPC keeps the connection of a stream that was cancelled until all it has to say of it was taken, even
-    when the channel is closed; it leaves that to who iterates, and does not let him after a cancel.
+    when the channel is closed; it leaves that to who iterates, and does not let him after a cancel. So its
+    own state is asked, by names that are private: a gRPC without them keeps the connection a while longer.
     """
     cancel(call)
-    if isinstance(call, _SingleThreadedRendezvous):
-        while call._state.due:
-            call._consume_next_event()
+    state, consume = getattr(call, "_state", None), getattr(call, "_consume_next_event", None)
+    if consume is not None:
+        while getattr(state, "due", None):
+            consume()

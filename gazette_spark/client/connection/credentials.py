@@ -1,8 +1,11 @@
 """A client's credentials: a bearer token with each call, certificates on each connection.
 
-Tokens come ready-made, or are signed call by call from keys the client shares with the brokers. A signed
-token claims just the capabilities of its call, and is new each time: a read that outlives its token ends
-cleanly, and goes on with the next one. A ready-made one cannot be renewed.
+Tokens come ready-made, out of a file, or are signed call by call from keys the client shares with the
+brokers. A signed token claims just the capabilities of its call, and is new each time: a read that outlives
+its token ends cleanly, and goes on with the next one. So it does with a file that somebody writes a new
+token to in time. A ready-made token cannot be renewed.
+
+Certificates and keys are files, looked at again for each connection, or their contents.
 
 Secrets stay out of every text: ``repr`` shows that there is a token or key and not which, errors name
 the option and the file, and :meth:`Credentials.masked` masks tokens in foreign texts.
@@ -10,8 +13,9 @@ the option and the file, and :meth:`Credentials.masked` masks tokens in foreign 
 
 from __future__ import annotations
 
+import logging
 import re
-import ssl
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,11 +24,14 @@ from typing import NoReturn, TypeAlias
 
 import grpc
 
+from gazette_spark.client.connection import certificates
 from gazette_spark.errors import OptionError
 from gazette_spark.protocol.tokens import LIFETIME_S, Claims, KeySet
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 """Metadata that gRPC sends beside a request."""
+
+log = logging.getLogger(__name__)
 
 _TOKEN_FORM = "printable ASCII without blanks"  # noqa: S105 - a form, no secret
 _TOKEN = re.compile(r"[!-~]+")
@@ -32,17 +39,102 @@ _TOKENS_IN_TEXT = re.compile(r"(?<=Bearer )[\w.~+/=-]{12,}|\beyJ[\w-]*\.[\w-]*\.
 """A token in a foreign text, found by the text before it or by the start of every JWT."""
 
 
+Stamp: TypeAlias = tuple[int, int, int] | None
+"""Changes with a file's content; None of a file that cannot be looked at."""
+
+
+def _stamp(path: str) -> Stamp:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+class TokenFile:
+    """A file that holds a token, read again when it changes. Thread-safe.
+
+    While it cannot be read, or holds no token, the last one goes on being used: who writes the file may be
+    in the middle of it.
+    """
+
+    def __init__(self, path: str, fallback: str | None = None, *, option: str = "auth.tokenFile") -> None:
+        """Read the file.
+
+        Args:
+            path: of the file. Blanks and newlines around the token are no part of it.
+            fallback: token to use until the file can be read; without one it has to be there now.
+            option: name of the option that errors name.
+
+        Raises:
+            OptionError: there is no token, neither in the file nor as ``fallback``.
+        """
+        self.path = path
+        self._option = option
+        self._lock = threading.Lock()
+        self._stamp: Stamp = None
+        self._token = fallback or ""
+        try:
+            self._read()
+        except OptionError:
+            if not fallback:
+                raise
+
+    def __repr__(self) -> str:
+        return f"TokenFile({self.path!r})"
+
+    def token(self) -> str:
+        """Return the token that is valid now."""
+        with self._lock:
+            stamp = _stamp(self.path)
+            if stamp is not None and stamp != self._stamp:
+                try:
+                    self._read()
+                except OptionError as error:
+                    self._stamp = stamp  # One warning for each change.
+                    log.warning("token file is not used, its last token is: %s", error)
+            return self._token
+
+    def known(self) -> str:
+        """Return the last token, without a look at the file."""
+        return self._token
+
+    def _read(self) -> None:
+        stamp = _stamp(self.path)
+        self._token = read_token(self.path, self._option)
+        self._stamp = stamp
+
+
+def read_token(path: str, option: str = "auth.tokenFile") -> str:
+    """Return the token in a file, without the blanks around it.
+
+    Raises:
+        OptionError: it cannot be read or holds no token; the content is not shown.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise OptionError(option, f"{path!r}: {error.strerror}", "a file that can be read") from None
+    token = content.decode("ascii", errors="replace").strip()
+    if not _TOKEN.fullmatch(token):
+        got = f"{path!r}, which holds no token (not shown)" if token else f"{path!r}, which is empty"
+        raise OptionError(option, got, f"a file with one token, {_TOKEN_FORM}")
+    return token
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Identity of a client. Immutable, for any thread; keys win over a token; without both, no token is sent.
+    """Identity of a client. Immutable, for any thread; without any of the three no token is sent.
 
-    ``lifetime_s`` is the most that a signed token is valid, whatever its call asks for.
+    Keys win over a file, a file over a token. ``lifetime_s`` is the most that a signed token is valid,
+    whatever its call asks for.
     """
 
     token: str | None = field(default=None, repr=False)
     auth_keys: KeySet | None = None
     lifetime_s: float = LIFETIME_S
     clock: Callable[[], float] = field(default=time.time, repr=False)
+    token_file: TokenFile | None = None
 
     def __post_init__(self) -> None:
         # Anything else gRPC refuses in a text that quotes it.
@@ -50,7 +142,7 @@ class Credentials:
             raise OptionError("token", "a value that is no token (not shown)", _TOKEN_FORM)
 
     def __repr__(self) -> str:
-        shown = self.auth_keys or ("***" if self.token else None)
+        shown = self.auth_keys or self.token_file or ("***" if self.token else None)
         return f"Credentials({shown})"
 
     def __reduce__(self) -> NoReturn:
@@ -62,148 +154,128 @@ class Credentials:
         A function that makes the claims is called only if they are signed. It is for callers that make
         thousands of calls a second: a ready-made token claims what it claims.
         """
-        token = self.token
         if self.auth_keys is not None:
             lifetime_s = min(lifetime_s, self.lifetime_s)
             signed = claims() if callable(claims) else claims
-            token = self.auth_keys.sign(signed, now=self.clock(), lifetime_s=lifetime_s)
+            token: str | None = self.auth_keys.sign(signed, now=self.clock(), lifetime_s=lifetime_s)
+        else:
+            token = self.token_file.token() if self.token_file is not None else self.token
         return (("authorization", f"Bearer {token}"),) if token else ()
 
     def masked(self, text: str) -> str:
         """Return a text with all tokens in it replaced by ``***``."""
         text = _TOKENS_IN_TEXT.sub("***", text)
-        return text.replace(self.token, "***") if self.token else text
+        for token in (self.token, self.token_file and self.token_file.known()):
+            text = text.replace(token, "***") if token else text
+        return text
 
 
 ANONYMOUS = Credentials()
 """Sends no token."""
 
+PARTS = ("ca", "cert", "key")
+"""The three parts of :class:`TlsOptions`, each a file or its content."""
+
+_OPTION_OF_FILE = {"ca": "tls.caFile", "cert": "tls.certFile", "key": "tls.keyFile"}
+_OPTION_OF_CONTENT = {"ca": "tls.ca", "cert": "tls.cert", "key": "tls.keySecret"}
+
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """Trusted authorities and client certificate of ``https`` connections. Files are read when this is made.
+    """Trusted authorities and client certificate of ``https`` connections.
+
+    Files are read when this is made, and again by :meth:`refreshed`. What is given as content is PEM, too.
 
     Args:
         ca_file: PEM certificates of the authorities to trust, instead of the public ones.
         cert_file: PEM certificate, and those between it and an authority, for brokers that ask for one.
         key_file: its private key, PEM, not encrypted.
+        ca: content in place of ``ca_file``.
+        cert: content in place of ``cert_file``.
+        key: content in place of ``key_file``.
 
     Raises:
         OptionError: a file is missing, is not PEM or has expired, a key is encrypted or does not belong to
-            its certificate, or one is given without the other.
+            its certificate, one is given without the other, or a file together with its content.
     """
 
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
-    _ca: bytes | None = field(init=False, repr=False, default=None)
-    _cert: bytes | None = field(init=False, repr=False, default=None)
-    _key: bytes | None = field(init=False, repr=False, default=None)
+    ca: bytes | None = field(default=None, repr=False)
+    cert: bytes | None = field(default=None, repr=False)
+    key: bytes | None = field(default=None, repr=False)
+    _read: dict[str, bytes] = field(init=False, repr=False, compare=False)
+    _stamps: tuple[Stamp, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for one, other in (("cert_file", "key_file"), ("key_file", "cert_file")):
-            if getattr(self, one) and not getattr(self, other):
-                raise OptionError(f"tls.{other}", f"nothing, but a tls.{one}", "both or none")
-        for name in ("ca", "cert", "key"):
-            if path := getattr(self, f"{name}_file"):
-                object.__setattr__(self, f"_{name}", _read_pem(f"tls.{name}_file", path))
-        self._check_certificates()
-        if self.cert_file and self.key_file:
-            _check_pair(self.cert_file, self.key_file)
+        object.__setattr__(self, "_stamps", self._stamps_now())
+        object.__setattr__(
+            self, "_read", {part: content for part in PARTS if (content := self._content(part))}
+        )
+        for one, other in (("cert", "key"), ("key", "cert")):
+            if one in self._read and other not in self._read:
+                files = self.cert_file or self.key_file
+                name = (_OPTION_OF_FILE if files else _OPTION_OF_CONTENT)[other]
+                raise OptionError(name, f"nothing, but a {one}", "both or none")
+        for part in ("ca", "cert"):
+            if content := self._read.get(part):
+                certificates.check_in_force(*self._named(part), content, bundle=part == "ca")
+        if "key" in self._read:
+            certificates.check_pair(*self._named("key"), self._read["cert"], self._read["key"])
 
-    def __reduce__(self) -> tuple[type[TlsOptions], tuple[str | None, ...]]:
+    def __reduce__(self) -> tuple[type[TlsOptions], tuple[str | bytes | None, ...]]:
         """Pickle the paths: a key does not travel, the files are read where they arrive."""
-        return TlsOptions, (self.ca_file, self.cert_file, self.key_file)
+        if self.key:
+            raise TypeError("TlsOptions of a key's content cannot be pickled: they hold a secret")
+        return TlsOptions, (self.ca_file, self.cert_file, self.key_file, self.ca, self.cert)
+
+    @property
+    def authorities(self) -> bytes | None:
+        """Content of the certificates to trust; None for the public ones."""
+        return self._read.get("ca")
+
+    @property
+    def pair(self) -> tuple[bytes, bytes] | None:
+        """Content of the client's certificate and of its key."""
+        return (self._read["cert"], self._read["key"]) if "key" in self._read else None
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """Return gRPC's credentials for secure channels."""
-        return grpc.ssl_channel_credentials(self._ca, self._key, self._cert)
+        cert, key = self.pair or (None, None)
+        return grpc.ssl_channel_credentials(self.authorities, key, cert)
 
-    def _check_certificates(self) -> None:
-        now = time.strftime("%Y%m%d%H%M%SZ", time.gmtime())
-        for name, content in (("ca_file", self._ca), ("cert_file", self._cert)):
-            path = getattr(self, name)
-            if content is None:
-                continue
-            ends = [end for _, end in _validity_of_all(f"tls.{name}", path, content)]
-            # Of a bundle of authorities, one that still holds is enough.
-            last = max(ends) if name == "ca_file" else ends[0]
-            if last < now:
-                raise OptionError(
-                    f"tls.{name}", f"{path!r}, which expired at {last}", "a certificate in force"
-                )
+    def refreshed(self) -> TlsOptions:
+        """Return this, or what the files hold now if they have changed and can be used."""
+        if self._stamps_now() == self._stamps:
+            return self
+        try:
+            return TlsOptions(self.ca_file, self.cert_file, self.key_file, self.ca, self.cert, self.key)
+        except OptionError:
+            return self  # A certificate may be there before its key: look again at the next connection.
 
+    def _stamps_now(self) -> tuple[Stamp, ...]:
+        return tuple(_stamp(path) for path in (self.ca_file, self.cert_file, self.key_file) if path)
 
-def _read_pem(option: str, path: str) -> bytes:
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise OptionError(option, f"{path!r}: {error.strerror}", "a PEM file that can be read") from None
-    if b"-----BEGIN " not in content:
-        raise OptionError(option, f"{path!r}, which is not PEM", "a file with -----BEGIN … lines")
-    return content
+    def _content(self, part: str) -> bytes | None:
+        path, content = getattr(self, f"{part}_file"), getattr(self, part)
+        if path and content:
+            both = f"{_OPTION_OF_FILE[part]} and {_OPTION_OF_CONTENT[part]}"
+            raise OptionError(both, "both", "one of them: a file or its content")
+        if path:
+            option = _OPTION_OF_FILE[part]
+            try:
+                content = Path(path).read_bytes()
+            except OSError as error:
+                got = f"{path!r}: {error.strerror}"
+                raise OptionError(option, got, "a PEM file that can be read") from None
+        if content:
+            certificates.check_pem(*self._named(part), content)
+        return content or None
 
-
-def _validity_of_all(option: str, path: str, content: bytes) -> list[tuple[str, str]]:
-    blocks = re.findall(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", content, re.DOTALL)
-    try:
-        found = [_validity(ssl.PEM_cert_to_DER_cert(block.decode("ascii"))) for block in blocks]
-    except (ValueError, IndexError):
-        found = []
-    if not found:
-        raise OptionError(option, f"{path!r}, which holds no certificate", "a PEM certificate")
-    return found
-
-
-def _check_pair(cert_file: str, key_file: str) -> None:
-    """Raise unless the key can be used and is the certificate's."""
-
-    def no_password() -> NoReturn:
-        raise OptionError("tls.key_file", f"{key_file!r}, which is encrypted", "a key without a password")
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    try:
-        context.load_cert_chain(cert_file, key_file, password=no_password)
-    except ssl.SSLError as error:
-        problem = f"{key_file!r}: {error.reason or 'it cannot be read'}"
-        raise OptionError("tls.key_file", problem, f"the PEM private key of {cert_file!r}") from None
-
-
-def _validity(der: bytes) -> tuple[str, str]:
-    """Return begin and end of a certificate's validity, as ``YYYYMMDDHHMMSSZ``.
-
-    The standard library has this for a connection's certificate only. A certificate is a sequence that
-    begins with a sequence of: an optional version, serial number, algorithm, issuer, validity, ….
-    """
-    _, certificate, _ = _der_element(der)
-    _, fields, _ = _der_element(certificate)
-    tag, _, rest = _der_element(fields)
-    fields = rest if tag == _DER_VERSION else fields
-    for _ in range(3):
-        _, _, fields = _der_element(fields)
-    _, validity, _ = _der_element(fields)
-    _, begin, rest = _der_element(validity)
-    _, end, _ = _der_element(rest)
-    return _full_year(begin), _full_year(end)
-
-
-_DER_VERSION = 0xA0
-_DER_LONG = 0x80
-_SHORT_TIME = 13
-"""Characters of a time whose year has two digits."""
-
-
-def _der_element(data: bytes) -> tuple[int, bytes, bytes]:
-    """Return an element's tag, its content, and the data after it."""
-    tag, size, at = data[0], data[1], 2
-    if size & _DER_LONG:
-        at += size & ~_DER_LONG
-        size = int.from_bytes(data[2:at], "big")
-    return tag, data[at : at + size], data[at + size :]
-
-
-def _full_year(value: bytes) -> str:
-    text = value.decode("ascii")
-    if len(text) != _SHORT_TIME:
-        return text
-    return ("19" if text >= "50" else "20") + text
+    def _named(self, part: str) -> tuple[str, str]:
+        """Return the option of a part, and the part as errors show it."""
+        path = getattr(self, f"{part}_file")
+        if path:
+            return _OPTION_OF_FILE[part], repr(path)
+        return _OPTION_OF_CONTENT[part], "a content (not shown)"

@@ -7,11 +7,15 @@ import socket
 import ssl
 from contextlib import suppress
 
+from gazette_spark.client.connection.certificates import load_pair
+
 PROBE_TIMEOUT_S = 2.0
 """Timeout of the probe's handshake, in seconds."""
 
 _HANDSHAKE_FAILED = re.compile(r"SSL_ERROR_SSL: .*?OPENSSL_internal:([^:]+(?:: [a-z][^:]*)?)|Hostname Verif")
-_CLOSED = re.compile(r"failed to connect.*(Socket closed|Connection reset|Broken pipe)", re.DOTALL)
+_CLOSED = re.compile(
+    r"failed to connect.*(Socket closed|Connection reset|Broken pipe|Unwrap failed)", re.DOTALL
+)
 _HINTS = {
     "WRONG_VERSION_NUMBER": "it does not speak TLS; is the address one of http://?",
     "CERTIFICATE_VERIFY_FAILED": "its certificate cannot be trusted",
@@ -60,13 +64,17 @@ def refusal(target: str, context: ssl.SSLContext, *, secure: bool) -> str:
     return f"it accepts no client without a certificate that it trusts ({reason})"
 
 
-def unverified_context(cert_file: str | None, key_file: str | None) -> ssl.SSLContext:
-    """Return a context for :func:`refusal`, which sends nothing and so need not know whom it talks to."""
+def unverified_context(pair: tuple[bytes, bytes] | None) -> ssl.SSLContext:
+    """Return a context for :func:`refusal`, which sends nothing and so need not know whom it talks to.
+
+    Args:
+        pair: PEM of the client's certificate and key, if it has one.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     with suppress(NotImplementedError):
         context.set_alpn_protocols(["h2"])
-    if cert_file:
-        context.load_cert_chain(cert_file, key_file)
+    if pair is not None:
+        load_pair(context, *pair)
     return context

@@ -22,16 +22,16 @@ HTTP_TIMEOUT_S = 30.0
 """Longest a store may say nothing."""
 
 
-def new_http(connect_timeout_s: float, ca_file: str | None = None) -> httpx.Client:
+def new_http(connect_timeout_s: float, authorities: bytes | None = None) -> httpx.Client:
     """Return a client that fetches fragments: it follows no redirect, and no proxy to this machine.
 
-    The authorities of ``ca_file`` are trusted beside the public ones: a store's certificate may come from
+    ``authorities``, PEM, are trusted beside the public ones: a store's certificate may come from
     either.
     """
     trusted = public_authorities()
-    if ca_file is not None:
+    if authorities is not None:
         trusted = httpx.create_ssl_context()
-        trusted.load_verify_locations(ca_file)
+        trusted.load_verify_locations(cadata=authorities.decode("ascii", errors="ignore"))
     direct = dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]"))
     timeout = httpx.Timeout(HTTP_TIMEOUT_S, connect=connect_timeout_s)
     return httpx.Client(verify=trusted, timeout=timeout, follow_redirects=False, mounts=direct)

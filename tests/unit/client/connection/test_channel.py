@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 import pytest
 
-from gazette_spark.client.connection.channel import Connection, Endpoint, rpc_error
+from gazette_spark.client.connection.channel import Connection, Endpoint, rpc_error, settle
 from gazette_spark.client.connection.credentials import Credentials
 from gazette_spark.errors import (
     AuthError,
@@ -15,7 +17,9 @@ from gazette_spark.errors import (
     OptionError,
     UnavailableError,
 )
+from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
+from gazette_spark.testing.stub_broker import Fail, StubBroker
 
 
 @pytest.mark.parametrize(
@@ -135,3 +139,29 @@ def test_channels_of_closed_readers_are_used_again() -> None:
     connection.close()
     connection.give_back(first)
     assert "SECRET" not in repr(connection)
+
+
+def test_grpc_has_what_settle_asks_for() -> None:
+    """The names are private: a release without them shows here, and not as an ImportError of a user."""
+    with StubBroker() as stub:
+        stub.script("List", [Fail()])
+        connection = Connection(stub.endpoint, connect_timeout_s=5)
+        call: Any = connection.stub(pb_grpc.JournalStub).List(pb.ListRequest(), timeout=20)
+        assert call._state.due
+        settle(call)
+        assert not call._state.due
+        connection.close()
+
+
+def test_settle_without_grpcs_private_names() -> None:
+    """A call of another make is cancelled, and no more."""
+
+    class Call:
+        cancelled = False
+
+        def cancel(self) -> None:
+            self.cancelled = True
+
+    call = Call()
+    settle(call)  # type: ignore[arg-type]  # As much of a call as is needed.
+    assert call.cancelled

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import logging
+import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -12,7 +15,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from gazette_spark.client import Client
-from gazette_spark.client.connection.credentials import ANONYMOUS, Credentials, TlsOptions
+from gazette_spark.client.connection.credentials import ANONYMOUS, Credentials, TlsOptions, TokenFile
 from gazette_spark.errors import OptionError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.tokens import Capability, Claims, KeySet, journal_claims
@@ -59,6 +62,90 @@ def test_keys_win_over_a_token() -> None:
     """Keys win over a token, as in Gazette's tools."""
     ((_, value),) = Credentials("opaque", KEYS, clock=lambda: NOW).metadata(CLAIMS)
     assert KEYS.verify(value.removeprefix("Bearer "), now=NOW).capability == Capability.READ
+
+
+def put(path: Path, text: str) -> None:
+    """Replace a file as a careful writer does: by a rename."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.rename(path)
+
+
+def test_a_token_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    """Each call sends what the file holds then; the blanks around it are no part of it."""
+    path = tmp_path / "token"
+    path.write_text("first\n")
+    credentials = Credentials(token_file=TokenFile(str(path)))
+    assert credentials.metadata(CLAIMS) == (("authorization", "Bearer first"),)
+    put(path, " second ")
+    assert credentials.metadata(CLAIMS) == (("authorization", "Bearer second"),)
+    path.write_text("third, in place"[:5])
+    assert credentials.metadata(CLAIMS) == (("authorization", "Bearer third"),)
+
+
+def test_a_token_file_is_not_read_without_need(tmp_path: Path) -> None:
+    """A file that looks the same is not opened: thousands of calls a second would."""
+    path = tmp_path / "token"
+    path.write_text("first")
+    source = TokenFile(str(path))
+    before = path.stat()
+    path.write_text("other")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert source.token() == "first"
+
+
+@pytest.mark.parametrize("state", ["gone", "empty", "no token"])
+def test_a_token_file_in_the_middle_of_a_change(
+    tmp_path: Path, state: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last token goes on being used, with one warning for each change, and none of the content."""
+    path = tmp_path / "token"
+    path.write_text("first")
+    source = TokenFile(str(path))
+    if state == "gone":
+        path.unlink()
+    else:
+        put(path, "" if state == "empty" else f"{SECRET} and more")
+    with caplog.at_level(logging.WARNING):
+        assert [source.token(), source.token()] == ["first", "first"]
+    assert len(caplog.records) == (0 if state == "gone" else 1)
+    assert SECRET not in caplog.text
+    put(path, "second")
+    assert source.token() == "second"
+
+
+def test_a_token_until_its_file_is_there(tmp_path: Path) -> None:
+    """A task on a machine without the file sends the token that the driver read."""
+    path = tmp_path / "token"
+    source = TokenFile(str(path), "the-driver's")
+    assert source.token() == "the-driver's"
+    path.write_text("own")
+    assert source.token() == "own"
+
+
+@pytest.mark.parametrize("content", [None, "", f"{SECRET} two", f"{SECRET}\u00e9"])
+def test_a_bad_token_file_is_named(tmp_path: Path, content: str | None) -> None:
+    """The error has the option and the file, and not what is in it."""
+    path = tmp_path / "token"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(OptionError, match=r"auth\.tokenFile.*token") as caught:
+        Client("http://127.0.0.1:1", token_file=str(path))
+    assert SECRET not in str(caught.value)
+
+
+def test_keys_win_over_a_token_file(tmp_path: Path) -> None:
+    """With keys the file is not even looked for."""
+    Client("http://127.0.0.1:1", token_file=str(tmp_path / "none"), auth_keys="c2VjcmV0").close()
+
+
+def test_a_token_of_a_file_is_masked(tmp_path: Path) -> None:
+    """A broker's text that repeats it does not show it."""
+    path = tmp_path / "token"
+    path.write_text(SECRET)
+    credentials = Credentials(token_file=TokenFile(str(path)))
+    assert credentials.masked(f"no: {SECRET}") == "no: ***"
+    assert SECRET not in repr(credentials)
 
 
 @pytest.mark.parametrize(
@@ -153,15 +240,15 @@ def test_certificates_in_force(files: Files) -> None:
 
 def test_a_certificate_without_its_key(files: Files) -> None:
     """Either alone is refused, by the other's name."""
-    with pytest.raises(OptionError, match=r"tls\.key_file"):
+    with pytest.raises(OptionError, match=r"tls\.keyFile"):
         TlsOptions(cert_file=files.cert_file)
-    with pytest.raises(OptionError, match=r"tls\.cert_file"):
+    with pytest.raises(OptionError, match=r"tls\.certFile"):
         TlsOptions(key_file=files.key_file)
 
 
 def test_a_missing_file(files: Files) -> None:
     """A missing file is named, with its option."""
-    with pytest.raises(OptionError, match=r"tls\.ca_file.*nowhere\.pem.*No such file"):
+    with pytest.raises(OptionError, match=r"tls\.caFile.*nowhere\.pem.*No such file"):
         TlsOptions(str(files.root / "nowhere.pem"))
 
 
@@ -183,7 +270,7 @@ def test_an_expired_certificate(files: Files) -> None:
     """The error says when it ended."""
     ended = datetime.datetime(2020, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
     cert_file, key_file = files.issue("old", not_after=ended)
-    with pytest.raises(OptionError, match=r"tls\.cert_file.*expired at 20200102030405Z"):
+    with pytest.raises(OptionError, match=r"tls\.certFile.*expired at 20200102030405Z"):
         TlsOptions(cert_file=cert_file, key_file=key_file)
 
 
@@ -197,13 +284,13 @@ def test_a_certificate_of_the_next_century(files: Files) -> None:
 def test_a_key_of_another_certificate(files: Files) -> None:
     """Key and certificate have to belong together."""
     _, other = files.issue("other")
-    with pytest.raises(OptionError, match=r"tls\.key_file.*KEY_VALUES_MISMATCH"):
+    with pytest.raises(OptionError, match=r"tls\.keyFile.*KEY_VALUES_MISMATCH"):
         TlsOptions(cert_file=files.cert_file, key_file=other)
 
 
 def test_an_encrypted_key(files: Files) -> None:
     """Nobody is asked for a password."""
-    with pytest.raises(OptionError, match=r"tls\.key_file.*encrypted"):
+    with pytest.raises(OptionError, match=r"tls\.keyFile.*encrypted"):
         TlsOptions(cert_file=files.cert_file, key_file=files.encrypt(files.key_file))
 
 
@@ -219,6 +306,53 @@ def test_tls_options_are_pickled_without_keys(files: Files) -> None:
     pickled = pickle.dumps(options)
     assert b"PRIVATE KEY" not in pickled
     assert pickle.loads(pickled) == options
+
+
+def contents(files: Files) -> dict[str, Any]:
+    """Return the files' contents by the arguments that take them."""
+    names = {"ca": files.ca_file, "cert": files.cert_file, "key": files.key_file}
+    return {name: Path(path).read_bytes() for name, path in names.items()}
+
+
+def test_contents_in_place_of_files(files: Files) -> None:
+    """Contents are as good as files, are not shown, and a key does not travel."""
+    options = TlsOptions(**contents(files))
+    by_file = TlsOptions(files.ca_file, files.cert_file, files.key_file)
+    assert (options.authorities, options.pair) == (by_file.authorities, by_file.pair)
+    assert "BEGIN" not in repr(options)
+    with pytest.raises(TypeError, match="hold a secret"):
+        pickle.dumps(options)
+
+
+def test_bad_contents_are_named_by_their_option(files: Files) -> None:
+    """The options of contents have other names than those of files; no content is shown."""
+    good = contents(files)
+    _, other = files.issue("other")
+    encrypted = Path(files.encrypt(files.key_file)).read_bytes()
+    for changed, match in (
+        ({"ca": b"no pem"}, r"'tls\.ca'.*not shown.*not PEM"),
+        ({"cert": good["key"]}, r"'tls\.cert'.*no certificate"),
+        ({"key": Path(other).read_bytes()}, r"'tls\.keySecret'.*KEY_VALUES_MISMATCH"),
+        ({"key": encrypted}, r"'tls\.keySecret'.*encrypted"),
+        ({"key": None}, r"'tls\.keySecret'.*both or none"),
+        ({"ca_file": files.ca_file}, r"tls\.caFile and tls\.ca.*one of them"),
+    ):
+        with pytest.raises(OptionError, match=match) as caught:
+            TlsOptions(**{**good, **changed})
+        assert "BEGIN" not in str(caught.value).replace("-----BEGIN …", "")
+
+
+def test_changed_files_are_taken_when_they_fit(files: Files) -> None:
+    """A new certificate counts when its key is there, too; until then the old pair does."""
+    options = TlsOptions(files.ca_file, files.cert_file, files.key_file)
+    assert options.refreshed() is options
+    cert_file, key_file = files.issue("fresh")
+    Path(cert_file).rename(files.cert_file)
+    assert options.refreshed() is options
+    Path(key_file).rename(files.key_file)
+    fresh = options.refreshed()
+    assert fresh.pair == (Path(files.cert_file).read_bytes(), Path(files.key_file).read_bytes())
+    assert fresh.refreshed() is fresh
 
 
 def test_claims_of_any_selector() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import shutil
 import socket
 import tempfile
 import threading
@@ -59,13 +60,18 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @contextmanager
 def secure_broker(
-    authority: Authority, *, name: str = "127.0.0.1", expired: bool = False, clients: Authority | None = None
+    authority: Authority,
+    *,
+    name: str = "127.0.0.1",
+    expired: bool = False,
+    clients: Authority | None = None,
+    port: int = 0,
 ) -> Iterator[StubBroker]:
     """Run a broker with a certificate for ``name``, which asks for one of ``clients`` if given."""
     cert_file, key_file = authority.issue(name, expired=expired)
     pair = (Path(key_file).read_bytes(), Path(cert_file).read_bytes())
     roots = Path(clients.ca_file).read_bytes() if clients else None
-    with StubBroker(grpc.ssl_server_credentials([pair], roots, clients is not None)) as stub:
+    with StubBroker(grpc.ssl_server_credentials([pair], roots, clients is not None), port=port) as stub:
         stub.script("List", [pb.ListResponse()])
         yield stub
 
@@ -82,6 +88,29 @@ def test_mutual_trust(ours: Authority) -> None:
     """A broker that asks for a certificate takes ours."""
     tls = TlsOptions(ours.ca_file, *ours.issue("client"))
     with secure_broker(ours, clients=ours) as stub, Client(stub.endpoint, tls=tls) as client:
+        assert client.list_journals() == []
+
+
+def test_certificates_are_renewed_under_a_client(ours: Authority, theirs: Authority, tmp_path: Path) -> None:
+    """A client whose certificate no broker takes any more goes on with the one that its files hold now."""
+    cert_file, key_file, ca_file = (str(tmp_path / name) for name in ("cert", "key", "ca"))
+
+    def put(authority: Authority) -> None:
+        for new, path in zip(
+            (*authority.issue("client"), authority.ca_file), (cert_file, key_file, ca_file), strict=True
+        ):
+            Path(shutil.copy(new, f"{path}.new")).rename(path)
+
+    put(ours)
+    tls = TlsOptions(ca_file, cert_file, key_file)
+    port = 0
+    with secure_broker(ours, clients=ours) as first:
+        port = first.port
+        client = Client(first.endpoint, tls=tls, timeout_s=20)
+        assert client.list_journals() == []
+    put(theirs)
+    with client, secure_broker(theirs, clients=theirs, port=port) as second:
+        assert second.port == port
         assert client.list_journals() == []
 
 

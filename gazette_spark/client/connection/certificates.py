@@ -1,0 +1,135 @@
+"""PEM certificates and keys: whether they are in force, and whether they belong together.
+
+Functions of bytes, which come from files or from a query's options. Errors name the option, and the file if
+there is one; they never show a key.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import IO, NoReturn
+
+from gazette_spark.errors import OptionError
+
+_BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+
+
+def check_pem(option: str, shown: str, content: bytes) -> None:
+    """Raise an OptionError unless the content is PEM of any kind."""
+    if b"-----BEGIN " not in content:
+        raise OptionError(option, f"{shown}, which is not PEM", "PEM, with -----BEGIN … lines")
+
+
+def check_in_force(option: str, shown: str, content: bytes, *, bundle: bool) -> None:
+    """Raise an OptionError if a certificate has expired; of a bundle of authorities, if all have."""
+    ends = [end for _, end in _validity_of_all(option, shown, content)]
+    last = max(ends) if bundle else ends[0]
+    if last < time.strftime("%Y%m%d%H%M%SZ", time.gmtime()):
+        raise OptionError(option, f"{shown}, which expired at {last}", "a certificate in force")
+
+
+def check_pair(option: str, shown: str, cert: bytes, key: bytes) -> None:
+    """Raise an OptionError unless the key can be used and is the certificate's.
+
+    Args:
+        option: name of the key's option.
+        shown: the key as errors name it.
+        cert: PEM certificate, and those between it and an authority.
+        key: PEM private key.
+    """
+
+    def no_password() -> NoReturn:
+        raise OptionError(option, f"{shown}, which is encrypted", "a key without a password")
+
+    try:
+        load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), cert, key, no_password)
+    except ssl.SSLError as error:
+        problem = f"{shown}: {error.reason or 'it cannot be read'}"
+        raise OptionError(option, problem, "the PEM private key of the certificate") from None
+
+
+def _no_password() -> str:
+    return ""  # Or OpenSSL would ask the terminal.
+
+
+def load_pair(
+    context: ssl.SSLContext,
+    cert: bytes,
+    key: bytes,
+    password: Callable[[], str] = _no_password,
+) -> None:
+    """Have a context show a certificate. The standard library takes it from a file only."""
+    with _file_of(cert.rstrip() + b"\n" + key) as path:
+        context.load_cert_chain(path, password=password)
+
+
+@contextmanager
+def _file_of(content: bytes) -> Iterator[str]:
+    """Yield the path of a file that nobody else can open: in memory, on systems that have that."""
+    with ExitStack() as stack:
+        if hasattr(os, "memfd_create"):
+            file: IO[bytes] = stack.enter_context(os.fdopen(os.memfd_create("pem"), "wb"))
+            path = f"/proc/self/fd/{file.fileno()}"
+        else:
+            file = stack.enter_context(tempfile.NamedTemporaryFile())
+            path = file.name
+        file.write(content)
+        file.flush()
+        yield path
+
+
+def _validity_of_all(option: str, shown: str, content: bytes) -> list[tuple[str, str]]:
+    blocks = _BLOCK.findall(content)
+    try:
+        found = [_validity(ssl.PEM_cert_to_DER_cert(block.decode("ascii"))) for block in blocks]
+    except (ValueError, IndexError):
+        found = []
+    if not found:
+        raise OptionError(option, f"{shown}, which holds no certificate", "a PEM certificate")
+    return found
+
+
+def _validity(der: bytes) -> tuple[str, str]:
+    """Return begin and end of a certificate's validity, as ``YYYYMMDDHHMMSSZ``.
+
+    The standard library has this for a connection's certificate only. A certificate is a sequence that
+    begins with a sequence of: an optional version, serial number, algorithm, issuer, validity, ….
+    """
+    _, certificate, _ = _der_element(der)
+    _, fields, _ = _der_element(certificate)
+    tag, _, rest = _der_element(fields)
+    fields = rest if tag == _DER_VERSION else fields
+    for _ in range(3):
+        _, _, fields = _der_element(fields)
+    _, validity, _ = _der_element(fields)
+    _, begin, rest = _der_element(validity)
+    _, end, _ = _der_element(rest)
+    return _full_year(begin), _full_year(end)
+
+
+_DER_VERSION = 0xA0
+_DER_LONG = 0x80
+_SHORT_TIME = 13
+"""Characters of a time whose year has two digits."""
+
+
+def _der_element(data: bytes) -> tuple[int, bytes, bytes]:
+    """Return an element's tag, its content, and the data after it."""
+    tag, size, at = data[0], data[1], 2
+    if size & _DER_LONG:
+        at += size & ~_DER_LONG
+        size = int.from_bytes(data[2:at], "big")
+    return tag, data[at : at + size], data[at + size :]
+
+
+def _full_year(value: bytes) -> str:
+    text = value.decode("ascii")
+    if len(text) != _SHORT_TIME:
+        return text
+    return ("19" if text >= "50" else "20") + text
