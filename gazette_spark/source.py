@@ -8,7 +8,8 @@ This file translates only. The processes, and the state of an instance in each:
   planner and its client are made at the first such call and live in that process alone.
 - On executors ``read`` runs in other processes, with a reader that was pickled before any of this:
   it has the options, the schema and the content of the file ``descriptorFile``, nothing else. The plan of a
-  batch, the journal's framing included, is in its :class:`PiecePartition`. It opens a client, yields Arrow
+  batch, the journal's framing included, is in its :class:`PiecePartition`, and so are the token and the
+  certificates that were in the driver's files when the batch was planned. It opens a client, yields Arrow
   record batches, and closes the client.
 
 So a task that runs twice, or again after a crash, reads the same bytes.
@@ -60,8 +61,10 @@ from gazette_spark.framing.label_columns import is_labels_type, labels_array
 from gazette_spark.framing.metadata import Labels
 from gazette_spark.framing.rows import RowParser
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets
+from gazette_spark.options.security import OPEN, Security
 from gazette_spark.options.source import FORMAT_FRAMINGS, SourceOptions, parse_options
 from gazette_spark.options.write import checked_address, parse_write_options, spark_purpose
+from gazette_spark.scan.access import Carrier, access
 from gazette_spark.scan.admission import Limits
 from gazette_spark.scan.conditions import EVERYTHING
 from gazette_spark.scan.formats import row_parser
@@ -158,10 +161,11 @@ class GazetteDataSource(DataSource):
 
 
 class PiecePartition(InputPartition):
-    """One task's work: a piece of a journal."""
+    """One task's work: a piece of a journal, and how to enter the cluster."""
 
-    def __init__(self, piece: Piece) -> None:
+    def __init__(self, piece: Piece, security: Security = OPEN) -> None:
         self.piece = piece
+        self.security = security
 
 
 class _Reader:
@@ -172,6 +176,7 @@ class _Reader:
         self._options = options
         self._schema = schema
         self._descriptors = read_descriptors(options)
+        self._carrier = Carrier(options.security)
         if options.format not in (None, "raw"):
             self._parser(options.format or "")
 
@@ -187,11 +192,12 @@ class _Reader:
         kind = to_arrow_type(self._schema[metadata.LABELS].dataType) if labelled else None
         found: list[InputPartition] = []
         forms = set()
+        security = self._carrier.now()
         for piece in pieces:
             labels = planner.labels(piece.journal) if labelled else ()
             if kind is not None:
                 labels_array(kind, labels, piece.journal)  # Raises on the driver rather than in a task.
-            found.append(PiecePartition(replace(piece, labels=labels)))
+            found.append(PiecePartition(replace(piece, labels=labels), security))
             forms.add(format_of(self._options, self._schema, piece))
         for form in forms - {"raw"}:
             self._parser(form)  # Raises on the driver rather than in a task.
@@ -203,7 +209,8 @@ class _Reader:
         # Spark adds one empty partition to a batch query without partitions.
         if isinstance(partition, PiecePartition):
             piece = partition.piece
-            with open_journals(self._options, piece) as client:
+            options = replace(self._options, security=partition.security)
+            with open_journals(options, piece) as client:
                 form = format_of(self._options, self._schema, piece)
                 parser = None if form == "raw" else self._parser(form, piece.labels)
                 yield from record_batches(client, piece, self._options, self._schema, parser)
@@ -355,7 +362,7 @@ def open_client(options: SourceOptions) -> Client:
         idle_timeout_s=options.idle_timeout_ms / 1000,
         connect_timeout_s=options.connect_timeout_ms / 1000,
         fragment_root=options.fragment_root,
-        token=options.auth_token,
+        **access(options.security),
     )
 
 

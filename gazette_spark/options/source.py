@@ -35,6 +35,7 @@ from gazette_spark.options.query_range import (
     parse_starting_offsets,
     parse_timestamp,
 )
+from gazette_spark.options.security import SECURITY_OPTIONS, Security, take_security
 from gazette_spark.options.store import check_store, parse_store
 from gazette_spark.options.table import Option, Use, option_texts, parse_texts
 from gazette_spark.options.values import (
@@ -47,7 +48,6 @@ from gazette_spark.options.values import (
     parse_delay,
     parse_directory,
     parse_file,
-    parse_token,
     shown,
     size,
     word,
@@ -122,7 +122,7 @@ class SourceOptions:
     request_timeout_ms: int
     idle_timeout_ms: int
     connect_timeout_ms: int
-    auth_token: str | None = field(repr=False)
+    security: Security
     log_level: str | None
 
     @property
@@ -151,6 +151,7 @@ def parse_options(
         check_store(values, texts, framed=values["format"] in FORMAT_FRAMINGS)
     else:
         _check_alone("fragmentPostfixLevels", "fragmentStore", texts)
+    values["security"] = take_security(values, texts)
     values["selection"] = _one_selection(
         {name: values.pop(name) for name in ("journals", "selector", "path")}
     )
@@ -468,7 +469,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("requestTimeoutMs", count(DAY_MS), "60000", "Time a request may go without any progress."),
     Option("idleTimeoutMs", count(DAY_MS), "30000", "Time after which a silent connection is given up."),
     Option("connectTimeoutMs", count(DAY_MS), "10000", "Time to connect to a broker."),
-    Option("auth.token", parse_token, None, "Token sent with each request."),
+    *SECURITY_OPTIONS,
     Option(
         "logLevel",
         word("debug", "info", "warning", "error"),

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from gazette_spark.errors import OptionError
+from gazette_spark.options.security import SECURITY_OPTIONS
 from gazette_spark.options.values import shown
 
 STORE_FORM = (
@@ -16,7 +17,7 @@ STORE_FORM = (
     "those come from the environment"
 )
 
-BROKER_ONLY = ("brokerAddress", "fragmentRoot", "auth.token")
+BROKER_ONLY = ("brokerAddress", "fragmentRoot", *(option.name for option in SECURITY_OPTIONS))
 """Options that say how brokers are asked."""
 
 

@@ -11,11 +11,12 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from gazette_spark.errors import OptionError
 from gazette_spark.options.csv import CSV_OPTIONS
+from gazette_spark.options.security import SECURITY_OPTIONS, Security, take_security
 from gazette_spark.options.source import (
     DAY_MS,
     Selection,
@@ -24,7 +25,7 @@ from gazette_spark.options.source import (
     parse_selector_option,
 )
 from gazette_spark.options.table import Option, option_texts, parse_texts
-from gazette_spark.options.values import check_journal, count, parse_address, parse_token, size, word
+from gazette_spark.options.values import check_journal, count, parse_address, size, word
 
 Purpose = Literal["read", "write"]
 
@@ -49,7 +50,7 @@ class WriteOptions:
     max_record_bytes: int
     request_timeout_ms: int
     connect_timeout_ms: int
-    auth_token: str | None = field(repr=False)
+    security: Security
 
 
 def parse_write_options(given: Mapping[str, str], *, environ: Mapping[str, str] = os.environ) -> WriteOptions:
@@ -64,6 +65,7 @@ def parse_write_options(given: Mapping[str, str], *, environ: Mapping[str, str] 
     """
     texts = option_texts(given, WRITE_OPTIONS)
     values = parse_texts(texts, WRITE_OPTIONS, None, environ=environ)
+    values["security"] = take_security(values, texts)
     targets = {name: values.pop(name) for name in ("journal", "selector", "path")}
     values["target"] = _one_target({name: found for name, found in targets.items() if found is not None})
     if values["mapping"] and not (values["target"] and values["target"].selector):
@@ -166,7 +168,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "Time that an append is tried for, and that rows wait for earlier ones of their task.",
     ),
     Option("connectTimeoutMs", count(DAY_MS), "10000", "Time to connect to a broker."),
-    Option("auth.token", parse_token, None, "Token sent with each request."),
+    *SECURITY_OPTIONS,
 )
 """All options, in the order in which they are checked and shown."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from gazette_spark.client import Client
 from gazette_spark.errors import OptionError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.options.write import WriteOptions
+from gazette_spark.scan.access import access, carried
 from gazette_spark.write.columns import write_columns
 from gazette_spark.write.task import Appended, Targets, TaskWriter, open_service
 
@@ -44,7 +45,8 @@ class _Writer:
             expected = "append, with .mode('append') or .outputMode('append'): journals only grow"
             raise OptionError("mode", "overwrite, or complete", expected)
         columns = [(column.name, column.dataType.simpleString()) for column in schema.fields]
-        self._options = options
+        # Spark makes a writer for each batch: tasks get what the files hold now.
+        self._options = replace(options, security=carried(options.security))
         self._columns = write_columns(columns, options)
         if options.target is not None:
             with open_client(options) as client:
@@ -108,7 +110,7 @@ def open_client(options: WriteOptions) -> Client:
         options.broker_address,
         timeout_s=options.request_timeout_ms / 1000,
         connect_timeout_s=options.connect_timeout_ms / 1000,
-        token=options.auth_token,
+        **access(options.security),
     )
 
 

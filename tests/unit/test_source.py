@@ -435,7 +435,7 @@ def test_no_repr_shows_the_token() -> None:
     reader = made.streamReader(RAW)
     assert "s3cret" not in repr(made) + repr(reader) + repr(WHOLE)
     shown = "Piece(journal='log/a', begin=0, end=18, limit=18, head=True, framing='lines', labels=())"
-    assert repr(WHOLE) == f"PiecePartition(piece={shown})"
+    assert repr(WHOLE) == f"PiecePartition(piece={shown}, security=Security())"
 
 
 def test_the_address_is_looked_up_on_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from gazette_spark.errors import OptionError
 from gazette_spark.options.query_range import EARLIEST, LATEST, OffsetChoice
+from gazette_spark.options.security import SECURITY_OPTIONS
 from gazette_spark.options.source import OPTIONS, SourceOptions, parse_options
 from gazette_spark.options.table import Use
 
@@ -34,7 +35,8 @@ def refusal(use: Use | None = None, /, **given: str) -> OptionError:
 def test_the_table_and_the_parsed_form_have_the_same_names() -> None:
     """An option cannot be added to one and forgotten in the other."""
     fields = {field.name for field in dataclasses.fields(SourceOptions)}
-    assert {option.key for option in OPTIONS} - {"journals", "selector", "path"} | {"selection"} == fields
+    joined = {"journals", "selector", "path"} | {option.key for option in SECURITY_OPTIONS}
+    assert {option.key for option in OPTIONS} - joined | {"selection", "security"} == fields
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
@@ -502,7 +504,7 @@ def test_a_bad_token_is_refused_without_being_shown(text: str) -> None:
 def test_a_token_is_not_in_the_repr() -> None:
     """Options are logged; tokens are not."""
     options = parse(**{"auth.token": "s3cret-token"})
-    assert options.auth_token == "s3cret-token"
+    assert options.security.token == "s3cret-token"
     assert "s3cret" not in repr(options)
 
 

@@ -1,0 +1,142 @@
+"""The options by which a query enters a secured cluster, the same for reading and for writing.
+
+A query says who it is in one of three ways: a token, a file that holds one, or the keys that sign tokens.
+Which authorities it trusts, and its client certificate, are files on the driver or their contents. Tasks need
+none of the files: ``scan.access`` reads them on the driver for each batch.
+
+Spark masks the values of options whose names match its setting ``spark.redaction.regex``, by default those
+with ``secret``, ``password``, ``token`` or ``access.key``. The names of secret values here do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from gazette_spark.errors import OptionError
+from gazette_spark.options.table import Option
+from gazette_spark.options.values import parse_file, parse_token
+from gazette_spark.protocol.tokens import KeySet
+
+CONTENTS = {"tls.caFile": "tls.ca", "tls.certFile": "tls.cert", "tls.keyFile": "tls.keySecret"}
+"""Options that name files, and those that take the contents."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Security:
+    """Says how brokers are entered. It can be pickled, secrets included, and shows none of them."""
+
+    token: str | None = None
+    token_file: str | None = None
+    keys: KeySet | None = None
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    ca: bytes | None = None
+    """PEM, as are the other two."""
+    cert: bytes | None = None
+    key: bytes | None = None
+
+    def __repr__(self) -> str:
+        given = (each.name for each in fields(self) if getattr(self, each.name) is not None)
+        return f"Security({', '.join(given)})"
+
+
+OPEN = Security()
+"""Neither token nor certificates."""
+
+
+def take_security(values: dict[str, Any], texts: Mapping[str, str]) -> Security:
+    """Take the options of this table out of all options' values.
+
+    Args:
+        values: by key, the broker's address among them.
+        texts: texts of the options that were given, by name in lower case.
+
+    Raises:
+        OptionError: two options say the same, one lacks another, or they do not fit the address.
+    """
+    found = {option.name: values.pop(option.key) for option in SECURITY_OPTIONS}
+    given = [name for name in found if name.lower() in texts]
+    identities = [name for name in given if name.startswith("auth.")]
+    if len(identities) > 1:
+        raise OptionError(" and ".join(identities), "more than one", "one of them")
+    for file, content in CONTENTS.items():
+        if file in given and content in given:
+            raise OptionError(f"{file} and {content}", "both", "one of them: a file or its content")
+    _check_pair(given)
+    address: str = values["broker_address"] or ""
+    encrypted = [name for name in given if name.startswith("tls.")]
+    if encrypted and address.startswith("http://"):
+        raise OptionError(encrypted[0], f"brokerAddress {address}", "to be used with https:// only")
+    return Security(
+        token=found["auth.token"],
+        token_file=found["auth.tokenFile"],
+        keys=found["auth.keysSecret"],
+        ca_file=found["tls.caFile"],
+        cert_file=found["tls.certFile"],
+        key_file=found["tls.keyFile"],
+        ca=found["tls.ca"],
+        cert=found["tls.cert"],
+        key=found["tls.keySecret"],
+    )
+
+
+def _check_pair(given: list[str]) -> None:
+    certs, keys = ("tls.certFile", "tls.cert"), ("tls.keyFile", "tls.keySecret")
+    for these, others in ((certs, keys), (keys, certs)):
+        if not set(these).isdisjoint(given) and set(others).isdisjoint(given):
+            one = next(name for name in these if name in given)
+            other = others[these.index(one)]
+            raise OptionError(other, f"nothing, but {one}", f"{' or '.join(others)}: both or none")
+
+
+def parse_keys(name: str, text: str) -> KeySet:
+    """Parse signing keys; their text is never shown."""
+    return KeySet.parse(text, name)
+
+
+def parse_pem(name: str, text: str) -> bytes:
+    """Parse the content of a PEM file, which is never shown."""
+    if "-----BEGIN " not in text or not text.isascii():
+        raise OptionError(name, "a text that is not PEM (not shown)", "PEM, with -----BEGIN … lines")
+    return text.encode()
+
+
+SECURITY_OPTIONS: tuple[Option, ...] = (
+    Option("auth.token", parse_token, None, "Token sent with each request. It cannot be renewed."),
+    Option(
+        "auth.tokenFile",
+        parse_file,
+        None,
+        "File on the driver that holds the token to send; read again when it changes. Tasks get the token at "
+        "the time their batch is planned, or read the file themselves where they find it.",
+    ),
+    Option(
+        "auth.keysSecret",
+        parse_keys,
+        None,
+        "Keys that brokers verify tokens by, as in BROKER_AUTH_KEYS; the first one signs a new token for "
+        "each request, for what that does and no more.",
+    ),
+    Option(
+        "tls.caFile",
+        parse_file,
+        None,
+        "File on the driver with certificates, PEM, of the authorities to trust in place of the public ones.",
+    ),
+    Option(
+        "tls.certFile",
+        parse_file,
+        None,
+        "File on the driver with the client's certificate, PEM, for brokers that ask for one.",
+    ),
+    Option(
+        "tls.keyFile", parse_file, None, "File on the driver with its private key, PEM, without a password."
+    ),
+    Option("tls.ca", parse_pem, None, "Content in place of tls.caFile."),
+    Option("tls.cert", parse_pem, None, "Content in place of tls.certFile."),
+    Option("tls.keySecret", parse_pem, None, "Content in place of tls.keyFile."),
+)
+"""The options, in the order in which they are checked and shown."""

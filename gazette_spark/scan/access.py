@@ -1,0 +1,98 @@
+"""How a query's processes enter the cluster: on the driver by files, in tasks by what the driver read.
+
+==================== ========================== ==========================================================
+option               the driver's client        a task's client
+==================== ========================== ==========================================================
+``auth.token``       sends it                   sends it
+``auth.tokenFile``   reads it when it changes   reads it likewise, if the machine has the file; else sends
+                                                the token that it held when the batch was planned
+``auth.keysSecret``  signs a token a request    signs a token a request
+``tls.…File``        reads them when they       has the contents of when the batch was planned
+                     change
+==================== ========================== ==========================================================
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TypedDict
+
+from gazette_spark.client import TlsOptions
+from gazette_spark.client.connection.credentials import read_token
+from gazette_spark.errors import OptionError
+from gazette_spark.options.security import Security
+from gazette_spark.protocol.tokens import KeySet
+
+log = logging.getLogger(__name__)
+
+
+class Access(TypedDict):
+    """Arguments of a ``Client``."""
+
+    token: str | None
+    token_file: str | None
+    auth_keys: KeySet | None
+    tls: TlsOptions | None
+
+
+def access(security: Security) -> Access:
+    """Return the arguments of a client that enters as the options say.
+
+    Raises:
+        OptionError: a certificate's file cannot be read, or certificates cannot be used.
+    """
+    return {
+        "token": security.token,
+        "token_file": security.token_file,
+        "auth_keys": security.keys,
+        "tls": _tls(security),
+    }
+
+
+def carried(security: Security) -> Security:
+    """Return what a task gets: contents in place of files, and the present token.
+
+    Raises:
+        OptionError: a file cannot be read, or certificates cannot be used.
+    """
+    token = security.token if security.token_file is None else read_token(security.token_file)
+    tls = _tls(security)
+    if tls is None:
+        return replace(security, token=token)
+    cert, key = tls.pair or (None, None)
+    return Security(token, security.token_file, security.keys, ca=tls.authorities, cert=cert, key=key)
+
+
+class Carrier:
+    """Reads the files for one batch after the other. For one thread."""
+
+    def __init__(self, security: Security) -> None:
+        self._security = security
+        self._last: Security | None = None
+
+    def now(self) -> Security:
+        """Return what tasks get that are planned now; what the last ones got if the files are being changed.
+
+        Raises:
+            OptionError: the first time, a file cannot be read, or certificates cannot be used.
+        """
+        try:
+            self._last = carried(self._security)
+        except OptionError as error:
+            if self._last is None:
+                raise
+            log.warning("files of the last batch are used again: %s", error)
+        return self._last
+
+
+def _tls(security: Security) -> TlsOptions | None:
+    given = (
+        security.ca_file,
+        security.cert_file,
+        security.key_file,
+        security.ca,
+        security.cert,
+        security.key,
+    )
+    return TlsOptions(*given) if any(given) else None
