@@ -22,9 +22,8 @@ from gazette_spark.cli.journal_upkeep import prune, reset_head, store_health, su
 def journals(ctx: click.Context, endpoint: str, timeout: float) -> None:
     """Work with the journals of a broker.
 
-    Tokens, keys and certificates are taken from the environment, in the variables of gazctl:
-    BROKER_AUTH_TOKEN, BROKER_AUTH_KEYS, BROKER_TRUSTED_CA_FILE, BROKER_CERT_FILE, BROKER_CERT_KEY_FILE. Never
-    from the command line, where other users could see them.
+    Tokens and keys are taken from the environment, in gazctl's BROKER_AUTH_TOKEN and BROKER_AUTH_KEYS, or
+    from a file. Never from the command line, where other users could see them.
     """
     ctx.obj = make_connect(endpoint, timeout)
 

@@ -1,4 +1,4 @@
-"""Shared options of the commands of ``gazette-spark journals``: broker, timeout, journals."""
+"""Shared options of the commands: the broker, how it is entered, the timeout, journals."""
 
 from __future__ import annotations
 
@@ -13,12 +13,34 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from gazette_spark.errors import OptionError
 from gazette_spark.protocol import protocol_pb2 as pb
 
 if TYPE_CHECKING:
     from gazette_spark.client import Client
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
+
+
+FLAGS = {
+    "--auth-token-file": "BROKER_AUTH_TOKEN_FILE",
+    "--tls-ca-file": "BROKER_TRUSTED_CA_FILE",
+    "--tls-cert-file": "BROKER_CERT_FILE",
+    "--tls-key-file": "BROKER_CERT_KEY_FILE",
+}
+"""Each option by which a command enters a secured cluster, and the variable that says the same.
+
+Secrets themselves come from the environment or from files only: other users can see a command line.
+"""
+
+FLAG_HELP = {
+    "--auth-token-file": "File of the token to send, read again when it changes; wins over other secrets.",
+    "--tls-ca-file": "Certificates, PEM, of the authorities to trust in place of the public ones.",
+    "--tls-cert-file": "The client's certificate, PEM, for brokers that ask for one.",
+    "--tls-key-file": "Its private key, PEM, without a password.",
+}
+
+_GIVEN = f"{__name__}.given"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +50,52 @@ class Connect:
     endpoint: str
     timeout_s: float
     environ: Mapping[str, str]
+    flags: Mapping[str, str]
+    """Values of the options that were given, by their names."""
 
     def __call__(self, **arguments: Any) -> Client:  # noqa: ANN401 - the client's own
         """Return a client as the environment and the group's options describe it."""
         from gazette_spark.client import Client, environment
 
-        with environment.errors():
-            found = environment.arguments({**self.environ, "BROKER_ADDRESS": self.endpoint})
-            return Client(**{**found, "timeout_s": self.timeout_s, **arguments})
+        names = {FLAGS[flag]: flag for flag in self.flags}
+        env = {**self.environ, **{variable: self.flags[flag] for variable, flag in names.items()}}
+        if "--auth-token-file" in self.flags:
+            env |= {"BROKER_AUTH_TOKEN": "", "BROKER_AUTH_KEYS": ""}
+        try:
+            with environment.errors():
+                found = environment.arguments({**env, "BROKER_ADDRESS": self.endpoint})
+                return Client(**{**found, "timeout_s": self.timeout_s, **arguments})
+        except OptionError as error:
+            option = names.get(error.option, error.option)
+            raise OptionError(option, error.got, error.expected) from None
 
 
 def make_connect(endpoint: str, timeout_s: float) -> Connect:
-    """Return the function that makes a command's client, from this process's environment."""
-    return Connect(endpoint, timeout_s, os.environ)
+    """Return the function that makes a command's client, from its options and this process's environment."""
+    given = click.get_current_context().meta.get(_GIVEN, {})
+    return Connect(endpoint, timeout_s, os.environ, dict(given))
+
+
+def security_options(command: Decorated) -> Decorated:
+    """Add the options by which a secured cluster is entered; :func:`make_connect` knows what was given."""
+
+    def keep(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            ctx.meta.setdefault(_GIVEN, {})[parameter.opts[0]] = value
+
+    for flag, variable in reversed(FLAGS.items()):
+        command = click.option(
+            flag,
+            metavar="FILE",
+            expose_value=False,
+            callback=keep,
+            help=f"{FLAG_HELP[flag]} Also from {variable}.",
+        )(command)
+    return command
 
 
 def broker_options(command: Decorated) -> Decorated:
-    """Add the options of the broker's address and the timeout, as ``endpoint`` and ``timeout``."""
+    """Add the broker's address and the timeout, as ``endpoint`` and ``timeout``, and how it is entered."""
     address = click.option(
         "--broker",
         "endpoint",
@@ -57,7 +108,7 @@ def broker_options(command: Decorated) -> Decorated:
     timeout = click.option(
         "--timeout", default=60.0, show_default=True, metavar="SECONDS", help="Give up after this long."
     )
-    return address(timeout(command))
+    return address(security_options(timeout(command)))
 
 
 def record_options(command: Decorated) -> Decorated:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from gazette_spark.cli.journal_options import security_options
 from gazette_spark.cli.main import one_line
 from gazette_spark.errors import OptionError
 from gazette_spark.lag.alarms import Alarms
@@ -74,6 +75,7 @@ def feed_options(command: Decorated) -> Decorated:
     return _with(
         command,
         click.option("--broker", envvar="BROKER_ADDRESS", required=True, help="Broker, as http://host:port."),
+        security_options,
         click.option(
             "--selector", "-l", default="", help="Journals whose write heads are asked for; else of all."
         ),
