@@ -21,6 +21,7 @@ from time import monotonic
 from types import TracebackType
 from typing import IO, Self
 
+from tests.rig.certificates import Certificates
 from tests.rig.gazctl import (
     Binaries,
     BinaryNotFoundError,
@@ -64,6 +65,7 @@ class DeployedBroker(BrokerHandle):
         broker_args: more flags of ``gazette serve``.
         program: name of the broker's program, for one of another version.
         auth_keys: base64 keys, as of ``BROKER_AUTH_KEYS``, by which tokens are asked for and checked.
+        certificates: of the broker and of the clients that it takes; None is plain text.
     """
 
     def __init__(
@@ -74,10 +76,12 @@ class DeployedBroker(BrokerHandle):
         broker_args: Sequence[str] = (),
         program: str = "gazette",
         auth_keys: str = "",
+        certificates: Certificates | None = None,
     ) -> None:
         self.directory = Path(directory).resolve()
         super().__init__("", Path(file_root).resolve() if file_root else self.directory / "fragments")
         self.auth_keys = auth_keys
+        self.certificates = certificates
         self._broker_args = tuple(broker_args)
         self._program = program
         self._group: _ProcessGroup | None = None
@@ -128,8 +132,8 @@ class DeployedBroker(BrokerHandle):
         """Start another broker of the same cluster; return its endpoint."""
         assert self._group is not None
         (port,) = free_ports(1)
-        peer = BrokerHandle(f"http://127.0.0.1:{port}", self.file_root)
-        peer.auth_keys = self.auth_keys
+        peer = BrokerHandle(self._url(port), self.file_root)
+        peer.auth_keys, peer.certificates = self.auth_keys, self.certificates
         command = [*self._broker_command(port), f"--broker.zone={zone}"]
         child = self._group.start(f"gazette-{port}", command)
         _wait_ready(child, lambda: _answers(peer))
@@ -150,9 +154,12 @@ class DeployedBroker(BrokerHandle):
         self._etcd_prefix = f"/gazette/test-{broker_port}"
         etcd = group.start("etcd", _etcd_command(binaries.etcd, directory / "etcd", etcd_url, peer_port))
         _wait_ready(etcd, lambda: _is_healthy(client_port))
-        self.endpoint = f"http://127.0.0.1:{broker_port}"
+        self.endpoint = self._url(broker_port)
         broker = group.start("gazette", self._broker_command(broker_port))
         _wait_ready(broker, lambda: _answers(self))
+
+    def _url(self, port: int) -> str:
+        return f"http{'s' if self.certificates else ''}://127.0.0.1:{port}"
 
     def _broker_command(self, port: int) -> list[str]:
         return [
@@ -168,8 +175,20 @@ class DeployedBroker(BrokerHandle):
             f"--etcd.prefix={self._etcd_prefix}",
             "--log.level=info",
             *([f"--broker.auth-keys={self.auth_keys}"] if self.auth_keys else []),
+            *(_tls_flags(self.certificates) if self.certificates else []),
             *self._broker_args,
         ]
+
+
+def _tls_flags(made: Certificates) -> list[str]:
+    return [
+        f"--broker.server-cert-file={made.server.cert}",
+        f"--broker.server-cert-key-file={made.server.key}",
+        f"--broker.server-ca-file={made.ca}",
+        f"--broker.peer-cert-file={made.client.cert}",
+        f"--broker.peer-cert-key-file={made.client.key}",
+        f"--broker.peer-ca-file={made.ca}",
+    ]
 
 
 def _answers(broker: BrokerHandle) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from gazette_spark.errors import GazetteError
+from tests.rig.certificates import Certificates
 
 GAZCTL_TIMEOUT_S = 60.0
 """Longest one ``gazctl`` command may run, and a new journal may take to be assigned."""
@@ -96,6 +97,8 @@ class BrokerHandle:
         """Directory under which ``file:///`` stores keep their fragments."""
         self.auth_keys = ""
         """Keys by which ``gazctl`` signs its tokens; empty for a broker without authorization."""
+        self.certificates: Certificates | None = None
+        """Whom clients trust, and what they show; None for a broker without TLS."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} at {self.endpoint or 'nowhere'}, fragments in {self.file_root}>"
@@ -124,7 +127,7 @@ class BrokerHandle:
                 capture_output=True,
                 timeout=GAZCTL_TIMEOUT_S,
                 check=False,
-                env={**clean_environment(), "BROKER_AUTH_KEYS": self.auth_keys},
+                env=clean_environment() | self.client_environment(),
             )
         except subprocess.TimeoutExpired as error:
             seen = (error.stderr or b"").decode(errors="replace")
@@ -132,6 +135,17 @@ class BrokerHandle:
         if done.returncode:
             raise ProcessError(shown, f"exit code {done.returncode}", done.stderr.decode(errors="replace"))
         return done.stdout
+
+    def client_environment(self) -> dict[str, str]:
+        """Return the variables by which Gazette's tools, and our command, enter the broker."""
+        env = {"BROKER_ADDRESS": self.endpoint, "BROKER_AUTH_KEYS": self.auth_keys}
+        if self.certificates is None:
+            return env
+        return env | {
+            "BROKER_TRUSTED_CA_FILE": str(self.certificates.ca),
+            "BROKER_CERT_FILE": str(self.certificates.client.cert),
+            "BROKER_CERT_KEY_FILE": str(self.certificates.client.key),
+        }
 
     def gazctl_command(self, *args: str) -> list[str]:
         """Return the command line of a ``gazctl`` that talks to the broker."""

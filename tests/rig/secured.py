@@ -1,0 +1,55 @@
+"""A broker that takes nobody without a certificate and a token: the real one, or the embedded one."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gazette_spark.broker import EmbeddedBroker, ServerTls
+from gazette_spark.client import Client, TlsOptions
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.tokens import Capability, Claims, KeySet
+from tests.rig.brokers import DeployedBroker
+from tests.rig.certificates import Certificates
+from tests.rig.gazctl import BrokerHandle
+
+CANARY = "canary-5f2c91-of-the-broker"
+KEYS = base64.b64encode(CANARY.encode()).decode()
+"""Keys of the broker. Where their text, or that of a token, shows, it leaked."""
+
+
+def token(lifetime_s: float = 3600.0, capability: int = Capability.ALL) -> str:
+    """Return a token for all journals."""
+    claims = Claims(capability, pb.LabelSelector())
+    return KeySet.parse(KEYS).sign(claims, now=time.time(), lifetime_s=lifetime_s)
+
+
+def open_client(broker: BrokerHandle, *, timeout_s: float = 30) -> Client:
+    """Return a client that may do everything, on a secured broker."""
+    assert broker.certificates is not None
+    made = broker.certificates
+    tls = TlsOptions(str(made.ca), str(made.client.cert), str(made.client.key))
+    return Client(broker.endpoint, auth_keys=broker.auth_keys, tls=tls, timeout_s=timeout_s)
+
+
+@contextmanager
+def secured_broker(directory: Path, kind: str = "deployed") -> Iterator[BrokerHandle]:
+    """Run a broker with TLS, client certificates and keys.
+
+    Args:
+        directory: of its data and of the certificates.
+        kind: ``embedded`` or ``deployed``.
+    """
+    made = Certificates(directory / "certificates")
+    if kind == "deployed":
+        with DeployedBroker(directory / "broker", auth_keys=KEYS, certificates=made) as deployed:
+            yield deployed
+        return
+    tls = ServerTls(made.server.cert, made.server.key, made.ca)
+    with EmbeddedBroker(directory / "broker", auth_keys=KEYS, tls=tls) as embedded:
+        handle = BrokerHandle(embedded.endpoint, directory / "broker")
+        handle.auth_keys, handle.certificates = KEYS, made
+        yield handle
