@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from gazette_spark.errors.base import GazetteError
 
+_SHOWN_JOURNALS = 3
+"""Journals of each side that an error names."""
+
 
 @dataclass(eq=False)
 class OffsetError(GazetteError, ValueError):
@@ -81,6 +84,36 @@ class JournalRecreatedError(GazetteError):
             "Offsets may stand for other bytes now. If they do not, start the query with a new checkpoint "
             "and this position as startingOffsets; else also with a new table"
         )
+
+
+@dataclass(eq=False)
+class OtherJournalsError(GazetteError, ValueError):
+    """A query checkpoint's position is of other journals than its source selects now.
+
+    To continue would read the selected journals from their first bytes, again if another source read them.
+    """
+
+    option: str
+    """Option that selects the source's journals."""
+    left: tuple[str, ...]
+    """Journals of the position that exist and are not selected any more."""
+    selected: tuple[str, ...]
+    """Journals that are selected; none of them is in the position."""
+
+    def __str__(self) -> str:
+        return (
+            f"option {self.option!r}: it selects {_few(self.selected)}, and this source's position in the "
+            f"query checkpoint is of {_few(self.left)}. Spark matches sources and positions by their order "
+            "in the query: keep the order of the sources, and put none in front. To read other journals, start "
+            "with a new checkpoint and DeltaSink.resume, which continues the table; or let the option select "
+            "journals of both"
+        )
+
+
+def _few(journals: tuple[str, ...]) -> str:
+    shown = ", ".join(repr(each) for each in journals[:_SHOWN_JOURNALS])
+    more = len(journals) - _SHOWN_JOURNALS
+    return shown + (f" and {more} more" if more > 0 else "")
 
 
 @dataclass(eq=False)

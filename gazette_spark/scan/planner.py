@@ -124,11 +124,13 @@ class Planner:
                 ``failOnDataLoss=true``.
             JournalRecreatedError: a journal was deleted and created again.
             OffsetBeyondHeadError: a journal ends before its offset in ``start``.
+            OtherJournalsError: ``start`` is the position of another source.
             RecordError: a record is longer than ``maxRecordBytes``.
         """
         if start.position == "initial":
             log.info("%s", start_line(start.read_through, start.heads))
             return start.at("pinned")
+        self._check_continued(start)
         try:
             return self._next(start, limits)
         except JournalNotFoundError as error:
@@ -153,6 +155,10 @@ class Planner:
         seen = heads | self._view.client.write_heads(added)
         position, gaps = self._position(start, reached, seen), self._gaps(start, ends, tails)
         return replace(position, gaps=gaps) if gaps else position
+
+    def _check_continued(self, start: JournalOffsets) -> None:
+        if self._resumes:
+            self._selection.check_continued(start)
 
     def _gaps(
         self, start: JournalOffsets, ends: Mapping[str, int], tails: Mapping[str, Tail]
@@ -237,8 +243,10 @@ class Planner:
 
         Raises:
             OffsetError: ``end`` cannot be reached from ``start``, or ``start`` is where no record begins.
+            OtherJournalsError: ``start`` is the position of another source.
         """
         check_forward(start, end)
+        self._check_continued(start)
         ranges = [OffsetRange(journal, begin, stop) for journal, begin, stop in changed(start, end)]
         if self._resumes and self._view.options.fail_on_data_loss:
             self._resolver.check_resumed(ranges)

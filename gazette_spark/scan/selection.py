@@ -15,6 +15,13 @@ status         when                                                        conse
 
 The write head is the one this run saw last, else the one in the position. Later appends, before the journal
 was deleted, are unknown.
+
+Brokers may answer at different revisions of Etcd. A look at journals has the larger revision of its list and
+of the query's position. A journal that the list lacks is looked up until the answer is that new. So every
+journal of a position was seen at the position's revision, and that revision never goes back.
+
+Spark matches the positions of a checkpoint and the sources of a query by their order. :func:`check_continued`
+refuses a position of another source.
 """
 
 from __future__ import annotations
@@ -29,6 +36,7 @@ from gazette_spark.errors import (
     JournalNotFoundError,
     JournalRecreatedError,
     OptionError,
+    OtherJournalsError,
 )
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.scan.listings import Journals
@@ -92,6 +100,28 @@ def is_recreated(create_revision: int, seen_revision: int) -> bool:
     return 0 < seen_revision < create_revision
 
 
+def check_continued(
+    option: str, position: Collection[str], selected: Collection[str], existing: Collection[str]
+) -> None:
+    """Check that a position is not one of another source.
+
+    Journals that were deleted say nothing: others may have replaced them. The sign of another source is one
+    that exists and is not selected any more, while only journals are selected that the position lacks.
+
+    Args:
+        option: Option that selects the journals.
+        position: Journals of the position.
+        selected: Journals that the option selects.
+        existing: Those of the position that brokers know.
+
+    Raises:
+        OtherJournalsError: the option selects journals, and none of the position's, some of which exist.
+    """
+    left = set(existing) & set(position)
+    if selected and left and not set(position) & set(selected):
+        raise OtherJournalsError(option, tuple(sorted(left)), tuple(sorted(selected)))
+
+
 class Selection:
     """The journals that a query's options select. To be used by one thread."""
 
@@ -103,7 +133,7 @@ class Selection:
         self._seen: dict[str, int] = {}
         """Write heads as this run saw them last, also of journals that are gone."""
         self.revision = 0
-        """Etcd's revision up to which all journals of the last look were seen; 0 if brokers do not say."""
+        """Largest Etcd revision at which all journals of the last look were seen; 0 if brokers do not say."""
         self.paused: frozenset[str] = frozenset()
         """Journals of the last look that exist and are not selected any more."""
         self._listing: Listing | None = None
@@ -113,6 +143,8 @@ class Selection:
         self._absent: frozenset[str] = frozenset()
         """Journals that were looked up for that list, because it lacks them."""
         self._warned: set[str] = set()
+        self._is_continued = False
+        """The position that a run began at is one of these journals."""
 
     def __repr__(self) -> str:
         return f"Selection({self._view.options.selection}, {self._listing})"
@@ -145,7 +177,7 @@ class Selection:
             JournalRecreatedError: a journal is another one than the query read.
             UnavailableError: brokers stayed at an older revision than the query's.
         """
-        self._take(self._journals.fresh() if fresh else self._journals.latest())
+        self._take(self._journals.fresh() if fresh else self._journals.latest(), start)
         selection = self._view.options.selection
         for name in selection.names:
             if name not in self._names and name not in start.read_through:
@@ -156,19 +188,43 @@ class Selection:
             self._look_up(start, absent)
         return self._names
 
+    def check_continued(self, start: JournalOffsets) -> None:
+        """Check, once, that the position at which a run begins is one of these journals.
+
+        Later positions have all journals that were selected since, so labels may move from one to the next.
+
+        Raises:
+            OtherJournalsError: it is one of others, see the module.
+            UnavailableError: brokers stayed at an older revision than the query's.
+        """
+        if self._is_continued or not start.read_through:
+            return
+        self._take(self._journals.latest(), start)
+        position = start.read_through.keys()
+        # A list that is older than the position may lack its journals.
+        if self._names and not position & self._names and self._listed_revision >= start.revision:
+            told = self._view.describe_journals(sorted(position), start.revision, self._listed_revision)
+            option = self._view.options.selection.option
+            check_continued(option, position, self._names, told.names)
+        self._is_continued = True
+
     def see(self, heads: Mapping[str, int]) -> None:
         """Remember the write heads of a look."""
         self.heads = heads
         self._seen |= heads
 
-    def _take(self, listing: Listing) -> None:
+    @property
+    def _listed_revision(self) -> int:
+        return self._listing.revision if self._listing else 0
+
+    def _take(self, listing: Listing, start: JournalOffsets) -> None:
+        self.revision = max(listing.revision, start.revision) if listing.revision else 0
         if listing is self._listing:
             return
         for entry in listing.journals:
             self._view.cache_spec(entry.spec)
         self._listing, self._names = listing, frozenset(listing.names)
         self._youngest = max((entry.create_revision for entry in listing.journals), default=0)
-        self.revision = listing.revision
         self._absent = self.paused = frozenset()
 
     def _check_recreated(self, start: JournalOffsets) -> None:
@@ -181,7 +237,7 @@ class Selection:
 
     def _look_up(self, start: JournalOffsets, absent: Collection[str]) -> None:
         """Ask about journals that the list lacks, and warn or raise as that means; once for each list."""
-        told = self._view.describe_journals(sorted(absent), start.revision)
+        told = self._view.describe_journals(sorted(absent), start.revision, self._listed_revision)
         paused = set()
         for journal in sorted(absent):
             entry = told.get(journal)
@@ -195,7 +251,6 @@ class Selection:
                 paused.add(journal)
             self._warn(journal, fate.value)
         self._absent, self.paused = frozenset(absent), frozenset(paused)
-        self.revision = min(self.revision, told.revision)
 
     def _known(self, journal: str, start: JournalOffsets) -> LastSeen:
         head = self._seen.get(journal, start.head_seen(journal))

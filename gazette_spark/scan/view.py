@@ -61,24 +61,35 @@ class JournalView:
             return None
         return spec.suspend.offset
 
-    def describe_journals(self, names: Sequence[str], revision: int) -> Listing:
-        """Ask about journals by name; if one is missing, again until brokers know a revision.
+    def describe_journals(self, names: Sequence[str], revision: int, listed: int) -> Listing:
+        """Ask about journals by name until the answer is as new as what is known of them.
+
+        Args:
+            names: Their names.
+            revision: Etcd's revision at which the query saw them last.
+            listed: The revision of a list that lacks them.
+
+        Returns:
+            An answer at ``listed`` or later; if a journal is missing, also at ``revision`` or later.
 
         Raises:
-            UnavailableError: a journal is missing, and for as long as a request may take brokers know less.
+            UnavailableError: for as long as a request may take, a broker knows less.
         """
         selector = pb.LabelSelector(include=label_set({"name": list(names)}))
 
         def ask(_left_s: float) -> Listing:
-            listing = self.client.list_all_journals(selector)
-            missing = sorted(set(names) - set(listing.names))
-            if missing and listing.revision < revision:
+            answer = self.client.list_all_journals(selector)
+            missing = sorted(set(names) - set(answer.names))
+            wanted = max(listed, revision) if missing else listed
+            if answer.revision < wanted:
+                known = f"it knows no journal {missing[0]!r}" if missing else f"it knows journal {names[0]!r}"
+                seen = "the query saw it" if wanted == revision else "the journals were listed"
                 problem = (
-                    f"it knows no journal {missing[0]!r} at Etcd's revision {listing.revision}, and the "
-                    f"query saw it at {revision}: the broker is behind, or its Etcd was made anew"
+                    f"{known} at Etcd's revision {answer.revision}, and {seen} at {wanted}: "
+                    "the broker is behind, or its Etcd was made anew"
                 )
                 raise UnavailableError(self.client.endpoint, problem)
-            return listing
+            return answer
 
         timeout_s = self.client.timeout_s
         return retry.retrying(ask, retry.after_call, timeout_s=timeout_s, patience_s=lambda: timeout_s)

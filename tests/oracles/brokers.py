@@ -95,13 +95,32 @@ class FakeClient:
     """Whose tails were asked for, by request."""
     has_tails: bool = True
     """Whether a tail brings bytes."""
+    lags: list[int] = field(default_factory=list)
+    """Revisions by which each of the next lists is behind; later ones are not."""
+    past: dict[int, dict[str, FakeJournal]] = field(default_factory=dict)
+    """The journals at each revision; at one that is not there, those of today."""
     endpoint: str = "http://broker.test:80"
     timeout_s: float = 0.1
 
     def list_all_journals(self, selector: str | pb.LabelSelector = "") -> Listing:
         self.listed.append(selector)
-        header = pb.Header(etcd=pb.Header.Etcd(revision=self.revision))
-        return Listing(header, tuple(self.list_journals(selector)))
+        revision = max(1, self.revision - (self.lags.pop(0) if self.lags else 0))
+        header = pb.Header(etcd=pb.Header.Etcd(revision=revision))
+        today, self.journals = self.journals, self.past.get(revision, self.journals)
+        try:
+            return Listing(header, tuple(self.list_journals(selector)))
+        finally:
+            self.journals = today
+
+    def change(self, name: str, journal: FakeJournal | None) -> None:
+        """Create a journal, or delete it, at a new revision, and keep the journals there were before."""
+        self.past[self.revision] = dict(self.journals)
+        self.revision += 1
+        if journal is None:
+            del self.journals[name]
+        else:
+            journal.create_revision = self.revision
+            self.journals[name] = journal
 
     def list_journals(self, selector: str | pb.LabelSelector = "") -> list[pb.ListResponse.Journal]:
         parsed = parse_selector(selector) if isinstance(selector, str) else selector

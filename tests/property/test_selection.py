@@ -1,13 +1,21 @@
-"""Whatever comes, goes and restarts: a loss that was seen is an error, one that was none never is."""
+"""Journals come and go, brokers answer late, queries restart: only what is a fault is an error."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gazette_spark.errors import GazetteError, JournalNotFoundError, JournalRecreatedError
+from gazette_spark.client.connection import retry
+from gazette_spark.errors import (
+    GazetteError,
+    JournalNotFoundError,
+    JournalRecreatedError,
+    OtherJournalsError,
+)
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.scan.admission import Limits
 from gazette_spark.scan.planner import Planner
@@ -105,3 +113,92 @@ def test_losses_that_were_seen_are_errors_and_no_others(given_steps: list[tuple[
             world.look(Limits())
         for name, journal in world.client.journals.items():
             assert world.position.read_through[name] == journal.content.rfind(b"\n") + 1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_pause() -> Iterator[None]:
+    """A broker that is behind is asked again at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retry, "BACKOFF_S", (0.0,) * 50)
+        yield
+
+
+lagging_steps = st.lists(
+    st.tuples(
+        st.sampled_from(["append", "create", "delete", "look", "look", "look", "restart"]),
+        st.integers(0, 5),
+        st.lists(st.integers(0, 3), max_size=3),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=examples(200))
+@given(lagging_steps)
+def test_a_broker_that_is_behind_leaves_no_mistake(given_steps: list[tuple[str, int, list[int]]]) -> None:
+    """Each answer has its own revision: no position's revision goes back, and no error stays."""
+    planner, client = planner_of({}, failOnDataLoss="false")
+    client.timeout_s = 30.0
+    client.change("log/0", FakeJournal(lines(1)))
+    position = planner.next(JournalOffsets({"log/0": 0}))
+    made = 1
+
+    def look(lags: list[int]) -> JournalOffsets:
+        client.lags[:] = lags
+        try:
+            end = planner.next(position)
+        except JournalNotFoundError as error:
+            # A list of that moment still had it.
+            assert error.journal not in client.journals  # noqa: PT017 - it need not be raised
+            assert lags
+            return position
+        assert end.revision >= position.revision
+        return end
+
+    for what, number, lags in given_steps:
+        there = sorted(client.journals)
+        match what:
+            case "append" if there:
+                client.journals[there[number % len(there)]].content += lines(1)
+            case "create":  # Each once: none is another one of the same name.
+                client.change(f"log/{made}", FakeJournal(lines(2)))
+                made += 1
+            case "delete" if there:
+                client.change(there[number % len(there)], None)
+            case "look":
+                position = look(lags)
+            case "restart":
+                position = JournalOffsets.from_json(position.to_json())
+                planner = Planner(client, planner._view.options)  # type: ignore[arg-type]  # A fake client's.
+    for _ in range(3):
+        position = look([])
+    for name, journal in client.journals.items():
+        assert position.read_through[name] == journal.head
+
+
+sets = st.frozensets(st.sampled_from(["log/a", "log/b", "other/c", "other/d"]))
+
+
+@settings(max_examples=examples(200))
+@given(sets.filter(bool), sets, sets)
+def test_a_position_of_another_source_is_refused(
+    position: frozenset[str], deleted: frozenset[str], selected: frozenset[str]
+) -> None:
+    """It is one if it shares no journal with what is selected, unless all its journals were deleted."""
+    planner, client = planner_of({name: FakeJournal(lines(2)) for name in sorted(position | selected)})
+    start = planner_of(client.journals, journals=",".join(sorted(position)))[0].initial()
+    for name in deleted & position:
+        client.change(name, None)
+    selected -= deleted & position
+    options = {"selector": ",".join(f"name={name}" for name in sorted(selected)) or "name=log/none"}
+    planner = planner_of(client.journals, failOnDataLoss="false", **options)[0]
+    another = bool(selected) and not position & selected and bool(position - deleted)
+    for call in (lambda: planner.next(start.at("")), lambda: planner.pieces(start.at(""), start.at(""))):
+        try:
+            call()
+        except OtherJournalsError as error:
+            assert another
+            assert set(error.left) == position - deleted  # noqa: PT017
+            assert set(error.selected) == selected  # noqa: PT017
+        else:
+            assert not another

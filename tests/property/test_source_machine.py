@@ -28,6 +28,7 @@ from gazette_spark import source
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.faults import Faults
 from gazette_spark.client import Client
+from gazette_spark.errors import OtherJournalsError
 from gazette_spark.framing.fixed import MAGIC, frame
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol.journals import journal_spec
@@ -45,6 +46,8 @@ from tests.oracles import framings as oracle
 from tests.rig.examples import examples
 
 PREFIX = "prop/source/"
+ANOTHER = "prop/another/"
+"""Journals of another source."""
 MOST_JOURNALS = 4
 TIMEOUT_S = 30.0
 LABELS = {
@@ -191,6 +194,7 @@ class SourceMachine(RuleBasedStateMachine):
         self.broker.__enter__()
         self.client = Client(self.broker.endpoint, timeout_s=TIMEOUT_S)
         self.create(kind, "NONE")
+        self.client.create_journals(journal_spec(f"{ANOTHER}0", refresh_interval_s=1))
 
     def create(self, kind: str, codec: str) -> None:
         name = f"{PREFIX}{len(self.journals)}"
@@ -272,6 +276,16 @@ class SourceMachine(RuleBasedStateMachine):
         with contextlib.suppress(Crash):
             run.batch(crash=crash, faults=turn.faults, meanwhile=lambda step: self.meanwhile(step, turn))
         self.stop()
+
+    @precondition(lambda self: self.query.commit_log)
+    @rule(available_now=st.booleans())
+    def start_with_another_source(self, available_now: bool) -> None:
+        """A query whose sources were swapped gives this one the other's checkpoint."""
+        self.stop()
+        run = self.query.start(lambda: self.reader({"path": ANOTHER}), available_now=available_now)
+        with pytest.raises(OtherJournalsError, match=f"'{ANOTHER}0', .* '{PREFIX}0'"):
+            run.batch()
+        run.stop()
 
     def run(self, turn: Turn) -> Run:
         if self.running is None:

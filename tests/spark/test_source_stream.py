@@ -94,6 +94,21 @@ def test_a_failed_batch_is_read_again_with_the_same_range(journals: Journals, tm
     assert raw(again[2]) == [(len(LINES), b"later")]
 
 
+def test_sources_that_are_swapped_are_refused(journals: Journals, tmp_path: Path) -> None:
+    """A checkpoint has positions in the order of the sources, so none takes the journals of another."""
+    for name in ("a", "b"):
+        journals.create(f"{name}/0")
+        journals.append(f"{name}/0", LINES)
+    a, b = journals.stream("a/"), journals.stream("b/")
+    run_available(a.union(b), tmp_path)
+    for swapped in (b.union(a), a.union(a)):
+        with pytest.raises(StreamingQueryException, match="OtherJournalsError: option 'path': it selects"):
+            run_available(swapped, tmp_path)
+    journals.append("b/0", b"after the restart\n")
+    rows = rows_of(run_available(a.union(b), tmp_path))
+    assert raw(rows, journals.name("b/0")) == [(len(LINES), b"after the restart")]
+
+
 def test_available_now_ends_while_journals_grow(journals: Journals, tmp_path: Path) -> None:
     """A run ends at the heads taken at its start; journals that appear meanwhile wait for the next one."""
     journals.create("a")

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gazette_spark.errors import JournalNotFoundError, JournalRecreatedError, UnavailableError
+from gazette_spark.errors import (
+    JournalNotFoundError,
+    JournalRecreatedError,
+    OtherJournalsError,
+    UnavailableError,
+)
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.selection import JournalStatus, LastSeen, classify
@@ -147,6 +152,93 @@ def test_brokers_that_know_less_may_list_what_they_know() -> None:
     """A listing of brokers that know less allows no conclusion."""
     client, position = read_some({A: FakeJournal(lines(2))})
     assert revived_planner(client, 4).next(position) is position
+
+
+def test_a_list_that_is_behind_makes_no_position_older() -> None:
+    """A broker that lags does not take a journal's place in the position for an older one."""
+    client, position = read_some({A: FakeJournal(lines(2))})
+    client.revision = 9
+    client.change(B, FakeJournal(lines(1)))
+    pinned = revived_planner(client, 10).next(position)
+    assert (pinned.read_through, pinned.revision) == ({A: 20, B: 0}, 10)
+    late = revived_planner(client, 10)
+    client.journals[A].content += lines(1)
+    late._view.client.revision = 7  # type: ignore[attr-defined]  # A fake client's.
+    after = late.next(pinned)
+    assert (after.read_through, after.revision) == ({A: 30, B: 10}, 10)
+    assert revived_planner(client, 11).next(stored(after)) is not None
+
+
+def test_a_journal_is_looked_up_until_the_answer_is_as_new_as_the_list() -> None:
+    """Else a journal that the newer list brings would be taken for one made again, for good."""
+    client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
+    new = FakeJournal(lines(1), create_revision=9)
+    client.journals["log/c"] = new
+    planner, other = planner_of(client.journals, selector="name=log/a,name=log/c")
+    other.revision, other.lags = 10, [0, 0, 3]
+    with pytest.raises(UnavailableError, match=r"'log/b' at Etcd's revision 7, .* listed at 10"):
+        planner.next(position)
+    other.timeout_s, other.lags = 5.0, [0, 3, 3]
+    after = planner.next(position)
+    assert (after.revision, other.lags) == (10, [])
+    assert planner.next(stored(after)).read_through == {A: 20, B: 20, "log/c": 10}
+
+
+TWO_SOURCES = {name: FakeJournal(lines(2)) for name in ("log/a", "log/b", "other/c", "other/d")}
+
+
+def test_a_position_of_another_source_names_both() -> None:
+    """The error has journals of both sides, the option that selects, and the way out."""
+    _, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
+    planner, other = planner_of(TWO_SOURCES, selector="prefix=other/")
+    other.revision = 5
+    with pytest.raises(OtherJournalsError) as caught:
+        planner.next(position)
+    assert str(caught.value) == (
+        "option 'selector': it selects 'other/c', 'other/d', and this source's position in the query "
+        "checkpoint is of 'log/a', 'log/b'. Spark matches sources and positions by their order in the query: "
+        "keep the order of the sources, and put none in front. To read other journals, start with a new "
+        "checkpoint and DeltaSink.resume, which continues the table; or let the option select journals of "
+        "both"
+    )
+    with pytest.raises(OtherJournalsError):
+        revived_planner(other, 5, selector="prefix=other/").pieces(position, position)
+
+
+def test_a_position_of_another_source_is_told_by_what_exists() -> None:
+    """Journals that were deleted may have successors; journals that exist were selected by another option."""
+    _, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
+    successors = {"other/c": FakeJournal(lines(1), create_revision=6)}
+    planner, client = planner_of(successors, selector="prefix=other/", failOnDataLoss="false")
+    client.revision = 6
+    assert planner.next(position).read_through == {A: 20, B: 20, "other/c": 0}
+    client.journals[B] = FakeJournal(lines(2))
+    with pytest.raises(OtherJournalsError, match="'log/b'"):
+        revived_planner(client, 6, selector="prefix=other/").next(position)
+
+
+def test_a_running_query_may_have_its_labels_moved() -> None:
+    """Only the position at which a run begins may be of another source; all later ones are its own."""
+    journals = {A: FakeJournal(lines(2)), "other/c": FakeJournal(lines(2))}
+    planner, client = planner_of(journals, selector="name=log/a")
+    position = planner.next(JournalOffsets({A: 0}))
+    planner._journals._selector.include.labels[0].value = "other/c"  # type: ignore[attr-defined]
+    moved = planner.next(position)
+    assert moved.read_through == {A: 20, "other/c": 0}
+    # After that the position has a journal of each, and is no other source's.
+    assert (
+        revived_planner(client, 2, selector="prefix=other/").next(stored(moved)).read_through["other/c"] == 20
+    )
+
+
+def test_a_list_that_is_behind_shows_no_other_source() -> None:
+    """A list that is older than the position may lack its journals."""
+    journals = {"log/old": FakeJournal(lines(2)), A: FakeJournal(lines(2), create_revision=4)}
+    planner, client = planner_of(journals)
+    client.revision, client.lags = 5, [3, 3, 0]
+    client.past[2] = {"log/old": journals["log/old"]}
+    position = JournalOffsets({A: 20}, revision=5)
+    assert planner.next(position).read_through == {A: 20, "log/old": 0}
 
 
 def test_a_journal_that_pauses_is_asked_for_once_a_list() -> None:
