@@ -104,9 +104,9 @@ class OtherJournalsError(GazetteError, ValueError):
         return (
             f"option {self.option!r}: it selects {_few(self.selected)}, and this source's position in the "
             f"query checkpoint is of {_few(self.left)}. Spark matches sources and positions by their order "
-            "in the query: keep the order of the sources, and put none in front. To read other journals, start "
-            "with a new checkpoint and DeltaSink.resume, which continues the table; or let the option select "
-            "journals of both"
+            "in the query: keep the order of the sources, and put none in front. To read other journals, "
+            "start with a new checkpoint and DeltaSink.resume, which continues the table; or let the "
+            "option select journals of both"
         )
 
 
