@@ -19,8 +19,9 @@ comes in here is checked, and an invalid position is an :class:`~gazette_spark.e
 
 A position also records the state of the journals when it was made, so that a restarted query can explain why
 a journal is missing. ``revision`` is the Etcd revision of the listing: it identifies journals that were
-deleted and created again since. ``heads`` identifies journals that had more to read. ``gaps`` names the bytes
-that the batch skips, for the code that records the batch. Only the second form of the JSON has these fields.
+deleted and created again since. ``heads`` identifies journals that had more to read. ``gone`` names journals
+that were deleted and are done with. ``gaps`` names the bytes that the batch skips, for the code that records
+the batch. Only the second form of the JSON has these fields.
 Older query checkpoints and a table's ledger use the first form.
 """
 
@@ -45,7 +46,7 @@ EXAMPLE = '{"format_version":1,"journals":{"a/journal":1024}}'
 
 _FIELDS = {
     1: {"format_version", "journals", "position"},
-    2: {"format_version", "journals", "position", "revision", "heads", "gaps"},
+    2: {"format_version", "journals", "position", "revision", "heads", "gone", "gaps"},
 }
 """Allowed fields of each form of the JSON."""
 
@@ -58,7 +59,7 @@ class JournalOffsets:
 
     ``read_through[journal]`` is the next byte to read: all bytes before it are done. Mappings are
     copied and sorted; treat them as immutable. Positions with the same offsets are equal; ``revision``,
-    ``heads`` and ``gaps`` do not count.
+    ``heads``, ``gone`` and ``gaps`` do not count.
     """
 
     read_through: Mapping[str, int] = field(default_factory=dict)
@@ -70,6 +71,8 @@ class JournalOffsets:
     gaps: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict, compare=False)
     """By journal, the bytes ``[begin, end)`` that the batch up to this position skips. They were missing when
     the batch was planned, and ``failOnDataLoss=false`` allows that."""
+    gone: tuple[str, ...] = field(default=(), compare=False)
+    """Journals of the position that were deleted: the query had read them, or its options allow the loss."""
 
     def __post_init__(self) -> None:
         for journal, offset in self.read_through.items():
@@ -79,6 +82,10 @@ class JournalOffsets:
         _check_seen(self.read_through, self.revision, self.heads)
         object.__setattr__(self, "read_through", dict(sorted(self.read_through.items())))
         object.__setattr__(self, "heads", dict(sorted(self.heads.items())))
+        for journal in self.gone:
+            if journal not in self.read_through:
+                raise OffsetError("a journal that is gone is one of the position", str(journal))
+        object.__setattr__(self, "gone", tuple(sorted(set(self.gone))))
         for journal, gaps in self.gaps.items():
             _check_gaps(journal, gaps, self.read_through.get(journal, -1))
         object.__setattr__(self, "gaps", dict(sorted(self.gaps.items())))
@@ -98,6 +105,8 @@ class JournalOffsets:
         if self.revision:
             value |= {"format_version": 2, "revision": self.revision}
             value |= {"heads": dict(self.heads)} if self.heads else {}
+        if self.gone:
+            value |= {"format_version": 2, "gone": dict.fromkeys(self.gone, True)}
         if self.gaps:
             named = {journal: {str(low): high for low, high in gaps} for journal, gaps in self.gaps.items()}
             value |= {"format_version": 2, "gaps": named}
@@ -144,12 +153,14 @@ class JournalOffsets:
         if position not in ("initial", "pinned") and "position" in value:
             _refuse(f"position is {_shown(position)}")
         revision, heads = value.get("revision", 0), value.get("heads", {})
-        gaps = _parse_gaps(value.get("gaps", {}))
-        if version > 1 and revision == 0 and not gaps:
+        gaps, gone = _parse_gaps(value.get("gaps", {})), value.get("gone", {})
+        if not isinstance(gone, Mapping) or not all(each is True for each in gone.values()):
+            _refuse(f"gone is {_shown(gone)}")
+        if version > 1 and revision == 0 and not gaps and not gone:
             _refuse(f"revision is {_shown(value.get('revision'))}")
         if not isinstance(heads, Mapping):
             _refuse(f"heads is {_shown(heads)}")
-        return cls(journals, cast(Position, position), revision, heads, gaps)
+        return cls(journals, cast(Position, position), revision, heads, gaps, tuple(gone))
 
     @classmethod
     def from_json(cls, text: str) -> JournalOffsets:

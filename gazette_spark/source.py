@@ -280,7 +280,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._wait_if_idle()
         began = time.monotonic()
         end = self._plan().next(position, self._limits(limit))
-        if end == position:
+        if end is position:
             now = time.monotonic()
             self._idle_until = now + max(IDLE_POLL_S, now - began)
         return end.to_dict()

@@ -13,7 +13,8 @@ A position moves like this:
 2. Each later batch ends where the read limits allow, moved to the end of a whole record
    (:meth:`Planner.next`). A record that is half written stays for a later batch.
 3. A journal that appears later is pinned the same way: the batch it appears in records its first
-   available offset and reads nothing of it.
+   available offset and reads nothing of it. A journal that is deleted is recorded, too, by a batch that may
+   be empty.
 
 Each position has the state of the journals when it was made: see ``offsets``. ``selection`` uses it when a
 journal is gone.
@@ -112,7 +113,8 @@ class Planner:
         if ends is not None:
             self._frozen = ends.read_through
             return
-        self._frozen = self._view.settled_heads(self._selection.selected(fresh=True))
+        # A named journal may be gone because the query has read it: the position tells.
+        self._frozen = self._view.settled_heads(self._selection.listed())
 
     def next(self, start: JournalOffsets, limits: Limits = NO_LIMITS) -> JournalOffsets:
         """Return the end of the batch that begins at ``start``; ``start`` itself if nothing is new.
@@ -150,7 +152,7 @@ class Planner:
         self._mostly_news = 2 * len(news) > len(backlogs)
         ends = self._ends(news, limits, tails)
         reached = {**start.read_through, **ends, **firsts}
-        if reached == start.read_through:
+        if reached == start.read_through and self._selection.gone == start.gone:
             return start
         seen = heads | self._view.client.write_heads(added)
         position, gaps = self._position(start, reached, seen), self._gaps(start, ends, tails)
@@ -183,11 +185,12 @@ class Planner:
         self, start: JournalOffsets, reached: Mapping[str, int], heads: Mapping[str, int]
     ) -> JournalOffsets:
         """Return a position with the state of the journals when it was made."""
+        gone = self._selection.gone
         if not (revision := self._selection.revision):
-            return JournalOffsets(reached)
+            return JournalOffsets(reached, gone=gone)
         kept = {name: start.heads[name] for name in self._selection.paused if name in start.heads}
         behind = {journal: head for journal, head in heads.items() if head > reached[journal]}
-        return JournalOffsets(reached, revision=revision, heads=kept | behind)
+        return JournalOffsets(reached, revision=revision, heads=kept | behind, gone=gone)
 
     def _ends(
         self, backlogs: Mapping[str, Backlog], limits: Limits, tails: Mapping[str, Tail]

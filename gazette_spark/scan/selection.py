@@ -3,18 +3,20 @@
 :func:`classify` decides a journal's status from the query's position and from the brokers' answer to a
 request for that journal by name; never from its absence in a list:
 
-=============  ==========================================================  =============================
-status         when                                                        consequence
-=============  ==========================================================  =============================
-``PAUSED``     it exists, and is not selected any more                     its offset is kept
-``READ``       it is gone, and was read to where its write head was seen   its offset is kept
-``LOST``       it is gone with bytes not read, or that is unknown          an error, if losses are
-``RECREATED``  it was created after the position was made                  an error, always
-``NOT_LISTED``     it is gone for a broker at an older revision                asked again, then an error
-=============  ==========================================================  =============================
+==============  ==========================================================  =============================
+status          when                                                        consequence
+==============  ==========================================================  =============================
+``PAUSED``      it exists, and is not selected any more                     its offset is kept
+``READ``        it is gone, and this run has read it to its write head      its offset is kept
+``GONE``        it is gone, and the position says so                        its offset is kept
+``LOST``        it is gone with bytes not read, or that is unknown          an error, if losses are
+``RECREATED``   it was created after the position was made                  an error, always
+``NOT_LISTED``  it is gone for a broker at an older revision                asked again, then an error
+==============  ==========================================================  =============================
 
-The write head is the one this run saw last, else the one in the position. Later appends, before the journal
-was deleted, are unknown.
+The write head is the one this run saw last. What was appended between that look and the deletion is unknown.
+So a write head that only the position has does not count: what was appended while no query ran would be lost
+unseen. The next position records that a journal is gone, so that this is decided once.
 
 Brokers may answer at different revisions of Etcd. A look at journals has the larger revision of its list and
 of the query's position. A journal that the list lacks is looked up until the answer is that new. So every
@@ -56,6 +58,7 @@ class JournalStatus(Enum):
 
     PAUSED = "journal not selected any more, its offset is kept"
     READ = "journal is gone and was read to the end last seen, its offset is kept"
+    GONE = "journal is gone since an earlier batch, its offset is kept"
     LOST = "journal is gone, its offset is kept"
     RECREATED = "journal was created again"
     NOT_LISTED = "journal is not known yet"
@@ -71,6 +74,10 @@ class LastSeen:
     """The journal's write head when last seen; None if unknown."""
     revision: int
     """Etcd's revision at which it was there; 0 if unknown."""
+    is_current: bool = False
+    """This run saw the write head."""
+    is_gone: bool = False
+    """The position says that it is gone."""
 
     @property
     def left_bytes(self) -> int | None:
@@ -92,7 +99,9 @@ def classify(known: LastSeen, create_revision: int | None, listed_revision: int)
         )
     if listed_revision < known.revision:
         return JournalStatus.NOT_LISTED
-    return JournalStatus.READ if known.left_bytes == 0 else JournalStatus.LOST
+    if known.is_gone:
+        return JournalStatus.GONE
+    return JournalStatus.READ if known.is_current and known.left_bytes == 0 else JournalStatus.LOST
 
 
 def is_recreated(create_revision: int, seen_revision: int) -> bool:
@@ -136,6 +145,8 @@ class Selection:
         """Largest Etcd revision at which all journals of the last look were seen; 0 if brokers do not say."""
         self.paused: frozenset[str] = frozenset()
         """Journals of the last look that exist and are not selected any more."""
+        self.gone: tuple[str, ...] = ()
+        """Journals of the last look that do not exist any more."""
         self._listing: Listing | None = None
         self._names: frozenset[str] = frozenset()
         self._youngest = 0
@@ -148,6 +159,11 @@ class Selection:
 
     def __repr__(self) -> str:
         return f"Selection({self._view.options.selection}, {self._listing})"
+
+    def listed(self) -> frozenset[str]:
+        """Request the list, and return the journals that match, whether or not others should."""
+        self._take(self._journals.fresh(), NOWHERE)
+        return self._names
 
     def chosen(self) -> list[str]:
         """Return the journals of a new query, by name."""
@@ -226,6 +242,7 @@ class Selection:
         self._listing, self._names = listing, frozenset(listing.names)
         self._youngest = max((entry.create_revision for entry in listing.journals), default=0)
         self._absent = self.paused = frozenset()
+        self.gone = ()
 
     def _check_recreated(self, start: JournalOffsets) -> None:
         assert self._listing is not None
@@ -238,7 +255,7 @@ class Selection:
     def _look_up(self, start: JournalOffsets, absent: Collection[str]) -> None:
         """Ask about journals that the list lacks, and warn or raise as that means; once for each list."""
         told = self._view.describe_journals(sorted(absent), start.revision, self._listed_revision)
-        paused = set()
+        paused, gone = set(), []
         for journal in sorted(absent):
             entry = told.get(journal)
             known = self._known(journal, start)
@@ -249,12 +266,20 @@ class Selection:
                 raise _lost(journal, known)
             if fate is JournalStatus.PAUSED:
                 paused.add(journal)
+            else:
+                gone.append(journal)
             self._warn(journal, fate.value)
-        self._absent, self.paused = frozenset(absent), frozenset(paused)
+        self._absent, self.paused, self.gone = frozenset(absent), frozenset(paused), tuple(gone)
 
     def _known(self, journal: str, start: JournalOffsets) -> LastSeen:
         head = self._seen.get(journal, start.head_seen(journal))
-        return LastSeen(start.read_through[journal], head, start.revision)
+        return LastSeen(
+            start.read_through[journal],
+            head,
+            start.revision,
+            is_current=journal in self._seen,
+            is_gone=journal in start.gone,
+        )
 
     def _warn(self, journal: str, event: str) -> None:
         if journal not in self._warned:
@@ -273,9 +298,11 @@ def _recreated(journal: str, start: JournalOffsets, create_revision: int) -> Jou
 
 
 def _lost(journal: str, known: LastSeen) -> JournalNotFoundError:
-    left = "maybe with bytes" if known.left_bytes is None else f"with {known.left_bytes} bytes"
+    left = f"with {known.left_bytes} bytes not read" if known.left_bytes else "maybe with bytes not read"
+    if known.left_bytes == 0:
+        left += ": it was deleted while the query did not run, and what was appended before is unknown"
     detail = (
-        f"the query has read it up to offset {known.reached} and it is gone, {left} not read; "
-        "set failOnDataLoss=false to leave it out"
+        f"the query has read it up to offset {known.reached} and it is gone, {left}; "
+        "set failOnDataLoss=false, for one run, to leave it out"
     )
     return JournalNotFoundError(journal, detail)

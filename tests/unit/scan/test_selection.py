@@ -26,9 +26,14 @@ A, B = "log/a", "log/b"
         pytest.param(LastSeen(10, 10, 7), 8, 9, JournalStatus.RECREATED, id="created_since"),
         pytest.param(LastSeen(10, None, 0), 8, 9, JournalStatus.PAUSED, id="nobody_remembers_when"),
         pytest.param(LastSeen(10, 10, 7), 0, 9, JournalStatus.PAUSED, id="brokers_that_do_not_say"),
-        pytest.param(LastSeen(10, 10, 7), None, 7, JournalStatus.READ, id="gone_and_read"),
-        pytest.param(LastSeen(10, 4, 7), None, 7, JournalStatus.READ, id="gone_and_read_past_the_head"),
-        pytest.param(LastSeen(10, 11, 7), None, 7, JournalStatus.LOST, id="gone_with_a_byte"),
+        pytest.param(LastSeen(10, 10, 7, True), None, 7, JournalStatus.READ, id="gone_and_read"),
+        pytest.param(LastSeen(10, 4, 7, True), None, 7, JournalStatus.READ, id="gone_and_read_past_the_head"),
+        pytest.param(LastSeen(10, 10, 7), None, 7, JournalStatus.LOST, id="gone_and_read_by_an_earlier_run"),
+        pytest.param(
+            LastSeen(10, 11, 7, is_gone=True), None, 7, JournalStatus.GONE, id="gone_since_an_earlier_batch"
+        ),
+        pytest.param(LastSeen(10, 11, 7, is_gone=True), 8, 9, JournalStatus.RECREATED, id="gone_and_back"),
+        pytest.param(LastSeen(10, 11, 7, True), None, 7, JournalStatus.LOST, id="gone_with_a_byte"),
         pytest.param(LastSeen(10, None, 0), None, 7, JournalStatus.LOST, id="gone_and_nobody_remembers"),
         pytest.param(LastSeen(10, 10, 7), None, 6, JournalStatus.NOT_LISTED, id="broker_is_behind"),
         pytest.param(
@@ -49,7 +54,7 @@ def stored(position: JournalOffsets) -> JournalOffsets:
     return JournalOffsets.from_json(position.to_json())
 
 
-def read_some(journals: dict[str, FakeJournal], **options: str) -> tuple[FakeClient, JournalOffsets]:
+def read_some(journals: dict[str, FakeJournal], /, **options: str) -> tuple[FakeClient, JournalOffsets]:
     """Read a batch of a stream, as the options limit it, and end it; return what is left."""
     planner, client = planner_of(journals, **options)
     client.revision = 5
@@ -64,12 +69,58 @@ def revived_planner(client: FakeClient, revision: int, **options: str) -> Planne
     return planner
 
 
-def test_a_journal_that_was_read_may_go_while_the_query_is_down() -> None:
-    """The position remembers that there was no more, in forms with and without other journals behind."""
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+def test_a_journal_that_was_read_may_go_while_the_query_runs(restarted: bool) -> None:
+    """The run that saw its end records that it is gone; later runs need not have seen it."""
     client, position = read_some({A: FakeJournal(lines(2) + b"half"), B: FakeJournal(lines(2))})
     assert (position.revision, position.heads) == (5, {A: 24})
+    planner = revived_planner(client, 5)
+    assert planner.next(position) is position
     del client.journals[B]
-    assert revived_planner(client, 5).next(position) is position
+    after = planner.next(position)
+    assert (after, after.gone) == (position, (B,))
+    again = revived_planner(client, 5) if restarted else planner
+    after = stored(after)
+    assert again.next(after) is after
+    client.journals[A].content += lines(1)
+    assert again.next(after).gone == (B,)
+
+
+def test_a_journal_that_goes_while_the_query_is_down_may_have_had_more() -> None:
+    """What was appended after the last run's last look is lost, so it is an error until it is allowed."""
+    client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))})
+    del client.journals[B]
+    with pytest.raises(
+        JournalNotFoundError, match="maybe with bytes not read: it was deleted while the query"
+    ):
+        revived_planner(client, 5).next(position)
+    allowed = revived_planner(client, 5, failOnDataLoss="false").next(position)
+    assert allowed.gone == (B,)
+    assert revived_planner(client, 5).next(allowed) is allowed
+
+
+@pytest.mark.parametrize("allowed", [False, True], ids=["losses refused", "losses allowed"])
+def test_a_named_journal_may_go_once_it_is_read(allowed: bool) -> None:
+    """A query over what is there now ends like any other, though an option names a journal that is gone."""
+    options = {"journals": f"{A},{B}", "failOnDataLoss": str(not allowed).lower()}
+    client, position = read_some({A: FakeJournal(lines(2)), B: FakeJournal(lines(2))}, **options)
+    if not allowed:
+        planner = revived_planner(client, 5, **options)
+        planner.next(position)
+        del client.journals[B]
+        position = planner.next(position)
+    else:
+        del client.journals[B]
+    client.journals[A].content += lines(1)
+    for expected in ({A: 30, B: 20}, {A: 30, B: 20}):
+        planner = revived_planner(client, 5, **options)
+        planner.freeze()
+        position = stored(planner.next(position))
+        assert (position.read_through, position.gone) == (expected, (B,))
+    planner = revived_planner(client, 5, **options | {"journals": f"{A},{B},log/c"})
+    planner.freeze()
+    with pytest.raises(JournalNotFoundError, match=r"'log/c'.*option 'journals' names it"):
+        planner.next(position)
 
 
 @pytest.mark.parametrize("allowed", [False, True], ids=["refused", "allowed"])
