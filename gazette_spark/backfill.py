@@ -119,6 +119,8 @@ def steps(
 ) -> Iterator[tuple[JournalOffsets, JournalOffsets]]:
     """Yield ranges that follow each other from ``begin`` to ``end``, on record boundaries.
 
+    Under ``failOnDataLoss=false`` their ends name the bytes that are gone, which the ledger records.
+
     Args:
         planner: Of the journals.
         begin: First byte of each journal.
@@ -126,16 +128,16 @@ def steps(
         limit: Bytes of a range over all journals, exceeded by one record of each at most; None: one range.
     """
     if begin == end or limit is None:
-        yield from [] if begin == end else [(begin, end)]
+        yield from [] if begin == end else [(begin, planner.with_gaps(begin, end))]
         return
     ends = {name: until for name, until in end.read_through.items() if until > begin.read_through[name]}
     planner.freeze(JournalOffsets(ends))
     at = JournalOffsets({name: begin.read_through[name] for name in ends})
     done = begin
     while (reached := planner.next(at, Limits(max_bytes=limit))) != at:
-        following = JournalOffsets({**done.read_through, **reached.read_through})
+        following = JournalOffsets({**done.read_through, **reached.read_through}, gaps=reached.gaps)
         yield done, following
-        at, done = reached, following
+        at, done = reached, following.plain()
 
 
 def continued(

@@ -174,7 +174,18 @@ class Planner:
             for name, end in ends.items()
             if (begin := start.read_through[name]) < end and tails[name].content is None
         }
+        return self._missing(begins, ends)
 
+    def with_gaps(self, start: JournalOffsets, end: JournalOffsets) -> JournalOffsets:
+        """Return ``end`` with the missing bytes since ``start``; as it is where these are an error."""
+        if self._view.options.fail_on_data_loss:
+            return end
+        begins = {journal: begin for journal, begin, _ in changed(start, end)}
+        return replace(end, gaps=self._missing(begins, end.read_through))
+
+    def _missing(
+        self, begins: Mapping[str, int], ends: Mapping[str, int]
+    ) -> dict[str, tuple[tuple[int, int], ...]]:
         def skipped(journal: str) -> Spans:
             listed = self._spans(journal, begins[journal])
             return skipped_spans(self._view.client, journal, listed, begins[journal], ends[journal])

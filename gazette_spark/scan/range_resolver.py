@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gazette_spark.errors import DataLossError, OffsetError
 from gazette_spark.offsets import JournalOffsets
@@ -44,14 +45,21 @@ class RangeResolver:
         heads = self._view.client.write_heads(journals)
         lasts = self._view.each(lambda journal: self._last(journal, heads[journal]), journals)
         option = "endingOffsets" if self._view.options.ending_timestamp is None else "endingTimestamp"
+        begins = dict(start.read_through)
         for journal, begin in start.read_through.items():
             if lasts[journal] < begin:
-                raise OffsetError(f"{option} lies before the start at {begin}", journal, lasts[journal])
+                if not self._starts_by(journal, lasts[journal]):
+                    raise OffsetError(f"{option} lies before the start at {begin}", journal, lasts[journal])
+                begins[journal] = lasts[journal]  # All bytes of the range are gone.
         ends = self._view.each(
-            lambda journal: self._view.whole_records(journal, start.read_through[journal], lasts[journal]),
-            journals,
+            lambda journal: self._view.whole_records(journal, begins[journal], lasts[journal]), journals
         )
-        return start, JournalOffsets(ends)
+        return replace(start, read_through=begins), JournalOffsets(ends)
+
+    def _starts_by(self, journal: str, offset: int) -> bool:
+        """Tell whether the options name an offset up to this one: the start may lie behind what is gone."""
+        options = self._view.options
+        return options.starting_timestamp is None and 0 <= options.starting_offsets.of(journal) <= offset
 
     def _starts(self, journals: Sequence[str]) -> JournalOffsets:
         choice, timestamp_ms = self._view.options.starting_offsets, self._view.options.starting_timestamp

@@ -15,11 +15,15 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from gazette_spark.backfill import backfill
+from gazette_spark.cli.offsets import read_history
 from gazette_spark.client import Client
 from gazette_spark.errors import GapError, OverlapError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
+from gazette_spark.ledger.entry import parse_entry
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.scan.conditions import joined
 from gazette_spark.sink import DeltaSink
+from tests.oracles.stores import MemoryFiles
 from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import BOTH_BROKERS, QUERY_TIMEOUT_S, Journals
 from tests.waiting import wait_until
@@ -178,6 +182,34 @@ def test_a_second_backfill_finds_the_first(spark: SparkSession, writer: Writer, 
     writer.orders[writer.journals.name("c"), 0] = -1
     assert backfill(sink, options, schema=SCHEMA, spark=spark).written
     assert rows_of(spark, tmp_path / "orders") == writer.orders
+
+
+@pytest.mark.parametrize("bytes_per_commit", [None, 30], ids=["at once", "in steps"])
+def test_the_ledger_names_what_a_backfill_skipped(
+    spark: SparkSession, tmp_path: Path, bytes_per_commit: int | None
+) -> None:
+    """A fragment of the store is missing: its bytes are gaps of the commits that read past them."""
+    files = MemoryFiles()
+    for begin in (0, 40, 120):  # Of [80, 120) there is no file.
+        files.put("log/a", begin, b"".join(b'{"id":%2d}\n' % n for n in range(begin // 10, begin // 10 + 4)))
+    files.write_to(tmp_path / "store")
+    sink = DeltaSink("orders", path=str(tmp_path / "orders"))
+    options = {
+        "fragmentStore": f"file://{tmp_path}/store",
+        "path": "log/",
+        "format": "json",
+        "framing": "lines",
+        "failOnDataLoss": "false",
+    }
+    found = backfill(sink, options, schema=SCHEMA, bytes_per_commit=bytes_per_commit, spark=spark)
+    assert found.written
+    rows = rows_of(spark, tmp_path / "orders")
+    assert not any(80 <= offset < 120 for _, offset in rows)
+    history = [parse_entry(row.user_metadata, "orders") for row in read_history(tmp_path / "orders")]
+    gaps = [(gap.begin, gap.end) for entry in reversed(history) if entry for gap in entry.gaps]
+    kept = [(offset, offset + 10) for _, offset in sorted(rows)]
+    assert joined([*gaps, *kept]) == [(0, 160)]
+    assert joined(gaps)[0][0] == 80
 
 
 def test_only_what_continues_a_table_is_written(spark: SparkSession, tmp_path: Path) -> None:

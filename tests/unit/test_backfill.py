@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from gazette_spark.backfill import Backfilled, continued, is_open, pinned_options
-from gazette_spark.errors import OffsetBeyondHeadError, TableRefusedError
+from gazette_spark.backfill import Backfilled, continued, is_open, pinned_options, steps
+from gazette_spark.errors import DataLossError, OffsetBeyondHeadError, TableRefusedError
 from gazette_spark.ledger.entry import LedgerEntry, Positions, unknown_journals
-from gazette_spark.offsets import JournalOffsets
+from gazette_spark.offsets import JournalOffsets, check_forward
 from gazette_spark.options.source import parse_options
-from tests.oracles.brokers import at
+from gazette_spark.scan.conditions import joined
+from tests.oracles.brokers import FakeJournal, at, lines, planner_of
 
 BROKER = {"brokerAddress": "http://broker.test:80", "path": "log/"}
 STORE = {"fragmentStore": "file:///a/store", "framing": "lines", "path": "log/"}
@@ -55,6 +56,41 @@ def test_a_range_is_read_by_itself() -> None:
     assert (again.selection.names, again.starting_offsets.named) == (("log/a",), {"log/a": 1})
     stored = pinned_options(STORE, parse_options(STORE, "batch", environ={}), at(a=1), at(a=9))
     assert parse_options(stored, "batch", environ={}).fragment_store == "file:///a/store"
+
+
+@pytest.mark.parametrize("limit", [None, 25])
+@pytest.mark.parametrize("allowed", ["true", "false"])
+def test_a_range_names_the_bytes_that_are_gone(limit: int | None, allowed: str) -> None:
+    """The ledger records what a backfill skips, as it does for a stream; by default that is an error."""
+    journals = {"log/a": FakeJournal(lines(3), begin=100, fragments=(100,)), "log/b": FakeJournal(lines(1))}
+    planner, client = planner_of(journals, "batch", failOnDataLoss="false" if allowed == "true" else "true")
+    client.has_tails = False
+    planner.batch()
+    begin, end = at(a=40, b=0), at(a=130, b=10)
+    if allowed == "false":
+        if limit is not None:
+            with pytest.raises(DataLossError):
+                list(steps(planner, begin, end, limit))
+        return
+    ranges = list(steps(planner, begin, end, limit))
+    assert (ranges[0][0], ranges[-1][1]) == (begin, end)
+    gaps = [gap for _, high in ranges for gap in high.gaps.get("log/a", ())]
+    assert joined(gaps) == [(40, 100)]
+    assert not any("log/b" in high.gaps for _, high in ranges)
+    for low, high in ranges:
+        check_forward(low, high)
+        for gap in high.gaps.get("log/a", ()):
+            assert low.read_through["log/a"] <= gap[0] < gap[1] <= high.read_through["log/a"]
+
+
+def test_a_range_that_is_all_gone_is_empty() -> None:
+    """Retention may have overtaken a step of a backfill; then there is nothing to read in it."""
+    options = {"startingOffsets": at(a=40).to_json(), "endingOffsets": at(a=60).to_json()}
+    journals = {"log/a": FakeJournal(lines(3), begin=100)}
+    lossy = planner_of(journals, "batch", failOnDataLoss="false", **options)[0].batch()
+    assert lossy == (at(a=60), at(a=60))
+    with pytest.raises(DataLossError):
+        planner_of(journals, "batch", **options)[0].batch()
 
 
 def test_a_result_counts_bytes() -> None:
