@@ -293,6 +293,25 @@ def test_stalled_append_is_ended(wire: Wire, journal: str) -> None:
     assert wire.head(journal) == 0
 
 
+def test_dripping_append_is_ended(wire: Wire, journal: str) -> None:
+    """A client that sends a byte now and then is cut off as one that sends nothing is."""
+    over = threading.Event()
+
+    def messages() -> Iterator[pb.AppendRequest]:
+        yield pb.AppendRequest(journal=journal)
+        for _ in range(250):
+            yield pb.AppendRequest(content=b"x")
+            if over.wait(0.02):
+                return
+
+    with pytest.raises(grpc.RpcError) as caught:
+        wire.send(messages())
+    over.set()
+    assert caught.value.code() == grpc.StatusCode.UNKNOWN
+    assert "didn't sustain the minimum append data rate" in (caught.value.details() or "")
+    assert wire.head(journal) == 0
+
+
 def test_a_journal_deleted_takes_no_appends(wire: Wire, journal: str) -> None:
     """A journal whose spec is deleted is unknown to appends and reads."""
     wire.append(journal, b"x")

@@ -229,18 +229,19 @@ class _AppendTurn:
         rate = MinRate.start(self._context.min_append_rate, time.monotonic())
         while state is not StreamState.COMMIT:
             message = messages.take(TICK_S)
-            rate = rate.at_time(time.monotonic())
-            if message is NoMessage.NOT_YET:
-                if rate.underflow:
-                    raise _aborted(append_fsm.UNDERFLOW)
-                txn.flush()
-                continue
+            content = b"" if isinstance(message, NoMessage) else message.content
+            rate = rate.at_time(time.monotonic()).delivered(len(content))
             if message is NoMessage.BROKEN:
                 raise _aborted(append_fsm.UNEXPECTED_EOF)
+            # Whatever came: a client that drips holds the journal as one that is silent does.
+            if rate.underflow and message is not NoMessage.END:
+                raise _aborted(append_fsm.UNDERFLOW)
+            if message is NoMessage.NOT_YET:
+                txn.flush()
+                continue
             if isinstance(message, NoMessage):
-                event, content = StreamEvent.HALF_CLOSE, b""
+                event = StreamEvent.HALF_CLOSE
             else:
-                content = message.content
                 event = append_fsm.classify(message, content)
                 self._chunks += 1
             state, problem = append_fsm.TRANSITIONS[state, event]
@@ -249,24 +250,20 @@ class _AppendTurn:
             if event is StreamEvent.CHUNK:
                 if not append_fsm.may_carry_content(self._journal.spec, self._request):
                     raise NotAllowedError(self._journal.name)
-                if self._hold_back(len(content)):
-                    rate = rate.resumed(time.monotonic())
+                self._hold_back(len(content))
                 txn.write(content)
-                rate = rate.delivered(len(content))
+                rate = rate.resumed(time.monotonic())  # Nor is the time of disk and replicas the client's.
 
-    def _hold_back(self, size: int) -> bool:
-        """Wait until the journal's maximum rate has room for a chunk; return whether that took any time."""
+    def _hold_back(self, size: int) -> None:
+        """Wait until the journal's maximum rate has room for a chunk; that time is not the client's."""
         journal, now = self._journal, time.monotonic()
         rate = effective_max_rate(journal.spec.max_append_rate, self._context.max_append_rate)
         journal.max_rate, seconds = journal.max_rate.at_time(now, rate).take(size)
-        if not seconds:
-            return False
-        self._delayed += 1
+        self._delayed += bool(seconds)
         while (left := now + seconds - time.monotonic()) > 0:
             if journal.closed or not self._call.is_wanted():
                 raise _aborted(append_fsm.UNEXPECTED_EOF)
             time.sleep(min(left, TICK_S))
-        return True
 
     def _commit(self, txn: AppendTxn) -> Committed:
         # First: a client that leaves after this is checked must not break the commit.
