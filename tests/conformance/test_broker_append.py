@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -327,6 +328,65 @@ def test_spec_without_suspend_keeps_offsets(wire: Wire, journal: str) -> None:
     changed = spec(journal, length=1 << 20)
     assert wire.apply(upsert(changed, -1)).status == pb.OK
     assert wire.append(journal, b"6").commit.begin == 5
+
+
+def suspension(wire: Wire, name: str) -> tuple[int, int]:
+    """Return how far a journal is suspended, and the offset its spec records."""
+    found = wire.list(selector(labels(("name", name))))[0].spec.suspend
+    return found.level, found.offset
+
+
+Suspend = pb.JournalSpec.Suspend
+
+
+@pytest.fixture
+def suspended(wire: Wire, journal: str) -> str:
+    """A journal of five bytes and one register, partially suspended."""
+    wire.append(journal, b"12345", union_registers=author("me"))
+    assert wire.append(journal, suspend=pb.AppendRequest.SUSPEND_NOW).status == pb.SUSPENDED
+    assert suspension(wire, journal) == (Suspend.PARTIAL, 5)
+    return journal
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "status"),
+    [
+        pytest.param({"check_registers": selector(author("you"))}, pb.REGISTER_MISMATCH, id="registers"),
+        pytest.param({"offset": 3}, pb.WRONG_APPEND_OFFSET, id="offset"),
+        pytest.param(
+            {"check_registers": selector(author("you")), "suspend": pb.AppendRequest.SUSPEND_NO_RESUME},
+            pb.REGISTER_MISMATCH,
+            id="registers-before-suspension",
+        ),
+        pytest.param(
+            {"offset": 3, "suspend": pb.AppendRequest.SUSPEND_NO_RESUME},
+            pb.WRONG_APPEND_OFFSET,
+            id="offset-before-suspension",
+        ),
+        pytest.param({"suspend": pb.AppendRequest.SUSPEND_NO_RESUME}, pb.SUSPENDED, id="suspension"),
+    ],
+)
+def test_a_refused_append_leaves_the_suspension(
+    wire: Wire, suspended: str, request_fields: dict[str, Any], status: int
+) -> None:
+    """Registers are checked first, then the offset, then the suspension; a refusal resumes nothing."""
+    assert wire.append(suspended, b"x", **request_fields).status == status
+    assert suspension(wire, suspended) == (Suspend.PARTIAL, 5)
+    assert wire.append(suspended, b"6", check_registers=selector(author("me"))).commit.begin == 5
+    assert suspension(wire, suspended) == (Suspend.NONE, 5)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "begin"), [pytest.param(2, 5, id="below-the-head"), pytest.param(99, 99, id="past-the-head")]
+)
+def test_a_resume_records_the_write_head(wire: Wire, journal: str, recorded: int, begin: int) -> None:
+    """A resumed journal goes on at the recorded offset or its write head, and records where."""
+    wire.append(journal, b"12345")
+    changed = spec(journal, suspend=Suspend(level=Suspend.PARTIAL, offset=recorded))
+    assert wire.apply(upsert(changed, -1)).status == pb.OK
+    wire.wait_assigned(journal)
+    assert wire.append(journal, b"6").commit.begin == begin
+    assert suspension(wire, journal) == (Suspend.NONE, begin)
 
 
 def test_chunks_over_the_maximum_rate_are_delayed(wire: Wire, journal_name: str) -> None:

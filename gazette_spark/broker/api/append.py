@@ -167,13 +167,14 @@ class _AppendTurn:
         journal, request = self._journal, self._request
         if (store := journal.first_store) is not None and (problem := store.problem()):
             return self._refuse(pb.FRAGMENT_STORE_UNHEALTHY, problem)
-        if self._is_suspended():
-            return self._refuse(pb.SUSPENDED)
-        if not self._resolved.is_current(self._context):
-            return None  # It is resumed, and has more members now.
         plan = journal.plan(request)
         if plan.status != pb.OK:
             return self._precondition_failed(plan.status)
+        # Last: an append that is refused must not resume the journal.
+        if self._is_suspended(journal.head().spool_end if plan.roll_to is None else plan.roll_to):
+            return self._refuse(pb.SUSPENDED)
+        if not self._resolved.is_current(self._context):
+            return None  # It is resumed, and has more members now.
         txn = journal.start_append(plan)
         committed: Committed | None = None
         try:
@@ -189,18 +190,17 @@ class _AppendTurn:
     def _refuse(self, status: int, problem: str = "") -> pb.AppendResponse:
         return _refusal(self._context, self._journal.name, status, problem)
 
-    def _is_suspended(self) -> bool:
-        """Act on the request's suspend field; whether the append ends there."""
+    def _is_suspended(self, begin: int) -> bool:
+        """Act on the request's suspend field; whether the append, which would begin there, ends here."""
         journal = self._journal
         step = append_fsm.suspend_step(journal.spec.suspend.level, self._request)
         if step is SuspendStep.RESUME:
-            registry = self._context.registry
-            registry.set_suspension(journal.name, _Suspend.NONE, journal.spec.suspend.offset)
+            self._context.registry.set_suspension(journal.name, _Suspend.NONE, begin)
         if step is SuspendStep.TRY:
-            return self._try_suspend()
+            return self._try_suspend(begin)
         return step is SuspendStep.REFUSE
 
-    def _try_suspend(self) -> bool:
+    def _try_suspend(self, begin: int) -> bool:
         journal = self._journal
         ignore_age = self._request.suspend == pb.AppendRequest.SUSPEND_NOW
         head = journal.head()
@@ -212,8 +212,7 @@ class _AppendTurn:
         reachable = append_fsm.suspend_level(held, journal.spec, ignore_age=ignore_age, now=time.time())
         level = max(present, reachable)
         if level != present:
-            offset = max(head.spool_end, head.index_end, journal.spec.suspend.offset)
-            self._context.registry.set_suspension(journal.name, level, offset)
+            self._context.registry.set_suspension(journal.name, level, begin)
         return level != _Suspend.NONE
 
     def _precondition_failed(self, status: int) -> pb.AppendResponse:

@@ -4,7 +4,7 @@ Everything here is a plain decision. ``broker.api.append`` asks and acts.
 
 An append goes through these steps, and stops at the first that refuses it::
 
-    resolve -> wait for its turn -> plan_append -> stream of chunks -> marker -> half-close = committed
+    resolve -> wait for its turn -> plan_append -> suspend_step -> chunks -> marker -> half-close = committed
 
 The stream's transitions are the table :data:`TRANSITIONS`. A stream that ends anywhere but in ``COMMIT``
 is rolled back: its bytes never become readable and the write head does not move.
