@@ -238,7 +238,7 @@ class EmbeddedBroker:
             running.stop()
 
     def kill(self) -> None:
-        """End every call, commit nothing more, lose all spools: for a broker of a cluster."""
+        """End every call and commit nothing more, as SIGKILL does; what was acknowledged stays on disk."""
         with self._lock:
             running, self._running = self._running, None
         if running is not None:
@@ -392,7 +392,7 @@ class Running:
 
     def kill(self) -> None:
         """End everything at once, as far as a thread can: nothing more is answered or committed."""
-        self.registry.discard()
+        self.registry.abandon()
         self._end(grace_s=None)
 
     def stop(self) -> None:

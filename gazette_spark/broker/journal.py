@@ -76,7 +76,7 @@ class LiveJournal:
         self.changed = threading.Condition()
         self.closed = False
         """No read or append may begin or go on waiting."""
-        self.deleted = False
+        self.abandoned = False
         """No append may be committed either."""
         self.max_rate = MaxRate.start(0, 0.0)
         """Balance of the maximum rate of appends; for the append whose turn it is."""
@@ -176,7 +176,7 @@ class LiveJournal:
             JournalClosedError: the broker lost the journal meanwhile; nothing was committed.
             OSError: the disk failed.
         """
-        if self.deleted:
+        if self.abandoned:
             raise JournalClosedError
         self._spool.commit_append(registers, self._settings.clock())
         with self.changed:
@@ -322,15 +322,25 @@ class LiveJournal:
             self._drop_covered()
             self._update_view()
 
-    def close(self, *, delete: bool) -> None:
-        """End reads and appends; with ``delete``, drop the spools, too."""
+    def close(self) -> None:
+        """End reads, and appends that wait; one that has the turn may be committed."""
+        self._end(abandon=False)
+
+    def abandon(self) -> None:
+        """End reads and appends, and commit none; the spools stay on disk."""
+        self._end(abandon=True)
+
+    def delete(self) -> None:
+        """End reads and appends, and drop the spools."""
+        self._end(abandon=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _end(self, *, abandon: bool) -> None:
         with self.changed:
             self.closed = True
-            self.deleted = delete
+            self.abandoned = abandon
             self.changed.notify_all()
         self.route_changed()
-        if delete:
-            shutil.rmtree(self.directory, ignore_errors=True)
 
     def release(self) -> None:
         """Close the files and streams. No append may begin any more."""

@@ -167,15 +167,15 @@ class JournalRegistry:
         self.stopped = True
         self.wake()
         for journal in self.journals():
-            journal.close(delete=False)
+            journal.close()
 
-    def discard(self) -> None:
+    def abandon(self) -> None:
         """End everything as :meth:`stop` does, and commit nothing more: the process is as good as dead."""
         self.stopped = True
         self.keyspace.forget(self.member)
         self.wake()
         for journal in self.journals():
-            journal.close(delete=True)
+            journal.abandon()
 
     def close(self) -> None:
         """Close all files, and let other brokers have the root."""
@@ -198,7 +198,7 @@ class JournalRegistry:
             old = before.catalog.items.get(name)
             known = live.get(name)
             if known is not None and old is not None and old.create_revision != entry.create_revision:
-                live.pop(name).close(delete=True)
+                live.pop(name).delete()
                 known = None
             if known is None:
                 live[name] = self._open(entry, after.catalog.revision)
@@ -212,8 +212,10 @@ class JournalRegistry:
             if name in live and self.member not in after.slots.get(name, ()):
                 deleted = is_expelled or name not in after.catalog.items
                 journal = live.pop(name)
-                journal.close(delete=deleted)
-                if not deleted:
+                if deleted:
+                    journal.delete()
+                else:
+                    journal.close()
                     self._dropped.append(journal)
         self._live = live
         for name in names:

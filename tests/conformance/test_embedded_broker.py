@@ -116,6 +116,33 @@ def test_restart_keeps_everything(tmp_path: Path) -> None:
         assert wire.content(NAME) == b"firstsecondthird"
 
 
+def test_kill_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+    """A broker that is killed in its process leaves what SIGKILL leaves; an append under way is lost."""
+    over = threading.Event()
+
+    def unfinished() -> Iterator[pb.AppendRequest]:
+        yield pb.AppendRequest(journal=NAME)
+        yield pb.AppendRequest(content=b"lost" * 50_000)
+        over.wait(DEADLINE_S)
+
+    broker = EmbeddedBroker.start(tmp_path)
+    with Wire(broker.endpoint) as wire:
+        wire.create(spec(NAME))
+        wire.append(NAME, b"first", union_registers=labels(("author", "me")))
+        wire.append(NAME, b"second")
+        call = wire.stub.Append.future(unfinished(), timeout=DEADLINE_S)
+        journal = broker.parts.registry.get(NAME)
+        assert journal is not None
+        wait_for(lambda: journal.staged().end > 11, "staged content")
+        broker.kill()
+        over.set()
+        assert call.code() == grpc.StatusCode.UNAVAILABLE
+    with EmbeddedBroker(tmp_path) as restarted, Wire(restarted.endpoint) as wire:
+        assert wire.content(NAME) == b"firstsecond"
+        check = selector(labels(("author", "me")))
+        assert wire.append(NAME, b"third", check_registers=check).commit.begin == 11
+
+
 def test_a_root_in_use_is_refused(tmp_path: Path) -> None:
     """A second broker on a root is refused with the first one's process; the first is not disturbed."""
     with serve(tmp_path) as (process, endpoint), Wire(endpoint) as wire:

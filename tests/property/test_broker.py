@@ -92,7 +92,7 @@ class JournalMachine(RuleBasedStateMachine):
         """Lose the process in the middle of an append, with part of a log record written."""
         if staged:
             self.journal.start_append(self.journal.plan(pb.AppendRequest(journal=NAME))).write(staged)
-        self.journal.close(delete=False)
+        self.journal.close()
         self.journal.release()
         logs = sorted((self.root / ".gazette" / "spools").glob("*.log"))
         if logs:

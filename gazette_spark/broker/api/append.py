@@ -269,7 +269,7 @@ class _AppendTurn:
         self._is_committing = True
         if not self._call.is_wanted():
             raise _aborted(append_fsm.UNEXPECTED_EOF)
-        if self._journal.deleted:
+        if self._journal.abandoned:
             raise _aborted(f"journal {self._journal.name} was deleted during the append")
         if not append_fsm.modifies_registers(self._request):
             return txn.commit_append(txn.registers)
