@@ -85,8 +85,11 @@ class LiveJournal:
         """The primary's streams to the other replicas; who has the turn may use and replace it."""
         self._watchers: dict[object, Callable[[], object]] = {}
         self._settings = settings
-        self._store_lock = threading.Lock()
-        """Held by listings and uploads: a listing begun before an upload must not undo it."""
+        self._upload_lock = threading.Lock()
+        self._listing_lock = threading.Lock()
+        """Not the uploads' lock: a new spec lists its stores, and an upload takes its time."""
+        self._uploaded: list[Fragment] = []
+        """Fragments stored since the last listing began, which must not undo them."""
         self._stores: dict[str, FragmentStore] = {}
         self._stored = CoverSet()
         self._version = 0
@@ -277,11 +280,13 @@ class LiveJournal:
 
     def refresh(self) -> None:
         """List the stores and index their current fragments."""
-        with self._store_lock:
+        with self._listing_lock:
             self._refresh()
 
     def _refresh(self) -> None:
         listed: list[Fragment] = []
+        with self.changed:
+            self._uploaded = []
         for url in self.spec.fragment.stores:
             try:
                 listed.extend(self._stores[url].list(self.name, self._settings.is_journal))
@@ -291,6 +296,8 @@ class LiveJournal:
         # In order each one goes to the end of the set, and of equal ends the widest comes first.
         stored = CoverSet.of(sorted(listed, key=lambda one: (one.begin, -one.end)))
         with self.changed:
+            for uploaded in self._uploaded:
+                stored.add(uploaded)
             self._stored = stored
             self._drop_covered()
             self._update_view()
@@ -306,19 +313,23 @@ class LiveJournal:
         Raises:
             OSError: the store refused one; it and later ones stay where they are.
         """
-        with self._store_lock:
+        with self._upload_lock:
             store = self.first_store
             for spool in self.sealed() if store is not None else []:
                 assert store is not None
                 self._persist(spool, store)
 
     def _persist(self, spool: Spool, store: FragmentStore) -> None:
+        with self.changed:
+            if spool not in self._sealed:
+                return  # A listing found its bytes stored, and dropped it.
+            content = spool.blocks()
         postfix = render_postfix(self.spec.fragment.path_postfix_template, spool.first_append_time)
         fragment = replace(spool.fragment, path_postfix=postfix)
-        blocks = encode(spool.blocks(), fragment.codec)
-        stored = store.put(fragment, blocks, fsync=self._settings.fsync)
+        stored = store.put(fragment, encode(content, fragment.codec), fsync=self._settings.fsync)
         with self.changed:
             self._stored.add(stored)
+            self._uploaded.append(stored)
             self._drop_covered()
             self._update_view()
 

@@ -159,8 +159,11 @@ class Spool:
         return self._data
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the committed bytes in order."""
-        data, position, length = self.data(), 0, self.length
+        """Return the committed bytes in order; they stay readable when the spool is deleted."""
+        return self._blocks(self.data(), self.length)
+
+    def _blocks(self, data: SpoolData, length: int) -> Iterator[bytes]:
+        position = 0
         while position < length:
             block = data.read(position, min(READ_BLOCK_BYTES, length - position))
             if not block:

@@ -1,0 +1,144 @@
+"""Shows that uploads, listings and changes of a spec do not wait for each other, and lose nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gazette_spark.broker import journal as journal_module
+from gazette_spark.broker.journal import JournalSettings, LiveJournal
+from gazette_spark.broker.storage.encoders import encode
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journals import journal_spec
+
+DEADLINE_S = 10.0
+NAME = "a/journal"
+SPEC = journal_spec(NAME)
+
+
+class Pause:
+    """A place where a thread waits until it is let go on."""
+
+    def __init__(self) -> None:
+        self._reached = threading.Event()
+        self._released = threading.Event()
+
+    def here(self) -> None:
+        """Wait, on the thread that is to be held."""
+        self._reached.set()
+        assert self._released.wait(DEADLINE_S)
+
+    def wait(self) -> None:
+        """Wait until a thread is held."""
+        assert self._reached.wait(DEADLINE_S)
+
+    def release(self) -> None:
+        """Let it go on."""
+        self._released.set()
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """A thread beside the test's own."""
+    with ThreadPoolExecutor(1) as opened:
+        yield opened
+
+
+@pytest.fixture
+def listing(tmp_path: Path) -> Pause:
+    """Where a listing of the journal's store is held, once ``tmp_path/a/journal/inner`` exists."""
+    return Pause()
+
+
+@pytest.fixture
+def journal(tmp_path: Path, listing: Pause) -> Iterator[LiveJournal]:
+    """A journal whose first five bytes are in a closed spool."""
+
+    def is_journal(_name: str) -> bool:
+        listing.here()
+        return False
+
+    opened = LiveJournal(SPEC, tmp_path / "spools", JournalSettings(tmp_path, is_journal))
+    txn = opened.start_append(opened.plan(pb.AppendRequest(journal=NAME)))
+    txn.write(b"first")
+    txn.commit_append(pb.LabelSet())
+    opened.roll()
+    yield opened
+    opened.close()
+    opened.release()
+
+
+def stored_spans(journal: LiveJournal) -> list[tuple[int, int]]:
+    """Return the spans of the fragments that the index knows to be stored."""
+    return [(each.begin, each.end) for each in journal.view.fragments() if each.mod_time]
+
+
+def test_a_spec_changes_during_an_upload(
+    journal: LiveJournal, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow upload does not hold back a new spec, nor the listing of the stores that comes with it."""
+    upload = Pause()
+
+    def slow(blocks: Iterable[bytes], codec: int) -> Iterator[bytes]:
+        upload.here()
+        yield from encode(blocks, codec)
+
+    monkeypatch.setattr(journal_module, "encode", slow)
+    uploading = pool.submit(journal.persist)
+    upload.wait()
+    changing = threading.Thread(target=journal.use_spec, args=(journal_spec(NAME, replication=1),))
+    changing.start()
+    changing.join(DEADLINE_S / 2)
+    is_held_back = changing.is_alive()
+    upload.release()
+    uploading.result(DEADLINE_S)
+    changing.join(DEADLINE_S)
+    assert not is_held_back
+    assert (stored_spans(journal), journal.sealed()) == ([(0, 5)], [])
+
+
+def test_an_upload_ends_during_a_listing(
+    tmp_path: Path, journal: LiveJournal, pool: ThreadPoolExecutor, listing: Pause
+) -> None:
+    """A listing that began before an upload ended does not undo it."""
+    (tmp_path / NAME / "inner").mkdir(parents=True)
+    refreshing = pool.submit(journal.refresh)
+    listing.wait()
+    uploading = threading.Thread(target=journal.persist)
+    uploading.start()
+    uploading.join(DEADLINE_S / 2)
+    is_held_back = uploading.is_alive()
+    listing.release()
+    refreshing.result(DEADLINE_S)
+    uploading.join(DEADLINE_S)
+    assert not is_held_back
+    assert (stored_spans(journal), journal.sealed()) == ([(0, 5)], [])
+
+
+def test_a_spool_that_others_stored_is_not_uploaded(
+    tmp_path: Path, journal: LiveJournal, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing that finds a spool's bytes stored drops the spool, also in the middle of its upload."""
+    (fragment,) = [each.fragment for each in journal.sealed()]
+    store = journal.first_store
+    assert store is not None
+    upload = Pause()
+
+    def slow(blocks: Iterable[bytes], codec: int) -> Iterator[bytes]:
+        upload.here()
+        yield from encode(blocks, codec)
+
+    monkeypatch.setattr(journal_module, "encode", slow)
+    uploading = pool.submit(journal.persist)
+    upload.wait()
+    store.put(fragment, encode([b"first"], fragment.codec), fsync=False)
+    journal.refresh()
+    assert journal.sealed() == []
+    upload.release()
+    uploading.result(DEADLINE_S)
+    assert stored_spans(journal) == [(0, 5)]
+    assert list((tmp_path / "spools").glob("00000001.*")) == []
