@@ -125,7 +125,7 @@ def record_options(command: Decorated) -> Decorated:
     quote = click.option("--quote", default='"', show_default=True, help="The query's option quote, for CSV.")
     longest = click.option(
         "--max-record-bytes",
-        type=click.IntRange(min=1),
+        type=click.IntRange(1, 512 << 20),
         default=64 << 20,
         show_default=True,
         help="The query's option maxRecordBytes.",

@@ -48,6 +48,7 @@ from gazette_spark.options.values import (
     parse_delay,
     parse_directory,
     parse_file,
+    parse_record_size,
     shown,
     size,
     word,
@@ -426,7 +427,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "maxRecordBytes",
-        size(2**31 - 1),
+        parse_record_size,
         "16m",
         "A longer record ends the query with an error, whatever the mode.",
     ),

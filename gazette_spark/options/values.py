@@ -31,6 +31,9 @@ _TIMES = {
 }
 _LONGEST_DELAY = timedelta(days=7)
 
+LONGEST_RECORD_BYTES = 512 << 20
+"""Largest maxRecordBytes. A block of records has up to twice as many bytes, and Arrow counts those in 32 bits."""
+
 
 def word(*words: str) -> Callable[[str, str], str]:
     """Return a parser of one of some words, in any case."""
@@ -74,6 +77,11 @@ def depth(high: int) -> Callable[[str, str], int]:
 def size(high: int = MAX_OFFSET) -> Callable[[str, str], int]:
     """Return a parser of a number of bytes from 1 to ``high``, with a unit or without."""
     return _integer(1, high, _UNITS, " bytes, or with a unit such as 64m")
+
+
+def parse_record_size(name: str, text: str) -> int:
+    """Parse the length of the longest record."""
+    return size(LONGEST_RECORD_BYTES)(name, text)
 
 
 def parse_address(name: str, text: str) -> str:

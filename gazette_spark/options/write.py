@@ -25,7 +25,7 @@ from gazette_spark.options.source import (
     parse_selector_option,
 )
 from gazette_spark.options.table import Option, option_texts, parse_texts
-from gazette_spark.options.values import check_journal, count, parse_address, size, word
+from gazette_spark.options.values import check_journal, count, parse_address, parse_record_size, word
 
 Purpose = Literal["read", "write"]
 
@@ -157,7 +157,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     *(option for option in CSV_OPTIONS if option.name in ("sep", "quote")),
     Option(
         "maxRecordBytes",
-        size(2**30),
+        parse_record_size,
         "16m",
         "A longer value is an error: readers refuse such records unless told otherwise.",
     ),

@@ -12,6 +12,7 @@ from gazette_spark.options.query_range import EARLIEST, LATEST, OffsetChoice
 from gazette_spark.options.security import SECURITY_OPTIONS
 from gazette_spark.options.source import OPTIONS, SourceOptions, parse_options
 from gazette_spark.options.table import Use
+from gazette_spark.options.values import LONGEST_RECORD_BYTES
 
 ADDRESS = "http://broker.test:8080"
 
@@ -439,9 +440,15 @@ def test_a_bad_count_is_refused(option: str, text: str) -> None:
     assert refusal("stream", **{option: text}).option == option
 
 
-def test_a_record_has_at_most_two_gibibytes() -> None:
-    """An Arrow value of the type Spark takes has no more."""
-    assert refusal(maxRecordBytes="2g").option == "maxRecordBytes"
+def test_a_limit_on_records_that_arrow_cannot_count_is_refused() -> None:
+    """Arrow counts the bytes of a block in 32 bits; a block has up to two records of that length."""
+    for text in ("536870913", "513m", "1g", "2147483647"):
+        error = refusal(maxRecordBytes=text)
+        assert (error.option, error.expected) == (
+            "maxRecordBytes",
+            "an integer from 1 to 536870912 bytes, or with a unit such as 64m",
+        )
+    assert parse(maxRecordBytes="512m").max_record_bytes == LONGEST_RECORD_BYTES == 1 << 29
 
 
 @pytest.mark.parametrize("text", ["yes", "1", "", " true", "t"])

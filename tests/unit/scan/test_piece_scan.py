@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from gazette_spark.errors import DataLossError, OffsetNotYetAvailableError, ProtocolError, RecordError
-from gazette_spark.scan.blocks import LOOK_BYTES, Cutter, Gap
+from gazette_spark.options.values import LONGEST_RECORD_BYTES
+from gazette_spark.scan.blocks import BLOCK_BYTES, LOOK_BYTES, Cutter, Gap
 from gazette_spark.scan.piece_scan import RAW_SCHEMA, PieceScan, raw_record_batches, raw_schema
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
 from tests.oracles.lines import FakeJournal
@@ -204,3 +205,20 @@ def test_an_impossible_range_is_refused(begin: int, end: int) -> None:
     """A range cannot be negative or go back."""
     with pytest.raises(ValueError, match="no range"):
         OffsetRange(NAME, begin, end)
+
+
+@pytest.mark.parametrize("longest", [1, 1000, 200_000])
+@pytest.mark.parametrize("begin", [0, 1])
+def test_a_block_has_at_most_two_records_more_than_its_size(longest: int, begin: int) -> None:
+    """The option's bound keeps the bytes of a block within 32 bits, whatever records come."""
+    content = b"".join((b"x" * n + b"\n") * 3 for n in (longest, 0, longest // 2, 1, longest, longest))
+    edge = len(content) // 2
+    for piece in (
+        Piece(NAME, 0, len(content), len(content), head=True),
+        Piece(NAME, begin, edge, len(content), head=begin == 0),
+    ):
+        cutter = Cutter(piece, fail_on_data_loss=True, max_record_bytes=longest, block_bytes=100)
+        blocks = list(cutter.feed(piece.read_from, content[piece.read_from :]))
+        blocks += cutter.finish(len(content))
+        assert max(len(block.data) for block in blocks) <= 2 * (longest + LOOK_BYTES) + 2 * 100
+    assert 2 * (LONGEST_RECORD_BYTES + LOOK_BYTES) + 2 * BLOCK_BYTES < 2**31
