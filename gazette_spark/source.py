@@ -277,6 +277,12 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Return the end of the batch that begins at ``start``, or ``start`` if nothing is new."""
         failpoint("source.latest_offset")
         position = JournalOffsets.from_dict(start)
+        if position.position == "initial" and type(limit) is not type(self.getDefaultReadLimit()):
+            # Spark names no trigger to a source. Without an option that limits batches it cannot be told.
+            log.warning(
+                "Trigger.Once runs the first batch only, which records the start and reads nothing: "
+                "run it again, or use Trigger.AvailableNow"
+            )
         self._wait_if_idle()
         began = time.monotonic()
         end = self._plan().next(position, self._limits(limit))

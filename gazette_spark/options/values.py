@@ -32,7 +32,7 @@ _TIMES = {
 _LONGEST_DELAY = timedelta(days=7)
 
 LONGEST_RECORD_BYTES = 512 << 20
-"""Largest maxRecordBytes. A block of records has up to twice as many bytes, and Arrow counts those in 32 bits."""
+"""Largest maxRecordBytes. A block of records has up to twice as many bytes; Arrow counts them in 32 bits."""
 
 
 def word(*words: str) -> Callable[[str, str], str]:

@@ -14,6 +14,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import (
     BOTH_BROKERS,
+    QUERY_TIMEOUT_S,
     Journals,
     raw,
     records,
@@ -92,6 +93,19 @@ def test_a_failed_batch_is_read_again_with_the_same_range(journals: Journals, tm
     again = run_available(journals.stream("a"), tmp_path)
     assert raw(again[1]) == records(LINES)
     assert raw(again[2]) == [(len(LINES), b"later")]
+
+
+def test_trigger_once_records_its_start_first(journals: Journals, tmp_path: Path) -> None:
+    """The first run of Trigger.Once gives no rows, the second all, as the documentation says."""
+    journals.create("a")
+    journals.append("a", LINES)
+    found = []
+    for _ in range(2):
+        writer = journals.stream("a", maxBytesPerTrigger="100").writeStream.trigger(once=True)
+        writer = writer.foreachBatch(lambda batch, _: found.append(raw(batch.collect())))
+        query = writer.option("checkpointLocation", str(tmp_path)).start()
+        assert query.awaitTermination(QUERY_TIMEOUT_S)
+    assert found == [[], records(LINES)]
 
 
 def test_sources_that_are_swapped_are_refused(journals: Journals, tmp_path: Path) -> None:

@@ -380,6 +380,19 @@ def test_the_limit_of_the_engine_is_obeyed(reader: StreamReader) -> None:
         reader.latestOffset(START, ReadMaxRows(3))
 
 
+def test_a_trigger_that_reads_nothing_at_first_is_warned_of(
+    reader: StreamReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Trigger.Once ends with the batch that records the start; it shows where a limit is left out."""
+    first = START | {"position": "initial"}
+    reader._options = stream_reader(maxBytesPerTrigger="1k")._options
+    reader.latestOffset(first, reader.getDefaultReadLimit())
+    reader.latestOffset(START, ReadAllAvailable())
+    assert not caplog.records
+    reader.latestOffset(first, ReadAllAvailable())
+    assert "use Trigger.AvailableNow" in caplog.text
+
+
 def test_an_idle_stream_is_looked_at_ten_times_a_second(
     reader: StreamReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
