@@ -33,7 +33,7 @@ def parse_duration(text: str, where: str = "Duration") -> Duration:
     """
     found = _TEXT.fullmatch(text)
     if not found:
-        raise ProtocolError(where, f"{text!r} is no duration; examples are '90s' and '1h30m'")
+        raise ProtocolError(where, f"{text[:100]!r} is no duration; examples are '90s' and '1h30m'")
     total = sum(int(Fraction(number) * _UNITS_NS[unit]) for number, unit in _PART.findall(found[2]))
     if found[1] == "-":
         total = -total

@@ -6,9 +6,11 @@ In a flat table a tree of journals is plain set algebra: a node inherits missing
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from reprlib import Repr
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -30,28 +32,40 @@ _BOOLEANS = dict.fromkeys(("true", "yes", "on", "y"), True) | dict.fromkeys(
 """Booleans of YAML 1.1, in lower case."""
 
 
+_shortener = Repr()
+_shortener.maxlevel = 3
+_shortener.maxstring = _shortener.maxother = 100
+
+
+def shown(value: object) -> str:
+    """Return a value for an error's text, short however large it is."""
+    return _shortener.repr(value)
+
+
 def as_mapping(value: object, where: str, keys: Iterable[str]) -> dict[str, Any]:
     """Return ``value`` if it is a mapping with no other keys than ``keys``, none for null."""
     if not isinstance(value, dict | None):
-        raise ProtocolError(where, f"must be a mapping, got {value!r}")
+        raise ProtocolError(where, f"must be a mapping, got {shown(value)}")
     known = list(keys)
     for key in value or ():
         if key not in known:
-            raise ProtocolError(where, f"unknown key {key!r}; known are {', '.join(known)}")
+            raise ProtocolError(where, f"unknown key {shown(key)}; known are {', '.join(known)}")
     return value or {}
 
 
 def as_list(value: object, where: str) -> list[Any]:
     """Return ``value`` if it is a list, an empty one for null."""
     if not isinstance(value, list | None):
-        raise ProtocolError(where, f"must be a list, got {value!r}")
+        raise ProtocolError(where, f"must be a list, got {shown(value)}")
     return value or []
 
 
 def read_text(value: object, where: str) -> str:
     """Return ``value`` if it is text, an empty one for null."""
     if not isinstance(value, str | None):
-        raise ProtocolError(where, f"must be text, got {value!r}")
+        raise ProtocolError(where, f"must be text, got {shown(value)}")
+    if value and not value.isascii() and re.search("[\ud800-\udfff]", value):
+        raise ProtocolError(where, f"{shown(value)} is no text in UTF-8")
     return value or ""
 
 
@@ -61,9 +75,9 @@ def read_int(value: object, where: str, *, bits: int = 64) -> int:
     try:
         number = int(text, 0)
     except ValueError:
-        raise ProtocolError(where, f"must be an integer, got {text!r}") from None
+        raise ProtocolError(where, f"must be an integer, got {shown(text)}") from None
     if not -(1 << bits - 1) <= number < 1 << bits - 1:
-        raise ProtocolError(where, f"must be an integer of {bits} bits, got {text!r}")
+        raise ProtocolError(where, f"must be an integer of {bits} bits, got {shown(text)}")
     return number
 
 
@@ -71,7 +85,7 @@ def read_bool(value: object, where: str) -> bool:
     """Parse a boolean; null is false."""
     text = read_text(value, where) or "false"
     if text.lower() not in _BOOLEANS:
-        raise ProtocolError(where, f"must be true or false, got {text!r}")
+        raise ProtocolError(where, f"must be true or false, got {shown(text)}")
     return _BOOLEANS[text.lower()]
 
 
@@ -84,7 +98,7 @@ def _read_enum(names: Mapping[str, int], value: object, where: str) -> int:
     text = read_text(value, where) or "0"
     numbers = {str(number): number for number in names.values()}
     if text not in names and text not in numbers:
-        raise ProtocolError(where, f"{text!r} is not one of {', '.join(names)}")
+        raise ProtocolError(where, f"{shown(text)} is not one of {', '.join(names)}")
     return names[text] if text in names else numbers[text]
 
 

@@ -19,8 +19,10 @@ children. ``suspend`` is not inherited. Scalars are read by their text, so ``val
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import yaml
@@ -34,8 +36,11 @@ from gazette_spark.protocol.journal_values import Values
 ROOT = "journals"
 """How errors name the top of the tree."""
 
-_MAX_DEPTH = 64
-"""Levels of a tree: more than names need, and fewer than an alias to its own parent makes."""
+_MAX_NESTING = 140
+"""Levels of lists and mappings: more than names need, and fewer than Python's stack has."""
+
+_MAX_NODES = 1_000_000
+"""Values that a text may stand for, its aliases written out: a few lines of aliases make any number."""
 
 _KEYS = ("name", *jv.SPEC_KEYS, "revision", "delete", "comment", "children")
 
@@ -49,20 +54,52 @@ def parse_journal_yaml(text: str) -> list[pb.ApplyRequest.Change]:
     try:
         top = yaml.load(text, _TextLoader)  # noqa: S506 - a SafeLoader: it makes texts, lists and mappings
     except yaml.YAMLError as error:
-        raise ProtocolError(ROOT, f"not YAML: {error}") from None
+        raise ProtocolError(ROOT, f"cannot be read as YAML: {error}") from None
     return list(_changes(top, ROOT, _Above()))
 
 
 class _TextLoader(yaml.SafeLoader):
-    """Takes scalars by their text, and refuses a key that comes twice."""
+    """Takes scalars by their text, and refuses a key that comes twice, and what would not end."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._nesting = 0
+        self._sizes: dict[int, int] = {}
+        """By the id of each complete node: the nodes it stands for. The nodes live as long as the loader."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event: yaml.NodeEvent = self.peek_event()  # type: ignore[no-untyped-call]  # The stubs leave it out.
+        if self._nesting > _MAX_NESTING:
+            raise _error(f"it is over {_MAX_NESTING} levels deep", event)
+        self._nesting += 1
+        node = super().compose_node(parent, index)
+        self._nesting -= 1
+        assert node is not None
+        if not isinstance(event, yaml.AliasEvent):
+            self._sizes[id(node)] = size = self._size(node)
+            if size > _MAX_NODES:
+                raise _error(f"its aliases stand for more than {_MAX_NODES} values", event)
+        elif id(node) not in self._sizes:
+            raise _error(f"*{event.anchor} is an alias of a node above", event)
+        return node
+
+    def _size(self, node: yaml.Node) -> int:
+        inner: Iterable[yaml.Node] = node.value if isinstance(node, yaml.SequenceNode) else ()
+        if isinstance(node, yaml.MappingNode):
+            inner = chain.from_iterable(node.value)
+        return 1 + sum(self._sizes[id(each)] for each in inner)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - overrides
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if repeated := sorted({key for key in keys if keys.count(key) > 1}):
+        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        if repeated := sorted(key for key, times in keys.items() if times > 1):
             raise yaml.constructor.ConstructorError(
-                None, None, f"keys come twice: {repeated}", node.start_mark
+                None, None, f"keys come twice: {jv.shown(repeated)}", node.start_mark
             )
         return super().construct_mapping(node, deep=deep)
+
+
+def _error(problem: str, event: yaml.NodeEvent) -> yaml.YAMLError:
+    return yaml.composer.ComposerError(None, None, problem, event.start_mark)  # type: ignore[arg-type]  # libyaml's mark, in the stubs only.
 
 
 def _text(loader: _TextLoader, node: yaml.ScalarNode) -> str:
@@ -80,40 +117,45 @@ class _Above:
     name: str = ""
     values: Values = field(default_factory=dict)
     delete: bool = False
-    depth: int = 0
 
 
 def _changes(found: object, where: str, above: _Above) -> Iterator[pb.ApplyRequest.Change]:
     node = jv.as_mapping(found, where, _KEYS)
     name = jv.read_text(node.get("name"), f"{where}.name")
-    if above.depth >= _MAX_DEPTH:
-        raise ProtocolError(where, f"is {above.depth} levels deep; is it an alias of a node above?")
     if not name.startswith(above.name):
-        raise ProtocolError(f"{where}.name", f"must begin with its parent's {above.name!r}, got {name!r}")
+        raise ProtocolError(
+            f"{where}.name", f"must begin with its parent's {jv.shown(above.name)}, got {jv.shown(name)}"
+        )
     own = jv.read_values(node, where)
     delete = above.delete if node.get("delete") is None else jv.read_bool(node["delete"], f"{where}.delete")
     revision = jv.read_int(node.get("revision"), f"{where}.revision")
     children = jv.as_list(node.get("children"), f"{where}.children")
-    here = _Above(name, above.values | own, delete, above.depth + 1)
+    here = _Above(name, above.values | own, delete)
     if name and not name.endswith("/"):
         if children:
             raise ProtocolError(
-                where, f"journal {name!r} cannot have children; a directory's name ends in '/'"
+                where, f"journal {jv.shown(name)} cannot have children; a directory's name ends in '/'"
             )
         yield _change(here, revision, where)
         return
     if revision or any(path[0] == "suspend" for path in own):
-        raise ProtocolError(where, f"directory {name!r} cannot have a revision or suspend; journals can")
+        raise ProtocolError(
+            where, f"directory {jv.shown(name)} cannot have a revision or suspend; journals can"
+        )
     yield from _changes_of(children, f"{where}.children", here)
 
 
 def _changes_of(children: Sequence[Any], where: str, above: _Above) -> Iterator[pb.ApplyRequest.Change]:
     if not children:
-        raise ProtocolError(where, f"directory {above.name!r} needs one or more")
-    names = [each.get("name") or "" if isinstance(each, dict) else "" for each in children]
+        raise ProtocolError(where, f"directory {jv.shown(above.name)} needs one or more")
+    names = [
+        jv.read_text(each.get("name"), f"{where}[{at}].name") if isinstance(each, dict) else ""
+        for at, each in enumerate(children)
+    ]
     for at, child in enumerate(children):
         if at and not names[at - 1] < names[at]:
-            raise ProtocolError(where, f"must ascend by name; {names[at - 1]!r} precedes {names[at]!r}")
+            before, after = jv.shown(names[at - 1]), jv.shown(names[at])
+            raise ProtocolError(where, f"must ascend by name; {before} precedes {after}")
         yield from _changes(child, f"{where}[{at}]", above)
 
 

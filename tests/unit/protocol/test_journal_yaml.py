@@ -79,7 +79,7 @@ def test_format_needs_distinct_journals(changes: list[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "where", "problem"),
     [
-        pytest.param("{", "", "not YAML", id="not YAML"),
+        pytest.param("{", "", "cannot be read as YAML", id="not YAML"),
         pytest.param("name: a/bc\nname: a/bd", "", "keys come twice: ['name']", id="key twice"),
         pytest.param("", ".children", "needs one or more", id="nothing"),
         pytest.param("[]", "", "must be a mapping", id="list"),
@@ -140,7 +140,18 @@ def test_format_needs_distinct_journals(changes: list[str]) -> None:
             "no duration",
             id="unit",
         ),
-        pytest.param("&top\nname: a/\nchildren: [*top]", None, "levels deep", id="its own child"),
+        pytest.param("{name: a/bc, replication: [1]}", ".replication", "must be text", id="number not text"),
+        pytest.param(
+            "{name: a/, children: [{name: a/bc}, {name: [a]}]}",
+            ".children[1].name",
+            "text",
+            id="name of a child",
+        ),
+        pytest.param('name: "\\ud800"', ".name", "no text in UTF-8", id="half a character"),
+        pytest.param("&top\nname: a/\nchildren: [*top]", None, "alias of a node above", id="its own child"),
+        pytest.param("name: &top [*top]", None, "alias of a node above", id="its own value"),
+        pytest.param("{name: a/, children: [" * 2_000, None, "levels deep", id="deep mappings"),
+        pytest.param("[" * 5_000, None, "levels deep", id="deep lists"),
     ],
 )
 def test_errors_name_the_place(text: str, where: str | None, problem: str) -> None:
@@ -149,6 +160,42 @@ def test_errors_name_the_place(text: str, where: str | None, problem: str) -> No
         parse_journal_yaml(text)
     assert problem in caught.value.problem
     assert where is None or caught.value.where == f"journals{where}"
+
+
+def alias_bomb(item: str, times: int, levels: int) -> str:
+    """Return a few lines whose aliases stand for ``times ** levels`` items."""
+    aliases = (", ".join([f"*a{level}"] * times) for level in range(levels))
+    lists = (f"- &a{level} [{above}]" for level, above in enumerate(aliases, 1))
+    return "\n".join([f"- &a0 {item}", *lists])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        pytest.param(f"labels:\n{alias_bomb('x', 10, 5)}", "must be a mapping", id="ten thousand aliases"),
+        pytest.param(f"labels:\n{alias_bomb('x', 10, 40)}", "aliases stand for", id="many more"),
+        pytest.param(alias_bomb("{x: y}", 10, 40), "aliases stand for", id="of the top"),
+        pytest.param(
+            "\n".join(
+                [
+                    "a0: &a0 {x: y}",
+                    *(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 40)),
+                ]
+            ),
+            "aliases stand for",
+            id="merges",
+        ),
+        pytest.param(f"name: [{'x, ' * 5_000}]", "must be text", id="long list"),
+        pytest.param(f"{{name: a/bc, replication: {'x' * 100_000}}}", "an integer", id="long text"),
+        pytest.param(f"name: a/bc\n? {'x' * 100_000}\n: 1", "unknown key", id="long key"),
+    ],
+)
+def test_errors_are_short(text: str, problem: str) -> None:
+    """An error has a few hundred characters, whatever a text's aliases or its length make of its values."""
+    with pytest.raises(ProtocolError) as caught:
+        parse_journal_yaml(text)
+    assert problem in caught.value.problem
+    assert len(str(caught.value)) < 1_000
 
 
 def test_scalars_are_text() -> None:
