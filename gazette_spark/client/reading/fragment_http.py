@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cache
+from typing import Any
 
 import httpx
 
@@ -20,6 +22,9 @@ BODY_PIECE_BYTES = 1 << 18
 
 HTTP_TIMEOUT_S = 30.0
 """Longest a store may say nothing."""
+
+Refusal = Callable[[str], str]
+"""Takes an address, returns why it is not asked; empty if it is."""
 
 
 def new_http(connect_timeout_s: float, authorities: bytes | None = None) -> httpx.Client:
@@ -77,16 +82,48 @@ def left_of_codec(codec: int, response: httpx.Response) -> int:
     return pb.NONE if codec == pb.GZIP_OFFLOAD_DECOMPRESSION and encoding != "gzip" else codec
 
 
-def fetch(url: str, codec: int, http: httpx.Client) -> httpx.Response:
+class _AddressCheck:
+    """Refuses a connection by its address, before a byte is sent on it: httpcore's trace of a request.
+
+    The name service may answer otherwise than it did when the URL was checked, or for the first time. The
+    connection to a proxy is not the host's, and passes.
+    """
+
+    def __init__(self, url: httpx.URL, source: str, refusal_of: Refusal) -> None:
+        self._host = url.raw_host.decode("ascii")
+        self._source = source
+        self._refusal_of = refusal_of
+        self._is_direct = True
+
+    def __call__(self, event: str, info: Mapping[str, Any]) -> None:
+        if event == "connection.connect_tcp.started":
+            self._is_direct = info["host"] == self._host
+        elif event == "connection.connect_tcp.complete" and self._is_direct:
+            stream = info["return_value"]
+            if refusal := self._refusal_of(stream.get_extra_info("server_addr")[0]):
+                stream.close()
+                raise DirectReadError(self._source, refusal, refused=True)
+
+
+def fetch(url: str, codec: int, http: httpx.Client, refusal_of: Refusal | None = None) -> httpx.Response:
     """Ask for a URL; return the answer, whose body is still to come.
 
     The fragment is asked for as stored. Only GZIP_OFFLOAD_DECOMPRESSION may arrive decompressed.
+
+    Args:
+        url: URL of the fragment.
+        codec: codec of the fragment.
+        http: client to ask with.
+        refusal_of: says of the host's address why it is not asked; None asks at any address.
     """
     source = without_query(url)
     accept = "gzip" if codec == pb.GZIP else "identity"
     try:
-        response = http.send(http.build_request("GET", url, headers={"Accept-Encoding": accept}), stream=True)
-    except httpx.InvalidURL:
+        request = http.build_request("GET", url, headers={"Accept-Encoding": accept})
+        if refusal_of is not None:
+            request.extensions["trace"] = _AddressCheck(request.url, source, refusal_of)
+        response = http.send(request, stream=True)
+    except (httpx.InvalidURL, UnicodeError):  # The latter: a name that the name service cannot be asked for.
         raise ProtocolError(URL_FIELD, f"{source[:200]!r} is not a URL to open") from None
     except httpx.HTTPError as error:
         raise DirectReadError(source, type(error).__name__, passing=True) from error

@@ -1,6 +1,7 @@
 """Open a stored fragment where it is, past the broker: by file, or by HTTP.
 
 A broker sends a URL; a client opens it only if it is one of these, and connects to nothing before the check.
+The address that is connected to is checked again, before a byte is sent: a name may have got another one.
 So a broker, or a writer of its fragments, cannot make a client call other hosts or read other files.
 
 ===========  ===================================================================================
@@ -28,7 +29,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit
@@ -57,7 +58,6 @@ CONNECT_TIMEOUT_S = 10.0
 
 _HTTP_SCHEMES = ("http", "https")
 _BUFFER_BYTES = 1 << 20
-_Address = IPv4Address | IPv6Address
 Resolve = Callable[[str, int], Iterable[str]]
 """Takes a host and port, returns the host's addresses; raises OSError."""
 
@@ -122,7 +122,7 @@ class FragmentOpener:
             return _open_file(fragment, resolve_file(url, self.root), offset, end_offset)
         if urlsplit(url).scheme not in _HTTP_SCHEMES:
             raise DirectReadError(without_query(url), "no way to open such a URL", refused=True)
-        if refusal := self._refusal_of_address(url):
+        if refusal := self._refusal_of_url(url):
             raise DirectReadError(without_query(url), refusal, refused=True)
         # Loaded here: who reads by the broker needs no HTTP, and each of Spark's workers would load it.
         from gazette_spark.client.reading import fragment_http
@@ -131,7 +131,8 @@ class FragmentOpener:
             http = (
                 self.http() if self.http else stack.enter_context(fragment_http.new_http(CONNECT_TIMEOUT_S))
             )
-            response = fragment_http.fetch(url, fragment.codec, http)
+            refusal_of = None if self._is_trusted(*_host_port(url)) else self._refusal_of
+            response = fragment_http.fetch(url, fragment.codec, http, refusal_of)
             stack.callback(response.close)
             source = without_query(url)
             body = fragment_http.Body(response, source)
@@ -149,28 +150,29 @@ class FragmentOpener:
 
     def _refusal(self, scheme: str, host: str, port: int) -> str:
         """Return why a host is not asked, by its name alone; empty if it is."""
-        if self._is_listed(host, port) or host == self.broker.lower() != "":
+        if self._is_trusted(host, port):
             return ""
         if scheme != "https":
             return f"http is for the broker's own host or those in fragmentHosts, not for {host}"
-        address = _literal(host)
-        return self._refusal_of(address) if address is not None else ""
+        return self._refusal_of(host) if _is_literal(host) else ""
 
-    def _refusal_of_address(self, url: str) -> str:
-        """Return why a host is not asked, once it is known where it is."""
+    def _refusal_of_url(self, url: str) -> str:
+        """Return why a URL is not asked, before anything is connected to."""
         host, port = _host_port(url)
         if refusal := self._refusal(urlsplit(url).scheme, host, port):
             return refusal
-        if self._is_listed(host, port) or host == self.broker.lower():
+        if self._is_trusted(host, port):
             return ""
         try:
-            addresses = [ip_address(found) for found in self.resolve(host, port)]
-        except (OSError, ValueError):
-            # There is nothing to connect to; the HTTP client will say so, or its proxy knows more.
+            addresses = list(self.resolve(host, port))
+        except (OSError, ValueError):  # The latter: the name is none.
+            # A proxy may know more. Else the address that is connected to is checked, if there is one then.
             return ""
         return next(filter(None, map(self._refusal_of, addresses)), "")
 
-    def _refusal_of(self, address: _Address) -> str:
+    def _refusal_of(self, found: str) -> str:
+        """Return why an address is not asked; empty if it is."""
+        address = ip_address(found)
         mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
         address = mapped or address
         if address.is_link_local or address.is_multicast or address.is_unspecified:
@@ -179,9 +181,10 @@ class FragmentOpener:
             return f"{address} is a private address, the broker's is not; fragmentHosts may list it"
         return ""
 
-    def _is_listed(self, host: str, port: int) -> bool:
+    def _is_trusted(self, host: str, port: int) -> bool:
+        """Whether a host is asked at any address: it is listed, or the broker's own."""
         listed = {each.lower() for each in self.hosts}
-        return host in listed or f"{host}:{port}" in listed
+        return host in listed or f"{host}:{port}" in listed or host == self.broker.lower() != ""
 
     @cached_property
     def _broker_is_public(self) -> bool:
@@ -249,11 +252,12 @@ def _host_port(url: str) -> tuple[str, int]:
     return (parts.hostname or "").lower(), parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _literal(host: str) -> _Address | None:
+def _is_literal(host: str) -> bool:
     try:
-        return ip_address(host)
+        ip_address(host)
     except ValueError:
-        return None
+        return False
+    return True
 
 
 def _check_root(root: str) -> None:

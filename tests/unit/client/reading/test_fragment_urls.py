@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
@@ -128,6 +130,61 @@ def test_hosts_that_are_asked(name: str) -> None:
         assert reader.read() == CONTENT
 
 
+class Listener:
+    """A port that keeps the first bytes of each connection, and answers with a text, or not."""
+
+    def __init__(self, answer: bytes = b"") -> None:
+        self.heard: list[bytes] = []
+        self._answer = answer
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(10)
+        self._socket.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                connection.settimeout(10)
+                self.heard.append(connection.recv(1 << 16))
+                connection.sendall(self._answer)
+
+
+@pytest.mark.parametrize("known", [{"localhost": PUBLIC}, {}], ids=["resolved again", "look-up failed"])
+def test_the_address_that_is_connected_to_is_checked(known: dict[str, str]) -> None:
+    """A name that the first look-up finds elsewhere, or not at all, leads to no private address."""
+    opened = opener(never, {"public.broker": PUBLIC, **known}, broker="public.broker")
+    opened = replace(opened, http=None)
+    with Listener() as listener, pytest.raises(DirectReadError) as caught:
+        opened.open(FRAGMENT, f"https://localhost:{listener.port}/f?signature=SECRET")
+    assert caught.value.refused
+    assert "127.0.0.1 is a private address" in str(caught.value)
+    assert listener.heard == [b""]
+
+
+def test_a_proxy_may_have_any_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that the user configured finds the host; its own address is not the store's."""
+    opened = opener(never, {"public.broker": PUBLIC}, broker="public.broker")
+    with Listener(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n") as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("NO_PROXY", "")
+        with pytest.raises(DirectReadError) as caught:
+            replace(opened, http=None).open(FRAGMENT, "https://unknown.store/f")
+    assert not caught.value.refused
+    assert [heard.split(b"\r\n")[0] for heard in proxy.heard] == [b"CONNECT unknown.store:443 HTTP/1.1"]
+
+
 def test_a_listed_port_is_no_other() -> None:
     """A host that is listed with its port is asked at that port only."""
     opened = opener(never, ADDRESSES, broker="public.broker", hosts=frozenset(["private.store:81"]))
@@ -156,6 +213,13 @@ def test_what_is_no_url_of_a_fragment(tmp_path: Path, url: str) -> None:
         opened.open(FRAGMENT, url)
     assert "SECRET" not in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 70], ids=["empty label", "long label"])
+def test_a_name_that_is_no_host(host: str) -> None:
+    """A name that the name service cannot be asked for is a broker's lie, too."""
+    with pytest.raises(ProtocolError, match="FragmentUrl"):
+        open_fragment_url(FRAGMENT, f"https://{host}/f")
 
 
 @pytest.mark.parametrize(
