@@ -62,7 +62,15 @@ from gazette_spark.errors import OffsetError, OptionError, QueryCheckpointError,
 from gazette_spark.failpoints import failpoint
 from gazette_spark.ledger.dead_letters import DeadLetters
 from gazette_spark.ledger.decision import Allowed, Landed, Refusal, Skip, Write, decide, verify
-from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, Mode, SkippedGap, unknown_journals
+from gazette_spark.ledger.entry import (
+    Batch,
+    LedgerEntry,
+    LedgerState,
+    Mode,
+    SkippedGap,
+    least_offsets,
+    unknown_journals,
+)
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, check_forward
 from gazette_spark.table.adopt import adopt
 from gazette_spark.table.batch_digest import audit_rows
@@ -112,6 +120,7 @@ class DeltaSink:
         checkpoint: str | None = None,
         on_overlap: str = "fail",
         accept_gaps: Mapping[str, Sequence[tuple[int, int]]] | None = None,
+        on_new_checkpoint: str = "fail",
         new_table: NewTable | None = None,
         schema_evolution: str = "fail",
         target_file_bytes: int | None = None,
@@ -135,6 +144,9 @@ class DeltaSink:
             accept_gaps: Bytes that may be missing from the table permanently, by journal: each ``(begin,
                 end)`` from the end of the table to the start of the query, to the byte, as :class:`GapError`
                 names them. The ledger records these gaps.
+            on_new_checkpoint: Policy for a new checkpoint of a query whose rows do not follow from journal
+                offsets alone, because it keeps state or reads other sources: ``fail``, or ``at_least_once``
+                to accept that its state begins empty and its other sources begin where the query says.
             new_table: Definition of a missing table: columns, partitions or clusters, properties. By default,
                 the table gets the columns of the first batch.
             schema_evolution: Policy for columns and fields that the table does not have: ``fail``, or
@@ -157,6 +169,8 @@ class DeltaSink:
             raise OptionError("path and table", f"path={path!r}, table={table!r}", "exactly one of them")
         if on_overlap not in ("fail", "trim"):
             raise OptionError("on_overlap", repr(on_overlap), "'fail' or 'trim'")
+        if on_new_checkpoint not in ("fail", "at_least_once"):
+            raise OptionError("on_new_checkpoint", repr(on_new_checkpoint), "'fail' or 'at_least_once'")
         if upsert is not None and "${" in app_id:  # Spark would replace it in the settings of a MERGE.
             raise OptionError("app_id", repr(app_id[:80]), "a name without ${, where rows are merged by key")
         self.app_id = app_id
@@ -170,7 +184,13 @@ class DeltaSink:
             compact_every=compact_every,
         )
         self._checkpoint = checkpoint
-        self._allowed = Allowed(on_overlap == "trim", _accepted_gaps(accept_gaps or {}))
+        self._output_mode: str | None = None
+        """Output mode of the query, None where :meth:`start` did not set it."""
+        self._allowed = Allowed(
+            on_overlap == "trim",
+            _accepted_gaps(accept_gaps or {}),
+            restart=on_new_checkpoint == "at_least_once",
+        )
         self._audit = audit
         self._router = DeadLetterRouter(
             app_id, self._target, dead_letters, CONFLICTS, new_table, upsert=upsert
@@ -191,6 +211,7 @@ class DeltaSink:
         *,
         checkpoint: str | None = None,
         query_name: str | None = None,
+        output_mode: str = "append",
         **trigger: Any,  # noqa: ANN401 - the types are Spark's
     ) -> StreamingQuery:
         """Start the query that writes ``df``.
@@ -199,6 +220,8 @@ class DeltaSink:
             df: The stream.
             checkpoint: Its checkpoint directory, unless the sink has it already.
             query_name: Name of the query in Spark's listings.
+            output_mode: Spark's output mode. ``update`` and ``complete`` give a row of each group again and
+                again, so the sink needs ``upsert``, whose keys are the grouping keys.
             trigger: As for ``DataStreamWriter.trigger``, e.g. ``availableNow=True``.
         """
         root = checkpoint or self._checkpoint
@@ -206,13 +229,16 @@ class DeltaSink:
             raise OptionError("checkpoint", "none", "the query's checkpoint directory")
         if "realTime" in trigger:
             raise OptionError("trigger", "realTime", "processingTime or availableNow: a batch is one commit")
+        check_output_mode(output_mode, self._upsert)
         sink = copy(self)
+        sink._output_mode = output_mode
         sink._checkpoint, sink._checked, sink._seen, sink._known = root, False, None, None
         sink._batches = QueryBatches(self._target.name, self.app_id)
         sink._maintenance, sink._router = copy(self._maintenance), copy(self._router)
         self._check_table(df, root)
         clear_unfinished(df.sparkSession, root)
-        writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", root)
+        writer = df.writeStream.foreachBatch(sink).outputMode(output_mode)
+        writer = writer.option("checkpointLocation", root)
         if query_name:
             writer = writer.queryName(query_name)
         if trigger:
@@ -226,28 +252,35 @@ class DeltaSink:
     def resume_offsets(self, spark: SparkSession | None = None) -> str | None:
         """Return the ``startingOffsets`` with which a query without a checkpoint continues the table.
 
+        All journals of the ledger are in it. Where some were deleted or are not read any more, or the query
+        has several sources, use :meth:`resume`.
+
         Returns:
-            JSON, or None if the table has no entry yet: start then where you like.
+            JSON, or None if the table has no entry yet: start then where you like. If all entries were
+            undone, as by a RESTORE to before the first one, the offsets at which the table's rows began.
         """
-        entry = self.ledger(spark)
-        return JournalOffsets(entry.read_through).to_json() if entry else None
+        state = self._target.ledger(spark or _active_session(), self.app_id)
+        offsets = state.entry.read_through if state.entry else least_offsets(state.undone)
+        return JournalOffsets(offsets).to_json() if offsets else None
 
     def resume(self, reader: DataStreamReader, spark: SparkSession | None = None) -> DataStreamReader:
         """Have a query that has lost its checkpoint go on where the table ends.
 
         ``sink.start(sink.resume(reader).load(), checkpoint=…)`` is right for every start of a query: on a
-        new table, and where Spark finds the checkpoint, it changes nothing.
+        new table, and where Spark finds the checkpoint, it changes nothing. A query of several sources
+        resumes each reader. Journals of the ledger that were deleted, or that the reader does not select, do
+        not count. Selected journals that the ledger does not know start at their first byte.
 
         Args:
-            reader: ``spark.readStream.format("gazette")`` with its options, none of which is a
-                ``startingTimestamp``.
+            reader: ``spark.readStream.format("gazette")`` with its options. Where the table has a ledger,
+                ``startingOffsets`` and ``startingTimestamp`` are of no effect.
             spark: The session, if not the active one.
 
         Returns:
-            The reader, its ``startingOffsets`` those of the table's ledger if that has any.
+            The reader, its ``resumeOffsets`` those of the table's ledger if that has any.
         """
         offsets = self.resume_offsets(spark)
-        return reader if offsets is None else reader.option("startingOffsets", offsets)
+        return reader if offsets is None else reader.option("resumeOffsets", offsets)
 
     def adopt(self, offsets: JournalOffsets, spark: SparkSession | None = None) -> LedgerEntry:
         """Have the ledger of a table begin at ``offsets``, because it was cleaned up or there never was one.
@@ -286,9 +319,11 @@ class DeltaSink:
         root = self._checkpoint or _running_query_checkpoint(spark)
         if not self._checked:
             _know_conflicts(spark)
+            self._output_mode = self._output_mode or _running_query_mode(spark)
+            check_output_mode(self._output_mode, self._upsert)
             self._check_table(df, root)
         batch = self._batches.read(spark, root, batch_id)
-        self._seen = self._commit_batch(df, batch, seen, known, checkpoint=root)
+        self._seen = self._commit_batch(df, batch, seen, known)
         if not self._checked:
             self._check_table(df, root)  # Again, now that the first batch has made the table.
             self._checked = True
@@ -339,8 +374,6 @@ class DeltaSink:
         batch: Batch,
         seen: str | None,
         known: LedgerState | None = None,
-        *,
-        checkpoint: str | None = None,
     ) -> str | None:
         """Return the attempt of the newest entry, which holds the batch."""
         spark = df.sparkSession
@@ -354,7 +387,7 @@ class DeltaSink:
             if isinstance(decision, Refusal):
                 raise decision.error from conflict
             if isinstance(decision, Skip):
-                return self._skipped(df, batch, before, checkpoint)
+                return self._skipped(df, batch, before)
             split = self._router.split(self._new_rows(df, batch, decision), batch, before, decision)
             if split is None:
                 continue
@@ -372,11 +405,11 @@ class DeltaSink:
         problem = f"batch {batch.batch_id} was turned down {MAX_TRIES} times by commits of others"
         raise TableRefusedError(self._target.name, problem) from conflict
 
-    def _skipped(self, df: DataFrame, batch: Batch, state: LedgerState, checkpoint: str | None) -> str | None:
+    def _skipped(self, df: DataFrame, batch: Batch, state: LedgerState) -> str | None:
         """Leave out a batch that the table has; return the attempt of the newest entry."""
         log.info("batch_skipped app_id=%s batch_id=%d", self.app_id, batch.batch_id)
-        if checkpoint is not None:
-            keep_state(df, checkpoint)
+        if batch.stateful:
+            keep_state(df)
         return state.entry.attempt if state.entry else None
 
     def _audited(self, split: SplitBatch) -> Write:
@@ -432,7 +465,7 @@ class DeltaSink:
         entry = decision.entry
         try:
             if self._upsert:
-                rows = last_rows(self._target, df, entry, self._upsert)
+                rows = last_rows(self._target, df, entry, self._upsert, self._output_mode or "append")
                 ready = self._maintenance.prepare(rows, batch, before, beside=self._upsert.beside)
                 upsert_rows(self._target, ready, entry, self._upsert)
             else:
@@ -496,14 +529,41 @@ def _active_session() -> SparkSession:
     return session
 
 
-def _running_query_checkpoint(spark: SparkSession) -> str:
-    """Ask classic PySpark where the query that runs this thread's batch has its checkpoint."""
-    problem = "not given and cannot be found here: pass checkpoint= to DeltaSink, or use DeltaSink.start"
+def check_output_mode(mode: str, upsert: Upsert | None) -> None:
+    """Refuse an output mode whose batches repeat rows, unless rows are merged by key.
+
+    Raises:
+        OptionError: naming the mode and the ways out.
+    """
+    if mode.lower() not in ("append", "update", "complete"):
+        raise OptionError("outputMode", repr(mode), "append, or update or complete with upsert")
+    if mode.lower() != "append" and upsert is None:
+        ways = "append, or DeltaSink(upsert=Upsert(keys)) with the grouping keys: each batch gives rows again"
+        raise OptionError("outputMode", mode, ways)
+
+
+def _running_query_mode(spark: SparkSession) -> str:
+    """Ask classic PySpark for the output mode of the query that runs this thread's batch.
+
+    Spark Connect does not tell: there, ``append`` is taken on trust unless :meth:`DeltaSink.start` was told.
+    """
+    query = _running_query(spark)
+    return "append" if query is None else str(query._jsq.streamingQuery().outputMode()).lower()
+
+
+def _running_query(spark: SparkSession) -> Any:  # noqa: ANN401 - classic PySpark's
+    """Return the query that runs this thread's batch, None where it cannot be found."""
     default = SparkSession._instantiatedSession
     if default is None or not _is_classic(spark):
-        raise QueryCheckpointError("?", problem)
+        return None
     query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-    query = default.streams.get(query_id) if query_id else None
+    return default.streams.get(query_id) if query_id else None
+
+
+def _running_query_checkpoint(spark: SparkSession) -> str:
+    """Ask classic PySpark where the query that runs this thread's batch has its checkpoint."""
+    query = _running_query(spark)
     if query is None:
+        problem = "not given and cannot be found here: pass checkpoint= to DeltaSink, or use DeltaSink.start"
         raise QueryCheckpointError("?", problem)
     return str(query._jsq.streamingQuery().resolvedCheckpointRoot())

@@ -51,11 +51,13 @@ class BatchMismatchError(SinkError):
     batch_id: int
     mismatches: tuple[Mismatch, ...]
 
-    problem: ClassVar[str] = ""
-    advice: ClassVar[str] = (
+    advice: str = (
         "The query checkpoint does not belong to this state of the table. Start the query with a new "
-        "checkpoint directory and startingOffsets from DeltaSink.resume_offsets()"
+        "checkpoint directory and DeltaSink.resume(reader), or startingOffsets from "
+        "DeltaSink.resume_offsets()"
     )
+
+    problem: ClassVar[str] = ""
 
     def __str__(self) -> str:
         return (

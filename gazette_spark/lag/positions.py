@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gazette_spark.ledger.entry import LedgerEntry, Positions, parse_entry
+from gazette_spark.ledger.entry import LedgerEntry, Positions, least_offsets, parse_entry
 from gazette_spark.ledger.history import REPLACING, HistoryRow
-from gazette_spark.offsets import JournalOffsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +72,7 @@ def checkpoint_commit(batch_id: int, positions: Positions, timestamp_ms: int) ->
 
     Where several sources read one journal, the least of their offsets counts.
     """
-    merged: dict[str, int] = {}
-    for position in positions:
-        if isinstance(position, JournalOffsets):
-            for journal, offset in position.read_through.items():
-                merged[journal] = min(offset, merged.get(journal, offset))
+    merged = least_offsets(positions)
     return GroupCommit(batch_id, timestamp_ms, merged) if merged else None
 
 

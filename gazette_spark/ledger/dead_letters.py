@@ -53,7 +53,14 @@ from gazette_spark.ledger.decision import (
     next_entry,
     verify,
 )
-from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, Positions, SkippedGap
+from gazette_spark.ledger.entry import (
+    COMPLETES_NOTHING,
+    Batch,
+    LedgerEntry,
+    LedgerState,
+    Positions,
+    SkippedGap,
+)
 from gazette_spark.offsets import JournalOffsets
 
 APP_ID_SUFFIX = "/dead-letters"
@@ -191,6 +198,8 @@ def fence_entry(
         dead_letters=dead_letters,
         audit=None,
         adopted=False,
+        planned_ms=COMPLETES_NOTHING,
+        stateful=about.stateful,
     )
 
 

@@ -15,19 +15,30 @@ no ``recorded``, begin = end NEXT       a journal new to the table, whose first 
 everything else              OVERLAP    some of its bytes are before the table's first, or it goes back
 ===========================  =========  ==========================================================
 
-A batch is written if its journals are all NEXT or UNCHANGED, and skipped, as a replay, if none is NEXT
-and all are COVERED or UNCHANGED. Anything else comes from a checkpoint that is not this table's, and is
-refused, unless the writer is :class:`Allowed` more:
+A journal is looked up under its source's number in the query, else under any other source: sources may have
+been swapped, or added in front.
+
+A batch is written if its journals are all NEXT or UNCHANGED, and skipped if none is NEXT and all are COVERED
+or UNCHANGED. **A batch in which nothing moved is not empty for that**: Spark runs such batches to emit closed
+windows, timers and outer joins. So it is skipped only as a *replay*: if the newest entry is of the same query
+and batch, planned at the same time; else it is written. Anything else comes from a checkpoint that is not
+this table's, and is refused, unless the writer is :class:`Allowed` more:
 
 - ``trim``: rows of journals that are COVERED or PARTIAL are left out by journal and offset, row by row
   where ``begin <= offset < recorded``. Journals that are NEXT are written whole, beside it. A query that is
   behind the table may start.
 - ``gaps``: a journal whose GAP is one of these, to the byte, is NEXT. The entry records the omitted bytes.
+
+A query is *bound to its checkpoint* if it keeps state, or reads sources other than Gazette's: their positions
+are texts that a new checkpoint repeats, and rows made of state do not follow from offsets. Such a query
+writes an entry for each batch, and a batch of it is the newest entry's replay or the batch after it.
+Everything else is refused, whatever its offsets: an older or newer copy of the checkpoint, a new checkpoint.
+With ``Allowed.restart`` a new checkpoint is accepted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import zip_longest
@@ -44,7 +55,16 @@ from gazette_spark.errors import (
     TableRefusedError,
     TrimError,
 )
-from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, SourcePosition
+from gazette_spark.ledger.entry import (
+    COMPLETES_NOTHING,
+    Batch,
+    LedgerEntry,
+    LedgerState,
+    Positions,
+    SkippedGap,
+    SourcePosition,
+    least_offsets,
+)
 from gazette_spark.offsets import JournalOffsets
 
 
@@ -55,6 +75,9 @@ class Allowed:
     trim: bool = False
     gaps: frozenset[SkippedGap] = frozenset()
     """Bytes that may be missing permanently, each from the table's end to the start of a batch."""
+    restart: bool = False
+    """A new checkpoint of a query that is bound to its checkpoint may continue the table. Its state begins
+    empty, its other sources begin where the query says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +148,127 @@ def decide(
             first. If another is the newest now, someone else writes too.
         allowed: The writer's permissions for a batch that does not continue the table.
     """
-    if state.entry is not None and state.entry.mode == "upsert" != batch.mode:
-        return Refusal(_appended_to_upserts(batch))
-    coverages = {coverage for coverage, _ in _coverages(batch, state.entry, allowed)}
-    if error := _unfit_state(state, batch, coverages, seen, allowed):
+    found = state.entry
+    compared = _compared(batch, found, allowed)
+    state = replace(state, entry=compared.entry)
+    coverages = compared.coverages
+    if error := _unfit_state(state, compared, seen) or (found and _off_its_checkpoint(batch, found, allowed)):
         return Refusal(error)
+    covered = coverages <= {Coverage.COVERED, Coverage.UNCHANGED}
+    if covered and found is not None and is_replay(batch, found):
+        return Skip()
     if coverages <= {Coverage.NEXT, Coverage.UNCHANGED} and (
-        Coverage.NEXT in coverages or state.entry is None
+        Coverage.NEXT in coverages or _may_have_rows(batch, found)
     ):
         return Write(next_entry(state, batch, attempt, allowed))
-    if coverages <= {Coverage.COVERED, Coverage.UNCHANGED}:
+    if covered:
         return Skip()
     if allowed.trim and coverages <= TRIMMABLE:
         return _trimmed(state, batch, attempt, allowed)
-    unfit = {Coverage.COVERED, Coverage.PARTIAL, Coverage.OVERLAP}
-    return Refusal(_mismatch_error(OverlapError, batch, state.entry, unfit, allowed))
+    return Refusal(compared.error(OverlapError, {Coverage.COVERED, Coverage.PARTIAL, Coverage.OVERLAP}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """A batch beside the newest entry, whose positions are arranged as the batch's sources are."""
+
+    batch: Batch
+    entry: LedgerEntry | None
+    found: tuple[tuple[Coverage, Mismatch], ...]
+    """By journal and by other source, in order."""
+
+    @property
+    def coverages(self) -> frozenset[Coverage]:
+        return frozenset(coverage for coverage, _ in self.found)
+
+    def error(self, kind: type[BatchMismatchError], wanted: Collection[Coverage]) -> BatchMismatchError:
+        """Return an error that names what is covered in one of the wanted ways."""
+        batch, mismatches = self.batch, tuple(each for coverage, each in self.found if coverage in wanted)
+        return kind(batch.table, batch.app_id, batch.batch_id, mismatches)
+
+
+def _compared(batch: Batch, found: LedgerEntry | None, allowed: Allowed) -> _Comparison:
+    if found is None:
+        return _Comparison(batch, None, tuple(_coverages(batch, None, allowed, frozenset())))
+    moves = _moves(batch, found)
+    entry = _arranged(found, batch, moves)
+    return _Comparison(batch, entry, tuple(_coverages(batch, entry, allowed, moves.keys())))
+
+
+def is_replay(batch: Batch, entry: LedgerEntry) -> bool:
+    """Say whether a batch is the one that wrote an entry, and runs again.
+
+    Entries of old releases do not say when their batch was planned. Query and batch have to do for them.
+    """
+    same = (batch.query_id, batch.batch_id) == (entry.query_id, entry.batch_id)
+    return same and entry.planned_ms in (batch.planned_ms, None)
+
+
+def _may_have_rows(batch: Batch, entry: LedgerEntry | None) -> bool:
+    """Say whether a batch in which nothing moved, and which is no replay, is to be written.
+
+    The first batch of a query pins its start, and has no rows. It leaves an entry only where later batches
+    are compared with that. A batch without a query has no state.
+    """
+    if entry is None:
+        return True
+    if batch.planned_ms is None or (batch.query_id == entry.query_id and batch.batch_id < entry.batch_id):
+        return False
+    return batch.batch_id > 0 or _is_bound(batch)
+
+
+def _is_bound(batch: Batch) -> bool:
+    """Say whether the rows of a query's batches follow from its checkpoint only."""
+    return batch.stateful or not all(isinstance(position, JournalOffsets) for position in batch.end)
+
+
+def _off_its_checkpoint(batch: Batch, entry: LedgerEntry, allowed: Allowed) -> OverlapError | GapError | None:
+    """Return the reason why a batch does not follow an entry, if its query or the entry's is bound.
+
+    Rows that are still in the state of the entry's query would be lost with its checkpoint, whatever comes.
+    """
+    if not (_is_bound(batch) or entry.stateful):
+        return None
+    kind: type[OverlapError | GapError] = OverlapError
+    if batch.query_id == entry.query_id:
+        if is_replay(batch, entry) or batch.batch_id == entry.batch_id + 1:
+            return None
+        if entry.planned_ms == COMPLETES_NOTHING and batch.batch_id == entry.batch_id:
+            return None
+        if batch.batch_id > entry.batch_id:
+            if entry.planned_ms is None:
+                return None  # Old releases left out batches in which nothing moved.
+            kind = GapError
+    elif batch.batch_id == 0 and (allowed.restart or not (entry.stateful or _texts(entry))):
+        return None
+    error = kind(batch.table, batch.app_id, batch.batch_id, tuple(_bound_mismatches(batch, entry)))
+    error.advice = BOUND_ADVICE
+    return error
+
+
+BOUND_ADVICE = (
+    "Such sources, and a query's state, can be continued by the query's own checkpoint only, at the batch "
+    "after the table's last. Ways out: start the query with that checkpoint; or give the other source a "
+    "query, a sink and an app id of its own; or start with a new checkpoint, DeltaSink.resume(reader) and "
+    "DeltaSink(on_new_checkpoint='at_least_once'): from then on the rows of other sources and of state are "
+    "at least once, those of journals still exactly once"
+)
+"""The ways out for a query that is bound to its checkpoint."""
+
+
+def _texts(entry: LedgerEntry) -> bool:
+    return any(isinstance(position, str) for position in entry.end)
+
+
+def _bound_mismatches(batch: Batch, entry: LedgerEntry) -> Iterator[Mismatch]:
+    last = f"batch {entry.batch_id} of query {entry.query_id}"
+    if batch.stateful or entry.stateful:
+        yield Mismatch("the query's state", last, f"batch {batch.batch_id} of query {batch.query_id}", None)
+    recorded = entry.end
+    for number, (begin, end) in enumerate(zip(batch.begin, batch.end, strict=True)):
+        if not isinstance(end, JournalOffsets):
+            known = recorded[number] if number < len(recorded) else None
+            yield Mismatch(f"source {number}", f"{_text(known)} ({last})", _text(begin), end)
 
 
 def _trimmed(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed) -> Write | Refusal:
@@ -163,21 +292,42 @@ def _kept_ranges(batch: Batch, entry: LedgerEntry) -> Iterator[KeptRange]:
                 yield KeptRange(journal, since, min(until, max(since, recorded.get(journal, since))), until)
 
 
-def _unfit_state(
-    state: LedgerState, batch: Batch, coverages: set[Coverage], seen: str | None, allowed: Allowed
-) -> SinkError | None:
+def _unfit_state(state: LedgerState, compared: _Comparison, seen: str | None) -> SinkError | None:
     """Return why the table is not one this writer may continue, if it is not."""
+    batch = compared.batch
+    if state.entry is not None and state.entry.mode == "upsert" != batch.mode:
+        return _appended_to_upserts(batch)
     if state.entry is None and batch.batch_id > 0:  # Batch 0 left an entry somewhere.
-        if state.truncated:
-            return LedgerLostError(batch.table, batch.app_id)
-        return _mismatch_error(GapError, batch, None, set(Coverage), allowed)
+        return _without_entry(state, compared)
     if not _on_its_parent(state):
         return _restored_in_between(state, batch)
-    if Coverage.GAP in coverages:
-        return _mismatch_error(GapError, batch, state.entry, {Coverage.GAP}, allowed)
+    if Coverage.GAP in compared.coverages:
+        return compared.error(GapError, {Coverage.GAP})
     if state.entry is not None and seen not in (None, state.entry.attempt):
         return fenced(state, batch)
     return None
+
+
+def _without_entry(state: LedgerState, compared: _Comparison) -> SinkError:
+    """Return the error for a later batch on a table that has no entry, which says where to start anew."""
+    if state.truncated:
+        return LedgerLostError(compared.batch.table, compared.batch.app_id)
+    error = compared.error(GapError, frozenset(Coverage))
+    if undone := least_offsets(state.undone):
+        error.advice = (
+            "The table was restored to before its first entry. Start with a new checkpoint directory and "
+            f"DeltaSink.resume(reader), which starts where its rows began: {JournalOffsets(undone).to_json()}"
+        )
+        return error
+    missing = "the table has no entry of this app id"
+    if state.table_version < 0:
+        missing = "there is no such table: it was dropped, moved or renamed"
+    error.advice = (
+        f"The checkpoint is of a query that has written before, and {missing}. Bring the table back, or give "
+        "the sink its present name. To fill a table from the beginning, start with a new checkpoint, and "
+        "startingOffsets=earliest or the offsets wanted: the default, latest, leaves out what is there"
+    )
+    return error
 
 
 def _appended_to_upserts(batch: Batch) -> TableRefusedError:
@@ -292,7 +442,70 @@ def next_entry(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed)
         gaps=tuple(sorted({*new, *accepted})),
         accepted_gaps=accepted,
         mode=batch.mode,
+        planned_ms=batch.planned_ms,
+        stateful=batch.stateful,
     )
+
+
+def _moves(batch: Batch, entry: LedgerEntry) -> dict[tuple[int, str], int]:
+    """Return the journals that an entry has under another source than a batch, and that source.
+
+    Of several sources that of which the table has most is meant.
+    """
+    known = [_journals_of(position) for position in entry.end]
+    return {
+        (number, journal): max(holders, key=lambda source: known[source][journal])
+        for number, position in enumerate(batch.end)
+        for journal in _journals_of(position)
+        if not (number < len(known) and journal in known[number])
+        if (holders := [source for source, offsets in enumerate(known) if journal in offsets])
+    }
+
+
+def _arranged(entry: LedgerEntry, batch: Batch, moves: Mapping[tuple[int, str], int]) -> LedgerEntry:
+    """Return an entry with its positions under the numbers that the sources have in a batch.
+
+    A journal goes over to its new source, and stays with the other one as long as that reads it, too. What
+    the batch's sources do not read keeps a place behind them, lest it is forgotten. A new query's other
+    sources begin without a position.
+    """
+    same_query = batch.query_id == entry.query_id
+    if not moves and len(entry.end) <= len(batch.end) and (same_query or not _texts(entry)):
+        return entry
+    read = {
+        (number, journal) for number, position in enumerate(batch.end) for journal in _journals_of(position)
+    }
+    left = {(source, journal) for (_, journal), source in moves.items()} - read
+
+    def arranged(positions: Positions) -> Positions:
+        journals = [_journals_of(position) for position in positions]
+        kept = [
+            {journal: at for journal, at in offsets.items() if (number, journal) not in left}
+            for number, offsets in enumerate(journals)
+        ]
+        kept += [{}] * (len(batch.end) - len(kept))
+        for (number, journal), source in moves.items():
+            kept[number] = kept[number] | {journal: journals[source][journal]}
+        placed: list[SourcePosition] = []
+        behind: list[SourcePosition] = []
+        for number, offsets in enumerate(kept):
+            old = positions[number] if number < len(positions) else None
+            new = batch.end[number] if number < len(batch.end) else None
+            if isinstance(new, JournalOffsets):
+                placed.append(JournalOffsets(offsets))
+            elif number < len(batch.end):
+                placed.append(old if same_query and not offsets else None)
+            if offsets and not isinstance(new, JournalOffsets):
+                behind.append(JournalOffsets(offsets))
+            if isinstance(old, str) and (isinstance(new, JournalOffsets) or number >= len(batch.end)):
+                behind.append(old)
+        return (*placed, *behind)
+
+    return replace(entry, start=arranged(entry.start), begin=arranged(entry.begin), end=arranged(entry.end))
+
+
+def _journals_of(position: SourcePosition) -> Mapping[str, int]:
+    return position.read_through if isinstance(position, JournalOffsets) else {}
 
 
 def _accepted(batch: Batch, entry: LedgerEntry | None, allowed: Allowed) -> Iterator[SkippedGap]:
@@ -331,9 +544,13 @@ def _merge_one(old: SourcePosition, new: SourcePosition) -> SourcePosition:
 
 
 def _coverages(
-    batch: Batch, entry: LedgerEntry | None, allowed: Allowed
+    batch: Batch, entry: LedgerEntry | None, allowed: Allowed, moved: Collection[tuple[int, str]]
 ) -> Iterator[tuple[Coverage, Mismatch]]:
-    """Yield how each journal and each other source of the batch fits, in order."""
+    """Yield how each journal and each other source of the batch fits, in order.
+
+    A journal that the table has from another source must continue where it ended: what this source has read
+    of it before is not known.
+    """
     recorded = entry.end if entry else ()
     started = entry.start if entry else ()
     for number, end in enumerate(batch.end):
@@ -341,15 +558,15 @@ def _coverages(
         known = recorded[number] if number < len(recorded) else None
         if not isinstance(end, JournalOffsets):
             name, text = f"source {number}", known if isinstance(known, str) else None
-            yield _fit_text(begin, end, text), Mismatch(name, text, _text(begin), end)
+            again = entry is not None and is_replay(batch, entry)
+            yield _fit_text(begin, end, text, again=again), Mismatch(name, text, _text(begin), end)
             continue
         assert isinstance(begin, JournalOffsets)  # See Batch.__post_init__.
-        offsets = known.read_through if isinstance(known, JournalOffsets) else {}
-        starts = started[number] if number < len(started) else None
-        firsts = starts.read_through if isinstance(starts, JournalOffsets) else {}
+        offsets = _journals_of(known)
+        firsts = _journals_of(started[number]) if number < len(started) else {}
         for journal, until in end.read_through.items():
             since, at = begin.read_through[journal], offsets.get(journal)
-            pinning = batch.batch_id == 0 and not allowed.trim
+            pinning = (number, journal) in moved or (batch.batch_id == 0 and not allowed.trim)
             coverage = coverage_of(since, until, at, firsts.get(journal, 0), pinning=pinning)
             if coverage is Coverage.GAP and at is not None and SkippedGap(journal, at, since) in allowed.gaps:
                 coverage = Coverage.NEXT
@@ -364,8 +581,8 @@ def coverage_of(begin: int, end: int, recorded: int | None, start: int, *, pinni
         end: Byte after its last.
         recorded: End of the journal's bytes in the table, None if the table has no bytes of it.
         start: Start of these bytes.
-        pinning: It is a query's first batch, which pins where the query starts. It reads nothing, so
-            nothing of it can be covered: it continues the table or, unless batches are trimmed, it does not.
+        pinning: It is a query's first batch, which pins where the query starts, or the journal came from
+            another source. Nothing of it can be covered then: it continues the table or it does not.
     """
     if end < begin:
         return Coverage.OVERLAP
@@ -380,25 +597,17 @@ def coverage_of(begin: int, end: int, recorded: int | None, start: int, *, pinni
     return Coverage.COVERED if end <= recorded else Coverage.PARTIAL
 
 
-def _fit_text(begin: SourcePosition, end: str | None, recorded: str | None) -> Coverage:
-    """Say how another source fits: its positions can be equal or different, but have no known order."""
-    if recorded == end:
-        return Coverage.UNCHANGED if begin == end or begin is None else Coverage.COVERED
-    return Coverage.NEXT if begin == recorded else Coverage.OVERLAP
+def _fit_text(begin: SourcePosition, end: str | None, recorded: str | None, *, again: bool) -> Coverage:
+    """Say how another source fits: its positions can be equal or different, but have no known order.
+
+    Equal texts are the same place only within one query, and for its next batch or, ``again``, for a replay.
+    """
+    if again and recorded == end:
+        return Coverage.COVERED
+    if begin != recorded:
+        return Coverage.OVERLAP
+    return Coverage.UNCHANGED if begin == end else Coverage.NEXT
 
 
 def _text(position: SourcePosition) -> str | None:
     return position.to_json() if isinstance(position, JournalOffsets) else position
-
-
-def _mismatch_error(
-    kind: type[BatchMismatchError],
-    batch: Batch,
-    entry: LedgerEntry | None,
-    wanted: set[Coverage],
-    allowed: Allowed,
-) -> BatchMismatchError:
-    mismatches = tuple(
-        mismatch for coverage, mismatch in _coverages(batch, entry, allowed) if coverage in wanted
-    )
-    return kind(batch.table, batch.app_id, batch.batch_id, mismatches)

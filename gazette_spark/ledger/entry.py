@@ -25,6 +25,9 @@ SourcePosition = JournalOffsets | str | None
 Positions = tuple[SourcePosition, ...]
 """A query's position in all its sources, by the number of the source in the query."""
 
+COMPLETES_NOTHING = -1
+"""``planned_ms`` of an entry that only takes its turn: the batch it names is still to be written."""
+
 Mode = Literal["append", "upsert"]
 """How a writer adds rows: as new rows, or in place of the row with the same key."""
 
@@ -68,16 +71,17 @@ class LedgerEntry:
     """
     dead_letters: str | None = None
     """Table for rows that do not fit, with which the commit was made; its own entries name it, too."""
+    planned_ms: int | None = None
+    """When Spark planned the batch, as its checkpoint says: names this planning of the batch and no other.
+    :data:`COMPLETES_NOTHING` if the entry completes no batch; None in entries of old releases and of batches
+    without a query."""
+    stateful: bool = False
+    """The query keeps state: which rows a batch has depends on its query checkpoint, not on offsets alone."""
 
     @property
     def read_through(self) -> dict[str, int]:
         """Next byte of each journal, over all Gazette sources; the least if several read one journal."""
-        merged: dict[str, int] = {}
-        for position in self.end:
-            if isinstance(position, JournalOffsets):
-                for journal, offset in position.read_through.items():
-                    merged[journal] = min(offset, merged.get(journal, offset))
-        return merged
+        return least_offsets(self.end)
 
     def to_json(self) -> str:
         """Return the text stored in the commit's ``userMetadata``."""
@@ -105,6 +109,10 @@ class LedgerEntry:
             value["adopted"] = True
         if self.dead_letters is not None:
             value["dead_letters"] = self.dead_letters
+        if self.planned_ms is not None:
+            value["planned_ms"] = self.planned_ms
+        if self.stateful:
+            value["stateful"] = True
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -144,7 +152,7 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
             "start": list(start),
             "begin": list(begin),
             "end": list(end),
-        } if isinstance(value.get("dead_letters", ""), str):
+        } if isinstance(value.get("dead_letters", ""), str) and type(value.get("planned_ms", 0)) is int:
             return LedgerEntry(
                 app_id,
                 txn_version,
@@ -161,6 +169,8 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
                 audit=_audit(value.get("audit"), app_id),
                 adopted=value.get("adopted") is True,
                 dead_letters=value.get("dead_letters"),
+                planned_ms=value.get("planned_ms"),
+                stateful=value.get("stateful") is True,
             )
     raise LedgerFormatError(app_id, f"a field is missing or of the wrong type in {json.dumps(value)[:200]}")
 
@@ -194,6 +204,16 @@ def _audit(values: object, app_id: str) -> tuple[AuditedRows, ...] | None:
         raise LedgerFormatError(app_id, str(error)) from error
 
 
+def least_offsets(positions: Positions) -> dict[str, int]:
+    """Return the offset of each journal, over all Gazette sources; the least if several read one journal."""
+    merged: dict[str, int] = {}
+    for position in positions:
+        if isinstance(position, JournalOffsets):
+            for journal, offset in position.read_through.items():
+                merged[journal] = min(offset, merged.get(journal, offset))
+    return merged
+
+
 def _positions_value(positions: Positions) -> list[Any]:
     return [each.to_dict() if isinstance(each, JournalOffsets) else each for each in positions]
 
@@ -223,6 +243,8 @@ class LedgerState:
     """Versions between ``entry`` and the visible entry before it that undid others: RESTORE and the like."""
     truncated: bool = False
     """The search ended where the history was cleaned up, not at the table's beginning."""
+    undone: Positions = ()
+    """Without ``entry``: where the rows of the newest undone entry began, if the history shows one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +260,10 @@ class Batch:
     gaps: tuple[SkippedGap, ...] = ()
     """Bytes of the batch that its source skips; those that ``end`` names if not given."""
     mode: Mode = "append"
+    planned_ms: int | None = None
+    """When Spark planned it; None for a batch without a query."""
+    stateful: bool = False
+    """The query keeps state."""
 
     def __post_init__(self) -> None:
         """Complete ``begin``: a journal without one is being pinned and has no rows in this batch."""

@@ -222,17 +222,18 @@ def _state(
     *,
     truncated: bool,
 ) -> LedgerState:
-    numbers = [entry.txn_version for row in rows if (entry := parse_entry(row.user_metadata, app_id))]
+    entries = [entry for row in rows if (entry := parse_entry(row.user_metadata, app_id))]
     newest, entry = found[0] if found else (None, None)
     return LedgerState(
         entry=entry,
         previous=found[1][1].attempt if len(found) > 1 else None,
-        txn_version=max(numbers, default=-1),
+        txn_version=max((each.txn_version for each in entries), default=-1),
         table_version=rows[0].version if rows else -1,
         entry_version=newest.version if newest else -1,
         entry_time=newest.time if newest else "",
         jumps=tuple(at for at in jumps if newest is None or at < newest.version),
         truncated=truncated,
+        undone=entries[0].start if entries and not found else (),
     )
 
 

@@ -60,6 +60,25 @@ def parse_offsets(text: str, path: str) -> Positions:
     return tuple(_parse_source(line, path) for line in sources)
 
 
+def parse_planned_ms(text: str, path: str) -> int:
+    """Read from an ``offsets/<batch_id>`` file when Spark planned the batch, in milliseconds since 1970.
+
+    A batch that runs again after a crash keeps its time; one that is planned again gets another.
+
+    Raises:
+        QueryCheckpointError: the file does not say.
+    """
+    lines = text.split("\n", 2)
+    try:
+        about = json.loads(lines[1])
+    except (IndexError, ValueError):
+        about = None
+    match about:
+        case {"batchTimestampMs": int(planned_ms)} if planned_ms >= 0:
+            return planned_ms
+    raise QueryCheckpointError(path, "its second line names no batchTimestampMs: when the batch was planned")
+
+
 def _parse_source(line: str, path: str) -> SourcePosition:
     """Read one source's line: Gazette positions are known by their fields, others are kept as text."""
     if line == NO_OFFSET:

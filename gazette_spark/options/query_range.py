@@ -43,6 +43,17 @@ def parse_starting_offsets(name: str, text: str) -> OffsetChoice:
     return _parse_offsets(name, text, others=EARLIEST)
 
 
+def parse_resume_offsets(name: str, text: str) -> Mapping[str, int]:
+    """Parse ``resumeOffsets``: offsets by journal, each from 0 on."""
+    expected = 'JSON of offsets, as DeltaSink.resume gives them: {"a/journal":1024}'
+    if not text.startswith("{"):
+        raise OptionError(name, shown(text), expected)
+    named = _parse_offsets(name, text, others=EARLIEST).named
+    if min(named.values(), default=0) < 0:
+        raise OptionError(name, shown(text), expected)
+    return named
+
+
 def parse_ending_offsets(name: str, text: str) -> OffsetChoice:
     """Parse ``endingOffsets``; journals it does not name end at the latest."""
     return _parse_offsets(name, text, others=LATEST)

@@ -32,6 +32,7 @@ from gazette_spark.options.query_range import (
     check_offsets,
     check_timestamps,
     parse_ending_offsets,
+    parse_resume_offsets,
     parse_starting_offsets,
     parse_timestamp,
 )
@@ -102,6 +103,8 @@ class SourceOptions:
     column_name_of_corrupt_record: str
     rescued_data_column: str | None
     starting_offsets: OffsetChoice
+    resume_offsets: Mapping[str, int] | None
+    """If given, the start of a new query in place of all other options."""
     ending_offsets: OffsetChoice
     starting_timestamp: int | None
     """Milliseconds since 1970, as is the other one."""
@@ -353,6 +356,15 @@ OPTIONS: tuple[Option, ...] = (
         None,
         "Where a new query starts: earliest, latest, or JSON of offsets by journal (-2 earliest, -1 "
         "latest); journals not named start at earliest. Default: latest (stream), earliest (batch).",
+    ),
+    Option(
+        "resumeOffsets",
+        parse_resume_offsets,
+        None,
+        "Where a table ends, by journal, as DeltaSink.resume sets it: a new query starts there, and at the "
+        "earliest in selected journals that it does not name. Journals that are not selected or were deleted "
+        "do not count. It comes before startingOffsets and startingTimestamp.",
+        use="stream",
     ),
     Option(
         "endingOffsets",

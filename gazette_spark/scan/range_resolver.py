@@ -63,9 +63,13 @@ class RangeResolver:
 
     def _starts(self, journals: Sequence[str]) -> JournalOffsets:
         choice, timestamp_ms = self._view.options.starting_offsets, self._view.options.starting_timestamp
+        resumed = self._view.options.resume_offsets
         heads = self._view.settled_heads(journals)
 
         def start_of(journal: str) -> int:
+            if resumed is not None:
+                chosen = resumed.get(journal, EARLIEST)
+                return self._start_of(journal, chosen, heads[journal], "resumeOffsets (the end of the table)")
             if timestamp_ms is not None:
                 return self._start_at(journal, timestamp_ms, heads[journal])
             return self._start_of(journal, choice.of(journal), heads[journal])
@@ -90,9 +94,9 @@ class RangeResolver:
         place = head if found is None else found
         return self._view.whole_records(journal, min(first, place), place, skip_holes=True)
 
-    def _start_of(self, journal: str, chosen: int, head: int) -> int:
+    def _start_of(self, journal: str, chosen: int, head: int, option: str = "startingOffsets") -> int:
         if chosen > head:
-            raise OffsetError(f"startingOffsets lies past the write head {head}", journal, chosen)
+            raise OffsetError(f"{option} lies past the write head {head}", journal, chosen)
         first = self._view.client.first_offset(journal)
         if chosen == EARLIEST:
             return first
@@ -104,7 +108,7 @@ class RangeResolver:
                 raise DataLossError(journal, chosen, first)
             log.warning("bytes are gone, skipped journal=%s begin=%d end=%d", journal, chosen, first)
         if chosen > first:
-            self._check_begin(journal, chosen, head, "startingOffsets")
+            self._check_begin(journal, chosen, head, option)
         return max(chosen, first)
 
     def check_resumed(self, ranges: Sequence[OffsetRange]) -> None:

@@ -28,27 +28,31 @@ from gazette_spark.table.maintenance import Prepared
 from gazette_spark.table.session import session_settings
 from gazette_spark.table.sql_names import quoted
 from gazette_spark.table.trim import origin_columns
-from gazette_spark.table.upsert import Origin, Upsert, free_name, merge_statement, rank
+from gazette_spark.table.upsert import Origin, Upsert, copies, free_name, merge_statement, rank
 
-NULL_KEY = re.compile(r"upsert: (a key is null .*?) \|")
-"""Spark's error text when :func:`last_rows` meets a null key, with a group for the place."""
+BAD_KEY = re.compile(r"upsert: (a key .*?) \|")
+"""Spark's error text when :func:`last_rows` meets a key that is null or there twice, with a group for it."""
 
 
-def last_rows(target: DeltaTable, df: DataFrame, entry: LedgerEntry, upsert: Upsert) -> DataFrame:
+def last_rows(
+    target: DeltaTable, df: DataFrame, entry: LedgerEntry, upsert: Upsert, mode: str = "append"
+) -> DataFrame:
     """Return the last row of each key: the columns that are stored, and ``delete_when`` without nulls.
 
-    Running it fails if a key is null.
+    Running it fails if a key is null, or there twice under an output ``mode`` that gives one row of a group.
 
     Raises:
         UpsertError: the batch's columns do not fit ``upsert``.
     """
     origin = origin_columns(df.schema)
     types = {field.name: field.dataType.simpleString() for field in df.schema.fields}
-    if problem := upsert.unfit(types, origin):
+    ordered = origin is not None or upsert.order_by is not None
+    if problem := upsert.unfit(types, origin, grouped=mode != "append"):
         raise UpsertError(target.name, entry.app_id, entry.batch_id, problem)
     rows = _without_null_keys(df, upsert, origin)
     place = free_name("place_from_last", df.columns)
-    rows = rows.withColumn(place, F.expr(rank(upsert, origin))).where(_column(place) == 1)
+    rows = rows.withColumn(place, F.expr(rank(upsert, origin) if ordered else copies(upsert)))
+    rows = rows.where(_column(place) == 1) if ordered else _without_copies(rows, upsert, place)
     flag = upsert.delete_when
     deleted = [] if flag is None else [F.expr(f"coalesce({quoted(flag)}, false)").alias(flag)]
     return rows.select(*map(_column, upsert.stored(df.columns)), *deleted)
@@ -62,7 +66,7 @@ def upsert_rows(target: DeltaTable, ready: Prepared, entry: LedgerEntry, upsert:
     Raises:
         UpsertError: a key is null; nothing was written.
     """
-    with _named_null_key(target, entry):
+    with _named_key(target, entry):
         if ready.exists:
             merge_rows(target, ready, entry, upsert)
             return
@@ -106,16 +110,26 @@ def _without_null_keys(df: DataFrame, upsert: Upsert, origin: Origin | None) -> 
     return df.where(F.when(whole, whole).otherwise(F.raise_error(problem)))
 
 
+def _without_copies(rows: DataFrame, upsert: Upsert, count: str) -> DataFrame:
+    keys = ", ".join(upsert.keys)
+    problem = F.lit(
+        f"upsert: a key ({keys}) is there twice in a batch, so the keys are not the grouping keys |"
+    )
+    return rows.where(F.when(_column(count) == 1, F.lit(True)).otherwise(F.raise_error(problem)))  # noqa: FBT003 - a value
+
+
 def _column(name: str) -> Column:
     return F.col(quoted(name))
 
 
 @contextmanager
-def _named_null_key(target: DeltaTable, entry: LedgerEntry) -> Iterator[None]:
+def _named_key(target: DeltaTable, entry: LedgerEntry) -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        if found := NULL_KEY.search(str(error)):
-            problem = f"{found[1]}. Leave such rows out of the query, or give them a key"
+        if found := BAD_KEY.search(str(error)):
+            null = "is null" in found[1]
+            way_out = "Leave such rows out of the query, or give them a key" if null else "Name all of them"
+            problem = f"{found[1]}. {way_out}"
             raise UpsertError(target.name, entry.app_id, entry.batch_id, problem) from error
         raise

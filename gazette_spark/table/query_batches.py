@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -12,6 +12,7 @@ from gazette_spark.ledger.query_checkpoint import (
     metadata_path,
     offsets_path,
     parse_offsets,
+    parse_planned_ms,
     parse_query_id,
     state_path,
 )
@@ -26,6 +27,7 @@ class _Known:
     batch_id: int
     query_id: str
     end: Positions
+    stateful: bool
 
 
 class QueryBatches:
@@ -49,13 +51,23 @@ class QueryBatches:
         """
         known, self._known = self._known, None
         path = offsets_path(root, batch_id)
-        end = parse_offsets(read_text(spark, path), path)
+        text = read_text(spark, path)
+        end, planned_ms = parse_offsets(text, path), parse_planned_ms(text, path)
         if known is None or (known.root, known.batch_id + 1) != (root, batch_id):
             known = self._before(spark, root, batch_id)
         if batch_id == 0:
             check_pinned(end, path)
-        self._known = _Known(root, batch_id, known.query_id, end)
-        return Batch(self._table, self._app_id, known.query_id, batch_id, known.end, end)
+        self._known = replace(known, batch_id=batch_id, end=end)
+        return Batch(
+            self._table,
+            self._app_id,
+            known.query_id,
+            batch_id,
+            known.end,
+            end,
+            planned_ms=planned_ms,
+            stateful=known.stateful,
+        )
 
     def _before(self, spark: SparkSession, root: str, batch_id: int) -> _Known:
         """Read the batch before another; empty for the first batch."""
@@ -64,18 +76,16 @@ class QueryBatches:
             path = offsets_path(root, batch_id - 1)
             end = parse_offsets(read_text(spark, path), path)
         about = metadata_path(root)
-        return _Known(root, batch_id - 1, parse_query_id(read_text(spark, about), about), end)
+        query_id = parse_query_id(read_text(spark, about), about)
+        # Spark makes the directory when it plans the first batch, before the sink gets that.
+        return _Known(root, batch_id - 1, query_id, end, stateful=path_exists(spark, state_path(root)))
 
 
-def keep_state(df: DataFrame, root: str) -> None:
-    """Run a batch whose rows are not needed, if its query has state: the next batch begins with this one's.
+def keep_state(df: DataFrame) -> None:
+    """Run a batch of a query with state whose rows are not needed.
 
-    Without it Spark ends the query (``STATE_STORE_COMMIT_VALIDATION_FAILED``). A batch whose state is there
-    already may run again, and makes the same.
-
-    Args:
-        df: The batch.
-        root: The query checkpoint.
+    The next batch begins with this one's state. Without it Spark ends the query
+    (``STATE_STORE_COMMIT_VALIDATION_FAILED``). A batch whose state is there already may run again, and makes
+    the same.
     """
-    if path_exists(df.sparkSession, state_path(root)):
-        df.write.format("noop").mode("overwrite").save()
+    df.write.format("noop").mode("overwrite").save()

@@ -11,6 +11,9 @@ journal, as it does where writers choose the journal by the key. Where it cannot
 that decides, in the batch and against the table: a row never replaces one that is greater there. The
 ``order_by`` value of a deletion is gone with the row: an older row that comes in a later batch is a new row.
 
+**Output modes update and complete** give one row of each group, so nothing has to say which is the last. The
+keys are the grouping keys then; a batch with two rows of one key is refused.
+
 A null in a key is refused. Records that could not be parsed have nulls everywhere; to accept null as a key
 would keep one of them and drop the others in silence.
 """
@@ -66,19 +69,20 @@ class Upsert:
         left_out = {*self.leave_out, *self._of(self.delete_when)}
         return tuple(name for name in columns if name not in left_out)
 
-    def unfit(self, types: Mapping[str, str], origin: Origin | None) -> str | None:
+    def unfit(self, types: Mapping[str, str], origin: Origin | None, *, grouped: bool = False) -> str | None:
         """Return the reason why rows cannot be merged by key and order, None if they can.
 
         Args:
             types: Spark's name of the type of each column.
             origin: Names of the columns of a row's origin, if there are any.
+            grouped: A batch has one row of each group, so none of a key is the last.
         """
         wanted = (*self.keys, *self._of(self.delete_when), *self._of(self.order_by), *self.leave_out)
         if missing := [name for name in wanted if name not in types]:
             return f"they have no column {', '.join(missing)}; their columns are {', '.join(types)}"
         if self.delete_when is not None and (found := types[self.delete_when]) != "boolean":
             return f"delete_when={self.delete_when!r} is of the type {found}; it takes a boolean"
-        if origin is None and self.order_by is None:
+        if origin is None and self.order_by is None and not grouped:
             return (
                 f"nothing says which of them is the last of its key. Their columns are {', '.join(types)}; "
                 "give them the source's columns _journal and _offset (or journal and offset, of the format "
@@ -101,6 +105,11 @@ def order(upsert: Upsert, origin: Origin | None) -> str:
     """Return the SQL expression that sorts a key's rows, the last row first."""
     by = (*upsert._of(upsert.order_by), *(origin or ()))
     return ", ".join(f"{quoted(name)} DESC NULLS LAST" for name in by)
+
+
+def copies(upsert: Upsert) -> str:
+    """Return the SQL expression that counts the rows of a row's key in a batch."""
+    return f"count(*) OVER (PARTITION BY {', '.join(quoted(name) for name in upsert.keys)})"
 
 
 def rank(upsert: Upsert, origin: Origin | None) -> str:

@@ -31,7 +31,7 @@ def whole_records(file: Path) -> int:
 class FileJournals(DataSource):
     """The format ``file_journals``.
 
-    Options: ``root``, ``startingOffsets``, ``maxBytesPerTrigger``, ``crashFile``.
+    Options: ``root``, ``startingOffsets``, ``resumeOffsets``, ``maxBytesPerTrigger``, ``crashFile``.
     """
 
     @classmethod
@@ -47,7 +47,7 @@ class FileJournals(DataSource):
         """Return the reader of ``spark.readStream``."""
         return FileJournalsReader(
             Path(self.options["root"]),
-            self.options.get("startingOffsets", "earliest"),
+            self.options.get("resumeOffsets") or self.options.get("startingOffsets", "earliest"),
             int(self.options.get("maxBytesPerTrigger", 1 << 30)),
             self.options.get("crashFile"),
         )
@@ -91,7 +91,8 @@ class FileJournalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a new query starts."""
         first = dict.fromkeys(self._heads(), 0)
         if self._starting_offsets != "earliest":
-            first.update(JournalOffsets.from_json(self._starting_offsets).read_through)
+            named = JournalOffsets.from_json(self._starting_offsets).read_through
+            first = {journal: named.get(journal, at) for journal, at in first.items()}
         return JournalOffsets(first, "initial").to_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

@@ -55,6 +55,16 @@ def summary(*oldest_first: HistoryRow) -> tuple[str | None, str | None, int]:
     return state.entry.attempt if state.entry else None, state.previous, state.txn_version
 
 
+def test_undone_entries_say_where_rows_began() -> None:
+    """Restored to before its first entry, the table still shows where its rows would start."""
+    rows = [other(0, "WRITE"), ours(1, 5), ours(2, 6), restore(3, 0)]
+    state = found(*rows)
+    assert state is not None
+    assert state.entry is None
+    assert state.undone == (JournalOffsets({"x/a": 6}),)
+    assert summary(*rows[:3]) == ("6", "5", 6)
+
+
 def test_no_table_has_no_state() -> None:
     """Nothing is recorded, and no number is used."""
     assert found() == LedgerState()

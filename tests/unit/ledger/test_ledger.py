@@ -185,6 +185,16 @@ def test_a_table_without_entries_takes_first_batches_only() -> None:
     assert isinstance(refusal(LedgerState(table_version=50, truncated=True), later), LedgerLostError)
 
 
+def test_a_table_that_lost_its_entries_says_where_to_start() -> None:
+    """Where the rows of the undone entries began, or that the table is not there: latest would lose rows."""
+    later = batch(4, (at(a=10),), (at(a=20),))
+    undone = LedgerState(table_version=7, txn_version=4, undone=(at(a=3), None))
+    assert '"x/a":3' in str(refusal(undone, later))
+    assert "there is no such table" in str(refusal(LedgerState(), later))
+    assert "no entry of this app id" in str(refusal(LedgerState(table_version=0), later))
+    assert "startingOffsets=earliest" in str(refusal(LedgerState(), later))
+
+
 def test_a_running_writer_is_fenced_by_another() -> None:
     """The error names the winner's query, batch, version and time, whatever its offsets are."""
     for end in (15, 20, 30):
@@ -331,7 +341,7 @@ def test_a_journal_the_table_does_not_know_has_no_range_to_accept() -> None:
 
 FOREIGN = [
     pytest.param('{"n":1}', '{"n":2}', Write, id="continues"),
-    pytest.param('{"n":0}', '{"n":1}', Skip, id="replay"),
+    pytest.param('{"n":0}', '{"n":1}', Refusal, id="is there, but of another batch"),
     pytest.param('{"n":1}', '{"n":1}', Skip, id="has not moved"),
     pytest.param('{"n":5}', '{"n":6}', Refusal, id="is elsewhere"),
 ]
@@ -350,15 +360,6 @@ def test_another_source_may_read_in_the_first_batch() -> None:
     assert isinstance(decision, Write)
     assert decision.entry.begin == (at(a=7), None)
     assert decision.entry.end == (at(a=7), '{"n":1}')
-
-
-def test_a_new_query_with_another_source_is_refused_unless_it_is_a_replay() -> None:
-    """Nobody can tell whether an unknown beginning continues the table."""
-    known = state((at(a=7), '{"n":1}'))
-    again = batch(0, (), (at(a=7).at("pinned"), '{"n":1}'))
-    assert decided(known, again) == Skip()
-    elsewhere = batch(0, (), (at(a=7).at("pinned"), '{"n":2}'))
-    assert isinstance(refusal(known, elsewhere), OverlapError)
 
 
 def test_an_entry_without_its_parent_is_not_built_upon() -> None:

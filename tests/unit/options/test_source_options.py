@@ -231,6 +231,15 @@ def test_starting_offsets(text: str, choice: OffsetChoice) -> None:
     assert parse("stream", startingOffsets=text).starting_offsets == choice
 
 
+def test_resume_offsets() -> None:
+    """Offsets of a table, by journal; not a word, and neither of the marks for the two ends."""
+    assert parse("stream", resumeOffsets='{"events/a":5}').resume_offsets == {"events/a": 5}
+    assert parse("stream").resume_offsets is None
+    for text in ("latest", "earliest", '{"events/a":-1}', "5"):
+        assert refusal("stream", resumeOffsets=text).option == "resumeOffsets"
+    assert refusal("batch", resumeOffsets='{"events/a":5}').option == "resumeOffsets"
+
+
 @pytest.mark.parametrize(
     "text",
     [

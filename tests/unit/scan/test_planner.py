@@ -65,6 +65,31 @@ def test_starting_offsets_by_journal() -> None:
     assert planner.initial() == at(a=110, b=130, c=100, d=100).at("initial")
 
 
+def test_a_table_is_resumed_where_it_ends() -> None:
+    """Of a ledger's journals those count that are selected and there; others begin with their first byte."""
+    journals = {f"log/{name}": FakeJournal(lines(3), begin=100) for name in "ab"}
+    text = '{"log/a":110,"log/deleted":7,"log/other":9}'
+    for options in ({}, {"startingOffsets": "latest"}, {"startingTimestamp": "5000"}):
+        planner, _ = planner_of(journals, resumeOffsets=text, **options)
+        assert planner.initial() == at(a=110, b=100).at("initial")
+
+
+@pytest.mark.parametrize(
+    ("offset", "error", "text"),
+    [
+        pytest.param(131, OffsetError, r"resumeOffsets \(the end of the table\) lies past", id="made again"),
+        pytest.param(99, DataLossError, "1 bytes are gone", id="before the first byte"),
+    ],
+)
+def test_a_table_that_cannot_be_resumed_is_named(offset: int, error: type[GazetteError], text: str) -> None:
+    """The error names what says so: the user never gave startingOffsets."""
+    planner, _ = planner_of(
+        {"log/a": FakeJournal(lines(3), begin=100)}, resumeOffsets=f'{{"log/a":{offset}}}'
+    )
+    with pytest.raises(error, match=text):
+        planner.initial()
+
+
 def test_a_broker_that_has_just_started_cannot_pin_a_start_too_low() -> None:
     """A new broker answers with head 0 until it has listed its stores; listing fragments waits for that."""
     planner, _ = planner_of({"log/a": FakeJournal(lines(3), stale_head=0)})

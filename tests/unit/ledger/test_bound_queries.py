@@ -1,0 +1,275 @@
+"""Which batches of a query with state or other sources continue a table, and where sources were swapped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gazette_spark.errors import FencedError, GapError, OverlapError
+from gazette_spark.ledger.decision import Allowed, Decision, Refusal, Skip, Write, decide
+from gazette_spark.ledger.entry import (
+    COMPLETES_NOTHING,
+    Batch,
+    LedgerEntry,
+    LedgerState,
+    Positions,
+    parse_entry,
+)
+from gazette_spark.offsets import JournalOffsets
+
+FILES = '{"logOffset":0}'
+
+
+def at(**offsets: int) -> JournalOffsets:
+    """Position in journals ``x/a``, ``x/b``, ... of one source."""
+    return JournalOffsets({f"x/{name}": offset for name, offset in offsets.items()})
+
+
+def batch(
+    batch_id: int,
+    begin: Positions,
+    end: Positions,
+    *,
+    query: str = "query-1",
+    planned_ms: int | None = None,
+    stateful: bool = False,
+) -> Batch:
+    """What a query asks, planned at a time that follows from the batch unless it is given."""
+    planned = 1000 + batch_id if planned_ms is None else planned_ms
+    return Batch("t", "app", query, batch_id, begin, end, planned_ms=planned, stateful=stateful)
+
+
+def written(state: LedgerState, wanted: Batch, *, restart: bool = False) -> LedgerState:
+    """The state after a batch that has to be written."""
+    decision = decided(state, wanted, restart=restart)
+    assert isinstance(decision, Write), decision
+    entry = parse_entry(decision.entry.to_json(), "app")
+    assert entry == decision.entry
+    version = state.table_version + 1
+    before = state.entry.attempt if state.entry else None
+    return LedgerState(entry, before, entry.txn_version, version, version)
+
+
+def decided(state: LedgerState, wanted: Batch, *, restart: bool = False) -> Decision:
+    """The decision, whose entry is named after the batch and the table's version."""
+    attempt = f"{wanted.query_id}-{wanted.batch_id}-{state.table_version}"
+    return decide(state, wanted, attempt=attempt, allowed=Allowed(restart=restart))
+
+
+def refused(state: LedgerState, wanted: Batch, *, restart: bool = False) -> Exception:
+    """The error of a batch that has to be refused."""
+    decision = decided(state, wanted, restart=restart)
+    assert isinstance(decision, Refusal), decision
+    return decision.error
+
+
+def stateful(batch_id: int, begin: int, end: int, **changes: object) -> Batch:
+    """A batch of a query with state over one journal."""
+    return batch(batch_id, (at(a=begin),), (at(a=end),), stateful=True, **changes)  # type: ignore[arg-type]
+
+
+STARTED = written(LedgerState(), batch(0, (), (at(a=0).at("pinned"),), stateful=True))
+READ = written(STARTED, stateful(1, 0, 10))
+EMITTED = written(READ, stateful(2, 10, 10))
+"""After a batch in which nothing moved."""
+
+
+def test_a_batch_in_which_nothing_moved_is_written_once() -> None:
+    """Its rows come from state; only the same planning of the same batch is a replay."""
+    assert decided(EMITTED, stateful(2, 10, 10)) == Skip()
+    assert isinstance(decided(EMITTED, stateful(3, 10, 10)), Write)
+    assert decided(READ, stateful(1, 0, 10)) == Skip()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kind"),
+    [
+        pytest.param(stateful(2, 10, 10, planned_ms=5), OverlapError, id="planned again"),
+        pytest.param(stateful(1, 0, 10), OverlapError, id="older batch"),
+        pytest.param(stateful(4, 10, 20), GapError, id="batch after next"),
+        pytest.param(stateful(4, 10, 10), GapError, id="batch after next, nothing moved"),
+        pytest.param(stateful(3, 10, 20, query="query-2"), OverlapError, id="batch of another query"),
+        pytest.param(
+            batch(0, (), (at(a=10).at("pinned"),), query="query-2", stateful=True),
+            OverlapError,
+            id="new query",
+        ),
+        pytest.param(
+            batch(0, (), (at(a=10).at("pinned"),), query="query-2"),
+            OverlapError,
+            id="new query without state",
+        ),
+    ],
+)
+def test_rows_of_state_are_continued_by_the_next_batch_only(wanted: Batch, kind: type[Exception]) -> None:
+    """The error says what the table has last and names all ways out."""
+    error = refused(EMITTED, wanted)
+    assert isinstance(error, kind)
+    assert "the query's state: the table ends at batch 2 of query query-1" in str(error)
+    assert "on_new_checkpoint='at_least_once'" in str(error)
+    assert "app id of its own" in str(error)
+
+
+def test_a_new_checkpoint_of_a_query_with_state_may_be_accepted() -> None:
+    """It leaves an entry at once, with which its next batches are compared; the old query is shut out."""
+    first = batch(0, (), (at(a=10).at("pinned"),), query="query-2", stateful=True)
+    state = written(EMITTED, first, restart=True)
+    assert decided(state, first) == Skip()
+    assert isinstance(decided(state, stateful(1, 10, 10, query="query-2")), Write)
+    assert isinstance(refused(state, stateful(3, 10, 20), restart=True), OverlapError)
+    overlapping = batch(0, (), (at(a=5).at("pinned"),), query="query-2", stateful=True)
+    assert isinstance(refused(EMITTED, overlapping, restart=True), OverlapError)
+
+
+def test_old_releases_left_out_batches() -> None:
+    """Their entries have no time: a later batch of the same query goes on, the same batch is a replay."""
+    assert EMITTED.entry is not None
+    old = replace(EMITTED, entry=replace(EMITTED.entry, planned_ms=None, stateful=False))
+    assert isinstance(decided(old, stateful(5, 10, 20)), Write)
+    assert decided(old, stateful(2, 10, 10)) == Skip()
+    assert isinstance(refused(old, stateful(1, 0, 10)), OverlapError)
+
+
+def test_an_entry_that_completes_nothing_is_no_replay() -> None:
+    """A take-over names the batch that comes next."""
+    assert READ.entry is not None
+    fence = replace(READ, entry=replace(READ.entry, batch_id=2, planned_ms=COMPLETES_NOTHING))
+    assert isinstance(decided(fence, stateful(2, 10, 10)), Write)
+
+
+def two(batch_id: int, begin: Positions, end: Positions, query: str = "query-1", **changes: object) -> Batch:
+    """A batch of a query of journals and files."""
+    return batch(batch_id, begin, end, query=query, **changes)  # type: ignore[arg-type]
+
+
+BOTH = written(
+    written(LedgerState(), two(0, (), (at(a=0).at("pinned"), None))),
+    two(1, (at(a=0), None), (at(a=10), FILES)),
+)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        pytest.param(two(0, (), (at(a=10).at("pinned"), FILES), "query-2"), id="lost checkpoint, same text"),
+        pytest.param(
+            two(0, (), (at(a=10, b=0).at("pinned"), FILES), "query-2"), id="lost checkpoint, one journal more"
+        ),
+        pytest.param(two(0, (), (at(a=10).at("pinned"), None), "query-2"), id="lost checkpoint, no file yet"),
+        pytest.param(two(0, (), (FILES, at(a=10).at("pinned")), "query-2"), id="lost checkpoint, swapped"),
+        pytest.param(two(1, (at(a=0), None), (at(a=10), FILES), planned_ms=7), id="planned again"),
+        pytest.param(two(2, (at(a=10), '{"logOffset":3}'), (at(a=12), '{"logOffset":4}')), id="elsewhere"),
+    ],
+)
+def test_equal_texts_of_another_source_prove_nothing(wanted: Batch) -> None:
+    """A new checkpoint begins at the text that the table ends at, and has other rows."""
+    error = refused(BOTH, wanted)
+    assert isinstance(error, OverlapError)
+    assert "source" in str(error)
+
+
+def test_another_source_is_continued_by_its_own_query() -> None:
+    """The batch that wrote the entry is skipped, the next one is written."""
+    assert decided(BOTH, two(1, (at(a=0), None), (at(a=10), FILES))) == Skip()
+    following = two(2, (at(a=10), FILES), (at(a=10), '{"logOffset":1}'))
+    assert isinstance(decided(BOTH, following), Write)
+
+
+def test_a_new_checkpoint_of_another_source_may_be_accepted() -> None:
+    """Its rows come again from where the query begins; journals go on exactly."""
+    first = two(0, (), (at(a=10).at("pinned"), FILES), "query-2")
+    state = written(BOTH, first, restart=True)
+    assert state.entry is not None
+    assert state.entry.end == (at(a=10), FILES)
+    assert isinstance(
+        refused(BOTH, two(0, (), (at(a=9).at("pinned"), FILES), "query-2"), restart=True), OverlapError
+    )
+    assert isinstance(decided(state, two(1, (at(a=10), FILES), (at(a=11), FILES), "query-2")), Write)
+
+
+def test_another_source_may_be_left_out_and_is_not_forgotten() -> None:
+    """A query of the journals alone goes on; a later one with the source again is refused."""
+    state = written(BOTH, batch(0, (), (at(a=10, b=0).at("pinned"),), query="query-2"))
+    state = written(state, batch(1, (at(a=10, b=0),), (at(a=20, b=0),), query="query-2"))
+    assert state.entry is not None
+    assert state.entry.end == (at(a=20, b=0), FILES)
+    again = two(0, (), (at(a=20, b=0).at("pinned"), FILES), "query-3")
+    assert isinstance(refused(state, again), OverlapError)
+
+
+def test_another_source_may_be_added_where_there_was_none() -> None:
+    """Nothing of it is in the table."""
+    state = written(LedgerState(), batch(0, (), (at(a=0).at("pinned"),)))
+    state = written(state, batch(1, (at(a=0),), (at(a=10),)))
+    state = written(state, two(0, (), (FILES, at(a=10).at("pinned")), "query-2"))
+    assert state.entry is not None
+    assert state.entry.end == (FILES, at(a=10))
+
+
+UNION = written(
+    written(LedgerState(), batch(0, (), (at(a=0).at("pinned"), at(b=0).at("pinned")))),
+    batch(1, (at(a=0), at(b=0)), (at(a=10), at(b=20))),
+)
+"""Two Gazette sources, of a journal each."""
+
+
+def test_swapped_sources_continue_where_each_journal_ended() -> None:
+    """Each journal is found under the other number, and goes over to it."""
+    state = written(UNION, batch(1, (at(b=20), at(a=10)), (at(b=25), at(a=10)), query="query-2"))
+    assert state.entry is not None
+    assert state.entry.end == (at(b=25), at(a=10))
+    assert state.entry.read_through == {"x/a": 10, "x/b": 25}
+    assert state.entry.start == (at(b=0), at(a=0))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kind"),
+    [
+        pytest.param(
+            batch(0, (), (at(b=0).at("pinned"), at(a=0).at("pinned")), query="q"),
+            OverlapError,
+            id="swapped",
+        ),
+        pytest.param(
+            batch(2, (at(a=10), at(b=20, a=0)), (at(a=10), at(b=20, a=5))),
+            OverlapError,
+            id="one journal twice",
+        ),
+        pytest.param(
+            batch(0, (), (at(c=0).at("pinned"), at(a=0).at("pinned"), at(b=20).at("pinned")), query="q"),
+            OverlapError,
+            id="one more in front, one from its beginning",
+        ),
+        pytest.param(
+            batch(1, (at(b=30), at(a=10)), (at(b=30), at(a=12)), query="q"), GapError, id="past the end"
+        ),
+    ],
+)
+def test_a_journal_is_known_under_any_source(wanted: Batch, kind: type[Exception]) -> None:
+    """From its first bytes it would be doubled, whatever its source's number is."""
+    assert isinstance(refused(UNION, wanted), kind)
+
+
+def test_a_source_in_front_moves_the_others_back() -> None:
+    """Journals that no source reads any more keep their place in the ledger."""
+    first = (at(c=0).at("pinned"), at(a=10).at("pinned"))
+    state = written(UNION, batch(0, (), first, query="query-2"))
+    assert state.entry is not None
+    assert state.entry.read_through == {"x/a": 10, "x/b": 20, "x/c": 0}
+    later = batch(0, (), (at(b=0).at("pinned"),), query="query-3")
+    assert isinstance(refused(state, later), OverlapError)
+
+
+def test_a_fence_comes_before_the_checkpoint() -> None:
+    """A running writer that was overtaken hears who overtook it."""
+    decision = decide(EMITTED, stateful(1, 0, 10), attempt="mine", seen="another")
+    assert isinstance(decision, Refusal)
+    assert isinstance(decision.error, FencedError)
+
+
+def test_an_entry_without_the_new_fields_has_the_old_form() -> None:
+    """The new fields are stored where they say something."""
+    entry = LedgerEntry("app", 1, "q", 0, (at(a=0),), (at(a=0),), (at(a=0),), "mine", None)
+    assert "planned_ms" not in entry.to_json()
+    assert "stateful" not in entry.to_json()
