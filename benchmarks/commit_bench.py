@@ -30,7 +30,7 @@ from deltalake import DeltaTable
 from harness import REPORT, machine, write_section
 from pyspark.sql import DataFrame, SparkSession
 
-from gazette_spark.ledger.entry import LedgerEntry, parse_entry
+from gazette_spark.ledger.entry import LedgerEntry, parse_whole_entry
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.session import local_spark
 from gazette_spark.sink import DeltaSink
@@ -83,7 +83,7 @@ def grow(table: Path, versions: int) -> None:
     last = max(log.glob("*.json"))
     actions = [json.loads(line) for line in last.read_text().splitlines()]
     text = next(action["commitInfo"].get("userMetadata") for action in actions if "commitInfo" in action)
-    entry = parse_entry(text, APP_ID)
+    entry = parse_whole_entry(text, APP_ID)
     for version in range(int(last.stem) + 1, versions):
         if entry is not None:
             entry = replace(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gazette_spark.demo.settings import APP_ID
-from gazette_spark.ledger.entry import parse_entry
+from gazette_spark.ledger.entry import parse_whole_entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class TableWatch:
 
 def ledger_heads(metadata: str) -> dict[str, int]:
     """Return up to which offset of each journal the table is filled, as the ledger says."""
-    entry = parse_entry(metadata, APP_ID)
+    entry = parse_whole_entry(metadata, APP_ID)
     return entry.read_through if entry else {}
 
 

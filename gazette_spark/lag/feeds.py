@@ -140,7 +140,7 @@ class TableFeed:
         if not newest or newest[0].version <= self._version:
             return []
         rows = self._fetch(newest[0].version - self._version + BEFORE_KNOWN)
-        return self._fetch(None) if reaches_back(rows) else rows
+        return self._fetch(None) if reaches_back(rows, app_ids(rows)) else rows
 
 
 class DeltaLog:

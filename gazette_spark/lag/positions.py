@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gazette_spark.ledger.entry import LedgerEntry, Positions, least_offsets, parse_entry
-from gazette_spark.ledger.history import REPLACING, HistoryRow
+from gazette_spark.ledger.entry import EntryDelta, LedgerEntry, Positions, least_offsets
+from gazette_spark.ledger.history import REPLACING, HistoryRow, whole_entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,16 @@ def table_commits(rows: Sequence[HistoryRow], app_id: str, known: int = -1) -> l
     steps: list[GroupCommit] = []
     visible: dict[int, LedgerEntry | None] = {}
     at: LedgerEntry | None = None
+    entry_of = whole_entries(rows, app_id)
     for row in reversed(rows):
-        before = at
+        before, entry = at, entry_of.get(row.version)
         if row.operation in REPLACING:
             at = None
         if row.operation == "RESTORE":
             at = visible.get(int(version)) if (version := _restored(row)) else None
-        elif entry := parse_entry(row.user_metadata, app_id):
+        elif isinstance(entry, EntryDelta):
+            at = None  # Its position is unknown: what it stands on is older than the rows.
+        elif entry:
             at = at if at and at.attempt == entry.attempt else entry  # Delta's own compaction repeats it.
         visible[row.version] = at
         if at is not None and at is not before and row.version > known:
@@ -56,8 +59,13 @@ def table_commits(rows: Sequence[HistoryRow], app_id: str, known: int = -1) -> l
     return steps
 
 
-def reaches_back(rows: Sequence[HistoryRow]) -> bool:
-    """Return whether a RESTORE among the rows leads to a version older than all of them."""
+def reaches_back(rows: Sequence[HistoryRow], app_ids: Iterable[str] = ()) -> bool:
+    """Return whether positions among the rows depend on versions older than all of them.
+
+    A RESTORE may lead there, and an entry may stand on one.
+    """
+    if any(isinstance(each, EntryDelta) for name in app_ids for each in whole_entries(rows, name).values()):
+        return True
     restored = (_restored(row) for row in rows if row.operation == "RESTORE")
     return any(version is not None and int(version) < rows[-1].version for version in restored)
 

@@ -199,6 +199,9 @@ def fence_entry(
         audit=None,
         adopted=False,
         planned_ms=COMPLETES_NOTHING,
+        heads={},
+        deltas=0,
+        full_ms=None,
         stateful=about.stateful,
     )
 

@@ -64,6 +64,7 @@ from gazette_spark.ledger.entry import (
     SkippedGap,
     SourcePosition,
     least_offsets,
+    stored_on_parent,
 )
 from gazette_spark.offsets import JournalOffsets
 
@@ -429,7 +430,7 @@ def next_entry(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed)
     recorded = entry.read_through if entry else {}
     skipped = [gap for gap in batch.gaps if gap.end > recorded.get(gap.journal, 0)]
     new = [replace(gap, begin=max(gap.begin, recorded.get(gap.journal, 0))) for gap in skipped]
-    return LedgerEntry(
+    made = LedgerEntry(
         app_id=batch.app_id,
         txn_version=state.txn_version + 1,
         query_id=batch.query_id,
@@ -444,7 +445,9 @@ def next_entry(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed)
         mode=batch.mode,
         planned_ms=batch.planned_ms,
         stateful=batch.stateful,
+        heads=batch.heads,
     )
+    return stored_on_parent(made, entry)
 
 
 def _moves(batch: Batch, entry: LedgerEntry) -> dict[tuple[int, str], int]:
@@ -501,7 +504,13 @@ def _arranged(entry: LedgerEntry, batch: Batch, moves: Mapping[tuple[int, str], 
                 behind.append(old)
         return (*placed, *behind)
 
-    return replace(entry, start=arranged(entry.start), begin=arranged(entry.begin), end=arranged(entry.end))
+    return replace(
+        entry,
+        start=arranged(entry.start),
+        begin=arranged(entry.begin),
+        end=arranged(entry.end),
+        full_ms=None,  # What moves next is stored with all positions: readers have the entry as it was.
+    )
 
 
 def _journals_of(position: SourcePosition) -> Mapping[str, int]:

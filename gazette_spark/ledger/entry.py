@@ -9,15 +9,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gazette_spark.errors import LedgerFormatError, OffsetError, TableRefusedError
 from gazette_spark.ledger.row_digest import AuditedRows
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets
 
-FORMAT_VERSION = 1
-"""Number of an entry's JSON form."""
+FORMAT_VERSION = 2
+"""Largest number of an entry's JSON form. Form 1 has all positions, form 2 those that moved."""
+
+FEW_JOURNALS = 64
+"""Up to this number of journals, each entry is stored with all positions."""
+
+MAX_DELTAS = 50
+"""Entries with moved positions alone, one on top of the other, before one has all of them."""
+
+MAX_DELTA_AGE_MS = 3_600_000
+"""Greatest age of the entry with all positions: Delta's clean-up of the log must never reach it first."""
 
 SourcePosition = JournalOffsets | str | None
 """A query's position in one source: a Gazette position, another source's text from Spark, or unknown."""
@@ -77,6 +86,14 @@ class LedgerEntry:
     without a query."""
     stateful: bool = False
     """The query keeps state: which rows a batch has depends on its query checkpoint, not on offsets alone."""
+    heads: Mapping[str, int] = field(default_factory=dict)
+    """Write heads of the journals that had more to read when the batch was planned."""
+    on_parent: LedgerEntry | None = field(default=None, compare=False, repr=False)
+    """The parent, if the entry is to be stored as what moved since."""
+    deltas: int = field(default=0, compare=False)
+    """Entries stored as what moved, from the last one with all positions to this one."""
+    full_ms: int | None = field(default=None, compare=False)
+    """``planned_ms`` of that last entry with all positions."""
 
     @property
     def read_through(self) -> dict[str, int]:
@@ -85,18 +102,22 @@ class LedgerEntry:
 
     def to_json(self) -> str:
         """Return the text stored in the commit's ``userMetadata``."""
-        value = {
-            "format_version": FORMAT_VERSION,
+        value: dict[str, Any] = {
+            "format_version": 1,
             "app_id": self.app_id,
             "txn_version": self.txn_version,
             "query_id": self.query_id,
             "batch_id": self.batch_id,
             "attempt": self.attempt,
             "parent": self.parent,
-            "start": _positions_value(self.start),
-            "begin": _positions_value(self.begin),
-            "end": _positions_value(self.end),
         }
+        moved = _moved(self.on_parent, self) if self.on_parent else None
+        if moved is None:
+            value["start"] = _positions_value(self.start)
+            value["begin"] = _positions_value(self.begin)
+            value["end"] = _positions_value(self.end)
+        else:
+            value |= {"format_version": 2, "moved": moved, "deltas": self.deltas, "full_ms": self.full_ms}
         if self.gaps:
             value["gaps"] = [[gap.journal, gap.begin, gap.end] for gap in self.gaps]
         if self.accepted_gaps:
@@ -113,15 +134,97 @@ class LedgerEntry:
             value["planned_ms"] = self.planned_ms
         if self.stateful:
             value["stateful"] = True
+        if self.heads:
+            value["heads"] = dict(self.heads)
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def parse_entry(text: str | None, app_id: str) -> LedgerEntry | None:
+@dataclass(frozen=True, slots=True)
+class EntryDelta:
+    """An entry as it is stored on top of its parent: with the positions that moved."""
+
+    entry: LedgerEntry
+    """The entry, but for ``start``, ``begin`` and ``end``."""
+    moved: tuple[Mapping[str, int | list[int]] | str | None, ...]
+    """By source: the new end of each journal that moved, or begin and end of one that is new; a text."""
+
+    @property
+    def attempt(self) -> str:
+        """Name of the try to write the batch."""
+        return self.entry.attempt
+
+    @property
+    def txn_version(self) -> int:
+        """Transaction number of the entry."""
+        return self.entry.txn_version
+
+    def on(self, parent: LedgerEntry) -> LedgerEntry | None:
+        """Return the whole entry, None if ``parent`` is another entry than its parent."""
+        if parent.attempt != self.entry.parent or len(parent.end) != len(self.moved):
+            return None
+        starts: list[SourcePosition] = []
+        begins: list[SourcePosition] = []
+        ends: list[SourcePosition] = []
+        for start, end, moved in zip(parent.start, parent.end, self.moved, strict=True):
+            if not isinstance(moved, Mapping):
+                starts, begins, ends = [*starts, start], [*begins, end], [*ends, moved]
+                continue
+            if not isinstance(end, JournalOffsets):
+                return None
+            new = {journal: at[0] for journal, at in moved.items() if isinstance(at, list)}
+            until = {journal: at[1] if isinstance(at, list) else at for journal, at in moved.items()}
+            first = start.read_through if isinstance(start, JournalOffsets) else {}
+            starts.append(JournalOffsets({**new, **first}))
+            begins.append(JournalOffsets({**new, **end.read_through}))
+            ends.append(JournalOffsets({**end.read_through, **until}))
+        return replace(self.entry, start=tuple(starts), begin=tuple(begins), end=tuple(ends))
+
+
+def _moved(parent: LedgerEntry, entry: LedgerEntry) -> list[Any] | None:
+    """Return what moved between an entry and its parent, None if it takes all positions to say it."""
+    if len(parent.end) != len(entry.end):
+        return None
+    moved: list[Any] = []
+    for begin, old, new in zip(entry.begin, parent.end, entry.end, strict=True):
+        if not (isinstance(old, JournalOffsets) and isinstance(new, JournalOffsets)):
+            moved.append(new if isinstance(new, str) else None)
+            continue
+        known, begins = old.read_through, begin.read_through if isinstance(begin, JournalOffsets) else {}
+        moved.append(
+            {
+                journal: at if journal in known else [begins.get(journal, at), at]
+                for journal, at in new.read_through.items()
+                if known.get(journal) != at
+            }
+        )
+    whole = EntryDelta(entry, tuple(moved)).on(parent)
+    same = whole and (whole.start, whole.begin, whole.end) == (entry.start, entry.begin, entry.end)
+    return moved if same else None
+
+
+def stored_on_parent(entry: LedgerEntry, parent: LedgerEntry | None) -> LedgerEntry:
+    """Return an entry that is stored as what moved since its parent, where that is shorter and safe.
+
+    A reader needs the last entry with all positions and each one after it. So that one is never far away, in
+    commits or in time.
+    """
+    journals = sum(len(each.read_through) for each in entry.end if isinstance(each, JournalOffsets))
+    now_ms, full_ms = entry.planned_ms, parent.full_ms if parent else None
+    if parent is None or now_ms is None or full_ms is None or journals <= FEW_JOURNALS:
+        return replace(entry, full_ms=now_ms)
+    if parent.deltas + 1 > MAX_DELTAS or not 0 <= now_ms - full_ms <= MAX_DELTA_AGE_MS:
+        return replace(entry, full_ms=now_ms)
+    if _moved(parent, entry) is None:
+        return replace(entry, full_ms=now_ms)
+    return replace(entry, on_parent=parent, deltas=parent.deltas + 1, full_ms=full_ms)
+
+
+def parse_entry(text: str | None, app_id: str) -> LedgerEntry | EntryDelta | None:
     """Read a commit's ``userMetadata``.
 
     Returns:
-        The entry, or None if the text is not an entry of ``app_id``: other writers of the table put any text
-        there.
+        The entry, an :class:`EntryDelta` if it is stored on top of its parent, or None if the text is not an
+        entry of ``app_id``: other writers of the table put any text there.
 
     Raises:
         LedgerFormatError: the text is an entry, but damaged or of a later release. If it were ignored, an
@@ -135,10 +238,38 @@ def parse_entry(text: str | None, app_id: str) -> LedgerEntry | None:
         return None
     if not isinstance(value, dict) or value.get("app_id") != app_id or "format_version" not in value:
         return None
-    if value["format_version"] != FORMAT_VERSION:
-        problem = f"it has format_version {value['format_version']!r} and this release reads {FORMAT_VERSION}"
+    version = value["format_version"]
+    if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
+        problem = f"it has format_version {version!r} and this release reads {FORMAT_VERSION}"
         raise LedgerFormatError(app_id, f"{problem}; use the release of gazette_spark that wrote it")
-    return _entry(value, app_id)
+    return _entry(value, app_id) if version == 1 else _delta(value, app_id)
+
+
+def parse_whole_entry(text: str | None, app_id: str) -> LedgerEntry | None:
+    """Read a commit's ``userMetadata`` if it has an entry with all positions; see :func:`parse_entry`."""
+    entry = parse_entry(text, app_id)
+    return entry if isinstance(entry, LedgerEntry) else None
+
+
+def _delta(value: dict[str, Any], app_id: str) -> EntryDelta:
+    match value:
+        case {"moved": list(moved), "deltas": int(deltas), "full_ms": int(full_ms), "parent": str()} if all(
+            _is_moved(each) for each in moved
+        ):
+            whole = _entry(value | {"start": [], "begin": [], "end": []}, app_id)
+            return EntryDelta(replace(whole, deltas=deltas, full_ms=full_ms), tuple(moved))
+    raise LedgerFormatError(app_id, f"a field is missing or of the wrong type in {json.dumps(value)[:200]}")
+
+
+def _is_moved(value: object) -> bool:
+    """Say whether a value is what moved in one source."""
+    if not isinstance(value, dict):
+        return value is None or isinstance(value, str)
+    ends = [each if isinstance(each, list) else [0, each] for each in value.values()]
+    return all(
+        len(each) == 2 and all(type(at) is int for at in each) and 0 <= each[0] <= each[1] <= MAX_OFFSET
+        for each in ends
+    )
 
 
 def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
@@ -171,8 +302,16 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
                 dead_letters=value.get("dead_letters"),
                 planned_ms=value.get("planned_ms"),
                 stateful=value.get("stateful") is True,
+                heads=_heads(value.get("heads", {}), app_id),
+                full_ms=value.get("planned_ms"),
             )
     raise LedgerFormatError(app_id, f"a field is missing or of the wrong type in {json.dumps(value)[:200]}")
+
+
+def _heads(value: object, app_id: str) -> Mapping[str, int]:
+    if isinstance(value, dict) and all(type(at) is int and 0 <= at <= MAX_OFFSET for at in value.values()):
+        return value
+    raise LedgerFormatError(app_id, f"no write heads: {json.dumps(value)[:200]}")
 
 
 def _mode(value: object, app_id: str) -> Mode:
@@ -264,6 +403,8 @@ class Batch:
     """When Spark planned it; None for a batch without a query."""
     stateful: bool = False
     """The query keeps state."""
+    heads: Mapping[str, int] = field(default_factory=dict)
+    """Write heads of the journals that had more to read; those that ``end`` names if not given."""
 
     def __post_init__(self) -> None:
         """Complete ``begin``: a journal without one is being pinned and has no rows in this batch."""
@@ -271,6 +412,10 @@ class Batch:
         completed = tuple(_pinned(b, e) for b, e in zip(begin, self.end, strict=True))
         object.__setattr__(self, "begin", completed)
         object.__setattr__(self, "gaps", self.gaps or tuple(_skipped(completed, self.end)))
+        heads = [each.heads for each in self.end if isinstance(each, JournalOffsets)]
+        object.__setattr__(
+            self, "heads", self.heads or {name: at for each in heads for name, at in each.items()}
+        )
         object.__setattr__(self, "end", tuple(_unmarked(e) for e in self.end))
 
 

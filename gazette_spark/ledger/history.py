@@ -8,6 +8,8 @@ are not undone by either, so the highest one is looked for in all commits, undon
 An entry can be there twice. Where Delta compacts a table by itself after a MERGE, that commit takes over
 the session's ``userMetadata``. It adds no rows; the older of the two is the one that did.
 
+An entry may be stored as what moved since its parent. Then the search goes back to one with all positions.
+
 A history can also end early, where Delta cleaned up its log. The search tells that apart from the table's
 beginning, and never guesses a missing part.
 """
@@ -21,7 +23,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gazette_spark.errors import RestoredError
-from gazette_spark.ledger.entry import LedgerEntry, LedgerState, parse_entry
+from gazette_spark.ledger.entry import EntryDelta, LedgerEntry, LedgerState, parse_entry
 
 REPLACING = frozenset(
     {
@@ -108,7 +110,8 @@ def find_state(
         LedgerFormatError: an entry cannot be read.
     """
     by_version = {row.version: row for row in rows}
-    found: list[tuple[HistoryRow, LedgerEntry]] = []
+    entry_of = whole_entries(rows, app_id)
+    found: list[tuple[HistoryRow, LedgerEntry | EntryDelta]] = []
     jumps: list[int] = []
     truncated = False
     at = rows[0].version if rows else -1
@@ -126,12 +129,40 @@ def find_state(
             jumps.append(at)
             at = _restored_version(row, app_id, table)
             continue
-        if entry := parse_entry(row.user_metadata, app_id):
+        if entry := entry_of.get(at):
             if found and found[-1][1].attempt == entry.attempt:
                 found.pop()
             found.append((row, entry))
         at -= 1
-    return _state(rows, app_id, found, tuple(jumps), truncated=truncated)
+    if found and isinstance(found[0][1], EntryDelta):
+        if not whole:
+            return None
+        found, truncated = [], True  # What it stands on was cleaned up.
+    return _state(rows, list(entry_of.values()), found, tuple(jumps), truncated=truncated)
+
+
+def whole_entries(rows: Sequence[HistoryRow], app_id: str) -> dict[int, LedgerEntry | EntryDelta]:
+    """Return an app id's entries by version, newest first, with all positions where the rows show them.
+
+    Args:
+        rows: Newest first, without a hole.
+        app_id: Whose entries.
+
+    Raises:
+        LedgerFormatError: an entry cannot be read.
+    """
+    found: dict[int, LedgerEntry | EntryDelta] = {}
+    by_attempt: dict[str, LedgerEntry] = {}
+    for row in reversed(rows):
+        entry = parse_entry(row.user_metadata, app_id)
+        if isinstance(entry, EntryDelta):
+            parent = by_attempt.get(entry.entry.parent or "")
+            entry = (parent and entry.on(parent)) or entry
+        if isinstance(entry, LedgerEntry):
+            by_attempt[entry.attempt] = entry
+        if entry:
+            found[row.version] = entry
+    return dict(reversed(found.items()))
 
 
 def advanced(state: LedgerState, rows: Sequence[HistoryRow], app_id: str) -> LedgerState | None:
@@ -152,10 +183,13 @@ def advanced(state: LedgerState, rows: Sequence[HistoryRow], app_id: str) -> Led
     for row in rows:
         if (previous := state.entry) is None or row.operation == "RESTORE" or row.operation in REPLACING:
             return None
-        entry = parse_entry(row.user_metadata, app_id)
-        if entry is None or entry.attempt == previous.attempt:  # Delta's own compaction repeats it.
+        stored = parse_entry(row.user_metadata, app_id)
+        if stored is None or stored.attempt == previous.attempt:  # Delta's own compaction repeats it.
             state = replace(state, table_version=row.version)
             continue
+        entry = stored.on(previous) if isinstance(stored, EntryDelta) else stored
+        if entry is None:
+            return None
         state = LedgerState(
             entry,
             previous=previous.attempt,
@@ -184,7 +218,7 @@ def app_ids(rows: Iterable[HistoryRow]) -> list[str]:
 def visible_entries(
     rows: Sequence[HistoryRow], app_id: str, *, table: str
 ) -> Iterator[tuple[HistoryRow, LedgerEntry]]:
-    """Yield an app id's entries whose rows are visible, newest first, as far as the rows go.
+    """Yield an app id's entries whose rows are visible, newest first, as far as the rows show them whole.
 
     Args:
         rows: Newest first, without a hole.
@@ -198,6 +232,7 @@ def visible_entries(
     by_version = {row.version: row for row in rows}
     at = rows[0].version if rows else -1
     held: tuple[HistoryRow, LedgerEntry] | None = None
+    entry_of = whole_entries(rows, app_id)
     while (row := by_version.get(at)) is not None and row.operation not in REPLACING:
         if row.operation == "RESTORE":
             if held:
@@ -205,9 +240,12 @@ def visible_entries(
                 held = None
             at = _restored_version(row, app_id, table)
             continue
-        if entry := parse_entry(row.user_metadata, app_id):
+        if entry := entry_of.get(at):
             if held and held[1].attempt != entry.attempt:
                 yield held
+                held = None
+            if isinstance(entry, EntryDelta):
+                break
             held = row, entry
         at -= 1
     if held:
@@ -216,14 +254,15 @@ def visible_entries(
 
 def _state(
     rows: Sequence[HistoryRow],
-    app_id: str,
-    found: Sequence[tuple[HistoryRow, LedgerEntry]],
+    entries: Sequence[LedgerEntry | EntryDelta],
+    found: Sequence[tuple[HistoryRow, LedgerEntry | EntryDelta]],
     jumps: tuple[int, ...],
     *,
     truncated: bool,
 ) -> LedgerState:
-    entries = [entry for row in rows if (entry := parse_entry(row.user_metadata, app_id))]
     newest, entry = found[0] if found else (None, None)
+    assert not isinstance(entry, EntryDelta)  # See find_state.
+    undone = next((each.start for each in entries if isinstance(each, LedgerEntry)), ())
     return LedgerState(
         entry=entry,
         previous=found[1][1].attempt if len(found) > 1 else None,
@@ -233,7 +272,7 @@ def _state(
         entry_time=newest.time if newest else "",
         jumps=tuple(at for at in jumps if newest is None or at < newest.version),
         truncated=truncated,
-        undone=entries[0].start if entries and not found else (),
+        undone=() if found else undone,
     )
 
 

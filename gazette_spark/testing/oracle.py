@@ -26,7 +26,7 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-from gazette_spark.ledger.entry import LedgerEntry, Positions, parse_entry
+from gazette_spark.ledger.entry import EntryDelta, LedgerEntry, Positions, parse_entry
 from gazette_spark.ledger.query_checkpoint import parse_offsets, parse_query_id
 from gazette_spark.offsets import JournalOffsets
 
@@ -91,6 +91,7 @@ def read_versions(directory: Path, app_id: str) -> Iterator[Version]:
     by_number: dict[int, Version] = {}
     files: frozenset[str] = frozenset()
     entry: LedgerEntry | None = None
+    whole: dict[str, LedgerEntry] = {}
     for number, path in enumerate(sorted((directory / "_delta_log").glob("*.json"))):
         if int(path.stem) != number:
             raise ValueError(f"{path} is not version {number}: the log has a hole")
@@ -102,7 +103,12 @@ def read_versions(directory: Path, app_id: str) -> Iterator[Version]:
         operation = info.get("operation", "")
         if operation == "RESTORE":
             entry = by_number[int(info["operationParameters"]["version"])].entry
-        entry = parse_entry(info.get("userMetadata"), app_id) or entry
+        stored = parse_entry(info.get("userMetadata"), app_id)
+        if isinstance(stored, EntryDelta):
+            stored = stored.on(whole[stored.entry.parent or ""])
+        entry = stored or entry
+        if entry is not None:
+            whole[entry.attempt] = entry
         by_number[number] = Version(number, operation, files, entry)
         yield by_number[number]
 

@@ -10,7 +10,7 @@ Each decision is held against an obvious one: sets of bytes, those that the tabl
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from gazette_spark.errors import GapError, RestoredError
+from gazette_spark.ledger import entry as entry_module
 from gazette_spark.ledger.decision import (
     Again,
     Allowed,
@@ -53,6 +54,15 @@ few hundred examples mostly; 500 random ones once found none. It is the same sea
 mutants whose search takes seconds are for soak."""
 
 
+@pytest.fixture(autouse=True, scope="module")
+def short_entries() -> Iterator[None]:
+    """Have most entries stored as what moved, and some with all positions."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(entry_module, "FEW_JOURNALS", 0)
+        patch.setattr(entry_module, "MAX_DELTAS", 3)
+        yield
+
+
 def bytes_of(intervals: Iterable[Interval]) -> set[tuple[str, int]]:
     """Journal and offset of each byte."""
     return {(journal, at) for journal, begin, end in intervals for at in range(begin, end)}
@@ -67,6 +77,8 @@ class Table:
     holes: list[tuple[Interval, ...]] = field(default_factory=list)
     """What may be missing at each commit: the gaps that its entries say somebody accepted."""
     highest: int = -1
+    decided: dict[str, LedgerEntry] = field(default_factory=dict)
+    """Each entry by its attempt, as it was decided on, whatever its stored form."""
 
     def commit(
         self, operation: str, rows: tuple[Interval, ...], holes: tuple[Interval, ...], **parts: object
@@ -80,6 +92,7 @@ class Table:
         """Append with a transaction number, or skip in silence."""
         if entry.txn_version > self.highest:
             self.highest = entry.txn_version
+            self.decided[entry.attempt] = entry
             holes = self.missing() + tuple((gap.journal, gap.begin, gap.end) for gap in entry.accepted_gaps)
             self.commit("WRITE", self.visible() + added, holes, user_metadata=entry.to_json())
 
@@ -111,7 +124,8 @@ class Table:
             if row.operation == "RESTORE":
                 at.append(at[int(row.parameters["version"] or 0)])
             else:
-                at.append(parse_entry(row.user_metadata, APP) or (at[-1] if at else None))
+                stored = parse_entry(row.user_metadata, APP)
+                at.append(self.decided[stored.attempt] if stored else at[-1] if at else None)
         return at[-1] if at else None
 
 
@@ -122,6 +136,8 @@ class Writer:
     name: str
     ends: list[dict[str, int]]
     """``offsets/<n>``. The last batch is done if there are as many ``commits``."""
+    planned: list[int] = field(default_factory=lambda: [0])
+    """When each batch was planned."""
     commits: int = 0
     seen: str | None = None
     before: LedgerState | None = None
@@ -141,7 +157,8 @@ class Writer:
         """The batch to be run: the last one planned."""
         number = len(self.ends) - 1
         begin = (JournalOffsets(self.ends[-2]),) if number else ()
-        return Batch("t", APP, self.name, number, begin, (JournalOffsets(self.ends[-1]),))
+        end, planned_ms = JournalOffsets(self.ends[-1]), self.planned[-1]
+        return Batch("t", APP, self.name, number, begin, (end,), planned_ms=planned_ms)
 
     def intervals(self) -> tuple[Interval, ...]:
         """The rows of that batch: journals without a begin are being pinned and have none."""
@@ -233,7 +250,9 @@ class LedgerMachine(RuleBasedStateMachine):
         if self.writers:
             original = data.draw(st.sampled_from(self.writers))
             ends = [dict(end) for end in original.ends]
-            self.writers.append(Writer(original.name, ends, original.commits, allowed=original.allowed))
+            planned = list(original.planned)
+            copied = Writer(original.name, ends, planned, original.commits, allowed=original.allowed)
+            self.writers.append(copied)
 
     @rule(data=st.data(), trim=st.booleans(), obeys=st.booleans())
     def crash(self, data: st.DataObject, trim: bool, obeys: bool) -> None:
@@ -284,6 +303,7 @@ class LedgerMachine(RuleBasedStateMachine):
             if moved == known:
                 return
             writer.ends.append(moved)
+            writer.planned.append(next(self.names))
         writer.before = self.table.state()
         attempt = f"attempt-{next(self.names)}"
         match self.decide(writer, writer.before, attempt):
@@ -388,6 +408,7 @@ def test_a_lone_writer_reaches_the_end() -> None:
         if writer.pending is None:
             if writer.commits == len(writer.ends):
                 writer.ends.append(dict(machine.heads))
+                writer.planned.append(len(writer.ends))
                 machine.heads = {journal: head + 5 for journal, head in machine.heads.items()}
             writer.before = machine.table.state()
             decision = decide(writer.before, writer.batch(), attempt=f"a{len(writer.ends)}", seen=writer.seen)

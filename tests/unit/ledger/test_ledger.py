@@ -545,7 +545,7 @@ def test_a_damaged_gap_is_refused(field: str, gaps: object) -> None:
 def test_a_future_form_fails_well() -> None:
     """An entry of a later release is not overlooked."""
     text = (GOLDEN / "entry-from-the-future.json").read_text(encoding="utf-8")
-    with pytest.raises(LedgerFormatError, match="format_version 2 and this release reads 1"):
+    with pytest.raises(LedgerFormatError, match="format_version 3 and this release reads 2"):
         parse_entry(text, "orders")
 
 
