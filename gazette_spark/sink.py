@@ -78,7 +78,7 @@ from gazette_spark.table.dead_letter_router import DeadLetterRouter, SplitBatch
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.files import clear_unfinished
 from gazette_spark.table.maintenance import TableMaintenance
-from gazette_spark.table.merge import last_rows, upsert_rows
+from gazette_spark.table.merge import check_keys_once, last_rows, upsert_rows
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.query_batches import QueryBatches, keep_state
 from gazette_spark.table.trim import kept_rows, missing_columns, origin_columns
@@ -465,6 +465,8 @@ class DeltaSink:
         entry = decision.entry
         try:
             if self._upsert:
+                if before.table_version >= 0 and (before.entry is None or before.entry.mode != "upsert"):
+                    check_keys_once(self._target, df.sparkSession, entry, self._upsert)
                 rows = last_rows(self._target, df, entry, self._upsert, self._output_mode or "append")
                 ready = self._maintenance.prepare(rows, batch, before, beside=self._upsert.beside)
                 upsert_rows(self._target, ready, entry, self._upsert)

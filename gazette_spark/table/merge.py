@@ -17,7 +17,7 @@ from functools import reduce
 from operator import and_
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
 from gazette_spark.errors import UpsertError
@@ -86,6 +86,29 @@ def merge_rows(target: DeltaTable, ready: Prepared, entry: LedgerEntry, upsert: 
             spark.sql(merge).collect()
     finally:
         spark.catalog.dropTempView(view)
+
+
+def check_keys_once(target: DeltaTable, spark: SparkSession, entry: LedgerEntry, upsert: Upsert) -> None:
+    """Check that a table's rows were one of each key before the first batch is merged into it.
+
+    A key that is there twice would be updated twice, by each batch. Later on, merging keeps them single.
+
+    Raises:
+        UpsertError: naming a key that is there twice.
+    """
+    rows = target.rows(spark)
+    if not {*upsert.keys} <= {*rows.columns}:
+        return  # Fitting the rows to the table names the column.
+    keys = [_column(name) for name in upsert.keys]
+    found = rows.groupBy(*keys).agg(F.count(F.lit(1)).alias("copies")).where("copies > 1").limit(1).collect()
+    if found:
+        *values, copies = found[0]
+        shown = ", ".join(f"{name}={value!r}" for name, value in zip(upsert.keys, values, strict=True))
+        problem = (
+            f"{copies} rows of the table have the key {shown}, and each batch would update all of them. "
+            "Leave one row of each key in the table, or write to another one"
+        )
+        raise UpsertError(target.name, entry.app_id, entry.batch_id, problem)
 
 
 def commit_settings(entry: LedgerEntry) -> dict[str, str]:

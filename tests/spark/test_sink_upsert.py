@@ -118,6 +118,22 @@ def test_a_crash_between_the_steps_of_a_batch_changes_nothing(
     assert verdict.entries == verdict.versions > (3 if nth == 1 else 7)
 
 
+def test_a_table_of_appended_rows_goes_on_by_key_where_each_key_is_there_once(changes: Changes) -> None:
+    """A key that is there twice would be updated twice for good: the first merged batch is refused."""
+    columns = "id STRING, body STRING, _journal STRING, _offset BIGINT"
+    changes.spark.sql(f"CREATE TABLE delta.`{changes.table}` ({columns}) USING delta").collect()
+    for body in ("one", "two"):
+        changes.sql(f"INSERT INTO {{t}} VALUES ('a1', '{body}', 'x', 0)")
+    changes.append(10)
+    with pytest.raises(StreamingQueryException, match=r"UpsertError.*2 rows .*id=.a1"):
+        changes.run()
+    assert changes.spark.read.format("delta").load(str(changes.table)).count() == 2
+    changes.sql("DELETE FROM {t} WHERE body = 'one'")
+    changes.run()
+    keys = [row.id for row in changes.spark.read.format("delta").load(str(changes.table)).collect()]
+    assert len(keys) == len(set(keys)) > 0
+
+
 def test_a_lost_a_stale_and_a_restored_state_are_continued(changes: Changes) -> None:
     """The ledger continues the state; batches that overlap the table are trimmed first, if one says so."""
     clustered = NewTable("id STRING, body STRING, _journal STRING, _offset BIGINT", cluster_by=["id"])
