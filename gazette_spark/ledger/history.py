@@ -70,8 +70,17 @@ def history_row(info: Mapping[str, Any]) -> HistoryRow:
     )
 
 
+RestoredVersion = Callable[[HistoryRow, Sequence[HistoryRow]], int | None]
+"""Finds the version that a RESTORE to a point in time went back to, among the rows; None if it cannot."""
+
+
 def read_state(
-    read_page: Callable[[int], Sequence[HistoryRow]], app_id: str, *, table: str, entries: int = 2
+    read_page: Callable[[int], Sequence[HistoryRow]],
+    app_id: str,
+    *,
+    table: str,
+    entries: int = 2,
+    restored: RestoredVersion = lambda _row, _rows: None,
 ) -> LedgerState:
     """Read a history back until an app id's state is known.
 
@@ -80,18 +89,26 @@ def read_state(
         app_id: The app id of the entries.
         table: Name of the table, for errors.
         entries: Visible entries to find: 1 is enough for the table's position; a writer needs 2.
+        restored: Finds the version that a RESTORE to a point in time went back to.
     """
     limit = FIRST_PAGE
     while True:
         rows = read_page(limit)
-        state = find_state(rows, app_id, table=table, entries=entries, whole=len(rows) < limit)
+        whole = len(rows) < limit
+        state = find_state(rows, app_id, table=table, entries=entries, whole=whole, restored=restored)
         if state is not None:
             return state
         limit *= PAGE_GROWTH
 
 
 def find_state(
-    rows: Sequence[HistoryRow], app_id: str, *, table: str, whole: bool, entries: int = 2
+    rows: Sequence[HistoryRow],
+    app_id: str,
+    *,
+    table: str,
+    whole: bool,
+    entries: int = 2,
+    restored: RestoredVersion = lambda _row, _rows: None,
 ) -> LedgerState | None:
     """Find an app id's state in the newest rows of a history.
 
@@ -101,12 +118,13 @@ def find_state(
         table: Name of the table, for errors.
         whole: There are no older rows.
         entries: Visible entries to find.
+        restored: Finds the version that a RESTORE to a point in time went back to.
 
     Returns:
         The state, or None if it takes older rows to know it.
 
     Raises:
-        RestoredError: the table was restored to a point in time, which names no version.
+        RestoredError: the table was restored to a point in time, and nothing says which version that was.
         LedgerFormatError: an entry cannot be read.
     """
     by_version = {row.version: row for row in rows}
@@ -127,7 +145,12 @@ def find_state(
             break
         if row.operation == "RESTORE":
             jumps.append(at)
-            at = _restored_version(row, app_id, table)
+            version = _named_version(row)
+            if version is None and (version := restored(row, rows)) is None:
+                if not whole:
+                    return None
+                raise _restored_to_a_time(row, app_id, table)
+            at = version
             continue
         if entry := entry_of.get(at):
             if found and found[-1][1].attempt == entry.attempt:
@@ -238,7 +261,9 @@ def visible_entries(
             if held:
                 yield held
                 held = None
-            at = _restored_version(row, app_id, table)
+            if (version := _named_version(row)) is None:
+                raise _restored_to_a_time(row, app_id, table)
+            at = version
             continue
         if entry := entry_of.get(at):
             if held and held[1].attempt != entry.attempt:
@@ -276,21 +301,23 @@ def _state(
     )
 
 
-def _restored_version(row: HistoryRow, app_id: str, table: str) -> int:
-    """Return the version a RESTORE went back to.
+def _named_version(row: HistoryRow) -> int | None:
+    """Return the version that a RESTORE names, None if it names a point in time.
 
-    One to a point in time records the time in the time zone of the machine it ran on, which is not
-    recorded. To take the wrong version for the restored one would lose or double rows.
+    The log has such a time as a text without its time zone: it leads to no version for certain.
     """
     version = row.parameters.get("version")
-    if version is not None and version.isdecimal():
-        return int(version)
+    return int(version) if version is not None and version.isdecimal() else None
+
+
+def _restored_to_a_time(row: HistoryRow, app_id: str, table: str) -> RestoredError:
+    """Return the error for a RESTORE whose version is not known: a wrong one would lose or double rows."""
     moment = row.parameters.get("timestamp")
-    raise RestoredError(
+    return RestoredError(
         table,
         app_id,
-        f"version {row.version} restored the table to a point in time ({moment}), and the log does not say "
-        "which version that was",
+        f"version {row.version} restored the table to a point in time ({moment}), and neither the log nor "
+        "the files of earlier versions say which version that was",
         "Look it up with DESCRIBE HISTORY and run RESTORE TABLE … TO VERSION AS OF that version: it changes "
         "no row and says it",
     )

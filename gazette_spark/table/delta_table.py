@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import dropwhile
@@ -45,6 +45,9 @@ COMMIT_INFO = r'^\s*\{\s*"commitInfo"'
 
 FOLLOWED_COMMITS = 8
 """Commits read one by one; of more it is quicker to ask Delta."""
+
+RESTORE_CANDIDATES = 200
+"""Versions compared with what a RESTORE to a point in time left."""
 
 NO_SUCH_NAME = frozenset({"TABLE_OR_VIEW_NOT_FOUND"})
 NO_SUCH_PATH = frozenset(
@@ -121,7 +124,12 @@ class DeltaTable:
             rows = self._commits_since(spark, known)
             if rows is not None and (state := advanced(known, rows, app_id)):
                 return state
-        return read_state(lambda limit: self.history(spark, limit), app_id, table=self.name)
+        return read_state(
+            lambda limit: self.history(spark, limit),
+            app_id,
+            table=self.name,
+            restored=lambda row, rows: self._restored_version(spark, row, rows),
+        )
 
     def detail(self, spark: SparkSession) -> TableDetail | None:
         """Return the table's detail, None if there is no table."""
@@ -218,6 +226,27 @@ class DeltaTable:
                 # A table made with rows records neither transaction id nor metadata (Delta 4.4).
                 df.limit(0).write.format("delta").mode("ignore").saveAsTable(self.table)
             df.writeTo(self.table).options(**options).append()
+
+    def _restored_version(
+        self, spark: SparkSession, restore: HistoryRow, rows: Sequence[HistoryRow]
+    ) -> int | None:
+        """Return the newest version that has the rows a RESTORE left, None if no version has them.
+
+        Versions with the same files and number of rows differ at most by commits without rows.
+        """
+        wanted = self._contents(spark, restore.version)
+        older = [row.version for row in rows if row.version < restore.version and row.operation != "RESTORE"]
+        candidates = older[:RESTORE_CANDIDATES]
+        return next((at for at in candidates if wanted and self._contents(spark, at) == wanted), None)
+
+    def _contents(self, spark: SparkSession, version: int) -> tuple[list[str], int] | None:
+        """Return the files of a version and its number of rows, None if Delta no longer has it."""
+        try:
+            rows = self.rows(spark, version)
+            return sorted(rows.inputFiles()), rows.count()
+        except PySparkException as error:
+            log.info("version_unreadable table=%s version=%d error=%s", self.name, version, error)
+            return None
 
     def _begun(self, spark: SparkSession) -> bool:
         """Say whether a table is being made, or was when a kill came: its log's directory is there first."""

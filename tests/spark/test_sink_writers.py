@@ -215,6 +215,7 @@ def test_a_table_restored_to_before_its_first_entry_is_filled_again(stream: File
     stream.append(10)
     stream.run()
     stream.sql("RESTORE TABLE {t} TO VERSION AS OF 0")
+    stream.append(2)
     with pytest.raises(StreamingQueryException, match=r"(?s)GapError.*before its first entry.*resume"):
         stream.run()
     stream.lose_checkpoint()
@@ -222,7 +223,27 @@ def test_a_table_restored_to_before_its_first_entry_is_filled_again(stream: File
     rows = stream.sink().resume(reader).load()
     query = stream.sink().start(rows, checkpoint=str(stream.checkpoint), availableNow=True)
     assert query.awaitTermination(DEADLINE_S)
-    assert stream.verdict().rows == 10
+    assert stream.spark.read.format("delta").load(str(stream.table)).distinct().count() == 12
+    assert stream.spark.read.format("delta").load(str(stream.table)).count() == 12
+
+
+def test_a_table_restored_to_a_time_is_continued_from_where_it_is(stream: FileStream) -> None:
+    """The log does not name the version; the one with the same files and rows is found, and filled up."""
+    for _ in range(3):
+        stream.append(6)
+        stream.run()
+    history = stream.spark.sql(f"DESCRIBE HISTORY delta.`{stream.table}`")
+    [second] = history.where("version = 2").selectExpr("CAST(timestamp AS STRING) AS at").collect()
+    stream.sql(f"RESTORE TABLE {{t}} TO TIMESTAMP AS OF '{second.at}'")
+    held = stream.spark.read.format("delta").load(str(stream.table)).count()
+    assert held == 12
+    entry = stream.sink().ledger()
+    assert entry is not None
+    assert entry.batch_id == 2
+    stream.lose_checkpoint()
+    stream.run(startingOffsets=stream.sink().resume_offsets())
+    rows = stream.spark.read.format("delta").load(str(stream.table))
+    assert (rows.count(), rows.distinct().count()) == (18, 18)
 
 
 def test_a_restore_that_slips_in_is_seen(stream: FileStream, monkeypatch: pytest.MonkeyPatch) -> None:

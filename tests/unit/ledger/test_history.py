@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -139,6 +140,24 @@ def test_an_entry_is_of_the_commit_that_brought_its_rows() -> None:
     assert state is not None
     assert (state.entry_version, state.entry_time, state.table_version) == (1, "time 1", 2)
     assert [row.version for row, _ in visible_entries(rows[::-1], APP, table="t")] == [1, 0]
+
+
+def test_a_restore_to_a_time_is_followed_where_the_version_is_found() -> None:
+    """Who reads the table's files may find the version; the search goes on there."""
+    to_a_time = HistoryRow(3, "RESTORE", {"version": None, "timestamp": "2026-11-22 10:00:00.0"})
+    rows = [ours(0, 0), ours(1, 1), ours(2, 2), to_a_time][::-1]
+    asked: list[int] = []
+
+    def restored(row: HistoryRow, among: Sequence[HistoryRow]) -> int:
+        asked.append(row.version)
+        assert among == rows
+        return 1
+
+    state = find_state(rows, APP, table="t", whole=True, restored=restored)
+    assert state is not None
+    assert state.entry is not None
+    assert (state.entry.attempt, state.previous, state.jumps, asked) == ("1", "0", (), [3])
+    assert find_state(rows, APP, table="t", whole=False) is None
 
 
 def test_a_restore_to_a_time_is_refused() -> None:
