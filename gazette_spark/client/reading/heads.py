@@ -8,7 +8,7 @@ to there if they are few.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
@@ -28,6 +28,9 @@ CALLS_IN_FLIGHT = 64
 
 MANY = 64
 """Write heads from which on it is worth an event loop to ask for them."""
+
+MAX_TAIL_MESSAGES = 1_000
+"""Messages of a tail's answer: more than its few bytes need, in fragments however small."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -108,6 +111,7 @@ class TailCall:
         self.journal = journal
         self._connection = connection
         self._offset = offset
+        self._max_bytes = max_bytes
         request = pb.ReadRequest(journal=journal, offset=offset, end_offset=offset + max_bytes)
         self._answers = _read(connection, request, timeout_s)
 
@@ -118,7 +122,7 @@ class TailCall:
             StatusError: the broker does not even give a head, e.g. SUSPENDED.
         """
         with self._connection.errors():
-            messages = list(self._answers)
+            messages = list(self._bounded())
         if not messages:
             raise _no_answer(self._connection, self.journal)
         if messages[0].HasField("header"):
@@ -127,6 +131,16 @@ class TailCall:
             if message.status not in (pb.OK, pb.OFFSET_NOT_YET_AVAILABLE):
                 raise read_status_error(message, self.journal)
         return tail_of(messages, self._offset)
+
+    def _bounded(self) -> Iterator[pb.ReadResponse]:
+        """Yield the answers up to the first that was not asked for; without the rest there is a head only."""
+        size = 0
+        for number, message in enumerate(self._answers):
+            size += len(message.content)
+            if size > self._max_bytes or number == MAX_TAIL_MESSAGES:
+                settle(self._answers)
+                return
+            yield message
 
     def close(self) -> None:
         """End the call with no answer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import grpc
 import pytest
@@ -29,7 +29,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import format_selector, label_set, parse_selector
-from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker, metadata, not_yet
+from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker, chunk, metadata, not_yet
 from tests.unit.client import listings
 
 JOURNAL = "a/journal"
@@ -223,6 +223,23 @@ def test_write_heads_are_asked_for_beside_an_event_loop(stub: StubBroker, client
         return client.write_heads(names)
 
     assert asyncio.run(ask()) == dict.fromkeys(names, 7)
+
+
+@pytest.mark.parametrize("content", [b"x" * 50_000, b""], ids=["content", "metadata"])
+def test_a_tail_without_an_end_is_left(stub: StubBroker, client: Client, content: bytes) -> None:
+    """A broker that sends more than it was asked for is not listened to; its head is taken."""
+    sent = []
+
+    def endless(request: pb.ReadRequest) -> Iterator[Act]:
+        first = pb.ReadResponse(offset=request.offset, write_head=10**9)
+        yield first
+        for number in range(30_000):
+            sent.append(number)
+            yield chunk(5 + len(content) * number, content) if content else first
+
+    stub.script("Read", endless)
+    assert client.tails({"a/one": 5}, 100) == {"a/one": Tail(10**9)}
+    assert len(sent) < 10_000
 
 
 def test_tails_of_many_journals(stub: StubBroker, client: Client) -> None:
