@@ -26,7 +26,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
+from gazette_spark.errors import MissingModuleError, OptionError
+
+try:
+    import pyarrow as pa
+except ModuleNotFoundError as missing:
+    # The first import of a worker that runs another Python than the driver does.
+    raise MissingModuleError(missing.name or "pyarrow") from None
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -54,7 +60,6 @@ from pyspark.sql.types import (
 )
 
 from gazette_spark.client import Client
-from gazette_spark.errors import OptionError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.framing import metadata
 from gazette_spark.framing.label_columns import is_labels_type, labels_array

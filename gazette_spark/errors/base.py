@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 
@@ -64,6 +65,21 @@ class MissingZonesError(GazetteError):
         return (
             f"time zone {self.zone!r} cannot be looked up: this machine has no time zone database; "
             "install the system's, or the package tzdata"
+        )
+
+
+@dataclass(eq=False)
+class MissingModuleError(GazetteError, ImportError):
+    """The Python that runs Spark's workers is not the one that has the package's dependencies."""
+
+    module: str
+    interpreter: str = field(default_factory=lambda: sys.executable)
+
+    def __str__(self) -> str:
+        return (
+            f"Spark's Python workers run {self.interpreter}, which has no module {self.module!r}. Before the "
+            "session is made, set PYSPARK_PYTHON to the Python that gazette-spark[spark] is installed in. In the "
+            "driver's program: os.environ['PYSPARK_PYTHON'] = sys.executable"
         )
 
 

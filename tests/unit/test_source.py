@@ -500,3 +500,12 @@ def test_grpc_stays_out_of_forks(given: str | None, expected: str) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, env=environ
     )
     assert done.stdout.strip() == expected
+
+
+def test_a_python_without_the_dependencies_says_how_to_set_another() -> None:
+    """Workers of a driver started as .venv/bin/python run python3, unless PYSPARK_PYTHON says otherwise."""
+    code = "import sys; sys.modules['pyarrow'] = None; import gazette_spark.source"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = ended.stderr.strip().splitlines()[-1]
+    assert f"workers run {sys.executable}, which has no module 'pyarrow'" in last
+    assert "PYSPARK_PYTHON" in last
