@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from itertools import dropwhile
 from typing import Any
 
-from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import BinaryType, StructType
@@ -23,7 +22,7 @@ from gazette_spark.errors import TableRefusedError
 from gazette_spark.ledger.entry import LedgerEntry, LedgerState, parse_entry
 from gazette_spark.ledger.history import HistoryRow, advanced, history_row, read_state
 from gazette_spark.ledger.query_checkpoint import is_inside
-from gazette_spark.table.files import find_line, has_files, path_exists
+from gazette_spark.table.files import find_line, has_files, jvm_errors, path_exists
 from gazette_spark.table.session import session_settings
 from gazette_spark.table.sql_names import path_of, table_at
 
@@ -158,9 +157,10 @@ class DeltaTable:
             return None
         if self.table is not None and _location_now(spark, self.table) != location:
             return None
+        unreadable: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
         try:
             return _follow(spark, f"{location}/_delta_log", known, known.entry)
-        except (PySparkException, Py4JError) as error:
+        except unreadable as error:
             if self.table is None:
                 raise
             log.info("log_not_followed table=%s problem=%s", self.table, str(error).partition("\n")[0])

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
@@ -82,7 +81,7 @@ def clear_unfinished(spark: SparkSession, root: str) -> None:
     """
     if not _is_classic(spark):
         return
-    with suppress(Py4JError):
+    with suppress(*jvm_errors(spark)):
         files, directory = _file_system(spark, offsets_directory(root))
         found = [each.getPath() for each in files.listStatus(directory)] if files.exists(directory) else []
         if all(is_unfinished(path.getName()) for path in found):
@@ -115,6 +114,15 @@ def _whole_text(spark: SparkSession, path: str) -> str | None:
     return None if rows is None else str(rows[0].value) if rows else ""
 
 
+def jvm_errors(spark: SparkSession) -> tuple[type[Exception], ...]:
+    """Return the errors of calls to a session's JVM; none on Spark Connect, whose package lacks py4j."""
+    if not _is_classic(spark):
+        return ()
+    from py4j.protocol import Py4JError
+
+    return (Py4JError,)
+
+
 def _is_classic(spark: SparkSession) -> bool:
     """Say whether the session's JVM can be called; Spark Connect sessions have no JVM."""
     return getattr(spark, "_jsparkSession", None) is not None
@@ -136,6 +144,8 @@ def _file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
 @contextmanager
 def _opened(spark: SparkSession, path: str) -> Iterator[Any]:
     """Yield a Java reader of a file's lines, None if there is no such file."""
+    from py4j.protocol import Py4JJavaError
+
     files, name = _file_system(spark, path)
     if not files.exists(name):  # To hear of it by an exception takes 50 ms.
         yield None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -198,3 +199,15 @@ def test_what_workers_load_is_light() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == ""
+
+
+def test_a_connect_client_needs_no_py4j() -> None:
+    """The package pyspark-client comes without py4j; source, sink and backfill load there."""
+    modules = "gazette_spark.source, gazette_spark.sink, gazette_spark.backfill"
+    code = f"import sys; sys.modules['py4j'] = None; import {modules}; print('loaded')"
+    # With the variable pyspark takes itself for pyspark-client.
+    environ = {**os.environ, "SPARK_SKIP_CONNECT_COMPAT_TESTS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60, env=environ
+    )
+    assert done.stdout.strip() == "loaded", done.stderr
