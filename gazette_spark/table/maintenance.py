@@ -23,6 +23,7 @@ from gazette_spark.table.delta_table import DeltaTable, TableDetail
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.schema_fit import Rules, SchemaFit, Unfit, conform, fit
 from gazette_spark.table.small_files import batch_bytes, compact, compaction_due, files_wanted, in_files
+from gazette_spark.table.violations import without_unchecked_nulls
 
 log = logging.getLogger(__name__)
 
@@ -129,6 +130,8 @@ class TableMaintenance:
             log.info("adding_columns table=%s columns=%s", self._target.name, ",".join(fitted.added))
         self._adding = bool(fitted.added)
         files = files_wanted(batch_bytes(batch), self._target_file_bytes)
+        if exists and self._known is not None:
+            df = without_unchecked_nulls(df, self._known.schema)
         rows = in_files(conform(df, fitted.schema, beside), files, self._partition_by)
         return Prepared(rows, exists, self._adding)
 

@@ -180,10 +180,17 @@ def _type(seen: _Comparison, path: str, given: DataType, wanted: DataType) -> Da
 
 
 def _check_missing(seen: _Comparison, path: str, wanted: StructField) -> None:
-    """Refuse that the rows lack a column which must not be null. Delta may compute columns, but no fields."""
-    if wanted.nullable or (seen.rules.fills and not path):
+    """Refuse that the rows lack a column which must not be null. Delta may compute columns, but no fields.
+
+    A struct that may be null is no way around its fields: for Delta those of a null struct are null.
+    """
+    if seen.rules.fills and not path:
         return
     name = path + wanted.name
+    if wanted.nullable:
+        for field in wanted.dataType.fields if isinstance(wanted.dataType, StructType) else ():
+            _check_missing(seen, name + ".", field)
+        return
     advice = f"give it in the query, or ALTER TABLE {seen.table} ALTER COLUMN {name} DROP NOT NULL"
     problem = "is NOT NULL in the table, and the batch does not have it"
     seen.problems.append(ColumnProblem(name, problem, advice, wanted.dataType.simpleString()))

@@ -7,14 +7,16 @@ expression over the batch, so a row's fate follows from the row and the table's 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
-from pyspark.sql.types import BinaryType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructField, StructType
 
 from gazette_spark.table.sql_names import quoted
+from gazette_spark.table.trim import origin_columns
 
 RECORD = "_record"
 """The source's column for a record's bytes."""
@@ -27,6 +29,22 @@ ALWAYS_UNWANTED = (RECORD,)
 
 REASON = "__gazette_reason"
 """Helper column, in no table."""
+
+
+@dataclass(frozen=True, slots=True)
+class NullCheck:
+    """A place in a row where a table takes no null."""
+
+    path: str
+    """Such as ``at.x``, ``list.element``, ``map.value.x``."""
+    has_null: Callable[[Column], Column]
+    """Given the row's column, says whether there is a null; null in a row without such a place."""
+    by_delta: bool
+    """Delta checks it, too. It checks columns and the fields of structs, but nothing in arrays and maps."""
+
+    def reason(self) -> str:
+        """Say what is wrong with a row that has a null there."""
+        return f"column {self.path} is NULL but the table's is NOT NULL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +79,8 @@ def with_reasons(
         if field.name.lower() not in (name.lower() for name in df.columns)
     }
     broken = [
-        F.when(
-            F.col(".".join(map(quoted, path))).isNull(),
-            F.lit(f"column {'.'.join(path)} is NULL but the table's is NOT NULL"),
-        )
-        for path in (_not_null(rules.schema, df.schema) if rules.schema else ())
+        F.when(check.has_null(F.col(quoted(column))), F.lit(check.reason()))
+        for column, check in (null_checks(rules.schema, df.schema) if rules.schema else ())
     ]
     broken += [F.when(~F.expr(check), F.lit(f"CHECK {name} ({check})")) for name, check in rules.checks]
     reason = F.nullif(F.concat_ws("; ", *broken), F.lit("")) if broken else F.lit(None).cast("string")
@@ -126,17 +141,88 @@ def _raw(df: DataFrame, corrupt_column: str, origin: tuple[str, str]) -> Column:
     return F.coalesce(F.col(quoted(corrupt_column)).cast("binary"), row)
 
 
-def _not_null(wanted: StructType, given: StructType) -> Iterator[tuple[str, ...]]:
-    """Yield the columns, and the fields in structs, that the table wants and the rows may lack.
+def without_unchecked_nulls(df: DataFrame, wanted: StructType) -> DataFrame:
+    """Return rows whose running fails at a null that the table does not take and Delta does not look for."""
+    found = [
+        F.when(check.has_null(F.col(quoted(column))), F.lit(check.reason()))
+        for column, check in null_checks(wanted, df.schema)
+        if not check.by_delta
+    ]
+    return fail_with(df, F.concat_ws("; ", *found)) if found else df
 
-    Where the rows have no such column at all every row would be dead: that is left to Delta, which says so.
+
+def fail_with(df: DataFrame, problem: Column) -> DataFrame:
+    """Return rows whose running fails at a row with a problem: its text is not empty."""
+    origin = origin_columns(df.schema) or ()
+    shown = [F.coalesce(F.col(name).cast("string"), F.lit("null")) for name in origin]
+    where = [F.lit(f"in the row of {', '.join(origin)} ="), *shown] if origin else []
+    error = F.raise_error(F.concat_ws(" ", problem, *where))
+    return df.where(F.when(problem == "", problem == "").otherwise(error))
+
+
+def null_checks(wanted: StructType, given: StructType) -> Iterator[tuple[str, NullCheck]]:
+    """Yield the places where a table takes no null and rows may have one, each with the rows' column.
+
+    Where the rows have no such column at all every row would be dead: that is refused as a whole.
     """
+    for field, found in _common(wanted, given):
+        yield from ((found.name, check) for check in _checks(field.name, field, found))
+
+
+def _common(wanted: StructType, given: StructType) -> Iterator[tuple[StructField, StructField]]:
     has = {field.name.lower(): field for field in given.fields}
     for field in wanted.fields:
-        found = has.get(field.name.lower())
-        if found is None:
-            continue
-        if not field.nullable:
-            yield (field.name,)
-        if isinstance(field.dataType, StructType) and isinstance(found.dataType, StructType):
-            yield from ((field.name, *inner) for inner in _not_null(field.dataType, found.dataType))
+        if (found := has.get(field.name.lower())) is not None:
+            yield field, found
+
+
+def _checks(path: str, wanted: StructField, given: StructField) -> Iterator[NullCheck]:
+    if not wanted.nullable:
+        yield NullCheck(path, _is_null, by_delta=True)
+    yield from _inner_checks(path, wanted.dataType, given.dataType)
+
+
+def _inner_checks(path: str, wanted: DataType, given: DataType) -> Iterator[NullCheck]:
+    """Yield the checks of what is in a value."""
+    match wanted, given:
+        case StructType(), StructType():
+            for field, found in _common(wanted, given):
+                for check in _checks(f"{path}.{field.name}", field, found):
+                    yield NullCheck(
+                        check.path, partial(_in_field, found.name, check), by_delta=check.by_delta
+                    )
+        case ArrayType(), ArrayType():
+            element = StructField("", wanted.elementType, wanted.containsNull)
+            yield from _each(f"{path}.element", _itself, element, given.elementType)
+        case MapType(), MapType():
+            yield from _each(f"{path}.key", F.map_keys, StructField("", wanted.keyType), given.keyType)
+            value = StructField("", wanted.valueType, wanted.valueContainsNull)
+            yield from _each(f"{path}.value", F.map_values, value, given.valueType)
+
+
+def _each(
+    path: str, values: Callable[[Column], Column], wanted: StructField, given: DataType
+) -> Iterator[NullCheck]:
+    for check in _checks(path, wanted, StructField("", given)):
+        has_null = check.has_null if check.path == path else partial(_in_struct, check)
+        yield NullCheck(check.path, partial(_in_any, values, has_null), by_delta=False)
+
+
+def _in_field(name: str, check: NullCheck, struct: Column) -> Column:
+    return check.has_null(struct.getField(name))
+
+
+def _in_struct(check: NullCheck, element: Column) -> Column:
+    return element.isNotNull() & check.has_null(element)
+
+
+def _in_any(values: Callable[[Column], Column], has_null: Callable[[Column], Column], many: Column) -> Column:
+    return F.exists(values(many), has_null)
+
+
+def _is_null(column: Column) -> Column:
+    return column.isNull()
+
+
+def _itself(column: Column) -> Column:
+    return column

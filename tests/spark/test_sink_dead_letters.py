@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from delta.tables import DeltaTable
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 
 from gazette_spark.errors import DeadLetterError, OptionError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
@@ -194,6 +196,30 @@ def test_a_row_that_takes_another_away_need_not_fit(tables: TwoTables) -> None:
     assert [(row.offset, row.reason) for row in tables.letters()] == [
         (at, "column Name is NULL but the table's is NOT NULL") for at in (3, 4)
     ]
+
+
+def test_nulls_that_delta_does_not_look_for_are_found(spark: SparkSession, tmp_path: Path) -> None:
+    """A null in an array whose type has none is a dead letter; without dead letters it ends the query."""
+    where = str(tmp_path / "table")
+    required = StructType([StructField("x", IntegerType(), nullable=False)])
+    columns = StructType([StructField("at", required), StructField("list", ArrayType(IntegerType(), False))])
+    DeltaTable.createIfNotExists(spark).location(where).addColumns(columns).execute()
+    given = "at STRUCT<x: INT>, list ARRAY<INT>, _journal STRING, _offset BIGINT"
+    values: list[Any] = [((1,), [1, 2]), ((None,), [1]), (None, None), ((1,), [1, None]), ((1,), None)]
+    rows = spark.createDataFrame([(*row, "j", at) for at, row in enumerate(values)], given)
+    begin, end = (JournalOffsets({"j": at}) for at in (0, len(values)))
+    plain = DeltaSink(APP_ID, path=where, schema_evolution="addNewColumns")
+    with pytest.raises(PySparkException, match=r"column list\.element is NULL .*_journal, _offset = j 3"):
+        plain.write_batch(rows.where("_offset = 3"), begin, end)
+    letters = DeadLetters(path=str(tmp_path / "dead"))
+    assert DeltaSink(APP_ID, path=where, dead_letters=letters).write_batch(rows, begin, end)
+    dead = spark.read.format("delta").load(str(tmp_path / "dead")).orderBy("offset").collect()
+    assert [(row.offset, row.reason.split()[1]) for row in dead] == [
+        (1, "at.x"),
+        (2, "at.x"),
+        (3, "list.element"),
+    ]
+    assert spark.read.format("delta").load(where).count() == 2
 
 
 def test_what_cannot_be_parted_is_refused(tables: TwoTables, tmp_path: Path) -> None:

@@ -160,6 +160,20 @@ def test_what_is_new_is_added_on_request_or_refused(
             "NOT NULL",
             id="missing field",
         ),
+        pytest.param(
+            columns(id=LONG),
+            StructType([*TABLE.fields[:1], StructField("at", StructType([required("x", INT)]))]),
+            "at.x",
+            "NOT NULL",
+            id="missing struct with a required field",
+        ),
+        pytest.param(
+            columns(list=ArrayType(columns(y=INT))),
+            columns(list=ArrayType(columns(at=StructType([required("x", INT)]), y=INT))),
+            "list.element.at.x",
+            "NOT NULL",
+            id="missing struct in an array",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(batch: StructType, table: StructType, column: str, said: str) -> None:
