@@ -139,7 +139,7 @@ class DeltaSink:
             checkpoint: The query's checkpoint directory. Needed for ``foreachBatch`` on Spark Connect.
             on_overlap: Policy for a batch that is partly in the table: ``fail``, or ``trim`` to drop the rows
                 that the table has. For that the batch needs the columns ``_journal`` and ``_offset``, or
-                ``journal`` and ``offset`` of the format ``raw``, and each row has to follow from one record.
+                ``journal, offset, value`` of the format ``raw``, and each row has to follow from one record.
                 A query that starts behind the table's end is accepted then.
             accept_gaps: Bytes that may be missing from the table permanently, by journal: each ``(begin,
                 end)`` from the end of the table to the start of the query, to the byte, as :class:`GapError`
@@ -161,7 +161,7 @@ class DeltaSink:
                 (columns ``journal, offset, value`` of the format ``raw``), for its ledger entry. Each batch
                 is read twice for that.
             dead_letters: A second table for the rows that do not fit this one. The query has one source,
-                whose columns ``_journal`` and ``_offset`` it keeps, or ``journal`` and ``offset`` of the
+                whose columns ``_journal`` and ``_offset`` it keeps, or ``journal, offset, value`` of the
                 format ``raw``, and makes at most one row of a record.
         """
         _check_app_id(app_id)

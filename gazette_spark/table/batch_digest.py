@@ -6,13 +6,10 @@ from collections.abc import Collection
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
-from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
+from pyspark.sql.types import StructType
 
 from gazette_spark.ledger.row_digest import DIGITS, AuditedRows, digest_text
-from gazette_spark.table.trim import origin_columns
-
-RAW_COLUMNS: dict[str, DataType] = {"journal": StringType(), "offset": LongType(), "value": BinaryType()}
-"""Columns of the format ``raw``: a batch that has them has its records' bytes."""
+from gazette_spark.table.trim import RAW_COLUMNS, has_columns, origin_columns
 
 
 def audit_rows(df: DataFrame, journals: Collection[str]) -> tuple[AuditedRows, ...]:
@@ -47,8 +44,7 @@ def _journal(schema: StructType) -> Column:
 
 def _digest(schema: StructType) -> Column:
     """Return the column of a digest of a group's rows, null where their bytes are missing."""
-    types = {field.name: field.dataType for field in schema.fields}
-    if any(types.get(name) != kind for name, kind in RAW_COLUMNS.items()):
+    if not has_columns(schema, RAW_COLUMNS):
         return F.lit(None).cast("bigint")
     text = F.encode(F.col("offset").cast("string"), "UTF-8")
     digits = F.substring(F.sha2(F.concat(text, F.lit(b":"), F.col("value")), 256), 1, DIGITS)

@@ -8,32 +8,41 @@ mean something else, or were changed. It ends the query: to keep it could double
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
-from pyspark.sql.types import LongType, StringType, StructType
+from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
 
 from gazette_spark.ledger.decision import KeptRange
 
-ORIGIN_COLUMNS = (("_journal", "_offset"), ("journal", "offset"))
-"""Journal and offset of a row, by name: the metadata columns, or those of the format ``raw``."""
+METADATA_COLUMNS: dict[str, DataType] = {"_journal": StringType(), "_offset": LongType()}
+"""The source's columns of a row's journal and offset."""
+
+RAW_COLUMNS: dict[str, DataType] = {"journal": StringType(), "offset": LongType(), "value": BinaryType()}
+"""Columns of the format ``raw``. Only all three together say where a row comes from: records may have fields
+named ``journal`` and ``offset``."""
 
 
 def origin_columns(schema: StructType) -> tuple[str, str] | None:
     """Return the names of the columns of a row's journal and offset, None if they are missing."""
+    if has_columns(schema, METADATA_COLUMNS):
+        return "_journal", "_offset"
+    return ("journal", "offset") if has_columns(schema, RAW_COLUMNS) else None
+
+
+def has_columns(schema: StructType, wanted: Mapping[str, DataType]) -> bool:
+    """Say whether a schema has columns of these names and types."""
     types = {field.name: field.dataType for field in schema.fields}
-    for journal, offset in ORIGIN_COLUMNS:
-        if types.get(journal) == StringType() and types.get(offset) == LongType():
-            return journal, offset
-    return None
+    return all(types.get(name) == kind for name, kind in wanted.items())
 
 
 def missing_columns(schema: StructType) -> str:
     """Say why rows of a schema cannot be told apart, and what to do."""
     return (
         f"its rows, with the columns {', '.join(schema.names)}, do not say where they come from. Give the "
-        "sink rows with the source's columns _journal and _offset (or journal and offset, of the format raw)"
+        "sink rows with the source's columns _journal and _offset (or journal, offset and value as BINARY, "
+        "of the format raw)"
     )
 
 

@@ -85,8 +85,8 @@ class Upsert:
         if origin is None and self.order_by is None and not grouped:
             return (
                 f"nothing says which of them is the last of its key. Their columns are {', '.join(types)}; "
-                "give them the source's columns _journal and _offset (or journal and offset, of the format "
-                "raw), or Upsert the argument order_by"
+                "give them the source's columns _journal and _offset (or journal, offset and value as BINARY,"
+                " of the format raw), or Upsert the argument order_by"
             )
         return None
 

@@ -42,15 +42,15 @@ def upsert(rows: DataFrame, app_id: str, table: str) -> tuple[DataFrame, DeltaSi
         "journal",
         "offset",
         f"concat(journal, ' ', {NUMBER} % {KEYS}) AS key",
-        "CAST(value AS STRING) AS value",
+        "value",
     )
     return keyed, DeltaSink(app_id, path=table, upsert=Upsert(("key",)))
 
 
-def read_keyed(journal: str, offset: int, value: bytes) -> tuple[str, tuple[str, int, str, str]]:
+def read_keyed(journal: str, offset: int, value: bytes) -> tuple[str, tuple[str, int, str, bytes]]:
     """Return key and row of a record, as :func:`upsert` makes them."""
     key = f"{journal} {int(value.split(b' ')[0]) % KEYS}"
-    return key, (journal, offset, key, value.decode())
+    return key, (journal, offset, key, value)
 
 
 def dead_letters(rows: DataFrame, app_id: str, table: str) -> tuple[DataFrame, DeltaSink]:

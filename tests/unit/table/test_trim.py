@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql.types import IntegerType, LongType, StringType, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
 from gazette_spark.errors import TrimError
 from gazette_spark.table.trim import missing_columns, origin_columns
 
-RAW = StructType().add("journal", StringType()).add("offset", LongType()).add("value", StringType())
+PAIR = StructType().add("journal", StringType()).add("offset", LongType())
+RAW = StructType([*PAIR.fields]).add("value", BinaryType())
 META = StructType().add("n", LongType()).add("_journal", StringType()).add("_offset", LongType())
 
 
@@ -27,6 +28,8 @@ META = StructType().add("n", LongType()).add("_journal", StringType()).add("_off
         pytest.param(
             StructType().add("journal", StringType()).add("_offset", LongType()), None, id="of two kinds"
         ),
+        pytest.param(PAIR, None, id="fields of records"),
+        pytest.param(StructType([*PAIR.fields]).add("value", StringType()), None, id="fields beside a text"),
         pytest.param(StructType(), None, id="nothing"),
     ],
 )
@@ -41,5 +44,5 @@ def test_what_is_missing_is_said_with_the_way_on() -> None:
     text = str(TrimError("t", "app", 7, missing_columns(schema)))
     assert "batch 7: part of it is in the table, and it cannot be trimmed" in text
     assert "columns n, price" in text
-    assert "_journal and _offset (or journal and offset, of the format raw)" in text
+    assert "_journal and _offset (or journal, offset and value as BINARY" in text
     assert "DeltaSink.resume(reader)" in text
