@@ -83,16 +83,23 @@ class Exchange:
         """By lower-case name; the last one of a name."""
         self.connection = connection
         self._http = http
-        if len(target) > MAX_TARGET_CHARS:
-            raise RequestError(HTTPStatus.REQUEST_URI_TOO_LONG, f"the path has {len(target)} characters")
-        if request.http_version not in (b"1.0", b"1.1"):
-            version = request.http_version.decode("ascii")
-            raise RequestError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, f"HTTP/{version} is not served")
-        if "transfer-encoding" in self.headers and "content-length" in self.headers:
-            raise RequestError(HTTPStatus.BAD_REQUEST, "the body has two lengths")
 
     def __repr__(self) -> str:
         return f"Exchange({self.method} {self.path})"  # Without the query: it may hold a signature.
+
+    def check(self) -> None:
+        """Refuse what h11 takes and this server does not.
+
+        Raises:
+            RequestError: the request is one of those.
+        """
+        target_chars, version = len(self.path) + len(self.query), self._http.their_http_version
+        if target_chars > MAX_TARGET_CHARS:
+            raise RequestError(HTTPStatus.REQUEST_URI_TOO_LONG, f"the path has {target_chars} characters")
+        if version not in (b"1.0", b"1.1"):
+            raise RequestError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "HTTP/1.0 and HTTP/1.1 are served")
+        if "transfer-encoding" in self.headers and "content-length" in self.headers:
+            raise RequestError(HTTPStatus.BAD_REQUEST, "the body has two lengths")
 
     # -- The body.
 
@@ -239,21 +246,23 @@ def _serve_one(connection: socket.socket, http: h11.Connection, handle: Handler)
         if not isinstance(request, h11.Request):
             return False  # The client left, or said nothing.
         exchange = Exchange(connection, http, request)
+        exchange.check()
         handle(exchange)
     except RequestError as error:
         if http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return False
-        _refuse(connection, http, error)
+        _refuse(connection, http, error, has_body=exchange is None or exchange.method != "HEAD")
     return http.our_state is h11.DONE and http.their_state is h11.DONE
 
 
-def _refuse(connection: socket.socket, http: h11.Connection, error: RequestError) -> None:
+def _refuse(connection: socket.socket, http: h11.Connection, error: RequestError, *, has_body: bool) -> None:
     body = f"{error}\n".encode()
     headers = [("Content-Type", _PLAIN), ("Content-Length", str(len(body))), ("Connection", "close")]
     _send(
         connection, http, h11.Response(status_code=error.status, reason=error.status.phrase, headers=headers)
     )
-    _send(connection, http, h11.Data(data=body))
+    if has_body:
+        _send(connection, http, h11.Data(data=body))
     _send(connection, http, h11.EndOfMessage())
 
 

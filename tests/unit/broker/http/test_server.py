@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 from http import HTTPStatus
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gazette_spark.broker.api.call_watch import CallWatch
 from gazette_spark.broker.http import server
@@ -104,6 +107,53 @@ def test_bodies_that_are_not(framing: bytes, sent: bytes) -> None:
     status = answer.split(b" ")[1]
     assert (answer.count(b"HTTP/1.1 "), status[:1] in (b"4", b"5")) == (1, True)
     assert recorder.bodies == []
+
+
+def test_a_refused_head_request_has_no_body() -> None:
+    """The answer that refuses a HEAD request is its status and headers, as any answer to one."""
+    with served(Recorder()) as connection:
+        request = HEAD.replace(b"PUT", b"HEAD") + CHUNKED + b"\r\n\r\n-1\r\n"
+        head, _, body = exchange_all(connection, request).partition(b"\r\n\r\n")
+    assert (head.split(b" ")[1], body) == (b"400", b"")
+
+
+PIECES = (
+    HEAD,
+    HEAD.replace(b"PUT", b"HEAD"),
+    HEAD.replace(b"1.1", b"1.0"),
+    HEAD.replace(b"1.1", b"1.9"),
+    CHUNKED + b"\r\n",
+    b"Content-Length: 4\r\n",
+    b"Expect: 100-continue\r\n",
+    b"Upgrade: h2c\r\nConnection: upgrade\r\n",
+    b"\r\n",
+    b"body",
+    b"4\r\nbody\r\n",
+    b"0\r\n\r\n",
+    b"-1\r\n",
+    b"\xff\x00",
+)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12), st.booleans())
+def test_no_request_is_more_than_the_server_can_refuse(pieces: list[bytes], reads: bool) -> None:
+    """Whatever bytes come, each head has one answer at most, and nothing but the client's end is an error."""
+    handled = []
+
+    def handle(exchange: Exchange) -> None:
+        handled.append(exchange.body(1 << 20) if reads else b"")
+        exchange.answer(HTTPStatus.OK, "text")
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"".join(pieces))
+        theirs.shutdown(socket.SHUT_WR)
+        serve(ours, handle)
+        ours.shutdown(socket.SHUT_WR)
+        answers = b"".join(iter(lambda: theirs.recv(1 << 16), b""))
+    statuses = re.findall(rb"HTTP/1.1 ([2-5]\d\d) ", answers)
+    assert statuses[: len(handled)] == [b"200"] * len(handled)
+    assert len(statuses) - len(handled) in (0, 1)
 
 
 def drip(connection: socket.socket) -> None:
