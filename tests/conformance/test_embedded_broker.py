@@ -6,6 +6,7 @@ import random
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from pathlib import Path
 from time import monotonic
 
 import grpc
+import httpx
 import pytest
 import trustme
 
@@ -337,6 +339,7 @@ def test_the_command_takes_every_option(tmp_path: Path) -> None:
     key_file.write_bytes(cert.private_key_pem.bytes())
     tls = [f"--tls-cert={cert_file}", f"--tls-key={key_file}"]
     options = ["--gateway-port=0", "--auth-keys=c2VjcmV0", "--max-append-rate=1000", "--fragment-urls=http"]
+    options += ["--gateway-name=broker.lan", "--gateway-name=broker.wan"]
     with serve(tmp_path / "root", *options, *tls) as (process, endpoint):
         assert process.stdout is not None
         gateway = process.stdout.readline().strip()
@@ -346,6 +349,10 @@ def test_the_command_takes_every_option(tmp_path: Path) -> None:
             with pytest.raises(grpc.RpcError) as caught:
                 list(pb_grpc.JournalStub(channel).List(pb.ListRequest(), timeout=CALL_TIMEOUT_S))
             assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+        trusted = ssl.create_default_context(cadata=authority.cert_pem.bytes().decode())
+        for host, status in (("broker.lan", 404), ("broker.wan:8080", 404), ("rebound.example", 421)):
+            answer = httpx.get(f"{gateway}/no/journal", headers={"Host": host}, verify=trusted)
+            assert answer.status_code == status
 
 
 def test_half_of_tls_is_refused(tmp_path: Path) -> None:
