@@ -78,7 +78,10 @@ class HeadCall:
         message: pb.ReadResponse | None = None
         with self._connection.errors():
             for answer in self._answers:
-                message = message or answer
+                if message is not None:  # There is one answer, and then the end.
+                    settle(self._answers)
+                    break
+                message = answer
         if message is None:
             raise _no_answer(self._connection, self.journal)
         return head_of(self._connection, self.journal, message)

@@ -242,6 +242,20 @@ def test_a_tail_without_an_end_is_left(stub: StubBroker, client: Client, content
     assert len(sent) < 10_000
 
 
+def test_a_head_has_one_answer(stub: StubBroker, client: Client) -> None:
+    """A broker that goes on after the head is not listened to."""
+    sent = []
+
+    def endless(_: pb.ReadRequest) -> Iterator[Act]:
+        for number in range(30_000):
+            sent.append(number)
+            yield not_yet(7)
+
+    stub.script("Read", endless)
+    assert client.write_heads(["a/one"]) == {"a/one": 7}
+    assert len(sent) < 10_000
+
+
 def test_tails_of_many_journals(stub: StubBroker, client: Client) -> None:
     """Each is one call for at most so many bytes; one that breaks gives the head alone, asked for again."""
 
