@@ -12,13 +12,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gazette_spark.audit.journal_records import JournalRecords
-from gazette_spark.audit.table import TableSnapshot
-from gazette_spark.audit.verify import RecordOptions
+from gazette_spark.audit.delta_rows import DeltaRows
+from gazette_spark.audit.gap_reads import JournalRecords
 from gazette_spark.errors import InputError
 from gazette_spark.framing.base import Framing
+from gazette_spark.scan.blocks import MAX_RECORD_BYTES
 from gazette_spark.scan.boundary import next_record_end, window_reader
+from gazette_spark.scan.framings import framing_name, framing_named
+from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.reads import JournalSource
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOptions:
+    """The query's options for reading records, where they are not the default."""
+
+    framing: str | None = None
+    """None: the one the journal's label says."""
+    separator: str = ","
+    quote: str = '"'
+    max_record_bytes: int = MAX_RECORD_BYTES
+
+    def framing_of(self, client: JournalSource, journal: str) -> Framing:
+        """Return the framing a journal is read in."""
+        name = framing_name(client.get_journal(journal).spec, self.framing, None)
+        return framing_named(name, self.max_record_bytes, self.separator, self.quote)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +52,19 @@ class DataEnd:
 
 
 def data_ends(
-    table: TableSnapshot, client: JournalSource | None, options: RecordOptions | None = None
+    table: DeltaRows, client: JournalSource | None, options: RecordOptions | None = None
 ) -> list[DataEnd]:
     """Return the end of each journal's rows, by name.
 
     Args:
-        table: The version of a table.
+        table: The rows of a table.
         client: Where the journals are, to read last records again whose rows do not say where they end.
         options: How the query read the journals.
 
     Raises:
-        InputError: the table has no columns of journal and offset, or rows without them; or a journal has
-            another record than the row.
+        InputError: a row has no journal or offset; or a journal has another record than the row.
         GazetteError: a journal cannot be read.
     """
-    columns = table.columns()
-    if columns is None:
-        raise InputError(
-            f"{table!r}: its columns do not say where rows come from; that takes _journal and _offset, or "
-            "journal, offset and value of the format raw"
-        )
     found = []
     for journal, rows, offset, reached in table.last_rows():
         if journal is None or offset is None:
@@ -64,16 +75,10 @@ def data_ends(
         end = reached if reached is not None and reached > offset else None
         if end is None and client is not None:
             end = _Journal(client, journal, options or RecordOptions()).record_end(
-                offset, _value(table, journal, offset)
+                offset, table.value_at(journal, offset)
             )
         found.append(DataEnd(journal, rows, offset, end))
     return sorted(found, key=lambda each: each.journal)
-
-
-def _value(table: TableSnapshot, journal: str, offset: int) -> bytes | None:
-    """Return the bytes of a row, None if the table does not have them."""
-    values = table.rows(journal, offset, offset + 1).values
-    return None if values is None else values[0].as_py()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +107,10 @@ class _Journal:
         longest = self.options.max_record_bytes
         window = window_reader(self.client, self.name)
         until = next_record_end(window, offset, head, longest, journal=self.name, framing=framing)
-        blocks = JournalRecords(
-            self.client, self.name, offset, until or offset, framing, max_record_bytes=longest
-        )
-        for block in blocks if until else ():
+        if until is None:
+            return None, None
+        piece = Piece(self.name, offset, until, until, head=True, framing=framing.name)
+        for block in JournalRecords(self.client, piece, framing, max_record_bytes=longest):
             if len(block) and block.offsets[0] == offset:
                 return block.end_offset_array()[0].as_py(), framing.values(block)[0].as_py()
         return None, None

@@ -1,80 +1,100 @@
-"""Proves that a table's entries check_contiguous its journals, and that its rows are the journals' records.
+"""Proves that a table's entries cover its journals without a seam, and that its rows are their records.
 
-Reads the ledger, then each journal once, a window at a time, and the table's rows of that window. ``tiling``
-and ``rows`` compare; here the data is read.
+The ledger is followed by plain functions (``tiling``). Then Spark reads each journal and the table once, adds
+both up by bins, and only the bins whose sums differ are looked at again (``parts``, ``spark_totals``). A
+result is one of three: the table differs; all of it was compared and is as it should be; or it was not
+compared as a whole, and the report says which offsets were not, and why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Literal
 
-import numpy as np
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
-from gazette_spark.audit.compare_rows import (
-    WINDOW_BYTES,
-    Rows,
-    Window,
-    first_difference,
-    joined_rows,
-    windows,
-)
-from gazette_spark.audit.dead_letter_records import DeadLetterRows, location_of
 from gazette_spark.audit.differences import Difference
-from gazette_spark.audit.journal_records import JournalRecords, without
-from gazette_spark.audit.table import PlaceColumns, TableSnapshot
-from gazette_spark.audit.tiling import CoveredRange, Stored, Tiling, check_contiguous, shared_journals
-from gazette_spark.audit.totals import SpanTotals
-from gazette_spark.errors import InputError, JournalNotFoundError
-from gazette_spark.framing.base import Framing
-from gazette_spark.ledger.history import app_ids, visible_entries
-from gazette_spark.scan.blocks import MAX_RECORD_BYTES
-from gazette_spark.scan.framings import framing_name, framing_named
+from gazette_spark.audit.journal_source import PlannedRange, plan_reads, read_records
+from gazette_spark.audit.parts import Bins, Part, Totals, first_difference, parts_of, unequal
+from gazette_spark.audit.spark_totals import FOREIGN, SIDES, STRAY, Adder, TableRows, dead_letters
+from gazette_spark.audit.tiling import CoveredRange, Span, Stored, Tiling, check_contiguous, shared_journals
+from gazette_spark.errors import GazetteError, InputError
+from gazette_spark.ledger.history import HistoryRow, app_ids, visible_entries
+from gazette_spark.ledger.row_digest import digest_text
+from gazette_spark.options.source import parse_options
 from gazette_spark.scan.reads import JournalSource
+from gazette_spark.table.delta_table import DeltaTable
+
+Depth = Literal["entries", "counts", "offsets", "bytes", "entry", "nothing"]
+"""Depth of a comparison: the ledger alone, the number of records, their offsets, their bytes; or of rows with
+the number and digest in their entry."""
+
+PROOFS = frozenset({"offsets", "bytes", "entry"})
+
+ROW_METRICS = ("numOutputRows", "num_added_rows")
+"""Names of the metric for an append's rows, by Spark and ``deltalake``."""
+
+NO_COLUMNS = (
+    "the table's columns do not say where its rows come from; that takes _journal and _offset, or journal, "
+    "offset and value of the format raw"
+)
+UPSERT = "the writer keeps one row of each key by upsert, so its rows are not the journal's records"
+SHARED = "several app ids or sources bring this journal's records, and rows do not tell them apart"
+GONE = "the journal no longer has these bytes"
+ADOPTED = "rows from before the ledger was adopted"
 
 
 @dataclass(frozen=True, slots=True)
-class RecordOptions:
-    """The query's options for reading records, where they are not the default."""
+class Accepted:
+    """Rows that may stay without a comparison."""
 
-    framing: str | None = None
-    """None: the one the journal's label says."""
-    separator: str = ","
-    quote: str = '"'
-    max_record_bytes: int = MAX_RECORD_BYTES
-    allow_gone: bool = False
-    """Bytes that journals no longer have are named and no difference."""
-    dead_letters: Mapping[str, str] = field(default_factory=dict)
-    """Locations of tables of dead letters, by their names in a catalog."""
+    gone: bool = False
+    """Those whose bytes the journals no longer have."""
+    unclaimed: bool = False
+    """Those that no entry speaks of: of other sources of a query, or from before an adopted ledger."""
 
-    def framing_of(self, client: JournalSource, journal: str) -> Framing:
-        """Return the framing a journal is read in."""
-        name = framing_name(client.get_journal(journal).spec, self.framing, None)
-        return framing_named(name, self.max_record_bytes, self.separator, self.quote)
+
+@dataclass(frozen=True, slots=True)
+class ComparedRange:
+    """How the rows of some offsets were compared."""
+
+    app_id: str
+    journal: str
+    begin: int
+    end: int
+    depth: Depth
+    reason: str | None = None
+    """Reason why they were not compared, or by their number only."""
+    accepted: bool = False
 
 
 @dataclass(slots=True)
 class Report:
-    """Result of an audit: the checked ranges, and the first difference."""
+    """Result of an audit."""
 
     table: str
     table_version: int
-    compared: str = "entries"
-    """Depth of the comparison: ``entries``, ``counts`` of records, their ``offsets``, or their ``bytes``."""
+    depth: Depth = "entries"
+    """Depth to which this table can be compared."""
     tilings: list[Tiling] = field(default_factory=list)
+    ranges: list[ComparedRange] = field(default_factory=list)
     records: dict[str, int] = field(default_factory=dict)
-    """By journal, the number of records found and compared."""
-    rows: dict[int, int] = field(default_factory=dict)
+    """By journal, the number of records read."""
+    appended: dict[int, int] = field(default_factory=dict)
     """By version, the number of rows that its commit says it appended."""
     dead: dict[str, int] = field(default_factory=dict)
     """By journal, the number of records that are dead letters; only for writers with dead letters."""
     gone: list[tuple[str, int, int]] = field(default_factory=list)
-    """Bytes that no entry names and the journals no longer have; their rows are not compared."""
+    """Bytes that no entry names and the journals no longer have."""
     audited: int = 0
     """Ranges of a journal and a commit that have the rows, and the digest if any, that the entry says."""
-    vouched: list[tuple[str, int, int]] = field(default_factory=list)
-    """Of these, ranges whose records the journals no longer have whole: the table's rows still match the
-    entry."""
+    unproven: list[str] = field(default_factory=list)
+    """Reasons why the table is not verified although nothing differs."""
     difference: Difference | None = None
 
     @property
@@ -82,64 +102,69 @@ class Report:
         """Ranges that the entries say are in the table."""
         return [claim for tiling in self.tilings for claim in tiling.claims]
 
+    @property
+    def result(self) -> Literal["verified", "different", "not verified"]:
+        """The answer."""
+        if self.difference:
+            return "different"
+        return "not verified" if self.unproven else "verified"
+
 
 def verify_table(
-    table: TableSnapshot,
+    spark: SparkSession,
+    table: DeltaTable,
     client: JournalSource | None,
-    options: RecordOptions | None = None,
+    options: Mapping[str, str],
     *,
-    name: str,
     app_id: str | None = None,
+    accepted: Accepted = Accepted(),
+    locations: Mapping[str, str] | None = None,
 ) -> Report:
-    """Audit a version of a table.
+    """Audit the newest version of a table.
 
     Args:
-        table: The version.
-        client: Where the journals are; None: look at the entries alone.
-        options: How the query read the journals.
-        name: Of the table, for the report and errors.
+        spark: The session, classic or Connect; its workers need this package.
+        table: The table.
+        client: Asks about the journals from here; None: look at the entries alone.
+        options: The source's options for the same journals: ``brokerAddress``, and how the query read them.
         app_id: Only this writer's entries; else those of all. Rows of other writers are then rows too many.
+        accepted: Rows that may stay without a comparison.
+        locations: Locations of tables of dead letters, by their names in a catalog.
 
     Raises:
         InputError: there is no entry, or the table cannot be read.
         GazetteError: a journal cannot be read.
     """
-    report = Report(name, table.version, rows=table.appended)
-    report.difference = _tile(report, table, app_id)
+    with _named_errors(table.name):
+        history, appended = read_history(spark, table)
+    report = Report(table.name, history[0].version if history else -1, appended=appended)
+    report.difference = _follow_ledger(report, history, app_id)
     if client is None or report.difference:
         return report
-    if upserting := [each.app_id for each in report.tilings if each.upsert]:
-        problem = (
-            f"table {name}: app id {upserting[0]!r} keeps one row of each key by upsert, so its rows are not "
-            "the journals' records; audit the entries alone (--entries-only)"
-        )
-        raise InputError(problem)
-    if shared := sorted(shared_journals(report.tilings)):
-        problem = (
-            f"table {name}: the records of journal {shared[0]!r} are in it through several app ids or "
-            "sources, which its rows do not tell apart; audit the entries alone (--entries-only)"
-        )
-        raise InputError(problem)
-    options = options or RecordOptions()
-    columns = table.columns()
-    values = columns is not None and columns.value is not None
-    dead = {
-        each.app_id: DeadLetterRows(_open(each.dead_letters, options), each.app_id, values=values)
-        for each in report.tilings
-        if each.dead_letters
-    }
-    reading = _Reading(report, table, client, options, dead)
-    report.difference = reading.compare_rows(columns) if columns else reading.compare_counts()
+    if not report.claims:
+        report.unproven.append("its entries name no journal")
+        return report
+    selected = {**options, "journals": report.claims[0].journal}  # An option says which; the plan decides.
+    with _named_errors(table.name):
+        _Audit(report, spark, client, selected, accepted, app_id).run(table, locations or {})
     return report
 
 
-def _open(names: Iterable[str], options: RecordOptions) -> list[TableSnapshot]:
-    locations = {location_of(name, options.dead_letters) for name in names}
-    return [TableSnapshot(location) for location in sorted(locations)]
+def read_history(spark: SparkSession, table: DeltaTable) -> tuple[list[HistoryRow], dict[int, int]]:
+    """Return a table's commits, newest first, and the rows that appends among them say they wrote."""
+    columns = ("version", "operation", "operationParameters", "userMetadata", "operationMetrics")
+    found = spark.sql(f"DESCRIBE HISTORY {table.name}").select(*columns).collect()
+    rows = [HistoryRow(each[0], each[1] or "", each[2] or {}, each[3]) for each in found]
+    return rows, {
+        each[0]: int(count)
+        for each in found
+        if each[1] == "WRITE"
+        for count in [next((each[4][name] for name in ROW_METRICS if name in (each[4] or {})), "")]
+        if count.isdecimal()
+    }
 
 
-def _tile(report: Report, table: TableSnapshot, app_id: str | None) -> Difference | None:
-    history = table.history
+def _follow_ledger(report: Report, history: Sequence[HistoryRow], app_id: str | None) -> Difference | None:
     cleaned_up = bool(history) and history[-1].version > 0
     for each in [app_id] if app_id else app_ids(history):
         entries = [(row.version, entry) for row, entry in visible_entries(history, each, table=report.table)]
@@ -153,180 +178,284 @@ def _tile(report: Report, table: TableSnapshot, app_id: str | None) -> Differenc
             return miscounted
     if not report.tilings:
         whose = f"of app id {app_id!r}" if app_id else "of any writer"
-        raise InputError(
-            f"table {report.table} has no visible ledger entry {whose} in its {len(history)} commits"
-        )
+        problem = f"table {report.table} has no visible ledger entry {whose} in its {len(history)} commits"
+        raise InputError(problem)
     return None
 
 
-def _miscounted(report: Report, entries: list[Stored]) -> Difference | None:
+def _miscounted(report: Report, entries: Sequence[Stored]) -> Difference | None:
     """Return the oldest entry that counted other rows than its commit appended, as Delta's log says."""
     for version, entry in reversed(entries):
-        counted = sum(each.rows for each in entry.audit or ())
-        if entry.audit is not None and report.rows.get(version) not in (None, counted):
-            problem = f"its entry says that it brings {counted} rows, the commit wrote {report.rows[version]}"
-            return Difference(problem, version)
+        counted, wrote = sum(each.rows for each in entry.audit or ()), report.appended.get(version)
+        if entry.audit is not None and wrote not in (None, counted):
+            return Difference(
+                f"its entry says that it brings {counted} rows, the commit wrote {wrote}", version
+            )
     return None
+
+
+@dataclass(slots=True)
+class _Audit:
+    report: Report
+    spark: SparkSession
+    client: JournalSource
+    options: Mapping[str, str]
+    accepted: Accepted
+    app_id: str | None
+    ranges: dict[int, PlannedRange] = field(default_factory=dict)
+    """Planned reads, by the index of their claim."""
+
+    def run(self, table: DeltaTable, locations: Mapping[str, str]) -> None:
+        """Compare the rows; the report has the result."""
+        report = self.report
+        rows = TableRows.of(self.spark, table, report.table_version)
+        names = rows.columns
+        report.depth = "counts" if names is None else "bytes" if names.value else "offsets"
+        parts, numbers = self._plan(by_commit=names is None)
+        digested = any(part.span and part.span.digest for part in parts)
+        values = report.depth == "bytes"
+        sides = {"records": read_records(self.spark, self.options, self.ranges, values=values or digested)}
+        if names:
+            sides["rows"] = rows.origins(values=values)
+        buried = {
+            each.app_id: self._dead_tables(each.dead_letters, locations)
+            for each in report.tilings
+            if each.dead_letters
+        }
+        if buried:
+            sides["dead"] = dead_letters(self.spark, buried, values=values)
+        adder, bins = Adder(self.spark, sides, values, digested), Bins.of(parts)
+        totals = adder.totals(bins, numbers)
+        records, there, dead = (totals[side].by_part(bins) for side in SIDES)
+        sums = _Sums(report, parts, records, there, dead, frozenset(buried))
+        sums.describe()
+        vouched: frozenset[int] = frozenset()
+        if names is None:
+            report.difference = sums.miscounted() or self._other_count(rows.rows, sums)
+        elif different := unequal(bins, *totals.values()):
+            number = numbers[int(bins.part[different[0]])]
+            report.difference = self._locate(adder, bins.one(different[0]), number)
+        else:
+            report.difference = self._stray(adder, bins, numbers, sums.rows)
+        if not report.difference:
+            vouched, report.difference = sums.audit(has_columns=names is not None)
+        self._describe(sums, vouched)
+
+    def _dead_tables(self, names: Sequence[str], given: Mapping[str, str]) -> list[DeltaTable]:
+        """Return the tables of dead letters that entries call so, each once."""
+        found = {}
+        for name in names:
+            table = DeltaTable(path=given[name], table=None) if name in given else DeltaTable.named(name)
+            if table.path is None and not self.spark.catalog.tableExists(name):
+                problem = (
+                    f"its dead letters are in table {name} of a catalog, which this session does not have: "
+                    f"say where that is, --dead-letters {name}=URL"
+                )
+                raise InputError(problem)
+            found[table.name] = table
+        return list(found.values())
+
+    def _plan(self, *, by_commit: bool) -> tuple[list[Part], list[int | None]]:
+        """Plan the reads; return all parts, each with the number of its read if its range is read."""
+        report = self.report
+        shared = shared_journals(report.tilings)
+        upserting = {each.app_id for each in report.tilings if each.upsert}
+        claims = report.claims
+        read = {
+            index: claim
+            for index, claim in enumerate(claims)
+            if claim.journal not in shared and claim.app_id not in upserting
+        }
+        options = parse_options(self.options, "batch")
+        self.ranges = dict(zip(read, plan_reads(self.client, options, list(read.values())), strict=True))
+        parts: list[Part] = []
+        numbers: list[int | None] = []
+        for index, claim in enumerate(claims):
+            gone = self.ranges[index].gone if index in read else ()
+            report.gone += [(claim.journal, *each) for each in gone]
+            apart = by_commit or any(span.rows is not None for span in claim.spans)
+            made = list(parts_of(claim, gone, refused=index not in read, by_commit=apart))
+            parts += made
+            numbers += [index if index in read else None] * len(made)
+            if index in read:
+                report.records[claim.journal] = 0
+        return parts, numbers
+
+    def _locate(self, adder: Adder, part: Part, number: int | None) -> Difference:
+        """Find the first difference in a bin that has one, in ever smaller bins."""
+        assert number is not None
+        while True:
+            bins = Bins.of([part])
+            near = {number: self.ranges[number].near(part.begin, part.end)}
+            records = read_records(self.spark, self.options, near, values=adder.values)
+            adder = replace(adder, sides={**adder.sides, "records": records})
+            different = unequal(bins, *adder.totals(bins, [number]).values()) if len(bins) > 1 else []
+            if not different:
+                break
+            part = bins.one(different[0])
+        sides = adder.counted(bins, [number])
+        present = Counter(sides["rows"]) + Counter(sides["dead"])
+        found = first_difference(sides["records"], present)
+        offset, problem = found or (part.begin, "the rows of these offsets are not the records")
+        end = None if found else part.end
+        return Difference(problem, part.claim.version_at(offset), part.claim.journal, offset, end)
+
+    def _stray(
+        self, adder: Adder, bins: Bins, numbers: Sequence[int | None], sums: Totals
+    ) -> Difference | None:
+        foreign = any(tiling.foreign for tiling in self.report.tilings)
+        others = sums.outside.get(FOREIGN, 0)
+        if sums.outside.get(STRAY, 0):
+            where = adder.stray(bins, numbers)
+        elif others and not foreign:
+            where = None, None
+        else:
+            if others and not self.accepted.unclaimed:
+                self.report.unproven.append(f"{others} rows are of the query's other sources")
+            return None
+        problem = "the table has a row here, which no visible entry accounts for"
+        return Difference(problem, self.report.table_version, *where)
+
+    def _other_count(self, rows: DataFrame, sums: _Sums) -> Difference | None:
+        """Compare the number of all rows with that of all records, where all are known."""
+        report = self.report
+        whole = not report.gone and not any(each.foreign or each.upsert for each in report.tilings)
+        if not whole or self.app_id or any(part.state != "compared" for part in sums.parts):
+            return None
+        expected = int(sums.records.counts.sum() - sums.dead.counts.sum())
+        if (found := rows.count()) == expected:
+            return None
+        problem = f"the table has {found} rows, its bytes hold {expected} records"
+        return Difference(problem, report.table_version)
+
+    def _describe(self, sums: _Sums, vouched: frozenset[int]) -> None:
+        """Say of all offsets how they were compared, and why not where they were not."""
+        report = self.report
+        described = [self._described(part, index, sums, vouched) for index, part in enumerate(sums.parts)]
+        for (app_id, journal, depth, reason, accepted), group in groupby(
+            (each for each in described if each),
+            lambda each: (each.app_id, each.journal, each.depth, each.reason, each.accepted),
+        ):
+            some = list(group)
+            begin, end = some[0].begin, some[-1].end
+            report.ranges.append(ComparedRange(app_id, journal, begin, end, depth, reason, accepted))
+        compared = [each for each in report.ranges if each.depth in PROOFS]
+        missing = [each for each in report.ranges if each.depth not in PROOFS and not each.accepted]
+        report.unproven += sorted({each.reason for each in missing if each.reason})
+        if report.ranges and not compared and not report.unproven:
+            report.unproven.append("nothing was compared")
+
+    def _described(
+        self, part: Part, index: int, sums: _Sums, vouched: frozenset[int]
+    ) -> ComparedRange | None:
+        claim, depth, reason, accepted = part.claim, self.report.depth, None, False
+        if part.state == "gone":
+            depth, reason, accepted = "nothing", GONE, self.accepted.gone
+            if index in vouched:
+                depth, reason = ("entry", None) if part.span and part.span.digest else ("counts", GONE)
+        elif part.state == "refused":
+            upsert = any(each.upsert for each in self.report.tilings if each.app_id == claim.app_id)
+            depth, reason = "nothing", UPSERT if upsert else SHARED
+        elif part.state == "adopted":
+            if not sums.rows.counts[index] and depth != "counts":
+                return None
+            depth, reason, accepted = "nothing", ADOPTED, self.accepted.unclaimed
+        elif depth == "counts":
+            reason = NO_COLUMNS
+            if part.span is None or part.span.table_version not in self.report.appended:
+                depth = "nothing"
+                reason += ", and the commit does not say how many rows it wrote"
+        return ComparedRange(claim.app_id, claim.journal, part.begin, part.end, depth, reason, accepted)
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
-    """Reads journals and table side by side."""
+class _Sums:
+    """The sums of all sides, by part."""
 
     report: Report
-    table: TableSnapshot
-    client: JournalSource
-    options: RecordOptions
-    dead: Mapping[str, DeadLetterRows]
-    """Dead letters of each writer that has some."""
+    parts: Sequence[Part]
+    records: Totals
+    rows: Totals
+    dead: Totals
+    parted: frozenset[str]
+    """Writers with dead letters."""
 
-    def compare_rows(self, columns: PlaceColumns) -> Difference | None:
-        """Compare the table's rows with the records, journal by journal; then look for rows of neither."""
-        self.report.compared = "bytes" if columns.value else "offsets"
-        for claim in self.report.claims:
-            totals = SpanTotals(claim)
-            if different := self._compare_journal(claim, totals) or self._compare_totals(
-                claim, totals, columns
-            ):
-                return different
-        expected = sum(self.report.records.values()) - sum(self.report.dead.values())
-        if not self.report.gone and self.table.count() == expected:
+    def describe(self) -> None:
+        """Put the numbers of records and dead letters into the report."""
+        report = self.report
+        for index, part in enumerate(self.parts):
+            journal = part.claim.journal
+            if journal in report.records:
+                report.records[journal] += int(self.records.counts[index])
+            if part.claim.app_id in self.parted:
+                report.dead[journal] = report.dead.get(journal, 0) + int(self.dead.counts[index])
+
+    def miscounted(self) -> Difference | None:
+        """Return the first commit that says it wrote another number of rows than its bytes hold records."""
+        if any(tiling.foreign for tiling in self.report.tilings):
             return None
-        foreign = any(tiling.foreign for tiling in self.report.tilings)
-        if stray := self.table.stray_row(self.report.claims, foreign=foreign):
-            problem = "the table has a row here, which no visible entry accounts for"
-            return Difference(problem, self.table.version, *stray)
-        return None
-
-    def compare_counts(self) -> Difference | None:
-        """Count the records of each entry, where its commit says how many rows it appended."""
-        self.report.compared = "counts"
         counted: dict[int, int] = {}
-        for claim in self.report.claims:
-            totals = SpanTotals(claim)
-            for window in self._windows(claim, values=totals.digested):
-                totals.add(window.records)
-            for span, count in zip(claim.spans, totals.counts.tolist(), strict=True):
-                fit = count - len(self._dead_rows(claim, span.begin, span.end))
-                counted[span.table_version] = counted.get(span.table_version, 0) + fit
-            if different := self._unallowed(claim) or self._compare_totals(claim, totals, columns=None):
-                return different
-        return self._unlike(counted)
-
-    def _unlike(self, counted: Mapping[int, int]) -> Difference | None:
-        lossy = {
-            span.table_version
-            for claim in self.report.claims
-            for begin, end in self._gone_of(claim)
-            for span in claim.spans
-            if span.begin < end and begin < span.end
-        }
-        foreign = any(tiling.foreign for tiling in self.report.tilings)
+        lossy = {part.span.table_version for part in self.parts if part.span and part.state == "gone"}
+        for index, part in enumerate(self.parts):
+            if part.span and part.state == "compared":
+                version = part.span.table_version
+                here = int(self.records.counts[index] - self.dead.counts[index])
+                counted[version] = counted.get(version, 0) + here
         for version, records in sorted(counted.items()):
-            rows = self.report.rows.get(version)
-            if rows not in (None, records) and version not in lossy and not foreign:
-                return Difference(f"the commit wrote {rows} rows, its bytes hold {records} records", version)
+            wrote = self.report.appended.get(version)
+            if wrote not in (None, records) and version not in lossy:
+                return Difference(f"the commit wrote {wrote} rows, its bytes hold {records} records", version)
         return None
 
-    def _compare_journal(self, claim: CoveredRange, totals: SpanTotals) -> Difference | None:
-        values = self.report.compared == "bytes"
-        for window in self._windows(claim, values=values or totals.digested):
-            if gone := self._unallowed(claim):
-                return gone
-            totals.add(window.records)
-            for begin, end in without((window.begin, window.end), self._gone_of(claim)):
-                found = self.table.rows(claim.journal, begin, end)
-                if len(dead := self._dead_rows(claim, begin, end)):
-                    found = joined_rows([found, dead], values=values)
-                if different := first_difference(window.records_of(begin, end), found):
-                    offset, problem = different
-                    return Difference(problem, claim.version_at(offset), claim.journal, offset)
-        return self._unallowed(claim)
+    def audit(self, *, has_columns: bool) -> tuple[frozenset[int], Difference | None]:
+        """Compare what entries counted with the records; with the rows where the records cannot say it.
 
-    def _compare_totals(
-        self, claim: CoveredRange, totals: SpanTotals, columns: PlaceColumns | None
-    ) -> Difference | None:
-        """Compare the entries' counts with the records; with the table's rows where records are missing.
-
-        The entry vouches for rows of missing records; rows of dead letters are in another table.
+        Returns:
+            The parts whose records are missing and whose rows are those of their entry; the first difference.
         """
-        gone, parted = self._gone_of(claim), claim.app_id in self.dead
-        for at, span in enumerate(claim.spans):
-            lossy = any(begin < span.end and span.begin < end for begin, end in gone)
-            if span.rows is None or ((lossy or parted) and columns is None):
+        vouched: set[int] = set()
+        for (_, span), group in groupby(
+            enumerate(self.parts), lambda each: (id(each[1].claim), each[1].span)
+        ):
+            some = dict(group)
+            claim = next(iter(some.values())).claim
+            lost = [index for index, part in some.items() if part.state == "gone"]
+            by_rows = bool(lost) or claim.app_id in self.parted
+            if span is None or span.rows is None or (by_rows and not has_columns):
                 continue
-            if (lossy or parted) and columns is not None:
-                held = self._totals_of_rows(claim, at)
-                different = held.difference(at, "rows in the table", digested=columns.value is not None)
-            else:
-                different = totals.difference(at, "records in the journal", digested=True)
-            if different:
-                return different
-            self.report.audited += 1
-            if lossy:
-                self.report.vouched.append((claim.journal, span.begin, span.end))
-        return None
-
-    def _totals_of_rows(self, claim: CoveredRange, at: int) -> SpanTotals:
-        """Add up the table's rows of a span."""
-        totals, span = SpanTotals(claim), claim.spans[at]
-        for begin in range(span.begin, span.end, WINDOW_BYTES):
-            totals.add(self.table.rows(claim.journal, begin, min(begin + WINDOW_BYTES, span.end)))
-        return totals
-
-    def _dead_rows(self, claim: CoveredRange, begin: int, end: int) -> Rows:
-        """Return the dead letters of a range of a claim, and count them in the report."""
-        if claim.app_id not in self.dead:
-            return Rows(np.empty(0, np.int64))
-        found = self.dead[claim.app_id].rows(claim.journal, begin, end)
-        self.report.dead[claim.journal] = self.report.dead.get(claim.journal, 0) + len(found)
-        return found
-
-    def _windows(self, claim: CoveredRange, *, values: bool) -> Iterator[Window]:
-        """Yield the windows of a journal, and add missing bytes to the report."""
-        report, options = self.report, self.options
-        report.records.setdefault(claim.journal, 0)
-        if claim.start == claim.end:
-            return
-        try:
-            framing = options.framing_of(self.client, claim.journal)
-        except JournalNotFoundError:
-            if not options.allow_gone:
-                raise
-            report.gone.append((claim.journal, claim.start, claim.end))
-            return
-        for begin, end in _ranges(claim, framing):
-            blocks = JournalRecords(
-                self.client,
-                claim.journal,
-                begin,
-                end,
-                framing,
-                gaps=claim.gaps,
-                max_record_bytes=options.max_record_bytes,
+            side, what = (
+                (self.rows, "rows in the table") if by_rows else (self.records, "records in the journal")
             )
-            known = 0
-            for window in windows(blocks, begin, end, framing, values=values):
-                gone = blocks.gone
-                report.gone += [(claim.journal, *each) for each in gone[known:]]
-                known = len(gone)
-                report.records[claim.journal] += len(window.records)
-                yield window
-
-    def _gone_of(self, claim: CoveredRange) -> list[tuple[int, int]]:
-        return [(begin, end) for journal, begin, end in self.report.gone if journal == claim.journal]
-
-    def _unallowed(self, claim: CoveredRange) -> Difference | None:
-        gone = self._gone_of(claim)
-        if not gone or self.options.allow_gone:
-            return None
-        begin, end = gone[0]
-        problem = f"the journal no longer has the bytes [{begin}, {end}): their rows cannot be compared"
-        return Difference(problem, claim.version_at(begin), claim.journal, begin)
+            digested = not by_rows or self.report.depth == "bytes"
+            if problem := _unlike(span, *side.of(list(some)), what, digested=digested):
+                where = (span.table_version, claim.journal, span.begin, span.end)
+                return frozenset(vouched), Difference(problem, *where)
+            self.report.audited += 1
+            vouched.update(lost)
+        return frozenset(vouched), None
 
 
-def _ranges(claim: CoveredRange, framing: Framing) -> list[tuple[int, int]]:
-    """Return the ranges of a journal in which it is scanned."""
-    if framing.name == "none":  # The end of a batch is the end of a chunk.
-        return [(span.begin, span.end) for span in claim.spans]
-    return [(claim.start, claim.end)]
+def _unlike(span: Span, count: int, audit: int, what: str, *, digested: bool) -> str | None:
+    if span.rows != count:
+        return f"its entry says {span.rows} rows, there are {count} {what}"
+    if digested and span.digest not in (None, digest_text(audit)):
+        return f"its entry has the digest {span.digest}, the {what} have {digest_text(audit)}"
+    return None
+
+
+@contextmanager
+def _named_errors(table: str) -> Iterator[None]:
+    """Raise what Spark raises as one line: the error of this package in it, if there is one.
+
+    Raises:
+        InputError: in place of any error of Spark.
+    """
+    try:
+        yield
+    except GazetteError:
+        raise
+    except PySparkException as error:
+        lines = str(error).splitlines()
+        ours = [line for line in lines if line.startswith("gazette_spark.errors.")]
+        text = ours[-1].partition(": ")[2] if ours else lines[0] if lines else type(error).__name__
+        raise InputError(f"table {table} cannot be compared: {text}") from error

@@ -58,16 +58,20 @@ class Connect:
         from gazette_spark.client import Client, environment
 
         names = {FLAGS[flag]: flag for flag in self.flags}
-        env = {**self.environ, **{variable: self.flags[flag] for variable, flag in names.items()}}
-        if "--auth-token-file" in self.flags:
-            env |= {"BROKER_AUTH_TOKEN": "", "BROKER_AUTH_KEYS": ""}
         try:
             with environment.errors():
-                found = environment.arguments({**env, "BROKER_ADDRESS": self.endpoint})
+                found = environment.arguments(self.variables())
                 return Client(**{**found, "timeout_s": self.timeout_s, **arguments})
         except OptionError as error:
             option = names.get(error.option, error.option)
             raise OptionError(option, error.got, error.expected) from None
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment with the options that were given, and without what they replace."""
+        given = {FLAGS[flag]: value for flag, value in self.flags.items()}
+        if "--auth-token-file" in self.flags:
+            given |= {"BROKER_AUTH_TOKEN": "", "BROKER_AUTH_KEYS": ""}
+        return {**self.environ, **given, "BROKER_ADDRESS": self.endpoint}
 
 
 def make_connect(endpoint: str, timeout_s: float) -> Connect:

@@ -61,15 +61,14 @@ def show_offsets(
 
 def show_data_ends(table: Path, connect: Connect, options: dict[str, Any], output_format: str) -> None:
     """Show where a table's rows end; ask the broker only if they do not say it themselves."""
-    from gazette_spark.audit.data_ends import data_ends
-    from gazette_spark.audit.table import TableSnapshot
-    from gazette_spark.audit.verify import RecordOptions
+    from gazette_spark.audit.data_ends import RecordOptions, data_ends
+    from gazette_spark.audit.delta_rows import DeltaRows
 
-    snapshot = TableSnapshot(str(table))
-    found = data_ends(snapshot, None)
+    rows = DeltaRows(str(table))
+    found = data_ends(rows, None)
     if any(each.read_through is None for each in found):
         with connect() as client:
-            found = data_ends(snapshot, client, RecordOptions(**options))
+            found = data_ends(rows, client, RecordOptions(**options))
     if output_format == "json":
         ends = {each.journal: each.read_through for each in found if each.read_through is not None}
         click.echo(JournalOffsets(ends).to_json())

@@ -1,22 +1,47 @@
-"""``gazette-spark verify``: proves that a Delta table matches its journals and ledger, without Spark."""
+"""``gazette-spark verify``: proves that a Delta table matches its journals and ledger, by a Spark job."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gazette_spark.cli.journal_options import broker_options, make_connect, record_options
+from gazette_spark.cli.journal_options import Connect, broker_options, make_connect, record_options
+from gazette_spark.cli.main import one_line
 from gazette_spark.cli.output import format_option, text_table
+from gazette_spark.errors import GazetteError, OptionError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from gazette_spark.audit.verify import Report
 
+DIFFERENT, NOT_VERIFIED = 1, 3
+"""Exit codes; 2 is the command line's."""
+
+IDENTITIES = {
+    "BROKER_AUTH_KEYS": "auth.keysSecret",
+    "BROKER_AUTH_TOKEN_FILE": "auth.tokenFile",
+    "BROKER_AUTH_TOKEN": "auth.token",
+}
+"""Variables that say who the command is, of which the first one counts; and the source's options."""
+
+PEM_FILES = {
+    "BROKER_TRUSTED_CA_FILE": "tls.ca",
+    "BROKER_CERT_FILE": "tls.cert",
+    "BROKER_CERT_KEY_FILE": "tls.keySecret",
+}
+"""Variables that name files, and the source's options for their contents."""
+
 COMPARED = {
-    "entries": "the rows were not compared",
-    "counts": "the table has no column of offsets: records were counted where commits say their rows",
+    "entries": "no row was compared",
+    "counts": "records were counted",
     "offsets": "each record has one row at its offset; bytes were not compared",
     "bytes": "each record is one row, its bytes unchanged",
 }
@@ -30,12 +55,26 @@ COMPARED = {
 @click.option(
     "--entries-only", is_flag=True, help="Look at the ledger alone: read neither journals nor rows."
 )
-@click.option("--allow-gone", is_flag=True, help="Name bytes that journals no longer have, and go on.")
+@click.option(
+    "--allow-gone", is_flag=True, help="List bytes that journals no longer have, and verify the rest."
+)
+@click.option(
+    "--allow-unclaimed",
+    is_flag=True,
+    help="List rows of a query's other sources, and from before an adopted ledger, and verify the rest.",
+)
 @click.option(
     "--dead-letters",
     multiple=True,
     metavar="NAME=LOCATION",
     help="Where a table of dead letters is that the entries name by its name in a catalog. Repeatable.",
+)
+@click.option("--remote", default=None, metavar="URL", help="Spark Connect server that compares, sc://….")
+@click.option(
+    "--conf",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Setting of the Spark session that is started otherwise, such as spark.master. Repeatable.",
 )
 @record_options
 @format_option
@@ -46,44 +85,122 @@ def verify(
     timeout: float,
     app_id: str | None,
     entries_only: bool,
+    allow_gone: bool,
+    allow_unclaimed: bool,
     dead_letters: tuple[str, ...],
+    remote: str | None,
+    conf: tuple[str, ...],
     output_format: str,
-    **options: Any,  # noqa: ANN401 - those of RecordOptions
+    **options: Any,  # noqa: ANN401 - those of record_options
 ) -> None:
     """Prove that the Delta table TABLE, a directory or a URL, holds its journals' records exactly.
 
-    The entries of its ledger must tile each journal without gap or overlap, but for gaps they name. And if
+    The entries of its ledger must cover each journal without gap or overlap, but for gaps they name. And if
     the table has the columns _journal and _offset, or journal, offset and value, its rows must be the
-    journals' records: each once, and in the second case the same bytes. Of a table without them, records are
-    counted. Where entries count and digest their rows (DeltaSink's option audit), that must agree, too; and
-    they vouch for rows whose bytes journals no longer have. Records among the table's dead letters have no
-    row. A query that leaves records out, or makes several rows of one, is not exact in this sense.
+    journals' records: each once, and in the second case the same bytes. Where entries count and digest their
+    rows (DeltaSink's option audit), that must agree, too; and they vouch for rows whose bytes journals no
+    longer have. Records among the table's dead letters have no row. A query that leaves records out, or makes
+    several rows of one, is not exact in this sense.
 
-    The exit code is 0 if that is so; 1 if not, and the first difference is printed.
+    Spark compares: a local session, or --remote's executors, which need this package and reach the brokers.
+
+    The exit code is 0 if all of that was compared and is so; 1 if not, and the first difference is printed; 3
+    if nothing differs but some rows were not compared, or by their number only: which, and why, is printed.
     """
-    from gazette_spark.audit.table import TableSnapshot
-    from gazette_spark.audit.verify import RecordOptions, verify_table
+    locations = dict(_pair(each, "--dead-letters", "NAME=LOCATION") for each in dead_letters)
+    settings = dict(_pair(each, "--conf", "KEY=VALUE") for each in conf)
+    if remote and settings:
+        raise click.UsageError("--conf is for the session that starts here: --remote has its own settings")
+    from gazette_spark.audit.verify import Accepted, verify_table
+    from gazette_spark.table.delta_table import DeltaTable
 
-    snapshot = TableSnapshot(table)
-    how = RecordOptions(**options, dead_letters=dict(map(_named_location, dead_letters)))
-    if entries_only:
-        report = verify_table(snapshot, None, how, name=table, app_id=app_id)
-    else:
-        with make_connect(endpoint, timeout)() as client:
-            report = verify_table(snapshot, client, how, name=table, app_id=app_id)
+    connect = make_connect(endpoint, timeout)
+    location = table if remote or not Path(table).exists() else str(Path(table).resolve())
+    try:
+        with ExitStack() as stack:
+            client = None if entries_only else stack.enter_context(connect())
+            spark = stack.enter_context(open_session(remote, settings))
+            report = verify_table(
+                spark,
+                DeltaTable(path=location, table=None),
+                client,
+                source_options(connect, remote=remote is not None, **options),
+                app_id=app_id,
+                accepted=Accepted(allow_gone, allow_unclaimed),
+                locations=locations,
+            )
+    except GazetteError as error:
+        click.echo(f"Error: not verified: {one_line(error)}", err=True)
+        raise click.exceptions.Exit(NOT_VERIFIED) from error
     if output_format == "json":
-        click.echo(json.dumps(report_json(report), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(report_json(report, table), indent=2, ensure_ascii=False))
     else:
         click.echo("\n".join(report_lines(report)))
-    if report.difference:
-        raise click.exceptions.Exit(1)
+    if report.result != "verified":
+        raise click.exceptions.Exit(DIFFERENT if report.difference else NOT_VERIFIED)
 
 
-def _named_location(text: str) -> tuple[str, str]:
-    name, equals, location = text.partition("=")
-    if not (name and equals and location):
-        raise click.BadParameter(f"{text!r} is not NAME=LOCATION", param_hint="--dead-letters")
-    return name, location
+def _pair(text: str, option: str, form: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise click.BadParameter(f"{text!r} is not {form}", param_hint=option)
+    return name, value
+
+
+def source_options(
+    connect: Connect,
+    *,
+    remote: bool,
+    framing: str | None,
+    separator: str,
+    quote: str,
+    max_record_bytes: int,
+) -> dict[str, str]:
+    """Return the options by which executors read the journals, and enter the cluster as the command does."""
+    env = connect.variables()
+    found = {
+        "brokerAddress": connect.endpoint,
+        "sep": separator,
+        "quote": quote,
+        "maxRecordBytes": str(max_record_bytes),
+    }
+    if framing:
+        found["framing"] = framing
+    if identity := next((name for name in IDENTITIES if env.get(name)), None):
+        found[IDENTITIES[identity]] = env[identity]
+    if remote and "auth.tokenFile" in found:
+        found["auth.token"] = _content(found.pop("auth.tokenFile")).strip()
+    # The contents: a Connect server has other files.
+    return found | {option: _content(env[name]) for name, option in PEM_FILES.items() if env.get(name)}
+
+
+def _content(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError as error:
+        raise OptionError(path, f"a file that cannot be read: {error.strerror}", "a file") from None
+
+
+@contextmanager
+def open_session(remote: str | None, conf: dict[str, str]) -> Iterator[SparkSession]:
+    """Yield the session of a Spark Connect server, the active one, or a local one that ends afterwards."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise OptionError("spark", "no pyspark", "pip install 'gazette-spark[spark]'") from None
+    if remote:
+        yield SparkSession.builder.remote(remote).getOrCreate()
+    elif active := SparkSession.getActiveSession():
+        yield active
+    else:
+        from gazette_spark.session import local_spark
+
+        with tempfile.TemporaryDirectory(prefix="verify-") as directory:
+            spark = local_spark(Path(directory), master="local[*]", conf=conf, java_options="")
+            try:
+                yield spark
+            finally:
+                spark.stop()
 
 
 def journal_rows(report: Report) -> Iterator[dict[str, object]]:
@@ -118,43 +235,60 @@ def report_lines(report: Report) -> Iterator[str]:
     for tiling in report.tilings:
         if tiling.cleaned_up:
             yield f"app id {tiling.app_id!r}: Delta's log no longer has its first entries"
-    for journal, begin, end in report.vouched:
-        yield f"journal {journal!r}, [{begin}, {end}): the table's rows are what their commit's entry says"
+    yield from _uneven(report)
     if report.difference:
         yield f"difference: {report.difference}"
         return
     entries = sum(tiling.entries for tiling in report.tilings)
-    proof = f"{entries} entries tile each journal; {COMPARED[report.compared]}"
+    proof = f"{entries} entries cover each journal without a seam; {COMPARED[report.depth]}"
     if dead := sum(report.dead.values()):
         proof += f"; {dead} records are dead letters"
     if report.audited:
         proof += f"; {report.audited} ranges have the rows, and digests, that their entries say"
-    yield f"verified: version {report.table_version}, {proof}"
+    if report.unproven:
+        yield f"not verified: version {report.table_version}: {'; '.join(report.unproven)}"
+        yield f"what was compared does not differ: {proof}"
+    else:
+        but = ", but for the offsets listed" if any(each.accepted for each in report.ranges) else ""
+        yield f"verified{but}: version {report.table_version}, {proof}"
 
 
-def report_json(report: Report) -> dict[str, Any]:
+def _uneven(report: Report) -> Sequence[str]:
+    """Return lines about offsets that were not compared as deep as the others."""
+    rows: list[dict[str, object]] = [
+        asdict(each) | {"compared": _depth(each.depth)}
+        for each in report.ranges
+        if each.reason or each.depth != report.depth
+    ]
+    if not rows:
+        return ()
+    columns = ["app_id", "journal", "begin", "end", "compared", "reason"]
+    return "\nOffsets whose rows were not compared like the rest:", text_table(rows, columns)
+
+
+def _depth(depth: str) -> str:
+    return {"nothing": "not at all", "counts": "by count", "entry": "with their entry"}.get(
+        depth, f"by {depth}"
+    )
+
+
+def report_json(report: Report, table: str) -> dict[str, Any]:
     """Return the report's JSON for programs."""
-    different = report.difference
     return {
-        "table": report.table,
+        "table": table,
         "table_version": report.table_version,
-        "verified": different is None,
-        "compared": report.compared,
-        "difference": different
-        and {
-            "table_version": different.table_version,
-            "journal": different.journal,
-            "offset": different.offset,
-            "end_offset": different.end_offset,
-            "problem": different.problem,
-        },
+        "result": report.result,
+        "verified": report.result == "verified",
+        "compared": report.depth,
+        "not_verified": report.unproven,
+        "difference": report.difference and asdict(report.difference),
         "writers": [
             {
                 "app_id": tiling.app_id,
                 "entries": tiling.entries,
                 "first_entries_cleaned_up": tiling.cleaned_up,
                 "commits": [
-                    {"table_version": version, "rows": report.rows.get(version)}
+                    {"table_version": version, "rows": report.appended.get(version)}
                     for version in sorted(
                         {span.table_version for each in tiling.claims for span in each.spans}
                     )
@@ -163,9 +297,7 @@ def report_json(report: Report) -> dict[str, Any]:
             for tiling in report.tilings
         ],
         "journals": list(journal_rows(report)),
+        "ranges": [asdict(each) for each in report.ranges],
         "gone": list(lost_rows(report)),
         "audited": report.audited,
-        "vouched": [
-            {"journal": journal, "begin": begin, "end": end} for journal, begin, end in report.vouched
-        ],
     }

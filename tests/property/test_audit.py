@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
+from functools import reduce
 from itertools import pairwise
+from operator import xor
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gazette_spark.audit.compare_rows import Rows, Window, first_difference, sorted_rows, windows
 from gazette_spark.audit.differences import Difference
-from gazette_spark.audit.journal_records import JournalRecords, without
-from gazette_spark.audit.tiling import Stored, Tiling, check_contiguous, shared_journals
+from gazette_spark.audit.gap_reads import JournalRecords, without
+from gazette_spark.audit.journal_source import PlannedRange
+from gazette_spark.audit.parts import Bins, Part, Totals, first_difference, parts_of, unequal
+from gazette_spark.audit.tiling import CoveredRange, Span, Stored, Tiling, check_contiguous, shared_journals
 from gazette_spark.errors import RecordError
 from gazette_spark.framing.lines import LINES
 from gazette_spark.ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.scan.piece_scan import PieceScan
-from gazette_spark.scan.ranges import Piece
+from gazette_spark.scan.ranges import OffsetRange, Piece, split
 from tests.oracles.lines import FakeJournal, records_of
 
 NAME = "a/journal"
@@ -179,17 +179,13 @@ def test_the_tiling_of_no_transaction_order_is_refused() -> None:
     assert str(found).startswith("table version 1: ")
 
 
-rows_lists = st.lists(st.tuples(st.integers(0, 30), st.sampled_from([b"", b"a", b"bc"])), max_size=12)
+RowList = list[tuple[int, bytes]]
+
+values = st.sampled_from([b"", b"a", b"bc"])
+rows_lists = st.lists(st.tuples(st.integers(0, 30), values), max_size=12)
 
 
-def rows(pairs: list[tuple[int, bytes]]) -> Rows:
-    """Return rows in any order as a table would give them."""
-    offsets = pa.array([offset for offset, _ in pairs], pa.int64())
-    values = pa.array([value for _, value in pairs], pa.binary())
-    return sorted_rows(pa.table({"offset": offsets, "value": values}))
-
-
-def first_by_hand(records: list[tuple[int, bytes]], found: list[tuple[int, bytes]]) -> int | None:
+def first_by_hand(records: RowList, found: RowList) -> int | None:
     """Return the least offset at which two collections of rows are not the same."""
     left, right = defaultdict(list), defaultdict(list)
     for offset, value in records:
@@ -199,51 +195,121 @@ def first_by_hand(records: list[tuple[int, bytes]], found: list[tuple[int, bytes
     return next((at for at in sorted({*left, *right}) if sorted(left[at]) != sorted(right[at])), None)
 
 
-@settings(deadline=None)  # The first use of pyarrow.compute loads it.
-@given(st.dictionaries(st.integers(0, 30), st.sampled_from([b"", b"a", b"bc"])), rows_lists)
-def test_the_first_difference_is_that_of_a_search_by_hand(
-    records: dict[int, bytes], found: list[tuple[int, bytes]]
-) -> None:
+@given(st.dictionaries(st.integers(0, 30), values), rows_lists)
+def test_the_first_difference_is_that_of_a_search_by_hand(records: dict[int, bytes], found: RowList) -> None:
     """The first difference equals the slow search's for any rows in any order."""
-    expected = sorted(records.items())
-    answer = first_difference(rows(expected), rows(found))
-    assert (answer and answer[0]) == first_by_hand(expected, found)
+    answer = first_difference(Counter(records.items()), Counter(found))
+    assert (answer and answer[0]) == first_by_hand(list(records.items()), found)
+
+
+def test_a_null_is_no_record() -> None:
+    """A row whose bytes are null differs from an empty record, too."""
+    assert first_difference({(4, b""): 1}, {(4, b""): 1}) is None
+    assert first_difference({(4, b""): 1}, {(4, None): 1}) == (4, "the row's bytes are not the record's")
+
+
+def span_lists() -> st.SearchStrategy[list[int]]:
+    """Return ascending offsets: the edges of commits, or of missing bytes."""
+    return st.lists(st.integers(0, 60), min_size=2, max_size=8, unique=True).map(sorted)
+
+
+@st.composite
+def covered_ranges(draw: st.DrawFn) -> tuple[CoveredRange, list[tuple[int, int]]]:
+    """A covered range, whose first entries may be cleaned up, and bytes of it that are gone."""
+    edges = draw(span_lists())
+    spans = tuple(Span(low, high, version) for version, (low, high) in enumerate(pairwise(edges)))
+    start = draw(st.integers(0, edges[0]))
+    claim = CoveredRange("app", 0, NAME, start, edges[-1], len(spans), spans, adopted=draw(st.booleans()))
+    lost = draw(span_lists())
+    gone = [(max(low, start), min(high, edges[-1])) for low, high in zip(lost[::2], lost[1::2], strict=False)]
+    return claim, [(low, high) for low, high in gone if low < high]
+
+
+@given(covered_ranges(), st.booleans(), st.booleans(), st.integers(1, 20), st.integers(1, 9))
+def test_parts_and_bins_fill_a_range(
+    drawn: tuple[CoveredRange, list[tuple[int, int]]], refused: bool, by_commit: bool, least: int, most: int
+) -> None:
+    """Each offset is in one part, and in one bin of it; gone bytes are in no part that is compared."""
+    claim, gone = drawn
+    parts = list(parts_of(claim, gone, refused=refused, by_commit=by_commit))
+    first = 0 if claim.adopted and claim.start else claim.start
+    bins = Bins.of(parts, least=least, most=most)
+    filled = list(zip(bins.begins.tolist(), bins.ends.tolist(), strict=True))
+    for cuts in ([(each.begin, each.end) for each in parts], filled):
+        assert [low for low, _ in cuts] == [first, *(high for _, high in cuts[:-1])]
+        assert cuts[-1][1] == claim.end
+        assert all(low < high for low, high in cuts)
+    assert {low // bins.width == (high - 1) // bins.width for low, high in filled} == {True}
+    missing = {at for low, high in gone for at in range(low, high)}
+    for part in parts:
+        offsets = set(range(part.begin, part.end))
+        if part.state == "compared":
+            assert not offsets & missing
+        if part.state == "gone":
+            assert offsets <= missing
+        if by_commit and part.state in ("compared", "gone"):
+            assert part.span is None or part.span.begin <= part.begin < part.end <= part.span.end
+    if not refused:
+        told = {at for part in parts if part.state == "gone" for at in range(part.begin, part.end)}
+        assert told == missing
+
+
+def sums(bins: Bins, found: RowList) -> Totals:
+    """Add rows up as Spark does: by bin, the digests joined by exclusive or."""
+    by_bin: dict[int, list[int]] = defaultdict(list)
+    for offset, value in found:
+        at = int(bins.begins.searchsorted(offset, side="right")) - 1
+        by_bin[at].append(hash((offset, value)))
+    return Totals.gathered(
+        len(bins), [(at, len(each), reduce(xor, each), None) for at, each in by_bin.items()]
+    )
+
+
+@given(
+    st.dictionaries(st.integers(0, 59), values),
+    st.lists(st.tuples(st.integers(0, 59), values), max_size=4),
+    st.data(),
+)
+def test_bins_that_differ_are_found(records: dict[int, bytes], extra: RowList, data: st.DataObject) -> None:
+    """The bins whose sums differ are those whose rows do, dead letters counted as rows of their records."""
+    kept = [row for row in records.items() if data.draw(st.integers(0, 9))]
+    buried = [row for row in kept if data.draw(st.booleans())]
+    there = [row for row in kept if row not in buried] + extra
+    claim = CoveredRange("app", 0, NAME, 0, 60, 0, ())
+    bins = Bins.of([Part(claim, 0, 20), Part(claim, 20, 30, "gone"), Part(claim, 30, 60)], least=8)
+    found = unequal(bins, sums(bins, list(records.items())), sums(bins, there), sums(bins, buried))
+    expected = []
+    for at, (low, high) in enumerate(zip(bins.begins, bins.ends, strict=True)):
+        here = [row for row in there + buried if low <= row[0] < high]
+        if bins.one(at).state == "compared" and Counter(here) != Counter(
+            row for row in records.items() if low <= row[0] < high
+        ):
+            expected.append(at)
+    assert found == expected
+    by_part = sums(bins, there).by_part(bins)
+    assert by_part.counts.tolist() == [
+        sum(each.begin <= offset < each.end for offset, _ in there) for each in bins.parts
+    ]
 
 
 @settings(deadline=None)
-@given(st.lists(st.binary(max_size=6), max_size=30), st.integers(0, 9), st.data())
-def test_windows_show_the_first_difference(lines: list[bytes], base: int, data: st.DataObject) -> None:
-    """Windows of any size together hold each record of the range once, in order."""
+@given(st.lists(st.binary(max_size=6), min_size=1, max_size=30), st.data())
+def test_a_look_at_some_offsets_reads_their_records(lines: list[bytes], data: st.DataObject) -> None:
+    """The pieces near some offsets hold all records that begin there, once."""
     content = b"".join(line.replace(b"\n", b"") + b"\n" for line in lines)
-    journal = FakeJournal(content, base, [], [7, 3])
-    end = base + len(content)
-    expected = records_of(journal, base, end)
-    held = list(expected)
-    if len(held) > 0 and data.draw(st.booleans()):
-        at = data.draw(st.integers(0, len(held) - 1))
-        offset, value = held[at]
-        held[at : at + 1] = data.draw(
-            st.sampled_from(
-                [[], [(offset, value)] * 2, [(offset, value + b"!")], [(offset, value), (offset + 1, b"")]]
-            )
-        )
-    held = [
-        row for row in held if row[0] < end
-    ]  # Rows past the range are looked for once, in the whole table.
-    size = data.draw(st.integers(1, 40))
-    blocks = JournalRecords(journal, NAME, base, end, LINES)
-    found: list[Window] = list(windows(blocks, base, end, LINES, values=True, window_bytes=size))
-    assert [(each.begin, each.end) for each in found] == list(pairwise([base, *(each.end for each in found)]))
-    assert [int(at) for each in found for at in each.records.offsets] == [offset for offset, _ in expected]
-    answers = [
-        first_difference(
-            each.records_of(each.begin, each.end),
-            rows([row for row in held if each.begin <= row[0] < each.end]),
-        )
-        for each in found
+    journal = FakeJournal(content, 0, [], [7, 3])
+    size = data.draw(st.integers(1, len(content)))
+    pieces = split([OffsetRange(NAME, 0, len(content))], max_bytes=size)
+    low = data.draw(st.integers(0, len(content) - 1))
+    high = data.draw(st.integers(low + 1, len(content)))
+    read = [
+        int(at)
+        for piece in PlannedRange((), (), tuple(pieces)).near(low, high).pieces
+        for block in JournalRecords(journal, piece, LINES)
+        for at in block.offsets
     ]
-    first = next((answer[0] for answer in answers if answer), None)
-    assert first == first_by_hand(expected, held)
+    expected = [offset for offset, _ in records_of(journal, 0, len(content))]
+    assert [at for at in read if low <= at < high] == [at for at in expected if low <= at < high]
 
 
 @settings(deadline=None)
@@ -255,17 +321,18 @@ def test_recorded_gaps_are_read_as_the_query_read_them(data: st.DataObject) -> N
     edges = sorted(data.draw(st.lists(st.integers(0, len(content) - 4), unique=True, max_size=6)))
     gaps = [(edges[at], edges[at + 1]) for at in range(0, len(edges) // 2 * 2, 2)]
     lossy = FakeJournal(content, 0, gaps, data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=4)))
-    scan = PieceScan(lossy, Piece(NAME, 0, len(content), len(content), head=True), fail_on_data_loss=False)
+    piece = Piece(NAME, 0, len(content), len(content), head=True)
+    scan = PieceScan(lossy, piece, fail_on_data_loss=False)
     try:
         expected = [int(at) for block in scan for at in block.offsets]
     except RecordError:
         assume(False)  # A gap took the last record's end.
     whole = FakeJournal(content, 0, [], [5, 11])
     for journal in (whole, lossy):
-        read = JournalRecords(journal, NAME, 0, len(content), LINES, gaps=gaps)
+        read = JournalRecords(journal, piece, LINES, gaps=gaps)
         assert [int(at) for block in read for at in block.offsets] == expected
         assert (read.gone, journal.open_reads) == ([], 0)
-    unrecorded = JournalRecords(lossy, NAME, 0, len(content), LINES)
+    unrecorded = JournalRecords(lossy, piece, LINES)
     assert [int(at) for block in unrecorded for at in block.offsets] == expected
     missing = {at for begin, end in gaps for at in range(begin, end)}
     gone = {at for begin, end in unrecorded.gone for at in range(begin, end)}
@@ -284,11 +351,3 @@ def test_a_span_without_gaps_is_the_rest(span: tuple[int, int], edges: list[int]
     assert all(low < high for low, high in parts)
     left = [at for low, high in parts for at in range(low, high)]
     assert left == [at for at in range(*span) if not any(low <= at < high for low, high in gaps)]
-
-
-@pytest.mark.parametrize("nulls", [0, 1])
-def test_a_null_is_no_record(nulls: int) -> None:
-    """A row whose bytes are null differs from an empty record, too."""
-    values = pa.array([b"" if not nulls else None], pa.binary())
-    answer = first_difference(Rows(np.array([4]), pa.array([b""], pa.binary())), Rows(np.array([4]), values))
-    assert answer == (None if not nulls else (4, "the row's bytes are not the record's"))

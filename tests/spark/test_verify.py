@@ -1,15 +1,17 @@
-"""``gazette-spark verify`` names what is wrong with a table the sink wrote; a lost ledger begins again."""
+"""``gazette-spark verify`` finds whole tables whole, and says where others differ, or were not compared."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
+from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -17,11 +19,19 @@ from gazette_spark.cli.main import main
 from gazette_spark.client import Client
 from gazette_spark.errors import TableRefusedError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
-from gazette_spark.ledger.row_digest import digest_of, digest_text
+from gazette_spark.ledger.entry import LedgerEntry
+from gazette_spark.ledger.row_digest import AuditedRows, digest_of, digest_text
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.sink import DeltaSink
+from tests.conformance.wire import wait_for
+from tests.rig.audited_table import RECORDS, Orders, rows_of
 from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals, records
+
+Row = tuple[int, bytes]
 
 SHORTS = ("a", "b=%2Bc+d")
 """The second as nasty as a journal's name can be: it becomes a directory of a partitioned table."""
@@ -75,9 +85,9 @@ class Table:
         broker = ["--broker", self.journals.broker.endpoint]
         return CliRunner().invoke(main, [*words, str(self.path), *broker, "--format", "json"])
 
-    def verified(self) -> dict[str, Any]:
+    def verified(self, *flags: str) -> dict[str, Any]:
         """What the command says of a table that must be whole."""
-        found = self.command("verify")
+        found = self.command("verify", *flags)
         assert found.exit_code == 0, found.output
         report: dict[str, Any] = json.loads(found.stdout)
         return report
@@ -162,13 +172,11 @@ def delete_by_vector(table: Table, where: str) -> None:
     assert '"deletionVector":{' in log
 
 
-NO_ROW, TWICE = "the record has no row", "more than once"
-DAMAGES: dict[str, tuple[Callable[[Table, str], None], str]] = {
-    "deleted": (delete, NO_ROW),
-    "doubled": (double, TWICE),
-    "overwritten": (overwrite, NO_ROW),
-    "deleted by a vector": (delete_by_vector, NO_ROW),
+DAMAGES: dict[str, Callable[[Table, str], None]] = {
+    "overwritten": overwrite,
+    "deleted by a vector": delete_by_vector,
 }
+"""Ways in which a row is lost; those of a table that is made by hand are below."""
 
 
 @pytest.mark.timeout(600)
@@ -189,12 +197,12 @@ def test_raw_rows_are_verified(journals: Journals, tmp_path: Path, monkeypatch: 
     assert last.digest == digest_text(digest_of([(len(bytes_of_a) - 1, b"")]))
     offset, _ = records(bytes_of_a)[7]
     where = f"journal = '{journals.name('a')}' AND offset = {offset}"
-    for name, (damage, problem) in DAMAGES.items():
+    for name, damage in DAMAGES.items():
         damaged = table.copy(name)
         damage(damaged, where)
         journal, at, text = damaged.differs()
         assert (journal, at) == (journals.name("a"), offset), name
-        assert problem in text, name
+        assert text == "the record has no row in the table", name
 
 
 @pytest.mark.soak
@@ -214,7 +222,7 @@ def test_parsed_rows_in_partitions_are_verified(
     double(table, where)
     journal, at, text = table.differs()
     assert (journal, at) == (journals.name("a"), offset)
-    assert TWICE in text
+    assert "more than once" in text
 
 
 @pytest.mark.timeout(600)
@@ -248,5 +256,285 @@ def test_a_ledger_that_was_cleaned_up_begins_again(journals: Journals, tmp_path:
         table.sink().adopt(behind, table.spark)
     table.run()
     assert table.rows().count() == 30
-    report = table.verified()
+    unproven = table.command("verify")
+    assert unproven.exit_code == 3, unproven.output
+    assert json.loads(unproven.stdout)["not_verified"] == ["rows from before the ledger was adopted"]
+    report = table.verified("--allow-unclaimed")
     assert [each["begin"] for each in report["journals"]] == list(offsets.read_through.values())
+    assert [each["depth"] for each in report["ranges"]] == ["nothing", "bytes"] * 2
+
+
+class VerifiedOrders(Orders):
+    """The same, with the command."""
+
+    def verify(self, *flags: str) -> Result:
+        """Run the command."""
+        broker = ["--broker", self.broker.endpoint]
+        return CliRunner().invoke(main, ["verify", str(self.table), *broker, "--format", "json", *flags])
+
+    def verified(self, *flags: str) -> dict[str, Any]:
+        """Return the report of a table that has to be verified."""
+        found = self.verify(*flags)
+        assert found.exit_code == 0, found.output
+        report: dict[str, Any] = json.loads(found.stdout)
+        assert (report["result"], report["not_verified"]) == ("verified", [])
+        return report
+
+    def differs(self, *flags: str) -> tuple[int, int | None, str]:
+        """Return where the command finds the table to differ: version, offset, problem."""
+        found = self.verify(*flags)
+        assert (found.exit_code, found.stderr) == (1, ""), found
+        difference = json.loads(found.stdout)["difference"]
+        return difference["table_version"], difference["offset"], difference["problem"]
+
+    def unproven(self, *flags: str) -> tuple[str, list[tuple[int, int, str]]]:
+        """Return why the table is not verified, and how each range of offsets was compared."""
+        found = self.verify(*flags)
+        assert (found.exit_code, found.stderr) == (3, ""), found
+        report = json.loads(found.stdout)
+        assert (report["result"], report["difference"]) == ("not verified", None)
+        ranges = [(each["begin"], each["end"], each["depth"]) for each in report["ranges"]]
+        return "; ".join(report["not_verified"]), ranges
+
+    def edit_log(self, version: int, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+        """Change the actions of a commit, or take them out."""
+        path = self.table / "_delta_log" / f"{version:020}.json"
+        actions = [change(json.loads(line)) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(each) + "\n" for each in actions if each))
+
+
+@pytest.fixture
+def orders(spark: SparkSession, embedded_broker: BrokerHandle, tmp_path: Path) -> VerifiedOrders:
+    """A journal, and a table that holds nothing of it yet."""
+    return VerifiedOrders(embedded_broker, tmp_path)
+
+
+def without_statistics(action: dict[str, Any]) -> dict[str, Any]:
+    """Take the statistics out of an action that adds a file."""
+    return {name: {k: v for k, v in each.items() if k != "stats"} for name, each in action.items()}
+
+
+def without_metrics(action: dict[str, Any]) -> dict[str, Any]:
+    """Take out the number of rows that a commit says it wrote."""
+    return {name: {k: v for k, v in each.items() if k != "operationMetrics"} for name, each in action.items()}
+
+
+def test_a_table_is_verified_whatever_happened_to_it(orders: VerifiedOrders) -> None:
+    """Compaction, RESTORE, and a journal that grows meanwhile change nothing; undone entries do not count."""
+    orders.commit(0, 80)
+    parent = orders.attempt
+    orders.commit(80, 160, [])
+    DeltaTable(orders.table).restore(1)
+    orders.attempt = parent
+    orders.commit(80, 320)
+    DeltaTable(orders.table).optimize.compact()
+    with Client(orders.broker.endpoint) as client:
+        client.append(orders.journal, b"not yet\n")
+    report = orders.verified()
+    (journal,) = report["journals"]
+    assert (journal["end"], journal["commits"], journal["records"]) == (320, 2, RECORDS)
+    assert [(each["begin"], each["end"], each["depth"]) for each in report["ranges"]] == [(0, 320, "bytes")]
+    assert report["writers"][0]["commits"] == [
+        {"table_version": 1, "rows": 10},
+        {"table_version": 4, "rows": 30},
+    ]
+    orders.append(rows_of(88, 96))
+    assert orders.differs() == (4, 88, "the record is in the table more than once")
+
+
+def test_files_without_statistics_are_read(orders: VerifiedOrders) -> None:
+    """Rows of a file whose commit does not say how many it has are rows all the same."""
+    orders.commit(0, 320)
+    orders.append([(1000 + at, b"") for at in range(3)])
+    orders.edit_log(2, without_statistics)
+    version, offset, problem = orders.differs()
+    assert (version, offset) == (2, 1000)
+    assert "no visible entry" in problem
+
+
+def test_commits_without_metrics_are_not_verified(orders: VerifiedOrders) -> None:
+    """Where rows have no origin, only their number is compared: that of commits, and that of the table."""
+    orders.another_table("counted", ("-", "-", "name"))
+    orders.commit(0, 160)
+    orders.commit(160, 320)
+    reason, ranges = orders.unproven()
+    assert "columns do not say where its rows come from" in reason
+    assert ranges == [(0, 320, "counts")]
+    orders.edit_log(1, without_metrics)
+    reason, ranges = orders.unproven()
+    assert "does not say how many rows it wrote" in reason
+    assert ranges == [(0, 160, "counts"), (160, 320, "nothing")]
+    orders.another_table("short", ("-", "-", "name"))
+    orders.commit(0, 320, rows_of(0, 104))
+    orders.edit_log(0, without_metrics)
+    assert orders.differs()[2] == "the table has 13 rows, its bytes hold 40 records"
+
+
+def test_versions_are_those_of_the_log(orders: VerifiedOrders) -> None:
+    """A commit without a line about itself does not shift the versions before it."""
+    orders.commit(0, 80)
+    orders.commit(80, 160, rows_of(88, 160))
+    orders.append([])
+    orders.edit_log(3, lambda action: None if "commitInfo" in action else action)
+    assert orders.differs()[:2] == (2, 80)
+
+
+def test_changed_and_misplaced_rows_are_found(orders: VerifiedOrders) -> None:
+    """The first of several differences is named, by its offset and the version that added its bytes."""
+    orders.commit(0, 80)
+    orders.commit(80, 160, [*rows_of(80, 96), (96, b"row 0!2"), *rows_of(104, 160), (160, b"row 020")])
+    assert orders.differs() == (2, 96, "the row's bytes are not the record's")
+    DeltaTable(orders.table).restore(1)
+    orders.append([(80, b"row 010")])
+    assert orders.differs() == (4, 80, "the table has a row here, which no visible entry accounts for")
+
+
+def test_the_ledger_is_looked_at_alone(orders: VerifiedOrders) -> None:
+    """Offsets that leave bytes out show a missing entry; --entries-only says that no row was compared."""
+    orders.commit(0, 80, [])
+    found = orders.verified("--entries-only")
+    assert (found["compared"], found["ranges"]) == ("entries", [])
+    parent = orders.attempt
+    orders.commit(160, 240)
+    version, offset, problem = orders.differs("--entries-only")
+    assert (version, offset) == (2, 80)
+    assert "80 bytes left out" in problem
+    orders.attempt = parent
+    orders.commit(240, 320)
+    version, offset, problem = orders.differs("--entries-only")
+    assert (version, offset) == (3, None)
+    assert "one is missing in between" in problem
+
+
+@pytest.mark.parametrize(
+    "columns", [("journal", "offset", "value"), ("-", "-", "name")], ids=["raw", "parsed"]
+)
+def test_entries_that_counted_wrong_are_found(orders: VerifiedOrders, columns: tuple[str, str, str]) -> None:
+    """A number of rows or a digest that is not that of the records is named with its range of offsets."""
+    orders.another_table("audited", columns)
+    orders.commit(0, 240, audit=orders.counted(rows_of(0, 240)))
+    changed = [*rows_of(240, 312), (312, b"other")]
+    orders.commit(240, 320, audit=orders.counted(changed))
+    difference = json.loads(orders.verify().stdout)["difference"]
+    assert (difference["table_version"], difference["offset"], difference["end_offset"]) == (1, 240, 320)
+    assert "digest" in difference["problem"]
+    orders.commit(320, 320, [(0, b"")], audit=AuditedRows(orders.journal, 0, None))
+    assert orders.differs("--entries-only") == (
+        2,
+        None,
+        "its entry says that it brings 0 rows, the commit wrote 1",
+    )
+
+
+def test_rows_that_are_not_the_records_are_not_compared(orders: VerifiedOrders) -> None:
+    """Rows kept by key, and those of two writers of one journal, are listed as not compared."""
+    orders.commit(0, 80)
+    position = (JournalOffsets({orders.journal: 0}),)
+    orders.append([], LedgerEntry("other", 0, "q", 0, position, position, position, "a", None))
+    reason, ranges = orders.unproven()
+    assert "several app ids" in reason
+    assert ranges == [(0, 80, "nothing")]
+    orders.another_table("merged", ("-", "-", "name"))
+    orders.commit(0, 80, rows_of(0, 16), mode="upsert")
+    reason, ranges = orders.unproven()
+    assert "one row of each key by upsert" in reason
+    assert ranges == [(0, 80, "nothing")]
+    orders.verified("--entries-only")
+
+
+def test_dead_letters_have_no_row(orders: VerifiedOrders) -> None:
+    """A record is a row or a dead letter; one that is both is a difference."""
+    dead = orders.table.with_name("dead")
+
+    def bury(app_id: str, rows: Sequence[Row]) -> None:
+        offsets, values = zip(*rows, strict=True)
+        letters = {"app_id": [app_id] * len(rows), "journal": [orders.journal] * len(rows)}
+        write_deltalake(dead, pa.table({**letters, "offset": offsets, "raw": values}), mode="append")
+
+    bury("orders", rows_of(16, 32))
+    bury("another", rows_of(0, 8))
+    bury("orders", rows_of(80, 96))  # Of a batch whose other rows are not there yet.
+    fit = [*rows_of(0, 16), *rows_of(32, 80)]
+    orders.commit(0, 80, fit, audit=orders.counted(fit), dead_letters=f"delta.`{dead}`")
+    report = orders.verified()
+    assert (report["journals"][0]["dead_letters"], report["audited"]) == (2, 1)
+    orders.commit(80, 160, rows_of(88, 160), dead_letters="shop.dead")
+    refused = orders.verify()
+    assert refused.exit_code == 3
+    assert "--dead-letters shop.dead=URL" in refused.stderr
+    where = ("--dead-letters", f"shop.dead={dead}")
+    assert orders.differs(*where) == (2, 88, "the record is in the table more than once")
+
+
+def test_a_gap_that_was_recorded_is_allowed(orders: VerifiedOrders) -> None:
+    """A gap is allowed with the record it cut: no rows of theirs are in the table, and none may be."""
+    kept = [row for row in rows_of(0, 160) if not 80 <= row[0] < 96]
+    orders.commit(0, 160, kept, gaps=[(84, 96)])
+    assert orders.verified()["gone"] == [
+        {"journal": orders.journal, "begin": 84, "end": 96, "bytes": 12, "recorded": True}
+    ]
+    orders.append(rows_of(80, 88))
+    assert orders.differs()[:2] == (1, 80)
+
+
+def test_a_journal_that_is_gone_proves_nothing(orders: VerifiedOrders) -> None:
+    """Without a byte to compare with, a table is not verified, whatever is allowed."""
+    orders.commit(0, 320)
+    with Client(orders.broker.endpoint) as client:
+        revision = client.get_journal(orders.journal).mod_revision
+        change = pb.ApplyRequest.Change(delete=orders.journal, expect_mod_revision=revision)
+        client.apply([change])
+    assert orders.unproven() == ("the journal no longer has these bytes", [(0, 320, "nothing")])
+    assert orders.unproven("--allow-gone") == ("nothing was compared", [(0, 320, "nothing")])
+
+
+def test_bytes_a_journal_has_lost_are_listed(orders: VerifiedOrders) -> None:
+    """The rest is compared, and rows of lost bytes with what their entry counted and digested."""
+    length, parts = 1101, 5
+    orders.journal += "-stored"
+    orders.another_table("stored", orders.columns)
+    with Client(orders.broker.endpoint) as client:
+        client.create_journals(journal_spec(orders.journal, length=1024, codec="NONE", refresh_interval_s=1))
+        for _ in range(parts):
+            client.append(orders.journal, b"x" * (length - 1) + b"\n")
+
+        def listed() -> list[Fragment]:
+            return [each.fragment for each in client.list_fragments(orders.journal) if each.fragment.mod_time]
+
+        gone, second, *_ = wait_for(lambda: listed() if len(listed()) >= parts - 1 else None, "fragments")
+        rows = [(at * length, b"x" * (length - 1)) for at in range(parts)]
+        orders.commit(0, length, rows[:1], audit=orders.counted(rows[:1]))
+        orders.commit(length, parts * length, rows[1:])
+        for lost in (gone, second):
+            (orders.broker.file_root / lost.content_path).unlink()
+        begins = {gone.begin, second.begin}
+        wait_for(lambda: not begins & {each.begin for each in listed()}, "the broker to list its store")
+    rest = (2 * length, parts * length, "bytes")
+    reason, ranges = orders.unproven()
+    assert reason == "the journal no longer has these bytes"
+    assert ranges == [(0, length, "entry"), (length, 2 * length, "nothing"), rest]
+    assert orders.verified("--allow-gone")["audited"] == 1
+    orders.append([(2 * length, b"")])
+    assert orders.differs("--allow-gone")[:2] == (1, 2 * length)
+    DeltaTable(orders.table).restore(1)
+    DeltaTable(orders.table).update(predicate="offset = 0", new_values={"value": "X''"})
+    assert "digest" in orders.differs("--allow-gone")[2]
+
+
+def test_offsets_alone_are_compared_where_values_are_parsed(orders: VerifiedOrders) -> None:
+    """A table with _journal and _offset may hold anything else."""
+    orders.another_table("parsed", ("_journal", "_offset", "name"))
+    orders.commit(0, 160, [(offset, b"parsed") for offset, _ in rows_of(0, 160)])
+    assert [each["depth"] for each in orders.verified()["ranges"]] == ["offsets"]
+    orders.commit(160, 320, rows_of(168, 320))
+    assert orders.differs() == (1, 160, "the record has no row in the table")
+
+
+def test_what_is_no_table_is_an_error(orders: VerifiedOrders, tmp_path: Path) -> None:
+    """A path that is no table is an error of one line, and so is a table without entries."""
+    orders.table = tmp_path / "none"
+    missing = orders.verify()
+    assert missing.exit_code == 3
+    assert f"Error: not verified: table delta.`{orders.table}` cannot be compared" in missing.stderr
+    orders.append([])
+    assert "no visible ledger entry" in orders.verify().stderr

@@ -44,6 +44,7 @@ HEAVY = {
         "table",
         "sink",
         "backfill",
+        "audit",
         "session",
         "testing",
         "demo",

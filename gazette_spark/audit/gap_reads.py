@@ -1,4 +1,4 @@
-"""The records of a journal as the query read them: bytes that its entries name as missing are skipped again.
+"""Records of a journal as the query read them: bytes that its entries name as missing are skipped again.
 
 A record that such a gap cuts was dropped, whether the bytes are still missing or not. So a read jumps over
 the recorded gaps, and the scan treats them like any jump.
@@ -18,14 +18,12 @@ from gazette_spark.scan.reads import ChunkLike, Journals, Reads
 
 
 class JournalRecords:
-    """Iterates over the blocks of whole records in ``[begin, end)``. Use once, from one thread."""
+    """Iterates over the blocks of whole records of a piece. Use once, from one thread."""
 
     def __init__(
         self,
         client: Journals,
-        journal: str,
-        begin: int,
-        end: int,
+        piece: Piece,
         framing: Framing,
         *,
         gaps: Sequence[tuple[int, int]] = (),
@@ -34,7 +32,7 @@ class JournalRecords:
         self._recorded = tuple(gaps)
         self._scan = PieceScan(
             SkipGaps(client, self._recorded),
-            Piece(journal, begin, end, end, head=True, framing=framing.name),
+            piece,
             fail_on_data_loss=False,
             max_record_bytes=max_record_bytes,
             framing=framing,

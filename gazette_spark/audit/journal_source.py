@@ -1,0 +1,227 @@
+"""Reads covered ranges of journals as their query did: the plan, and the source that Spark reads it by.
+
+That is the source ``gazette`` but for two things. Its pieces are planned before, by :func:`plan_reads`, from
+the ledger's ranges. And it skips the bytes that the ledger names as missing, whether they are back or not.
+Other missing bytes are an error, so each record that was planned is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from gazette_spark.audit.gap_reads import JournalRecords, without
+from gazette_spark.audit.tiling import CoveredRange
+from gazette_spark.errors import DataLossError, JournalNotFoundError, OffsetBeyondHeadError
+from gazette_spark.framing.base import Framing, bounded
+from gazette_spark.framing.whole import ChunkFraming
+from gazette_spark.options.security import Security
+from gazette_spark.options.source import SourceOptions, parse_options
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.scan.access import carried
+from gazette_spark.scan.boundary import record_end, window_reader
+from gazette_spark.scan.framings import framing_named
+from gazette_spark.scan.ranges import OffsetRange, Piece, split
+from gazette_spark.scan.reads import JournalSource
+from gazette_spark.scan.skipped import skipped_spans
+from gazette_spark.scan.view import JournalView
+from gazette_spark.source import GazetteDataSource, PiecePartition, open_client
+
+Gaps = tuple[tuple[int, int], ...]
+
+TASKS = 64
+"""Tasks of a read that are enough for an ordinary cluster; each has ``maxBytesPerPartition`` at most."""
+
+LEAST_TASK_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRange:
+    """The read of one covered range."""
+
+    gaps: Gaps
+    """Bytes that are skipped: those the ledger names, and those that are gone."""
+    gone: Gaps
+    """Bytes that the journal no longer has and the ledger does not name, with the records they cut."""
+    pieces: tuple[Piece, ...]
+
+    def near(self, begin: int, end: int) -> PlannedRange:
+        """Return the read of all records that begin in these offsets, and of few others."""
+        some = tuple(each for each in self.pieces if each.begin < end and begin < each.end)
+        return replace(self, pieces=some)
+
+
+def plan_reads(
+    client: JournalSource, options: SourceOptions, claims: Sequence[CoveredRange]
+) -> list[PlannedRange]:
+    """Plan the reads of covered ranges, each of another journal, in their order.
+
+    Raises:
+        GazetteError: a journal cannot be asked about, or ends before its range.
+    """
+    view = JournalView(client, options)
+    by_name = {each.journal: each for each in claims if each.start < each.end}
+    view.refresh_specs(by_name)
+    gone = view.each(lambda name: _is_gone(view, name), by_name)
+    present = {name: claim for name, claim in by_name.items() if not gone[name]}
+    for name, head in view.settled_heads(present).items():
+        if head < present[name].end:
+            raise OffsetBeyondHeadError(name, present[name].end, head)
+    fragments = view.each(view.fragments, present)
+    framings = {name: view.framing(name) for name in present}
+    skipped = view.each(lambda name: _skipped(view, present[name], framings[name], fragments[name]), present)
+    pieces: dict[str, list[Piece]] = {name: [] for name in present}
+    ranges = [each for name, claim in present.items() for each in _ranges(claim, framings[name])]
+    total = sum(each.size_bytes for each in ranges)
+    for piece in split(
+        ranges,
+        fragments,
+        solid={name: [each for each in found if _is_compressed(each)] for name, found in fragments.items()},
+        framings=framings,
+        max_bytes=min(max(total // TASKS, LEAST_TASK_BYTES), options.max_bytes_per_partition),
+    ):
+        pieces[piece.journal].append(piece)
+    planned = {name: PlannedRange(*skipped[name], tuple(pieces[name])) for name in present}
+    for name in by_name.keys() - present.keys():
+        planned[name] = PlannedRange((), ((by_name[name].start, by_name[name].end),), ())
+    return [planned.get(each.journal, PlannedRange((), (), ())) for each in claims]
+
+
+def _is_gone(view: JournalView, journal: str) -> bool:
+    try:
+        view.spec(journal)
+    except JournalNotFoundError:
+        return True
+    return False
+
+
+def _ranges(claim: CoveredRange, framing: Framing) -> list[OffsetRange]:
+    """Return the ranges that are read one by one."""
+    if framing.name == "none":  # The end of a batch is the end of a chunk.
+        return [OffsetRange(claim.journal, each.begin, each.end) for each in claim.spans]
+    return [OffsetRange(claim.journal, claim.start, claim.end)]
+
+
+def _is_compressed(fragment: Fragment) -> bool:
+    return fragment.mod_time != 0 and fragment.codec != pb.NONE
+
+
+def _skipped(
+    view: JournalView, claim: CoveredRange, framing: Framing, fragments: Sequence[Fragment]
+) -> tuple[Gaps, Gaps]:
+    """Return the bytes that a read skips, and those of them that the ledger does not name."""
+    spans = [(each.begin, each.end) for each in fragments]
+    missing = skipped_spans(view.client, claim.journal, spans, claim.start, claim.end)
+    lost = [part for gap in missing for part in without(gap, claim.gaps)]
+    gone = tuple(_with_cut_record(view, claim, framing, *each) for each in lost)
+    return tuple(sorted([*claim.gaps, *lost])), gone
+
+
+def _with_cut_record(
+    view: JournalView, claim: CoveredRange, framing: Framing, begin: int, end: int
+) -> tuple[int, int]:
+    """Return missing bytes with the rest of the record that they cut: it has a row, and cannot be read."""
+    if isinstance(framing, ChunkFraming):
+        size = framing.chunk_bytes
+        return max(begin // size * size, claim.start), min(-(-end // size) * size, claim.end)
+    low = max([claim.start, *(gap_end for _, gap_end in claim.gaps if gap_end <= begin)])
+    window = window_reader(view.client, claim.journal, fail_on_data_loss=False)
+    longest = view.options.max_record_bytes
+    return record_end(window, low, begin, longest, journal=claim.journal, framing=framing), end
+
+
+def read_records(
+    spark: SparkSession, options: Mapping[str, str], ranges: Mapping[int, PlannedRange], *, values: bool
+) -> DataFrame:
+    """Return the records of planned ranges: columns ``range``, the range's number, ``offset`` and ``value``.
+
+    Args:
+        spark: The session.
+        options: Options of the source.
+        ranges: The ranges, by number.
+        values: Read the records' bytes, too.
+    """
+    plan = [
+        {
+            "range": number,
+            "gaps": planned.gaps,
+            "pieces": [[p.journal, p.begin, p.end, p.limit, p.head, p.framing] for p in planned.pieces],
+        }
+        for number, planned in ranges.items()
+    ]
+    spark.dataSource.register(AuditSource)
+    columns = "range BIGINT, offset BIGINT" + (", value BINARY" if values else "")
+    reader = spark.read.format(AuditSource.name()).schema(columns)
+    return reader.options(**options, plan=json.dumps(plan)).load()
+
+
+class PlannedPartition(PiecePartition):
+    """One task's work: a piece of a numbered range, and the bytes it skips."""
+
+    def __init__(self, piece: Piece, security: Security, number: int, gaps: Gaps) -> None:
+        super().__init__(piece, security)
+        self.number = number
+        self.gaps = gaps
+
+
+class AuditSource(GazetteDataSource):
+    """The source ``gazette`` with the option ``plan``, from :func:`read_records`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self._plan = options.pop("plan")
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "gazette_audit"
+
+    def reader(self, schema: StructType) -> AuditReader:  # type: ignore[override]
+        """Return the reader of ``spark.read``."""
+        return AuditReader(parse_options(self.options, "batch"), schema, self._plan)
+
+
+class AuditReader(DataSourceReader):
+    """Reads planned pieces."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, plan: str) -> None:
+        self._options = options
+        self._schema = schema
+        self._plan = plan
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the tasks of the plan."""
+        plan, self._plan = json.loads(self._plan), ""  # The reader itself goes to each task.
+        security = carried(self._options.security)
+        return [
+            PlannedPartition(Piece(*piece), security, each["range"], tuple(map(tuple, each["gaps"])))
+            for each in plan
+            for piece in each["pieces"]
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a piece. Runs on executors."""
+        # Spark adds one empty partition to a batch query without partitions.
+        if not isinstance(partition, PlannedPartition):
+            return
+        options = replace(self._options, security=partition.security)
+        piece, schema = partition.piece, to_arrow_schema(self._schema)
+        longest = options.max_record_bytes
+        framing = framing_named(piece.framing, longest, options.sep, options.quote)
+        with open_client(options) as client:
+            records = JournalRecords(client, piece, framing, gaps=partition.gaps, max_record_bytes=longest)
+            for block in bounded(records):
+                arrays = [pa.array(np.full(len(block), partition.number)), block.offset_array()]
+                arrays += [framing.values(block)] if len(schema) > 2 else []
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            for begin, end in records.gone:
+                raise DataLossError(piece.journal, begin, end)

@@ -1,0 +1,99 @@
+"""A table that is filled by hand as the sink fills one, so that it can be wrong in any way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import CommitProperties, write_deltalake
+
+from gazette_spark.client import Client
+from gazette_spark.ledger.entry import LedgerEntry, Mode, SkippedGap
+from gazette_spark.ledger.row_digest import AuditedRows, digest_of, digest_text
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.protocol.journals import journal_spec
+from tests.rig.brokers import BrokerHandle
+
+Row = tuple[int, bytes]
+
+RECORD_BYTES = 8
+RECORDS = 40
+TEXT = b"".join(b"row %03d\n" % number for number in range(RECORDS))
+
+
+def rows_of(begin: int, end: int) -> list[Row]:
+    """Return the rows of a range of the journal."""
+    return [(at, TEXT[at : at + RECORD_BYTES - 1]) for at in range(begin, end, RECORD_BYTES)]
+
+
+class Orders:
+    """A journal of 40 records of 8 bytes, and a table that is filled from it as the sink does."""
+
+    def __init__(self, broker: BrokerHandle, directory: Path) -> None:
+        self.broker = broker
+        self.table = directory / "orders"
+        self.journal = f"verify/{directory.name}/orders"
+        self.attempt: str | None = None
+        self.commits = 0
+        self.columns = ("journal", "offset", "value")
+        with Client(broker.endpoint) as client:
+            client.create_journals(journal_spec(self.journal))
+            client.append(self.journal, TEXT)
+        self.commit(0, 0)
+
+    def another_table(self, name: str, columns: tuple[str, str, str]) -> None:
+        """Fill a new table from now on, with columns of these names; "-" is left out."""
+        self.table = self.table.with_name(name)
+        self.columns = columns
+        self.commits, self.attempt = 0, None
+
+    def commit(
+        self,
+        begin: int,
+        end: int,
+        rows: Sequence[Row] | None = None,
+        gaps: Sequence[tuple[int, int]] = (),
+        *,
+        audit: AuditedRows | None = None,
+        mode: Mode = "append",
+        dead_letters: str | None = None,
+    ) -> None:
+        """Commit a batch; rows others than its own if given."""
+        self.commits += 1
+        entry = LedgerEntry(
+            app_id="orders",
+            txn_version=self.commits,
+            query_id="query",
+            batch_id=self.commits,
+            start=(JournalOffsets({self.journal: 0}),),
+            begin=(JournalOffsets({self.journal: begin}),),
+            end=(JournalOffsets({self.journal: end}),),
+            attempt=f"attempt {self.commits}",
+            parent=self.attempt,
+            gaps=tuple(SkippedGap(self.journal, *gap) for gap in gaps),
+            audit=None if audit is None else (audit,),
+            mode=mode,
+            dead_letters=dead_letters,
+        )
+        self.attempt = entry.attempt
+        self.append(rows_of(begin, end) if rows is None else rows, entry)
+
+    def counted(self, rows: Sequence[Row]) -> AuditedRows:
+        """Return the audit of a batch with these rows."""
+        return AuditedRows(self.journal, len(rows), digest_text(digest_of(rows)))
+
+    def append(self, rows: Sequence[Row], entry: LedgerEntry | None = None) -> None:
+        """Append rows, with an entry or without."""
+        table = pa.table(
+            {
+                "journal": pa.array([self.journal] * len(rows), pa.string()),
+                "offset": pa.array([offset for offset, _ in rows], pa.int64()),
+                "value": pa.array([value for _, value in rows], pa.binary()),
+            }
+        )
+        found = table.rename_columns(list(self.columns)).select(
+            [name for name in self.columns if name != "-"]
+        )
+        properties = CommitProperties(custom_metadata={"userMetadata": entry.to_json()} if entry else {})
+        write_deltalake(self.table, found, mode="append", commit_properties=properties)

@@ -1,0 +1,85 @@
+"""``gazette-spark verify`` enters the cluster as the other commands do, and says what was not compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gazette_spark.audit.tiling import CoveredRange, Span, Tiling
+from gazette_spark.audit.verify import ComparedRange, Report
+from gazette_spark.cli.journal_options import Connect
+from gazette_spark.cli.main import main
+from gazette_spark.cli.verify import report_lines, source_options
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(["--dead-letters", "shop.dead"], id="dead letters without a location"),
+        pytest.param(["--conf", "spark.master"], id="setting without a value"),
+        pytest.param(["--remote", "sc://host", "--conf", "a=b"], id="settings of a server"),
+    ],
+)
+def test_an_invalid_command_line_has_its_own_exit_code(flags: list[str]) -> None:
+    """It is found before Spark starts."""
+    found = CliRunner().invoke(main, ["verify", "table", *flags])
+    assert found.exit_code == 2
+    assert flags[-2] in found.stderr
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_executors_enter_the_cluster_as_the_command_does(tmp_path: Path, remote: bool) -> None:
+    """Certificates travel as their contents; so does a token, to a server that has not its file."""
+    token, authority = tmp_path / "token", tmp_path / "ca.pem"
+    token.write_text("secret\n")
+    authority.write_text("-----BEGIN CERTIFICATE-----\n")
+    environ = {"BROKER_AUTH_TOKEN": "older", "BROKER_AUTH_KEYS": "c2VjcmV0"}
+    flags = {"--auth-token-file": str(token), "--tls-ca-file": str(authority)}
+    found = source_options(
+        Connect("https://broker", 1, environ, flags),
+        remote=remote,
+        framing="lines",
+        separator=";",
+        quote="'",
+        max_record_bytes=7,
+    )
+    identity = {"auth.token": "secret"} if remote else {"auth.tokenFile": str(token)}
+    assert found == identity | {
+        "brokerAddress": "https://broker",
+        "framing": "lines",
+        "sep": ";",
+        "quote": "'",
+        "maxRecordBytes": "7",
+        "tls.ca": "-----BEGIN CERTIFICATE-----\n",
+    }
+
+
+def report(*ranges: ComparedRange) -> Report:
+    """Return a report about a table of one journal."""
+    claim = CoveredRange("app", 0, "a/b", 0, 30, 1, (Span(0, 30, 1),))
+    return Report("t", 1, "bytes", [Tiling("app", 1, (claim,), False, False)], list(ranges), {"a/b": 3})
+
+
+def test_what_was_not_compared_is_listed() -> None:
+    """Offsets with a reason are lines of a table, and no line says that they are verified."""
+    part = ComparedRange("app", "a/b", 0, 10, "nothing", "the journal no longer has these bytes")
+    found = report(part, ComparedRange("app", "a/b", 10, 30, "bytes"))
+    found.unproven = ["the journal no longer has these bytes"]
+    lines = "\n".join(report_lines(found)).splitlines()
+    assert lines[-3].split() == ["app", "a/b", "0", "10", "not", "at", "all", *str(part.reason).split()]
+    assert lines[-2] == "not verified: version 1: the journal no longer has these bytes"
+    assert not any(line.startswith("verified") for line in lines)
+
+
+def test_what_was_accepted_is_said_with_the_result() -> None:
+    """A table is verified but for the offsets that the command line accepts."""
+    gone = ComparedRange("app", "a/b", 0, 10, "nothing", "gone", accepted=True)
+    lines = list(report_lines(report(gone, ComparedRange("app", "a/b", 10, 30, "bytes"))))
+    assert lines[-1].startswith(
+        "verified, but for the offsets listed: version 1, 1 entries cover each journal"
+    )
+    assert list(report_lines(report(ComparedRange("app", "a/b", 0, 30, "bytes"))))[-1].startswith(
+        "verified: version 1, 1 entries cover each journal without a seam; each record is one row"
+    )
