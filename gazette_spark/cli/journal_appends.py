@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from gazette_spark.cli.journal_options import Connect, chosen_selector, journal_argument
+from gazette_spark.cli.journal_options import Connect, checked_target, chosen_selector, journal_argument
 from gazette_spark.cli.output import format_option
 from gazette_spark.cli.record_splitter import read_keyed
 from gazette_spark.errors import InputError, JournalNotFoundError
@@ -81,6 +81,8 @@ def append(
     if offset and (framing != "none" or not journal):
         raise click.UsageError("--offset is for a whole input and one JOURNAL")
     wanted = chosen_selector(journal, selector)
+    if not journal:
+        checked_target(wanted)
     with connect() as client:
         if framing == "none":
             name = journal or make_mapping("random", client, wanted)(b"")[0]

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from gazette_spark.errors import OptionError
+from gazette_spark.errors import OptionError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journals import validate_journal_name
+from gazette_spark.protocol.labels import parse_target_selector
 
 if TYPE_CHECKING:
     from gazette_spark.client import Client
@@ -137,23 +139,57 @@ def record_options(command: Decorated) -> Decorated:
     return framing(separator(quote(longest(command))))
 
 
-def selector_option(*, required: bool) -> Callable[[Decorated], Decorated]:
-    """Return the option that selects a command's journals."""
-    text = "Label selector, such as 'name=shop/orders', 'prefix=shop/' or 'app=shop'."
-    return click.option("--selector", "-l", required=required, default=None if required else "", help=text)
+_SELECTOR_HELP = "Label selector, such as 'name=shop/orders', 'prefix=shop/' or 'app=shop'"
+
+
+def selector_option(command: Decorated) -> Decorated:
+    """Add the option that selects the journals a command shows; without it, all."""
+    return click.option("--selector", "-l", default="", help=f"{_SELECTOR_HELP}.")(command)
+
+
+def target_selector_option(command: Decorated) -> Decorated:
+    """Add the option that selects the journals a command changes; it has to be given, and name some."""
+    return click.option(
+        "--selector",
+        "-l",
+        required=True,
+        callback=lambda _ctx, _parameter, text: checked_target(text),
+        help=f"{_SELECTOR_HELP}; 'name' for every journal. An empty one, or an empty value, is refused.",
+    )(command)
+
+
+def checked_target(selector: str) -> str:
+    """Return the selector of the journals a command changes.
+
+    Raises:
+        click.UsageError: it is empty or has an empty value, and so would select everything.
+    """
+    try:
+        parse_target_selector(selector)
+    except ProtocolError as error:
+        raise click.UsageError(f"--selector: {error.problem}") from None
+    return selector
 
 
 def journal_argument(command: Decorated) -> Decorated:
     """Let a command take one journal's name, or ``--selector`` for any number of them."""
     argument = click.argument("journal", required=False)
-    return argument(selector_option(required=False)(command))
+    return argument(selector_option(command))
 
 
 def chosen_selector(journal: str | None, selector: str) -> str:
-    """Return the selector for a name or a selector."""
+    """Return the selector for a name or a selector.
+
+    Raises:
+        ProtocolError: the name is not a journal's: as a selector it would select others.
+    """
     if bool(journal) == bool(selector):
         raise click.UsageError("say which journals: JOURNAL, or --selector")
-    return f"name={journal.partition(';')[0]}" if journal else selector
+    if not journal:
+        return selector
+    name = journal.partition(";")[0]
+    validate_journal_name(name)
+    return f"name={name}"
 
 
 def chosen_journals(client: Client, journal: str | None, selector: str) -> list[pb.JournalSpec]:

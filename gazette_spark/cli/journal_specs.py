@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from gazette_spark.cli.edit import edit_until_applied
-from gazette_spark.cli.journal_options import Connect, interrupted_by_signals, selector_option
+from gazette_spark.cli.journal_options import (
+    Connect,
+    interrupted_by_signals,
+    selector_option,
+    target_selector_option,
+)
 from gazette_spark.cli.output import Printer, Row, output_option
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journal_yaml import changes_of_journals
@@ -37,7 +42,7 @@ max_txn_size_option = click.option(
 
 
 @click.command("list")
-@selector_option(required=False)
+@selector_option
 @output_option("table", "yaml", "json", "jsonl", "proto")
 @click.option("--primary", "-p", is_flag=True, help="Column: the primary broker, <S> if suspended.")
 @click.option("--replicas", "-r", is_flag=True, help="Column: the other brokers.")
@@ -177,7 +182,7 @@ def apply_specs(connect: Connect, specs: TextIO, dry_run: bool, max_txn_size: in
 
 
 @click.command()
-@selector_option(required=True)
+@target_selector_option
 @max_txn_size_option
 @click.pass_obj
 def edit(connect: Connect, selector: str, max_txn_size: int) -> None:

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gazette_spark.cli.journal_options import Connect, chosen_journals, is_fully_suspended, selector_option
+from gazette_spark.cli.journal_options import (
+    Connect,
+    chosen_journals,
+    is_fully_suspended,
+    target_selector_option,
+)
 from gazette_spark.cli.output import Printer, output_option
 from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -19,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@selector_option(required=True)
+@target_selector_option
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
 @click.option(
     "--file-root",
@@ -76,7 +81,7 @@ def prune_journal(
 
 
 @click.command()
-@selector_option(required=True)
+@target_selector_option
 @click.option(
     "--force", "-f", is_flag=True, help="Store what is not stored yet, so that it can be suspended."
 )
@@ -98,7 +103,7 @@ def suspend(connect: Connect, selector: str, force: bool, printer: Printer) -> N
 
 
 @click.command("reset-head")
-@selector_option(required=True)
+@target_selector_option
 @output_option("table", "json", "jsonl")
 @click.pass_obj
 def reset_head(connect: Connect, selector: str, printer: Printer) -> None:

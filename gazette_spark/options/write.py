@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from gazette_spark.errors import OptionError
+from gazette_spark.errors import OptionError, ProtocolError
 from gazette_spark.options.csv import CSV_OPTIONS
 from gazette_spark.options.security import SECURITY_OPTIONS, Security, take_security
 from gazette_spark.options.source import (
@@ -25,7 +25,8 @@ from gazette_spark.options.source import (
     parse_selector_option,
 )
 from gazette_spark.options.table import Option, option_texts, parse_texts
-from gazette_spark.options.values import check_journal, count, parse_address, parse_record_size, word
+from gazette_spark.options.values import check_journal, count, parse_address, parse_record_size, shown, word
+from gazette_spark.protocol.labels import parse_target_selector
 
 Purpose = Literal["read", "write"]
 
@@ -125,12 +126,22 @@ def _parse_journal(name: str, text: str) -> Selection:
     return Selection(name, names=(text,))
 
 
+def _parse_target_selector(name: str, text: str) -> Selection:
+    selection = parse_selector_option(name, text)
+    try:
+        parse_target_selector(text)
+    except ProtocolError as error:
+        got = f"{shown(text)} ({error.problem})"
+        raise OptionError(name, got, "a label selector without empty values") from None
+    return selection
+
+
 WRITE_OPTIONS: tuple[Option, ...] = (
     Option("brokerAddress", parse_address, None, "Broker to ask first; BROKER_ADDRESS if not given."),
     Option("journal", _parse_journal, None, "Journal of all rows, whatever their column journal says."),
     Option(
         "selector",
-        parse_selector_option,
+        _parse_target_selector,
         None,
         "Label selector of the journals among which rows are shared out: by the column key, or at random "
         "without one. Their column journal does not count then.",

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -61,10 +62,13 @@ _TERMS: tuple[tuple[re.Pattern[str], bool, bool], ...] = (
     (re.compile(f"{_KEY} ?!={_VALUE}{_END}"), True, False),
     (re.compile(f"{_KEY} in{_LIST}{_END}"), False, True),
     (re.compile(f"{_KEY} not ?in{_LIST}{_END}"), True, True),
-    (re.compile(f"{_KEY}(){_END}"), False, False),
-    (re.compile(f" ?!{_KEY}(){_END}"), True, False),
+    (re.compile(f"{_KEY}{_END}"), False, False),
+    (re.compile(f" ?!{_KEY}{_END}"), True, False),
 )
-"""Forms of a term, in the order they are tried: whether it excludes, and whether it lists values."""
+"""Forms of a term, in the order they are tried: whether it excludes, and whether it lists values.
+
+The first group is the label's name, the second the value or list, where the form has one.
+"""
 
 _ELEMENT = re.compile(_VALUE + _END)
 """One value of a list."""
@@ -171,10 +175,34 @@ def parse_selector(text: str) -> pb.LabelSelector:
     Raises:
         ProtocolError: the text is no selector, or breaks a rule of label sets.
     """
+    return _selector_of(list(_parse_terms(text)))
+
+
+def parse_target_selector(text: str) -> pb.LabelSelector:
+    """Parse the selector of an operation that changes what it selects.
+
+    A shell's unset variable makes ``$X`` and ``name=$X`` select everything. So an empty text and an empty
+    value are errors here. A label alone still stands for any value: ``name`` selects every journal.
+
+    Raises:
+        ProtocolError: the text is empty or gives a label an empty value, or :func:`parse_selector` raises it.
+    """
+    terms = list(_parse_terms(text)) if text.strip() else []
+    every = "to select every journal, write 'name'"
+    if not terms:
+        raise ProtocolError("LabelSelector", f"an empty one selects every journal ({every})")
+    for term in terms:
+        if "" in term.values and not term.is_bare:
+            meant = f"an empty value selects any; write a value, or {term.key!r} alone for any"
+            raise ProtocolError("LabelSelector", f"label {term.key!r} of {text!r}: {meant} ({every})")
+    return _selector_of(terms)
+
+
+def _selector_of(terms: Iterable[_Term]) -> pb.LabelSelector:
     parts: tuple[list[pb.Label], list[pb.Label]] = ([], [])
-    at = 0
-    while at < len(text):
-        at = _parse_term(text, at, parts)
+    for term in terms:
+        name, prefix = term.key.removesuffix(":prefix"), term.key.endswith(":prefix")
+        parts[term.excludes].extend(pb.Label(name=name, value=value, prefix=prefix) for value in term.values)
     selector = _selector(*parts)
     validate_selector(selector)
     return selector
@@ -190,14 +218,32 @@ def _selector(include: Iterable[pb.Label], exclude: Iterable[pb.Label]) -> pb.La
     return pb.LabelSelector(include=included, exclude=excluded)
 
 
-def _parse_term(text: str, at: int, parts: tuple[list[pb.Label], list[pb.Label]]) -> int:
-    """Parse the term at ``at`` into ``parts`` (included, excluded); return the start of the next one."""
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """One term of a selector's text."""
+
+    key: str
+    """The label's name, with ``:prefix`` where it stands there."""
+    values: tuple[str, ...]
+    excludes: bool
+    is_bare: bool
+    """The term has no value: it stands for any."""
+
+
+def _parse_terms(text: str) -> Iterator[_Term]:
+    at = 0
+    while at < len(text):
+        term, at = _parse_term(text, at)
+        yield term
+
+
+def _parse_term(text: str, at: int) -> tuple[_Term, int]:
+    """Parse the term at ``at``; return it and the start of the next one."""
     for pattern, excludes, listed in _TERMS:
         if found := pattern.match(text, at):
-            values = _parse_list(found[2]) if listed else [found[2]]
-            name, prefix = found[1].removesuffix(":prefix"), found[1].endswith(":prefix")
-            parts[excludes].extend(pb.Label(name=name, value=value, prefix=prefix) for value in values)
-            return found.end()
+            is_bare = pattern.groups == 1
+            values = ("",) if is_bare else tuple(_parse_list(found[2])) if listed else (found[2],)
+            return _Term(found[1], values, excludes, is_bare), found.end()
     raise ProtocolError(
         "LabelSelector", f"cannot parse {text[at:]!r} of {text!r}; an example is {_EXAMPLE!r}"
     )

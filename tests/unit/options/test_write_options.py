@@ -58,6 +58,9 @@ def test_a_target_is_said_in_one_of_several_ways(given: dict[str, str], target: 
         pytest.param({"mapping": "modulo"}, "option 'mapping': got no selector", id="mapping"),
         pytest.param({"journal": "log/a", "mapping": "modulo"}, "got no selector", id="mapping_of_one"),
         pytest.param({"selector": "app=x", "mapping": "hash"}, "expected modulo or rendezvous", id="word"),
+        pytest.param(
+            {"selector": "name="}, "'name' of 'name=': an empty value selects any", id="any_journal"
+        ),
         pytest.param({"maxRecordBytes": "2g"}, "option 'maxRecordBytes'", id="size"),
     ],
 )

@@ -188,3 +188,39 @@ def test_parse_errors_say_where(text: str, rest: str) -> None:
     """The error shows what could not be parsed."""
     with pytest.raises(ProtocolError, match=f"cannot parse .*{rest}"):
         parse_selector(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "name=",
+        "name==",
+        "name!=",
+        "name:prefix=",
+        "prefix=",
+        "app=shop,name=",
+        "name=,app=shop",
+        "name= , app=shop",
+        "!test,name=",
+        "app in (,)",
+        "app notin (,)",
+    ],
+)
+def test_a_target_has_no_empty_value(text: str) -> None:
+    """An unset variable of a shell must not make an operation change every journal."""
+    with pytest.raises(ProtocolError, match=r"selects .*write 'name'"):
+        labels.parse_target_selector(text)
+
+
+@pytest.mark.parametrize("text", ["name", "name=a/b", "prefix=a/", "app", "!test", "app in (a,b),zone!=x"])
+def test_a_target_is_a_selector(text: str) -> None:
+    """What is written on purpose means what it means elsewhere."""
+    assert labels.parse_target_selector(text) == parse_selector(text)
+
+
+def test_a_target_breaks_no_rule_of_selectors() -> None:
+    """A target that is no selector is refused as any selector is."""
+    with pytest.raises(ProtocolError, match=r"cannot parse '\?\?'"):
+        labels.parse_target_selector("name,??")

@@ -1,0 +1,64 @@
+"""A command that changes journals wants to be told which; an unset variable never means all of them."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gazette_spark.cli.journal_commands import journals
+from gazette_spark.cli.main import main
+
+NO_BROKER = ("--broker", "http://127.0.0.1:1", "--timeout", "0.2")
+"""Nobody listens there: a command that asks a broker fails with exit code 1, not 2."""
+
+CHANGING = {
+    "prune": ["prune", "--dry-run"],
+    "suspend": ["suspend"],
+    "suspend by force": ["suspend", "--force"],
+    "reset-head": ["reset-head"],
+    "edit": ["edit"],
+    "append": ["append"],
+    "append records": ["append", "-f", "lines", "-m", "direct"],
+}
+
+EMPTY = {"nothing": "", "no name": "name=", "no prefix": "prefix=", "no value": "app=shop,name="}
+
+
+def run(*arguments: str) -> Result:
+    """Run a command of ``journals`` where no broker is."""
+    return CliRunner().invoke(main, ["journals", *NO_BROKER, *arguments], input="", catch_exceptions=False)
+
+
+@pytest.mark.parametrize("selector", EMPTY.values(), ids=EMPTY)
+@pytest.mark.parametrize("command", CHANGING.values(), ids=CHANGING)
+def test_an_unset_variable_is_wrong_usage(command: list[str], selector: str) -> None:
+    """The command ends with exit code 2 before it asks a broker, and says how to mean every journal."""
+    done = run(*command, "--selector", selector)
+    assert done.exit_code == 2
+    assert "write 'name'" in done.stderr or "say which journals" in done.stderr
+
+
+@pytest.mark.parametrize("command", CHANGING.values(), ids=CHANGING)
+def test_every_journal_can_be_meant(command: list[str]) -> None:
+    """A selector that selects every journal on purpose reaches the broker, which is not there."""
+    done = run(*command, "-l", "name")
+    assert done.exit_code == 1
+    assert "127.0.0.1:1" in done.stderr
+
+
+@pytest.mark.parametrize("journal", [";meta", "a/b,app=shop", ""])
+def test_a_name_is_no_selector(journal: str) -> None:
+    """A name that would select other journals is refused, not looked up."""
+    done = run("append", "-f", "lines", "-m", "direct", journal)
+    assert done.exit_code != 0
+    assert "127.0.0.1:1" not in done.stderr
+
+
+def test_every_command_with_a_selector_is_known() -> None:
+    """A command with a selector changes journals, and is tried above, or shows them."""
+    taking = {
+        name
+        for name, command in journals.commands.items()
+        if any("--selector" in parameter.opts for parameter in command.params)
+    }
+    assert taking == {words[0] for words in CHANGING.values()} | {"list", "read", "fragments", "gaps"}
