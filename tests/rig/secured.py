@@ -21,18 +21,26 @@ KEYS = base64.b64encode(CANARY.encode()).decode()
 """Keys of the broker. Where their text, or that of a token, shows, it leaked."""
 
 
+SECRETS = (CANARY, KEYS, "eyJ", "PRIVATE KEY")
+"""Texts by which a leak shows: of keys, of any token, and of any certificate's key."""
+
+
 def token(lifetime_s: float = 3600.0, capability: int = Capability.ALL) -> str:
     """Return a token for all journals."""
     claims = Claims(capability, pb.LabelSelector())
     return KeySet.parse(KEYS).sign(claims, now=time.time(), lifetime_s=lifetime_s)
 
 
-def open_client(broker: BrokerHandle, *, timeout_s: float = 30) -> Client:
-    """Return a client that may do everything, on a secured broker."""
+def tls_options(broker: BrokerHandle) -> TlsOptions:
+    """Return the certificates by which a client enters a secured broker."""
     assert broker.certificates is not None
     made = broker.certificates
-    tls = TlsOptions(str(made.ca), str(made.client.cert), str(made.client.key))
-    return Client(broker.endpoint, auth_keys=broker.auth_keys, tls=tls, timeout_s=timeout_s)
+    return TlsOptions(str(made.ca), str(made.client.cert), str(made.client.key))
+
+
+def open_client(broker: BrokerHandle, *, timeout_s: float = 30) -> Client:
+    """Return a client that may do everything, on a secured broker."""
+    return Client(broker.endpoint, auth_keys=broker.auth_keys, tls=tls_options(broker), timeout_s=timeout_s)
 
 
 @contextmanager

@@ -1,0 +1,210 @@
+"""Queries enter a real broker that asks for certificates and tokens, and outlive tokens in a file.
+
+The examples of docs/security.md run as they are printed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gazette_spark.backfill import backfill
+from gazette_spark.client import Client
+from gazette_spark.errors import AuthError
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.sink import DeltaSink
+from tests.rig.brokers import BrokerHandle
+from tests.rig.gazctl import clean_environment
+from tests.rig.secured import KEYS, open_client, secured_broker, tls_options, token
+from tests.spark.source_queries import QUERY_TIMEOUT_S
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.deployed_broker
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "security.md"
+SHORT_S = 3.0
+"""Seconds a token in a file is valid. Brokers take it for five seconds more, their leeway."""
+
+RENEWED_S = 0.5
+"""Seconds between two tokens in a file."""
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerHandle]:
+    """A real broker that takes nobody without a certificate and a token."""
+    with secured_broker(tmp_path_factory.mktemp("secured")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def client(secured: BrokerHandle) -> Iterator[Client]:
+    """A client that may do everything."""
+    with open_client(secured) as opened:
+        yield opened
+
+
+def lines(first: int, count: int) -> bytes:
+    """Return numbered records."""
+    return b"".join(b"record %d\n" % number for number in range(first, first + count))
+
+
+def options(broker: BrokerHandle, **identity: str) -> dict[str, str]:
+    """Return a query's options: certificates by files, and an identity by its option's last word."""
+    assert broker.certificates is not None
+    names = {f"auth.{name}": text for name, text in identity.items()}
+    return (
+        {"brokerAddress": broker.endpoint, "startingOffsets": "earliest"}
+        | broker.certificates.file_options()
+        | names
+    )
+
+
+class Page:
+    """The examples of docs/security.md, with a broker and folders of the test in place of the page's."""
+
+    def __init__(self, broker: BrokerHandle, root: Path, prefix: str) -> None:
+        assert broker.certificates is not None
+        self.root = root
+        folder = root / "gazette"
+        folder.mkdir()
+        (folder / "token").write_text(token())
+        for path in (broker.certificates.ca, broker.certificates.client.cert, broker.certificates.client.key):
+            shutil.copy(path, folder)
+        self._replaced = {
+            "https://broker.example:8080": broker.endpoint,
+            "/etc/gazette": str(folder),
+            "/data": str(root),
+            "shop/orders": f"{prefix}orders",
+        }
+
+    def blocks(self, language: str) -> list[str]:
+        """Return the code blocks of a language."""
+        found = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+        for old, new in self._replaced.items():
+            found = [block.replace(old, new) for block in found]
+        return found
+
+    def run(self, block: str) -> subprocess.CompletedProcess[str]:
+        """Run a block of commands in a shell that finds ours, up to the first that fails."""
+        program = self.root / "bin" / "gazette-spark"
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gazette_spark.cli "$@"\n')
+        program.chmod(0o755)
+        path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+        env = clean_environment() | {"PATH": path, "PYTHONPATH": str(ROOT), "GAZETTE_KEYS": KEYS}
+        command = ["/bin/sh", "-eu", "-c", block]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_pages_examples_do_what_they_say(
+    spark: SparkSession,
+    secured: BrokerHandle,
+    fresh_prefix: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Backfill, stream, batches, a writer and commands enter by keys, files, a token and contents."""
+    journal = f"{fresh_prefix}orders"
+    with open_client(secured) as client:
+        client.create_journals(journal_spec(journal))
+        client.append(journal, lines(0, 50))
+    page = Page(secured, tmp_path, fresh_prefix)
+    assert secured.certificates is not None
+    contents = secured.certificates.content_options()
+    names: dict[str, Any] = {"spark": spark, "DeltaSink": DeltaSink, "backfill": backfill}
+    names["vault"] = {
+        "gazette-keys": KEYS,
+        "token": token(),
+        "ca": contents["tls.ca"],
+        "certificate": contents["tls.cert"],
+        "key": contents["tls.keySecret"],
+    }
+    query, *others = page.blocks("python")
+    exec(query, names)
+    found = spark.read.format("delta").load(f"{tmp_path}/orders").orderBy("offset").collect()
+    assert b"".join(bytes(row.value) + b"\n" for row in found) == lines(0, 50)
+    for block in others:
+        exec(block, names)
+    assert capsys.readouterr().out.split("\n")[:3] == ["50 records", "50 records", "52 records"]
+    (commands,) = page.blocks("sh")
+    done = page.run(commands)
+    assert '{"id": 101}' in done.stdout, done.stderr
+    assert "verified: version" in done.stdout, done.stderr
+    # Two records are left to read: the last command's exit code is its verdict.
+    assert ("STOP" in done.stdout.splitlines()[-1], done.returncode) == (True, 2)
+
+
+def test_a_token_file_that_rotates_under_a_stream(
+    spark: SparkSession, secured: BrokerHandle, client: Client, fresh_prefix: str, tmp_path: Path
+) -> None:
+    """Source and writer go on when the token they began with is refused; no record is lost, none twice."""
+    source, target = f"{fresh_prefix}in", f"{fresh_prefix}out"
+    client.create_journals(journal_spec(source), journal_spec(target))
+    client.append(source, lines(0, 10))
+    path = tmp_path / "token"
+    enter = options(secured, tokenFile=str(path))
+    rows = spark.readStream.format("gazette").options(**enter).load(source).select("value")
+    del enter["startingOffsets"]
+    writer = rows.writeStream.format("gazette").options(**enter)
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+
+    def reached(count: int) -> bool:
+        assert query.isActive, query.exception()
+        return client.write_head(target) >= len(lines(0, count))
+
+    with renewed(path):
+        query = writer.start(target)
+        try:
+            wait_until("the first rows", lambda: reached(10), QUERY_TIMEOUT_S)
+            first = path.read_text()  # Or a later one: then all before it expire sooner.
+            wait_until("a token of the query to expire", lambda: is_refused(secured, first), QUERY_TIMEOUT_S)
+            client.append(source, lines(10, 10))
+            wait_until("the others", lambda: reached(20), QUERY_TIMEOUT_S)
+        finally:
+            query.stop()
+    assert client.read(target).read() == lines(0, 20)
+
+
+@contextmanager
+def renewed(path: Path) -> Iterator[None]:
+    """Keep a file with a token that is valid for a short time, as a process beside a query does."""
+    ended = threading.Event()
+
+    def renew() -> None:
+        while True:
+            fresh = path.with_suffix(".new")
+            fresh.write_text(token(SHORT_S))
+            fresh.rename(path)
+            if ended.wait(RENEWED_S):
+                return
+
+    path.write_text(token(SHORT_S))
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def is_refused(broker: BrokerHandle, text: str) -> bool:
+    """Tell whether the broker takes a token no more."""
+    with Client(broker.endpoint, token=text, tls=tls_options(broker), timeout_s=10) as stranger:
+        try:
+            stranger.list_journals("name=no/such")
+        except AuthError:
+            return True
+        return False
