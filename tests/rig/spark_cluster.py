@@ -199,7 +199,7 @@ class StandaloneCluster:
         self, directory: Path, *, python: Path | str = sys.executable, archive: ClassArchive | None = None
     ) -> None:
         self.url = ""
-        self._directory = directory
+        self.directory = directory
         self._env = server_environment(python, archive) | {
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": java_options(archive),
@@ -234,7 +234,7 @@ class StandaloneCluster:
 
     def _start_worker(self, number: int) -> SparkProcess:
         name = f"worker-{number}"
-        limits = ("--cores", "1", "--memory", "1g", "--work-dir", str(self._directory / name))
+        limits = ("--cores", "1", "--memory", "1g", "--work-dir", str(self.directory / name))
         return self._start(name, "worker.Worker", *limits, self.url)
 
     def _start(self, name: str, server: str, *arguments: str) -> SparkProcess:
@@ -244,7 +244,7 @@ class StandaloneCluster:
             *("--host", "127.0.0.1", "--webui-port", "0"),
             *arguments,
         ]
-        process = SparkProcess(command, log=self._directory / f"{name}.log", env=self._env)
+        process = SparkProcess(command, log=self.directory / f"{name}.log", env=self._env)
         self._processes.append(process)
         return process
 

@@ -6,11 +6,14 @@ writes what it saw as JSON. Tests with a session of their own call :func:`observ
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +27,9 @@ APP_ID = "everywhere"
 WAIT_S = 200
 """Longest a query over a few kilobytes may take on a busy machine."""
 
-MAIN, BROKEN, MISSING = "main/", "broken", "missing"
-"""Below the prefix: journals that are read, one whose last record is no JSON, and one that is not there."""
+MAIN, BROKEN, MISSING, WRITTEN = "main/", "broken", "missing", "written"
+"""Below the prefix: journals that are read, one whose last record is no JSON, one that is not there, and one
+that is written to."""
 
 TYPED = "id BIGINT, text STRING, _journal STRING, _offset BIGINT"
 
@@ -47,8 +51,12 @@ class Places:
 
     def reader(self, reader: Any, **options: Any) -> Any:
         """Return a reader of the broker's journals."""
-        reader = reader.format("gazette").option("brokerAddress", self.settings["endpoint"])
+        reader = reader.format("gazette").options(**self.enter())
         return reader.option("startingOffsets", "earliest").options(**options)
+
+    def enter(self) -> dict[str, str]:
+        """Return the options that say where the broker is, and how it is entered."""
+        return {"brokerAddress": self.settings["endpoint"], **self.settings["enter"]}
 
     def _load(self, reader: Any, journal: str, schema: str | None, options: dict[str, Any]) -> DataFrame:
         reader = self.reader(reader, **options)
@@ -63,9 +71,11 @@ def observe(spark: SparkSession, settings: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         spark: Any session.
-        settings: ``endpoint`` of a broker, ``prefix`` of its journals, ``directory`` for the table and
-            query checkpoints, ``more``: the text that is appended between two runs of the stream,
-            ``failures``: names of those to try; ``also``: what else to do, of :data:`ALSO`.
+        settings: ``endpoint`` of a broker, ``enter``: options by which queries enter it, ``keys`` and
+            ``tls``: contents by which this program's own client does, ``refused``: options that the broker
+            refuses, ``prefix`` of its journals, ``directory`` for the table and query checkpoints, ``more``:
+            the text that is appended between two runs of the stream, ``failures``: names of those to try;
+            ``also``: what else to do, of :data:`ALSO`.
     """
     places = Places(spark, settings)
     seen = {
@@ -89,26 +99,77 @@ def typed(places: Places) -> dict[str, Any]:
 
 def streamed(places: Places) -> dict[str, Any]:
     """Stream into a table, append, and stream on; return the ledger and how many batches there were."""
-    from gazette_spark.client import Client
+    from gazette_spark.client import Client, TlsOptions
     from gazette_spark.sink import DeltaSink
     from gazette_spark.table.new_table import NewTable
 
     directory, settings = places.settings["directory"], places.settings
     new_table = NewTable("journal STRING NOT NULL, offset BIGINT, value BINARY COMMENT 'a record'")
     sink = DeltaSink(APP_ID, path=f"{directory}/table", new_table=new_table, compact_every=2)
-    runs = []
+    runs, progress = [], []
     for _ in range(2):
         rows = places.stream(MAIN, maxBytesPerTrigger="8k")
         query = sink.start(rows, checkpoint=f"{directory}/checkpoint", availableNow=True)
         if not query.awaitTermination(WAIT_S):
             raise TimeoutError(f"the stream has not ended within {WAIT_S} s")
+        progress += [*map(str, query.recentProgress), str(query.lastProgress), str(query.status), repr(query)]
         entry = sink.ledger(places.spark)
         runs.append({"batch": entry.batch_id, "read_through": dict(entry.read_through)} if entry else {})
-        with Client(settings["endpoint"]) as client:
+        tls = TlsOptions(**{part: content.encode() for part, content in settings["tls"].items()})
+        with Client(settings["endpoint"], auth_keys=settings["keys"], tls=tls) as client:
             if len(runs) == 1:
                 client.append(f"{settings['prefix']}{MAIN}a", settings["more"].encode())
     table = places.spark.read.format("delta").load(f"{directory}/table")
-    return {"runs": runs, "table": sorted(raw_row(row) for row in table.collect())}
+    return {"runs": runs, "progress": progress, "table": sorted(map(raw_row, table.collect()))}
+
+
+def written(places: Places) -> dict[str, Any]:
+    """Write rows to a journal, and read them back."""
+    rows = places.spark.range(0, 20, 1, 2).selectExpr("concat('row ', id) AS value")
+    journal = places.settings["prefix"] + WRITTEN
+    rows.write.format("gazette").options(**places.enter()).mode("append").save(journal)
+    return {"written": sorted(bytes(row.value).decode() for row in places.batch(WRITTEN).collect())}
+
+
+def shown(places: Places) -> dict[str, Any]:
+    """Return what Spark says about queries: plans, errors, and the pages of its UI, if it has one."""
+    frame = places.batch(MAIN)
+    texts = [repr(frame)]
+    for mode in ("extended", "cost", "formatted"):
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            frame.explain(mode)
+        texts.append(printed.getvalue())
+    texts += [error_of(read_with(secret), places) for secret in places.settings["refused"]]
+    return {"shown": texts, "pages": pages_of(places.spark)}
+
+
+def read_with(secret: dict[str, str]) -> Callable[[Places], None]:
+    """Return a read that enters by another secret than the program's."""
+
+    def attempt(places: Places) -> None:
+        enter = {name: text for name, text in places.enter().items() if not name.startswith("auth.")}
+        read = places.spark.read.format("gazette").options(**enter, **secret)
+        read.load(places.settings["prefix"] + MAIN).collect()
+
+    return attempt
+
+
+def pages_of(spark: SparkSession) -> dict[str, str]:
+    """Return the pages of the session's UI, and the answers of its REST API, by their path."""
+    context = getattr(spark, "sparkContext", None) if "connect" not in type(spark).__module__ else None
+    if context is None or context.uiWebUrl is None:
+        return {}
+    root = f"{context.uiWebUrl}/"
+    app = f"api/v1/applications/{context.applicationId}"
+    paths = ["environment/", "SQL/", "StreamingQuery/", "jobs/", "stages/", "executors/"]
+    paths += [f"SQL/execution/?id={number}" for number in range(6)]
+    paths += [f"{app}/{what}" for what in ("environment", "sql?details=true", "stages", "jobs")]
+    found = {}
+    for path in paths:
+        with urllib.request.urlopen(root + path, timeout=WAIT_S) as response:
+            found[path] = response.read().decode()
+    return found
 
 
 def choices(places: Places) -> dict[str, Any]:
@@ -274,6 +335,8 @@ def conflict(places: Places) -> dict[str, Any]:
 
 
 ALSO: dict[str, Callable[[Places], dict[str, Any]]] = {
+    "written": written,
+    "shown": shown,
     "typed": typed,
     "conflict": conflict,
     "choices": choices,

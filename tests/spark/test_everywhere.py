@@ -3,6 +3,9 @@
 The places: a classic local session, a standalone cluster whose Pythons have the wheel installed, and
 Spark Connect with a thin client. The latter two run in processes of their own, whose Pythons see no
 source tree.
+
+The broker is a real one that asks for tokens and for certificates, and each place enters it in another way.
+None of the secrets shows anywhere: neither in what the program sees nor in what Spark leaves behind.
 """
 
 from __future__ import annotations
@@ -22,12 +25,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from gazette_spark.broker import EmbeddedBroker
-from gazette_spark.client import Client
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.testing.oracle import check_table, split_records
 from tests.rig.class_archive import ClassArchive, find_archive, spark_home
-from tests.rig.gazctl import cache_folders
+from tests.rig.gazctl import BrokerHandle, cache_folders
+from tests.rig.secured import KEYS, SECRETS, open_client, secured_broker, token
 from tests.rig.spark_cluster import (
     ConnectServer,
     SparkProcess,
@@ -42,6 +44,7 @@ from tests.spark import everywhere_job
 
 ROOT = Path(__file__).parents[2]
 JOB = Path(everywhere_job.__file__)
+PAGE = ROOT / "docs" / "security.md"
 JOB_TIMEOUT_S = 480
 
 OUR_ERROR = re.compile(r"gazette_spark\.errors\.\w+\.(\w+Error: .*)")
@@ -69,7 +72,18 @@ ON_CONNECT = frozenset({"missing_journal", "malformed_record", "table_of_another
 
 WHOLE = [pytest.param(False, id="brief"), pytest.param(True, id="whole", marks=pytest.mark.soak)]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+PLAIN = ("written", "shown")
+"""Done in every place, too."""
+
+SEEN_BY_SPARK = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false"}
+
+MASK = re.compile(r"spark\.redaction\.string\.regex (.+)")
+"""The setting of a Connect server on the page of secured clusters: such a server logs requests."""
+
+SECRET_FILES = {"settings.json", "client.key", "server.key", "token"}
+"""Files that hold secrets because a test has put them there."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.deployed_broker, pytest.mark.timeout(900)]
 
 
 def lines(first: int, count: int) -> bytes:
@@ -79,13 +93,18 @@ def lines(first: int, count: int) -> bytes:
     )
 
 
+PARTS = {"ca": "ca", "cert": "cert", "key": "keySecret"}
+
+
 @dataclass
 class Scene:
     """A broker with journals for one run of the program, and a directory for it."""
 
-    endpoint: str
+    broker: BrokerHandle
     prefix: str
     directory: Path
+    enter: dict[str, str] = field(default_factory=dict)
+    """Options by which queries enter the broker; by default all contents, and keys."""
     content: dict[str, bytes] = field(default_factory=dict)
     """What each journal below ``main/`` holds in the end."""
     MORE = lines(900, 60)
@@ -93,7 +112,9 @@ class Scene:
     def __post_init__(self) -> None:
         """Make the journals."""
         self.directory.mkdir()
-        with Client(self.endpoint, timeout_s=30) as client:
+        assert self.broker.certificates is not None
+        self.enter = {**self.broker.certificates.content_options(), "auth.keysSecret": KEYS}
+        with open_client(self.broker) as client:
             for short, content in {
                 "main/a": lines(0, 200),
                 "main/b": lines(200, 90),
@@ -104,6 +125,7 @@ class Scene:
                 if content:
                     client.append(name, content)
                 self.content[name] = content
+            client.create_journals(journal_spec(self.prefix + everywhere_job.WRITTEN))
             broken = self.prefix + everywhere_job.BROKEN
             client.create_journals(journal_spec(broken))
             client.append(broken, lines(0, 3) + b"{no json\n")
@@ -112,12 +134,18 @@ class Scene:
         self, *, also: Iterable[str], failures: Iterable[str] = everywhere_job.FAILURES, remote: str = ""
     ) -> dict[str, Any]:
         """Return what the program is told."""
+        assert self.broker.certificates is not None
+        contents = self.broker.certificates.content_options()
         return {
-            "endpoint": self.endpoint,
+            "endpoint": self.broker.endpoint,
+            "enter": self.enter,
+            "keys": KEYS,
+            "tls": {part: contents[f"tls.{name}"] for part, name in PARTS.items()},
+            "refused": [{"auth.token": token(-3600)}, {"auth.keysSecret": "Y2FuYXJ5LXN0cmFuZ2U="}],
             "prefix": self.prefix,
             "directory": str(self.directory),
             "more": self.MORE.decode(),
-            "also": list(also),
+            "also": [*PLAIN, *also],
             "failures": list(failures),
             "remote": remote,
             "result": str(self.directory / "result.json"),
@@ -134,8 +162,43 @@ class Scene:
         seen: dict[str, Any] = json.loads((self.directory / "result.json").read_text())
         return seen
 
+    def enter_by_files(self) -> None:
+        """Have queries enter by a token and certificates in files, named relative to the driver's directory.
+
+        Executors work in other directories, where nothing has these names.
+        """
+        made = self.broker.certificates
+        assert made is not None
+        for path in (made.ca, made.client.cert, made.client.key):
+            shutil.copy(path, self.directory)
+        (self.directory / "token").write_text(token())
+        self.enter = {
+            "auth.tokenFile": "token",
+            "tls.caFile": made.ca.name,
+            "tls.certFile": made.client.cert.name,
+            "tls.keyFile": made.client.key.name,
+        }
+
+    def check_secrets(self, seen: dict[str, Any], *folders: Path) -> None:
+        """Check that no secret shows in what was seen, nor in the files of these folders and the scene's."""
+        assert (len(seen["shown"]), len(seen["progress"]) > 6) == (6, True)
+        for secret in (*SECRETS, "Y2FuYXJ5LXN0cmFuZ2U="):
+            assert secret not in json.dumps(seen)
+        files = [
+            file for folder in (self.directory, *folders) for file in folder.rglob("*") if file.is_file()
+        ]
+        leaks = [
+            (str(file), secret)
+            for file in files
+            if file.name not in SECRET_FILES
+            for secret in SECRETS
+            if secret.encode() in file.read_bytes()
+        ]
+        assert leaks == []
+
     def check(self, seen: dict[str, Any]) -> None:
         """Check every row of the batch reads, the table and its ledger."""
+        assert seen["written"] == sorted(f"row {number}" for number in range(20))
         before = raw_rows(self.content)
         assert seen["raw"] == before
         truth = dict(self.content)
@@ -208,17 +271,17 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def endpoint(root: Path) -> Iterator[str]:
-    """A broker in this process."""
-    with EmbeddedBroker(root / "broker") as broker:
-        yield broker.endpoint
+def secured(root: Path) -> Iterator[BrokerHandle]:
+    """A real broker that takes nobody without a certificate and a token."""
+    with secured_broker(root / "broker") as broker:
+        yield broker
 
 
 @pytest.fixture
-def scene(endpoint: str, root: Path, request: pytest.FixtureRequest) -> Scene:
+def scene(secured: BrokerHandle, root: Path, request: pytest.FixtureRequest) -> Scene:
     """Journals and a directory of the test's own."""
     name = re.sub(r"\W+", "-", request.node.name).strip("-")
-    return Scene(endpoint, f"{name}/", root / name)
+    return Scene(secured, f"{name}/", root / name)
 
 
 class Pythons:
@@ -276,12 +339,13 @@ def cluster(root: Path, executor_python: Path) -> Iterator[StandaloneCluster]:
 
 
 @pytest.fixture(scope="module")
-def classic_errors(spark: SparkSession, endpoint: str, root: Path) -> dict[str, str]:
+def classic_errors(spark: SparkSession, secured: BrokerHandle, root: Path) -> dict[str, str]:
     """What a classic local session says to each slip."""
-    scene = Scene(endpoint, "classic/", root / "classic")
+    scene = Scene(secured, "classic/", root / "classic")
     seen = everywhere_job.observe(spark, scene.settings(also=("typed", "conflict")))
     scene.check(seen)
     scene.check_the_rest(seen)
+    scene.check_secrets(seen)
     return scene.errors(seen)
 
 
@@ -291,10 +355,19 @@ def submit(
     """Run the program on the cluster with ``spark-submit``."""
     archive = find_archive()
     env = server_environment(executors, archive)
-    settings = conf(archive, scene.directory / "warehouse") | {
-        "spark.pyspark.driver.python": str(python),
-        "spark.pyspark.python": str(executors),
-    }
+    events = scene.directory / "events"
+    events.mkdir()
+    settings = (
+        conf(archive, scene.directory / "warehouse")
+        | SEEN_BY_SPARK
+        | {
+            "spark.ui.enabled": "true",
+            "spark.ui.port": "0",
+            "spark.eventLog.dir": events.as_uri(),
+            "spark.pyspark.driver.python": str(python),
+            "spark.pyspark.python": str(executors),
+        }
+    )
     command: list[str | Path] = [
         spark_home() / "bin" / "spark-submit",
         *("--master", cluster.url, *conf_arguments(settings)),
@@ -336,7 +409,11 @@ def test_a_standalone_cluster_whose_executors_have_the_wheel(
     pythons: Pythons,
     classic_errors: dict[str, str],
 ) -> None:
-    """Batch, stream, table and errors are those of a local session; both executors work; no source tree."""
+    """Batch, stream, table and errors are those of a local session; both executors work; no source tree.
+
+    The driver has the files of a token and of certificates, the executors have none.
+    """
+    scene.enter_by_files()
     driver, executors = pythons.make("driver", "connect"), pythons.make("executor", "run")
     failures = classic_errors.keys() if whole else {"malformed_record"}
     submit(scene, cluster, driver, executors, also=REST if whole else (), failures=failures)
@@ -345,6 +422,8 @@ def test_a_standalone_cluster_whose_executors_have_the_wheel(
     if whole:
         scene.check_the_rest(seen)
     assert scene.errors(seen) == {name: classic_errors[name] for name in failures}
+    assert len(seen["pages"]) > 10
+    scene.check_secrets(seen, cluster.directory)
     assert_only_from(driver.parents[1], seen["driver"])
     assert len({task["cwd"] for task in seen["imported"]}) == 2
     for task in seen["imported"]:
@@ -361,7 +440,16 @@ def test_spark_connect(whole: bool, scene: Scene, pythons: Pythons, classic_erro
     also = (*REST, "choices") if whole else ("conflict",)
     failures = classic_errors.keys() if whole else ON_CONNECT
     archive = find_archive()
-    settings = conf(archive, directory / "warehouse")
+    events = directory / "events"
+    events.mkdir()
+    settings = (
+        conf(archive, directory / "warehouse")
+        | SEEN_BY_SPARK
+        | {
+            "spark.eventLog.dir": events.as_uri(),
+            "spark.redaction.string.regex": MASK.findall(PAGE.read_text())[0].strip(),
+        }
+    )
     with ConnectServer(directory, conf=settings, python=python, archive=archive) as server:
         program = scene.program(remote=server.url, also=also, failures=failures)
         env = server_environment(python) | {"PYTHONPATH": python_path()}
@@ -371,6 +459,7 @@ def test_spark_connect(whole: bool, scene: Scene, pythons: Pythons, classic_erro
     seen = scene.result()
     assert seen["session"] == "pyspark.sql.connect.session"
     scene.check(seen)
+    scene.check_secrets(seen)
     assert seen["conflict"], CONFLICT
     if whole:
         scene.check_the_rest(seen)
