@@ -1,22 +1,27 @@
 """Measure how fast journal bytes become Arrow columns: no broker, no Spark, all in memory, one thread.
 
 ``python benchmarks/scan_bench.py --megabytes 200`` prints MB per second of CPU time for raw columns, for
-JSON, for JSON with some malformed records, and for the exact JSON reader alone. CPU time, so that what else
-the machine does counts little. Every answer is checked.
+JSON, for JSON with some malformed records, for records with one field of another type, for maps, for
+decimals in structs, and for the exact JSON reader alone. Two others follow: ``pyarrow.json``, and
+``json.loads`` with ``pa.Table.from_pylist``. CPU time, so that other work on the machine counts little. Every
+answer is checked.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
 import pyarrow.json as pj
 
+from gazette_spark.framing.base import Block
 from gazette_spark.framing.json import JsonFormat, JsonParser
 from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from gazette_spark.scan.ranges import Piece
@@ -33,6 +38,16 @@ SCHEMA = pa.schema(
         ("note", pa.string()),
     ]
 )
+MAPS = pa.schema([("id", pa.int64()), ("tags", pa.map_(pa.string(), pa.int64())), ("note", pa.string())])
+ORDERS = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("total", pa.struct([("net", pa.decimal128(18, 4)), ("tax", pa.decimal128(18, 4))])),
+        ("note", pa.string()),
+    ]
+)
+Fields = Callable[[int], str]
+"""Gives the fields of a record, but for the last one: the text that fills it up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +86,43 @@ class Memory:
         pass
 
 
-def line(index: int) -> bytes:
-    """Return one JSON line of 182 bytes."""
-    head = (
-        f'{{"id":{index},"ts":"2024-05-01T12:{index // 60 % 60:02}:{index % 60:02}.123456Z",'
-        f'"user":"user-{index % 9973:06}","action":"click","ok":true,"value":{index * 1.5},"note":"'
+def usual_fields(index: int) -> str:
+    """Return six fields of the usual types."""
+    return _event(index, "true")
+
+
+def wrong_field(index: int) -> str:
+    """Return the same fields, of which ``ok`` is no boolean."""
+    return _event(index, "1")
+
+
+def map_fields(index: int) -> str:
+    """Return a map of four numbers."""
+    return f'"id":{index},"tags":{{"alpha":{index},"beta":{index % 7},"gamma":12,"delta":{index * 3}}}'
+
+
+def order_fields(index: int) -> str:
+    """Return a struct of two decimals."""
+    return f'"id":{index},"total":{{"net":{index % 10_000}.25,"tax":"{index % 100}.5"}}'
+
+
+def _event(index: int, ok: str) -> str:
+    at = f"2024-05-01T12:{index // 60 % 60:02}:{index % 60:02}.123456Z"
+    return (
+        f'"id":{index},"ts":"{at}","user":"user-{index % 9973:06}","action":"click","ok":{ok},'
+        f'"value":{index * 1.5}'
     )
+
+
+def line(index: int, fields: Fields = usual_fields) -> bytes:
+    """Return one JSON line of 182 bytes."""
+    head = "{" + fields(index) + ',"note":"'
     return (head + "x" * (LINE_BYTES - 3 - len(head)) + '"}\n').encode()
 
 
-def content_of(megabytes: int, *, bad_every: int = 0) -> bytes:
+def content_of(megabytes: int, *, bad_every: int = 0, fields: Fields = usual_fields) -> bytes:
     """Return lines, every so often one that is no JSON."""
-    distinct = [line(at) for at in range(20_000)]
+    distinct = [line(at, fields) for at in range(20_000)]
     if bad_every:
         for at in range(0, len(distinct), bad_every):
             distinct[at] = b"!" + distinct[at][1:]
@@ -140,12 +180,28 @@ def main() -> None:
             spoilt,
             lambda blocks: JsonParser(wanted).record_batches(blocks),
         )
+    for name, fields, schema in (
+        ("json: one wrong field in each record", wrong_field, SCHEMA),
+        ("json: a map", map_fields, MAPS),
+        ("json: decimals in a struct", order_fields, ORDERS),
+    ):
+        odd = JsonFormat(schema)
+        content = content_of(max(1, options.megabytes // 5), fields=fields)
+        measure(name, content, partial(parsed, odd))
     measure(
         "json: exact half alone", small, lambda blocks: JsonParser(wanted, fast=False).record_batches(blocks)
     )
     blocks = [block.data for block in scan(clean)]
     size, rows = sum(map(len, blocks)), len(clean) // LINE_BYTES
     report("pyarrow.json alone", size, rows, lambda: sum(map(pyarrow_rows, blocks)), options.repeat)
+    blocks = [block.data for block in scan(small)]
+    size, rows = sum(map(len, blocks)), len(small) // LINE_BYTES
+    report("json.loads and from_pylist", size, rows, lambda: sum(map(python_rows, blocks)), options.repeat)
+
+
+def parsed(wanted: JsonFormat, blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
+    """Parse blocks as a task does, with one parser."""
+    return JsonParser(wanted).record_batches(blocks)
 
 
 def pyarrow_rows(data: bytes) -> int:
@@ -153,6 +209,13 @@ def pyarrow_rows(data: bytes) -> int:
     read = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
     parse = pj.ParseOptions(explicit_schema=SCHEMA, unexpected_field_behavior="ignore")
     return int(pj.read_json(pa.BufferReader(data), read, parse).num_rows)
+
+
+def python_rows(data: bytes) -> int:
+    """Parse a block with Python's own parser, times as texts."""
+    texts = SCHEMA.set(1, pa.field("ts", pa.string()))
+    found = [json.loads(record) for record in data.splitlines()]
+    return int(pa.Table.from_pylist(found, texts).num_rows)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ MICROSECONDS = 1_000_000
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+_NEWLINE = 0x0A
+
 MAX_ROWS = 64 << 10
 """Most rows of one record batch."""
 
@@ -118,6 +120,12 @@ def int64_array(values: Positions) -> pa.Int64Array:
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)], null_count=0)
 
 
+def bool_array(values: npt.NDArray[np.bool_]) -> pa.BooleanArray:
+    """Return flags for Arrow."""
+    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+    return pa.BooleanArray.from_buffers(pa.bool_(), len(values), [None, bits], null_count=0)
+
+
 def text_scalar(text: str) -> pa.StringScalar:
     """Return a text for Arrow's functions, which would import pandas for a Python one."""
     data = text.encode()
@@ -144,6 +152,42 @@ def gathered(block: Block) -> pa.BinaryArray:
 def _binary_array(count: int, bounds: npt.NDArray[np.int32], data: bytes) -> pa.BinaryArray:
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
     return pa.BinaryArray.from_buffers(pa.binary(), count, buffers, null_count=0)
+
+
+def slices(
+    data: bytes, begins: npt.NDArray[np.signedinteger], ends: npt.NDArray[np.signedinteger]
+) -> pa.StringArray:
+    """Return slices of bytes, which are known to be UTF-8, as one packed array; they are in order."""
+    count = len(begins)
+    if not count:
+        return pa.nulls(0, pa.string())
+    bounds = np.empty(2 * count, np.int32)
+    bounds[0::2], bounds[1::2] = begins, ends
+    # What lies between two parts is taken for a value, too, and left out by the copy.
+    both = _binary_array(2 * count - 1, bounds, data)
+    packed = both.take(int64_array(np.arange(0, 2 * count, 2)))
+    return pa.Array.from_buffers(pa.string(), count, packed.buffers(), null_count=0)
+
+
+def as_lines(block: Block) -> Block:
+    """Return the records with a newline after each and nothing else between them; of no journal's offsets."""
+    starts, stops = block.starts, block.ends + 1
+    octets = np.frombuffer(block.data, np.uint8)
+    if not len(block) or stops[-1] > len(octets) or (octets[block.ends] != _NEWLINE).any():
+        return lines_of(block, [block.record(index) for index in range(len(block))])
+    if (starts[1:] == stops[:-1]).all() and starts[0] == 0 and stops[-1] == len(octets):
+        return block
+    ends = np.cumsum(stops - starts) - 1
+    data = slices(block.data, starts, stops).buffers()[2].to_pybytes()[: ends[-1] + 1]
+    return replace(block, data=data, starts=ends - (block.ends - starts), ends=ends, header_bytes=0)
+
+
+def lines_of(block: Block, records: Sequence[bytes]) -> Block:
+    """Return other records in a block's place, as :func:`as_lines` does."""
+    sizes = np.fromiter(map(len, records), np.int64, len(records))
+    ends = np.cumsum(sizes + 1) - 1
+    data = b"".join([record + b"\n" for record in records])
+    return replace(block, data=data, starts=ends - sizes, ends=ends, header_bytes=0, trailer_bytes=1)
 
 
 def bounded(blocks: Iterable[Block], max_rows: int = MAX_ROWS) -> Iterator[Block]:

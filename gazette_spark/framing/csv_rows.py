@@ -32,7 +32,7 @@ from gazette_spark.framing.csv import RETURN, quote_positions
 from gazette_spark.framing.csv_style import SPARKS_STYLE, CsvStyle
 from gazette_spark.framing.csv_values import BLANKS, TYPES, converted, is_readable, places
 from gazette_spark.framing.lines import NEWLINE
-from gazette_spark.framing.rows import BlockRefusal, Columns, Row, RowFormat, RowParser
+from gazette_spark.framing.rows import BlockRefusal, Columns, HalvesParser, Row, RowFormat
 
 _BOM = b"\xef\xbb\xbf"
 _LONE_RETURN = re.compile(rb"\r(?!\n)")
@@ -55,7 +55,7 @@ class CsvFormat(RowFormat):
             raise OptionError("schema", "no column of the records", "a column for each field, in order")
 
 
-class CsvParser(RowParser):
+class CsvParser(HalvesParser):
     """Parses blocks of CSV records. For one thread.
 
     ``fast=False`` leaves out the fast half: for tests and for measuring.
@@ -144,7 +144,7 @@ class FastReader:
         """Return the columns by name, or a refusal when a record has another number of fields."""
         suspect = _suspect(block, self._style)
         if suspect is not None:
-            return BlockRefusal(suspect)
+            return BlockRefusal([suspect])
         wrong: list[int] = []
 
         def note(row: pcsv.InvalidRow) -> str:
@@ -161,12 +161,12 @@ class FastReader:
         try:
             table = pcsv.read_csv(pa.BufferReader(block.data), read, parse, self._convert)
         except pa.ArrowException:
-            return BlockRefusal(min(max(0, wrong[0] - 1), len(block) - 1) if wrong else None)
+            return BlockRefusal([min(max(0, wrong[0] - 1), len(block) - 1)] if wrong else ())
         if table.num_rows != len(block):
-            return BlockRefusal(None)
+            return BlockRefusal()
         texts = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in table]
         if self._header is not None and len(at := places(pc.equal(texts[0], self._header))):
-            return BlockRefusal(at[0])
+            return BlockRefusal(at[:1])
         return self._converted(texts, hexes=b"0x" in block.data or b"0X" in block.data)
 
     def _converted(self, texts: Sequence[pa.StringArray], *, hexes: bool) -> Columns:

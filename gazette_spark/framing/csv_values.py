@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from gazette_spark.framing.base import text_scalar
 from gazette_spark.framing.csv_style import CsvStyle
-from gazette_spark.framing.json_values import JsonDialect, converter
+from gazette_spark.framing.json_values import JsonDialect, decimal_of, text_converter
 from gazette_spark.framing.text_columns import from_texts
 from gazette_spark.framing.timestamps import parse_date
 
@@ -41,13 +41,8 @@ _SPARKS_WORDS = r"^([+-]?(NaN|Infinity)|-?Inf)$"
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
-_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 BLANKS = "".join(map(chr, range(33)))
 """Characters that Java's ``trim`` removes."""
-
-_DECIMALS = decimal.Context(
-    prec=76, rounding=decimal.ROUND_HALF_UP, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX
-)
 
 
 def is_readable(kind: pa.DataType) -> bool:
@@ -161,27 +156,18 @@ def _floating(text: str, kind: pa.DataType) -> object:
 
 
 def _decimal(text: str, kind: pa.DataType) -> decimal.Decimal:
-    plain = text.replace(",", "")
-    if not _DECIMAL.fullmatch(plain):
+    if not text.isascii():
         raise ValueError("is no decimal number")
-    try:
-        unit = decimal.Decimal(1).scaleb(-kind.scale)
-        number = _DECIMALS.create_decimal(plain).quantize(unit, context=_DECIMALS)
-    except decimal.DecimalException as error:
-        raise ValueError("is out of range") from error
-    if len(number.as_tuple().digits) > kind.precision:
-        raise ValueError("has more digits than the column")
-    return number
+    return decimal_of(text.replace(",", ""), kind)
 
 
 def _moment(kind: pa.DataType, times: JsonDialect) -> Callable[[str], object]:
     """Return the converter of the text of a date or timestamp."""
     if pa.types.is_date(kind) and not times.date_format:
         return _date
-    convert = converter(kind, times)
+    convert = text_converter(kind, times)
     assert convert is not None
-    # As if it were a string of JSON, which begins with a quote.
-    return lambda text: convert(text, '"')
+    return convert
 
 
 def _date(text: str) -> int:

@@ -1,304 +1,295 @@
-"""One JSON record to one row, by the user's schema: the exact and slow half of ``framing.json``.
+"""Any JSON records to columns, by the schema: the exact half of ``framing.json``.
 
-The schema drives the parse: a field of the schema is read by its type, any other value is only checked
-to be JSON. A value that does not fit its type is noted, and the field it is in becomes null, be it a
-column or a field of a struct: arrays and maps are read as a whole or not at all, as in Spark. The rest of
-the record counts.
+All values of a field, wherever they are in a block, are converted at once: strings, and words (numbers and
+booleans). A value that does not fit its type is noted, and the field it is in becomes null, be it a column or
+a field of a struct: arrays and maps are read as a whole or not at all, as in Spark. The rest of the record
+counts.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from gazette_spark.framing.json_lenient import has_constant, strict_text
-from gazette_spark.framing.json_values import SPARKS, Convert, JsonDialect, converter, is_variant, utf8
-from gazette_spark.framing.rows import WHOLE_RECORD, Row
+from gazette_spark.framing.base import Block, Positions, as_lines, bool_array, lines_of
+from gazette_spark.framing.json_lenient import strict_text
+from gazette_spark.framing.json_numbers import constants, from_words
+from gazette_spark.framing.json_tokens import ARRAY, OBJECT, TEXT, WORD, Octets, Values, values_of
+from gazette_spark.framing.json_values import JsonDialect, is_variant, text_converter
+from gazette_spark.framing.rows import WHOLE_RECORD, Columns
+from gazette_spark.framing.text_columns import Converted, Mask, from_texts, spread, valid
 
-MAX_DEPTH = 500
-"""Deepest nesting the ``json`` module is given: half of Python's own limit, so it never gets near it."""
+_LENIENT = (b"'", b"INF", b"+Infinity")
+"""Bytes of records that are JSON to Spark only."""
 
-Leaf = Callable[[pa.DataType], Convert | None]
-"""Gives the converter of a type without children."""
-
-_DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
-_SPACE = re.compile(r"[ \t\n\r]*")
-_NESTING = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]')
-
-_MISFIT = object()
-"""Placeholder for a value that does not fit, until a field replaces it."""
-
-Read = Callable[[str, int, list[str]], tuple[object, int]]
-"""Reads the value at an index and notes misfits; returns the value and the index after it."""
+Convert = Callable[[Positions], Converted]
+"""Converts the values at some places."""
 
 
 class ExactReader:
-    """Reads records by a schema. Immutable.
+    """Reads blocks by a schema. Immutable.
 
     With ``rescue``, the text of each field that does not fit, or that no column takes, is kept, and the
     record is fine. A field in which something deeper does not fit is kept as a whole.
     """
 
-    def __init__(
-        self, fields: Iterable[pa.Field], *, rescue: bool = False, dialect: JsonDialect = SPARKS
-    ) -> None:
-        leaf = partial(converter, dialect=dialect)
-        self._fields = {field.name: _reader(field.name, field.type, leaf, rescue) for field in fields}
+    def __init__(self, fields: Sequence[pa.Field], *, rescue: bool, dialect: JsonDialect) -> None:
+        self._fields = fields
         self._rescue = rescue
         self._dialect = dialect
 
-    def row(self, record: bytes) -> Row:
-        """Read one record. Never raises for invalid bytes, only for something missing on the machine."""
-        try:
-            text = record.decode()
-        except UnicodeDecodeError as error:
-            return self._unreadable(record, f"not UTF-8 at byte {error.start}")
-        try:
-            return self._row(text)
-        except json.JSONDecodeError as error:
-            strict = strict_text(text, self._dialect)
-            row = None if strict == text else self._second_try(strict)
-            problem = f"not a JSON object: {error.msg} at character {error.pos}"
-            return row or self._unreadable(record, problem)
-        except RecursionError:
-            return self._unreadable(record, "nested too deep")
+    def columns(self, block: Block) -> Columns:
+        """Read records. Never raises for bad bytes, only for something missing on the machine."""
+        values = self._values(as_lines(block))
+        reading = _Reading(values, self._dialect, self._rescue)
+        owners = np.full(values.container_count, -1, np.int64)
+        owners[: len(values.records)] = values.records
+        members = reading.members(self._fields, owners, len(block), 1, "")
+        problems = {} if self._rescue else reading.problems
+        rescued = _rescued(values, members) if self._rescue else {}
+        for index in _others(values, len(block)):
+            # Only the first reason is ever told.
+            problems[index] = "not a JSON object" if problems else _problem(block.record(index))
+            if self._rescue:
+                rescued[index] = {WHOLE_RECORD: json.dumps(block.record(index).decode("utf-8", "replace"))}
+        return Columns(members.columns, problems, rescued)
 
-    def _second_try(self, text: str) -> Row | None:
-        try:
-            return self._row(text)
-        except (json.JSONDecodeError, RecursionError):
-            return None
-
-    def _unreadable(self, record: bytes, problem: str) -> Row:
-        text = json.dumps(record.decode("utf-8", "replace")) if self._rescue else ""
-        return Row(None, problem, {WHOLE_RECORD: text} if text else {})
-
-    def _row(self, text: str) -> Row:
-        problems: list[str] = []
-        rescued: dict[str, str] = {}
-        if _depth(text) > MAX_DEPTH:
-            raise RecursionError
-        if not self._dialect.allow_non_numeric_numbers and has_constant(text):
-            raise json.JSONDecodeError("a number that is none", text, 0)
-        at = _after_space(text, 0)
-        if text[at : at + 1] != "{":
-            raise json.JSONDecodeError("no '{'", text, at)
-        reader_of = (lambda name: self._rescuing(name, rescued)) if self._rescue else self._fields.get
-        members, at = _read_members(text, at, reader_of, problems)
-        at = _after_space(text, at)
-        if at < len(text):
-            raise json.JSONDecodeError("more after the object's end", text, at)
-        return Row(_fitting(members), problems[0] if problems and not self._rescue else None, rescued)
-
-    def _rescuing(self, name: str, rescued: dict[str, str]) -> Read:
-        """Return a field's reader that keeps text that does not fit; of a repeated name the last counts."""
-        reader = self._fields.get(name) or _stranger(name)
-
-        def read(text: str, at: int, problems: list[str]) -> tuple[object, int]:
-            before = len(problems)
-            value, end = reader(text, at, problems)
-            rescued.pop(name, None)
-            if len(problems) > before:
-                rescued[name] = text[at:end]
-            return value, end
-
-        return read
+    def _values(self, lines: Block) -> Values:
+        numbers = self._dialect.allow_non_numeric_numbers
+        values = values_of(lines, constants=numbers)
+        others = _others(values, len(lines))
+        if not others or not any(mark in lines.data for mark in _LENIENT):
+            return values
+        records = [lines.record(index) for index in range(len(lines))]
+        for index in others:
+            text = records[index].decode("utf-8", "surrogateescape")
+            records[index] = strict_text(text, self._dialect).encode("utf-8", "surrogateescape")
+        return values_of(lines_of(lines, records), constants=numbers)
 
 
-def readable(kind: pa.DataType) -> bool:
-    """Tell whether JSON can give values of a type."""
-    if is_variant(kind):
-        return True
-    if pa.types.is_struct(kind):
-        return all(readable(field.type) for field in kind)
-    if pa.types.is_list(kind):
-        return readable(kind.value_type)
-    if pa.types.is_map(kind):
-        return bool(pa.types.is_string(kind.key_type)) and readable(kind.item_type)
-    return converter(kind) is not None
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """The values of one field, wherever it occurs."""
+
+    column: pa.Array
+    wrong: Mask
+    """The value does not fit."""
+    troubled: Mask
+    """The value, or something in it, does not fit."""
 
 
-def _depth(text: str) -> int:
-    """Return how deep brackets nest, at most; the count of brackets when that is small anyway."""
-    opened = text.count("[") + text.count("{")
-    if opened <= MAX_DEPTH:
-        return opened
-    depth = deepest = 0
-    for found in _NESTING.finditer(text):
-        match text[found.start()]:
-            case "[" | "{":
-                depth += 1
-                deepest = max(deepest, depth)
-            case "]" | "}":
-                depth -= 1
-    return deepest
+@dataclass(frozen=True, slots=True, eq=False)
+class _Members:
+    """The members of some objects."""
+
+    columns: dict[str, pa.Array]
+    """By field, an item for each object."""
+    at: Positions
+    """Places of all members."""
+    owners: Positions
+    """The object that each is in."""
+    troubled: Mask
+    """It, or something in it, does not fit, or it has no field and that counts."""
 
 
-def _reader(path: str, kind: pa.DataType, leaf: Leaf, rescue: bool) -> Read:  # noqa: FBT001 - private.
-    if is_variant(kind):
-        return _variant_reader(path)
-    if pa.types.is_struct(kind):
-        fields = {field.name: _reader(f"{path}.{field.name}", field.type, leaf, rescue) for field in kind}
-        return _struct_reader(path, fields, rescue)
-    if pa.types.is_list(kind):
-        return _list_reader(path, _reader(f"{path}[]", kind.value_type, leaf, rescue))
-    if pa.types.is_map(kind):
-        return _map_reader(path, _reader(f"{path}{{}}", kind.item_type, leaf, rescue))
-    convert = leaf(kind)
-    assert convert is not None, f"{path}: {kind} should have been refused"
-    return _leaf_reader(path, convert)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reading:
+    """One reading of a block. ``level`` is the depth of values, ``path`` names a field from the record on."""
+
+    values: Values
+    dialect: JsonDialect
+    rescue: bool
+    problems: dict[int, str] = field(default_factory=dict)
+    """By record."""
+
+    def members(
+        self, fields: Sequence[pa.Field], owners: Positions, count: int, level: int, path: str
+    ) -> _Members:
+        """Read ``count`` objects, the owners of containers; of a repeated name the last that fits counts."""
+        at, objects = self.values.inside(owners, level)
+        index = _index_in(self.values.names(at), [one.name for one in fields])
+        troubled = (index < 0) & self.rescue
+        columns = {}
+        for number, one in enumerate(fields):
+            mine = np.flatnonzero(index == number)
+            found = self._read(at[mine], one.type, level, path + one.name)
+            troubled[mine] = found.troubled
+            column = found.column
+            if found.wrong.any():
+                column, mine = column.filter(bool_array(~found.wrong)), mine[~found.wrong]
+            columns[one.name] = spread(count, one.type, [(objects[mine], column)])
+        return _Members(columns, at, objects, troubled)
+
+    def _read(self, at: Positions, kind: pa.DataType, level: int, path: str) -> _Found:
+        """Read values of one depth."""
+        if pa.types.is_struct(kind) and not is_variant(kind):
+            return self._structs(at, kind, level, path)
+        if pa.types.is_list(kind) or pa.types.is_map(kind):
+            return self._collections(at, kind, level, path)
+        wrong = ~self._nulls(at)
+        columns = []
+        for mask, convert in self._converters(self.values.kinds[at], wrong, kind):
+            chosen = np.flatnonzero(mask)
+            if len(chosen):
+                converted = convert(at[chosen])
+                wrong[chosen] = False
+                wrong[chosen[list(converted.problems)]] = True
+                columns.append((chosen, converted.column))
+        self._note(at[wrong], kind, path)
+        return _Found(spread(len(at), kind, columns), wrong, wrong)
+
+    def _converters(self, kinds: Octets, given: Mask, kind: pa.DataType) -> list[tuple[Mask, Convert]]:
+        """Return which values can be of a type, and what converts them."""
+        texts, dialect = self.values.texts, self.dialect
+        if is_variant(kind):
+            # Few queries have one.
+            from gazette_spark.framing.variant import encode
+
+            return [(kinds >= 0, lambda at: from_texts(self.values.written(at), kind, encode, None))]
+        if pa.types.is_string(kind):
+            return [(given.copy(), lambda at: Converted(texts(at)))]
+        found: list[tuple[Mask, Convert]] = [
+            ((kinds == WORD) & given, lambda at: from_words(texts(at), kind))
+        ]
+        convert, zone = text_converter(kind, dialect), dialect.usual_zone(kind)
+        if convert is not None:
+            found.append((kinds == TEXT, lambda at: from_texts(texts(at), kind, convert, zone)))
+        if pa.types.is_floating(kind) and dialect.allow_non_numeric_numbers:
+            found.append((kinds == TEXT, lambda at: constants(texts(at), kind)))
+        return found
+
+    def _structs(self, at: Positions, kind: pa.StructType, level: int, path: str) -> _Found:
+        chosen, owners = self._containers(at, OBJECT)
+        members = self.members(list(kind), owners, len(chosen), level + 1, f"{path}.")
+        columns = [members.columns[one.name] for one in kind]
+        column = spread(len(at), kind, [(chosen, pa.StructArray.from_arrays(columns, fields=list(kind)))])
+        wrong = self._misplaced(at, chosen, kind, path)
+        troubled = wrong.copy()
+        troubled[chosen[members.owners[members.troubled]]] = True
+        return _Found(column, wrong, troubled)
+
+    def _collections(self, at: Positions, kind: pa.DataType, level: int, path: str) -> _Found:
+        """Read arrays or maps: one with an item that does not fit is lost."""
+        is_map = pa.types.is_map(kind)
+        chosen, containers = self._containers(at, OBJECT if is_map else ARRAY)
+        places, owners = self.values.inside(containers, level + 1)
+        item = kind.item_type if is_map else kind.value_type
+        found = self._read(places, item, level + 1, path + ("{}" if is_map else "[]"))
+        wrong = self._misplaced(at, chosen, kind, path)
+        troubled = wrong.copy()
+        wrong[chosen[owners[found.wrong]]] = True
+        troubled[chosen[owners[found.troubled]]] = True
+        items, keys = found.column, None
+        if is_map:
+            keys = self.values.names(places)
+            owners, keys, items = _once(owners, keys, items)
+        bounds = np.zeros(len(chosen) + 1, np.int32)
+        np.cumsum(np.bincount(owners, minlength=len(chosen)), out=bounds[1:])
+        offsets = pa.array(bounds)
+        whole = (
+            pa.MapArray.from_arrays(offsets, keys, items, kind)
+            if is_map
+            else pa.ListArray.from_arrays(offsets, items, kind)
+        )
+        fits = ~wrong[chosen]
+        column = whole if fits.all() else whole.filter(bool_array(fits))
+        return _Found(spread(len(at), kind, [(chosen[fits], column)]), wrong, troubled | wrong)
+
+    def _containers(self, at: Positions, kind: int) -> tuple[Positions, Positions]:
+        """Return which values are containers of a kind, and by container which of these it is, or -1."""
+        chosen = np.flatnonzero(self.values.kinds[at] == kind)
+        owners = np.full(self.values.container_count, -1, np.int64)
+        owners[self.values.inner[at[chosen]]] = np.arange(len(chosen))
+        return chosen, owners
+
+    def _nulls(self, at: Positions) -> Mask:
+        # The one word with this letter.
+        found: Mask = (self.values.kinds[at] == WORD) & (self.values.firsts(at) == ord("n"))
+        return found
+
+    def _misplaced(self, at: Positions, chosen: Positions, kind: pa.DataType, path: str) -> Mask:
+        """Return, and note, values that are neither null nor among the chosen ones."""
+        wrong = ~self._nulls(at)
+        wrong[chosen] = False
+        self._note(at[wrong], kind, path)
+        return wrong
+
+    def _note(self, at: Positions, kind: pa.DataType, path: str) -> None:
+        """Note that values do not fit."""
+        if len(at):
+            found = dict.fromkeys(self.values.records_of(at).tolist(), f"field {path} does not fit {kind}")
+            found.update(self.problems)
+            self.problems.update(found)
 
 
-def _stranger(path: str) -> Read:
-    """Return a reader of a field that no column takes."""
-
-    def read(text: str, at: int, problems: list[str]) -> tuple[object, int]:
-        _, end = _DECODER.raw_decode(text, at)
-        problems.append(f"field {path} is not in the schema")
-        return None, end
-
-    return read
+def _index_in(texts: pa.StringArray, known: Sequence[str]) -> Positions:
+    """Return each text's index among the known ones, -1 for others."""
+    found = pc.index_in(texts, pa.array(known, pa.string()))
+    if not len(found):
+        return np.zeros(0, np.int64)
+    return np.where(valid(found), np.frombuffer(found.buffers()[1], np.int32, len(found)), -1)
 
 
-def _leaf_reader(path: str, convert: Convert) -> Read:
-    def read(text: str, at: int, problems: list[str]) -> tuple[object, int]:
-        value, end = _DECODER.raw_decode(text, at)
-        if value is None:
-            return None, end
-        try:
-            return convert(value, text[at:end]), end
-        except ValueError as error:
-            problems.append(f"field {path} {error}")
-            return _MISFIT, end
-
-    return read
-
-
-def _variant_reader(path: str) -> Read:
-    # Few queries have one.
-    from gazette_spark.framing.variant import encode
-
-    def read(text: str, at: int, problems: list[str]) -> tuple[object, int]:
-        _, end = _DECODER.raw_decode(text, at)
-        try:
-            return encode(text[at:end]), end
-        except ValueError as error:
-            problems.append(f"field {path} {error}")
-            return _MISFIT, end
-
-    return read
+def _once(
+    owners: Positions, keys: pa.StringArray, items: pa.Array
+) -> tuple[Positions, pa.StringArray, pa.Array]:
+    """Return a map's entries, each key once: where it is first, with the last of its items."""
+    codes = keys.dictionary_encode()
+    if not len(keys):
+        return owners, keys, items
+    pairs = owners * len(codes.dictionary) + np.frombuffer(codes.indices.buffers()[1], np.int32, len(keys))
+    _, first, entry = np.unique(pairs, return_index=True, return_inverse=True)
+    if len(first) == len(keys):
+        return owners, keys, items
+    last = np.empty(len(first), np.int64)
+    last[entry] = np.arange(len(keys))
+    order = np.argsort(first)
+    first, last = first[order], last[order]
+    return owners[first], keys.take(pa.array(first)), items.take(pa.array(last))
 
 
-def _struct_reader(path: str, fields: dict[str, Read], rescue: bool) -> Read:  # noqa: FBT001 - private.
-    def reader_of(name: str) -> Read | None:
-        return fields.get(name) or (_stranger(f"{path}.{name}") if rescue else None)
-
-    def read(text: str, at: int, problems: list[str]) -> tuple[object, int]:
-        if text[at : at + 1] == "{":
-            members, end = _read_members(text, at, reader_of, problems)
-            return _fitting(members), end
-        return _misfit(text, at, problems, f"field {path} is not an object")
-
-    return read
-
-
-def _map_reader(path: str, item: Read) -> Read:
-    def read(text: str, at: int, problems: list[str]) -> tuple[object, int]:
-        if text[at : at + 1] == "{":
-            members, end = _read_members(text, at, lambda _key: item, problems)
-            if any(value is _MISFIT for _, value in members):
-                return _MISFIT, end
-            return list({utf8(key): value for key, value in members}.items()), end
-        return _misfit(text, at, problems, f"field {path} is not an object")
-
-    return read
+def _rescued(values: Values, members: _Members) -> dict[int, dict[str, str]]:
+    """Return by record the texts of fields that do not fit; of a repeated name the last counts."""
+    rescued: dict[int, dict[str, str]] = {}
+    some = np.zeros(members.owners.max(initial=-1) + 1, np.bool_)
+    some[members.owners[members.troubled]] = True
+    chosen = np.flatnonzero(some[members.owners])
+    at = members.at[chosen]
+    for name, text, owner, troubled in zip(
+        values.names(at).to_pylist(),
+        values.written(at).to_pylist(),
+        members.owners[chosen].tolist(),
+        members.troubled[chosen].tolist(),
+        strict=True,
+    ):
+        texts = rescued.setdefault(owner, {})
+        texts.pop(name, None)
+        if troubled:
+            texts[name] = text
+    return {owner: texts for owner, texts in rescued.items() if texts}
 
 
-def _list_reader(path: str, item: Read) -> Read:
-    def read(text: str, at: int, problems: list[str]) -> tuple[object, int]:
-        if text[at : at + 1] == "[":
-            values, end = _read_array(text, at, item, problems)
-            return _MISFIT if any(value is _MISFIT for value in values) else values, end
-        return _misfit(text, at, problems, f"field {path} is not an array")
-
-    return read
+def _others(values: Values, count: int) -> list[int]:
+    """Return the records that are no JSON objects."""
+    others = np.ones(count, np.bool_)
+    others[values.records] = False
+    found: list[int] = np.flatnonzero(others).tolist()
+    return found
 
 
-def _misfit(text: str, at: int, problems: list[str], problem: str) -> tuple[object, int]:
-    value, end = _DECODER.raw_decode(text, at)
-    if value is None:
-        return None, end
-    problems.append(problem)
-    return _MISFIT, end
-
-
-def _fitting(members: list[tuple[str, object]]) -> dict[str, object]:
-    """Return the fields of an object; of a repeated name the last one that fits counts."""
-    fitting: dict[str, object] = {}
-    for name, value in members:
-        if value is _MISFIT:
-            fitting.setdefault(name, None)
-        else:
-            fitting[name] = value
-    return fitting
-
-
-def _read_members(
-    text: str, at: int, reader_of: Callable[[str], Read | None], problems: list[str]
-) -> tuple[list[tuple[str, object]], int]:
-    """Read the members, of the object at ``at``, that have a reader."""
-    values: list[tuple[str, object]] = []
-    at = _after_space(text, at + 1)
-    if text[at : at + 1] == "}":
-        return values, at + 1
-    while True:
-        if text[at : at + 1] != '"':
-            raise json.JSONDecodeError("no member name", text, at)
-        name, at = _DECODER.raw_decode(text, at)
-        at = _after_space(text, at)
-        if text[at : at + 1] != ":":
-            raise json.JSONDecodeError("no ':'", text, at)
-        at = _after_space(text, at + 1)
-        read = reader_of(name)
-        if read is None:
-            _, at = _DECODER.raw_decode(text, at)
-        else:
-            value, at = read(text, at, problems)
-            values.append((name, value))
-        at, more = _next(text, at, "}")
-        if not more:
-            return values, at
-
-
-def _read_array(text: str, at: int, item: Read, problems: list[str]) -> tuple[list[object], int]:
-    values: list[object] = []
-    at = _after_space(text, at + 1)
-    if text[at : at + 1] == "]":
-        return values, at + 1
-    while True:
-        value, at = item(text, at, problems)
-        values.append(value)
-        at, more = _next(text, at, "]")
-        if not more:
-            return values, at
-
-
-def _next(text: str, at: int, close: str) -> tuple[int, bool]:
-    """Return the index after a ',' or the closing bracket, and whether it was a ','."""
-    at = _after_space(text, at)
-    found = text[at : at + 1]
-    if found == ",":
-        return _after_space(text, at + 1), True
-    if found == close:
-        return at + 1, False
-    raise json.JSONDecodeError(f"no ',' or '{close}'", text, at)
-
-
-def _after_space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    assert found is not None
-    return found.end()
+def _problem(record: bytes) -> str:
+    """Return why a record is no JSON object, as far as Python's parser knows."""
+    try:
+        json.loads(record)
+    except UnicodeDecodeError as error:
+        return f"not UTF-8 at byte {error.start}"
+    except json.JSONDecodeError as error:
+        return f"not a JSON object: {error.msg} at character {error.pos}"
+    except RecursionError:
+        pass
+    return "not a JSON object"

@@ -11,16 +11,15 @@ nothing but objects: a lone ``null`` crashes it.
 
 It silently gets decimals wrong (all seen with pyarrow 26): digits beyond the column's precision
 when there is an exponent, and bits beyond 128. So their magnitude is read as doubles first, and the
-result validated. Decimals written as strings are converted one by one. Dates, timestamps and bytes are
-requested as strings, and converted by ``framing.text_columns``: the parser's timestamps are not Spark's. Nor
-is the number ``Inf``, so records with one are not given to it.
+result validated. Dates, timestamps and bytes are requested as strings, and converted by
+``framing.text_columns``: the parser's timestamps are not Spark's. Nor is the number ``Inf``, so records with
+one are not given to it. Decimals in strings and timestamps in seconds are left to the exact half.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,10 +28,9 @@ import pyarrow.json as pj
 
 from gazette_spark.framing.base import Block, Positions
 from gazette_spark.framing.json_shape import ShapeReader
-from gazette_spark.framing.json_values import SPARKS, JsonDialect, converter, is_variant
+from gazette_spark.framing.json_values import SPARKS, JsonDialect, is_variant, text_converter
 from gazette_spark.framing.rows import BlockRefusal, Columns
 from gazette_spark.framing.text_columns import Converted, from_texts
-from gazette_spark.framing.timestamps import MICROS_PER_S
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -51,24 +49,6 @@ _SPACES = np.zeros(256, np.bool_)
 _SPACES[[0x09, 0x0D, 0x20]] = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """One way to ask for the columns."""
-
-    storage: pa.Schema
-    magnitudes: dict[str, float]
-    """Largest absolute value of the columns that have to be looked at as doubles first."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """Outcome of a plan."""
-
-    found: Columns | BlockRefusal
-    other: bool = False
-    """Some value was of another JSON type, so that another plan may do."""
-
-
 class FastReader:
     """Reads blocks by a schema. Immutable.
 
@@ -82,53 +62,46 @@ class FastReader:
         self._fields = tuple(fields)
         self._extra_fields = extra_fields
         self._dialect = dialect
-        self._plans = _plans(self._fields)
-        shape = ShapeReader(self._plans[0].storage, extra_fields=extra_fields) if self._plans else None
-        self._shape = shape if shape is not None and shape.usable else None
-
-    @property
-    def usable(self) -> bool:
-        """Tell whether the parser knows all types of the schema."""
-        return bool(self._plans)
+        storage = _columns_of(self._fields)
+        self.usable = storage is not None
+        """Whether the parser knows all types of the schema."""
+        self._storage = storage or pa.schema([])
+        # A hair more than the type holds: past that no 128 bits overflow, and validation sees the rest.
+        self._magnitudes = {
+            field.name: 10.0 ** (field.type.precision - field.type.scale) * 1.001
+            for field in fields
+            if pa.types.is_decimal(field.type)
+        }
+        shape = ShapeReader(self._storage, extra_fields=extra_fields)
+        self._shape = shape if shape.usable else None
 
     def columns(self, block: Block) -> Columns | BlockRefusal:
         """Return the columns by name, or a refusal when they might not be each record's own."""
-        suspect = _suspect(block, self._dialect)
-        if suspect is not None or not self._plans:
-            return BlockRefusal(suspect)
+        suspects = _suspects(block, self._dialect)
+        if suspects:
+            return BlockRefusal(suspects)
         if self._shape is not None and (shaped := self._shape.columns(block)) is not None:
             try:
                 return self._targets(shaped)
             except (pa.ArrowException, ValueError):
                 pass  # The parser below finds the record.
-        reached = []
-        for plan in self._plans:
-            answer = self._try(plan, block)
-            if not isinstance(answer.found, BlockRefusal):
-                return answer.found
-            reached.append(answer.found.suspect)
-            if not answer.other:
-                break
-        return BlockRefusal(max((at for at in reached if at is not None), default=None))
-
-    def _try(self, plan: _Plan, block: Block) -> _Answer:
         try:
-            if not _within(plan.magnitudes, block):
-                return _Answer(BlockRefusal(None))
-            table = _read(block, plan.storage, extra_fields=self._extra_fields)
+            if not _within(self._magnitudes, block):
+                return BlockRefusal()
+            table = _read(block, self._storage, extra_fields=self._extra_fields)
             if table.num_rows != len(block):
-                return _Answer(BlockRefusal(None))
-            columns = {name: table.column(name) for name in plan.storage.names}
-            whole = {
-                name: column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-                for name, column in columns.items()
-            }
-            return _Answer(self._targets(whole))
+                return BlockRefusal()
+            columns = {name: table.column(name) for name in self._storage.names}
+            return self._targets(
+                {
+                    name: column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+                    for name, column in columns.items()
+                }
+            )
         except (pa.ArrowException, ValueError) as error:
-            text = str(error)
-            found = _ROW.search(text)
+            found = _ROW.search(str(error))
             row = int(found[1]) if found else len(block)
-            return _Answer(BlockRefusal(row if row < len(block) else None), " changed from " in text)
+            return BlockRefusal([row] if row < len(block) else ())
 
     def _targets(self, found: Mapping[str, pa.Array]) -> Columns | BlockRefusal:
         """Return the columns as the types that are wanted."""
@@ -140,32 +113,16 @@ class FastReader:
             for index, problem in converted.problems.items():
                 problems.setdefault(index, f"field {field.name} {problem}")
         if problems and not self._extra_fields:
-            return BlockRefusal(min(problems))
+            return BlockRefusal(sorted(problems))
         return Columns(columns, problems)
 
 
-def _plans(fields: Sequence[pa.Field]) -> list[_Plan]:
-    storage = [(field, _storage(field.type, nested=False)) for field in fields]
-    if any(kind is None for _, kind in storage):
-        return []
-    usual = pa.schema([field.with_type(kind) for field, kind in storage])
-    # A hair more than the type holds: past that no 128 bits overflow, and validation sees the rest.
-    magnitudes = {
-        field.name: 10.0 ** (field.type.precision - field.type.scale) * 1.001
-        for field in fields
-        if pa.types.is_decimal(field.type)
-    }
-    plans = [_Plan(usual, magnitudes)]
-    if magnitudes:
-        plans.append(_Plan(_with(usual, magnitudes, pa.string()), {}))
-    seconds = [field.name for field in fields if pa.types.is_timestamp(field.type) and field.type.tz]
-    if seconds:
-        plans.append(_Plan(_with(usual, seconds, pa.int64()), magnitudes))
-    return plans
-
-
-def _with(schema: pa.Schema, names: Collection[str], kind: pa.DataType) -> pa.Schema:
-    return pa.schema([field.with_type(kind) if field.name in names else field for field in schema])
+def _columns_of(fields: Sequence[pa.Field]) -> pa.Schema | None:
+    """Return the columns the parser is asked for, None when it does not know some type."""
+    kinds = [_storage(field.type, nested=False) for field in fields]
+    if any(kind is None for kind in kinds):
+        return None
+    return pa.schema([field.with_type(kind) for field, kind in zip(fields, kinds, strict=True)])
 
 
 def _storage(kind: pa.DataType, *, nested: bool) -> pa.DataType | None:
@@ -224,13 +181,9 @@ def _target(column: pa.Array, kind: pa.DataType, dialect: JsonDialect) -> Conver
             column.validate(full=True)
         return Converted(column)
     if pa.types.is_string(column.type):
-        convert = converter(kind, dialect)
+        convert = text_converter(kind, dialect)
         assert convert is not None
-        return from_texts(column, kind, lambda text: convert(text, '"'), dialect.usual_zone(kind))
-    if pa.types.is_integer(column.type):
-        import pyarrow.compute as pc
-
-        return Converted(pc.multiply_checked(column, MICROS_PER_S).cast(kind))
+        return from_texts(column, kind, convert, dialect.usual_zone(kind))
     return Converted(_nested(column, kind, dialect))
 
 
@@ -252,13 +205,11 @@ def _fitting(column: pa.Array, kind: pa.DataType, dialect: JsonDialect) -> pa.Ar
     return converted.column
 
 
-def _suspect(block: Block, dialect: JsonDialect) -> int | None:
-    """Return the first record that does not look like one JSON object of UTF-8 without NUL or ``Inf``."""
+def _suspects(block: Block, dialect: JsonDialect) -> list[int]:
+    """Return records that do not look like one JSON object of UTF-8 without NUL or ``Inf``."""
     octets = np.frombuffer(block.data, np.uint8)
     first, last = _trimmed(octets, block.starts, block.ends - 1)
     odd = (octets[first] != ord("{")) | (octets[last] != ord("}"))
-    if odd.any():
-        return int(odd.argmax())
     at = block.data.find(b"\0")
     if at < 0:
         at = _constant_at(block.data, dialect)
@@ -267,7 +218,10 @@ def _suspect(block: Block, dialect: JsonDialect) -> int | None:
             block.data.decode()
         except UnicodeDecodeError as error:
             at = error.start
-    return None if at < 0 else int(np.searchsorted(block.ends, at))
+    if at >= 0:
+        odd[np.searchsorted(block.ends, at)] = True
+    found: list[int] = np.flatnonzero(odd).tolist()
+    return found
 
 
 def _constant_at(data: bytes, dialect: JsonDialect) -> int:

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark.framing.base import Block, Positions, int64_array
+from gazette_spark.framing.base import Block, Positions, bool_array, slices
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -134,7 +134,7 @@ class ShapeReader:
             elif member.kind == "number":
                 values = _numbers(block, begins, ends, kind)
             elif kind is not None:
-                values = _slices(block, begins, ends, kind)
+                values = slices(block.data, begins, ends)
             if kind is not None:
                 found[member.name] = values
         for name, kind in wanted.items():
@@ -279,13 +279,12 @@ def _booleans(octets: Octets, begins: Positions, ends: Positions) -> pa.BooleanA
         for index, octet in enumerate(word):
             if (octets[at + index] != octet).any():
                 raise _OtherShapeError
-    bits = np.packbits(true, bitorder="little")
-    return pa.BooleanArray.from_buffers(pa.bool_(), len(true), [None, pa.py_buffer(bits)], null_count=0)
+    return bool_array(true)
 
 
 def _numbers(block: Block, begins: Positions, ends: Positions, kind: pa.DataType | None) -> pa.Array:
     """Return numbers; those that nobody wants have to be some, too."""
-    texts = _slices(block, begins, ends, pa.string())
+    texts = slices(block.data, begins, ends)
     _check_numbers(texts)
     return texts.cast(kind or pa.float64())
 
@@ -310,15 +309,3 @@ def _check_numbers(texts: pa.StringArray) -> None:
     zero = (octets[first] == ord("0")) & (first < last)
     if _DIGIT[octets[first[zero] + 1]].any():
         raise _OtherShapeError
-
-
-def _slices(block: Block, begins: Positions, ends: Positions, kind: pa.DataType) -> pa.Array:
-    """Return slices of the block as one packed array; the block's text is known to be UTF-8."""
-    count = len(begins)
-    bounds = np.empty(2 * count, np.int32)
-    bounds[0::2], bounds[1::2] = begins, ends
-    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(block.data)]
-    # What lies between two parts is taken for a value, too, and left out by the copy.
-    both = pa.BinaryArray.from_buffers(pa.binary(), 2 * count - 1, buffers, null_count=0)
-    packed = both.take(int64_array(np.arange(0, 2 * count, 2)))
-    return pa.Array.from_buffers(kind, count, packed.buffers(), null_count=0)

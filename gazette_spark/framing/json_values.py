@@ -1,9 +1,4 @@
-"""JSON values to values of one Arrow type, value by value: the exact and slow half of ``framing.json``.
-
-A converter gets a value from the ``json`` module (numbers as text, so that no digit is lost) and its raw
-text. It returns a value that :func:`pyarrow.array` accepts for the type. It raises ValueError when the value
-does not fit. Wherever ``pyarrow.json`` accepts a value, the answer here is the same.
-"""
+"""The types that JSON can give, the forms of their values, and the conversion of one text."""
 
 from __future__ import annotations
 
@@ -18,10 +13,7 @@ import pyarrow as pa
 
 from gazette_spark.errors import OptionError
 from gazette_spark.framing.timestamps import (
-    MICROS_PER_S,
     UTC,
-    gregorian,
-    in_range,
     offset_s,
     parse_date,
     parse_local_timestamp,
@@ -31,25 +23,8 @@ from gazette_spark.framing.timestamps import (
 if TYPE_CHECKING:
     from gazette_spark.framing.date_patterns import DatePattern
 
-Convert = Callable[[object, str], object]
-
-_WHOLE = re.compile(r"-?[0-9]+")
-_NUMBER_START = "-0123456789NI"
-"""First characters of a JSON number, NaN and Infinity included, as both parsers read them."""
-
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_DAYS = re.compile(r"[+-]?\d{1,12}")
 _BASE64 = re.compile(r"([\0- ]*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==))*+[\0- ]*")
-_NON_FINITE = {
-    "NaN": "nan",
-    "+INF": "inf",
-    "+Infinity": "inf",
-    "Infinity": "inf",
-    "-INF": "-inf",
-    "-Infinity": "-inf",
-}
-"""Strings that Spark reads as floating point numbers."""
-
 _DECIMALS = decimal.Context(
     prec=76, rounding=decimal.ROUND_HALF_UP, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX
 )
@@ -108,24 +83,6 @@ SPARKS = JsonDialect()
 """Default dialect of Spark's reader, in a session whose zone is UTC."""
 
 
-def converter(kind: pa.DataType, dialect: JsonDialect = SPARKS) -> Convert | None:
-    """Return the converter of a type without children, None when JSON cannot give it."""
-    if pa.types.is_decimal128(kind):
-        return lambda value, raw: _decimal(value, raw, kind.precision, kind.scale)
-    if pa.types.is_signed_integer(kind):
-        most = 1 << (kind.bit_width - 1)
-        return lambda _value, raw: _whole(raw, -most, most - 1)
-    if pa.types.is_timestamp(kind):
-        return _timestamps(dialect, local=kind.tz is None) if kind.unit == "us" else None
-    if pa.types.is_date32(kind) and dialect.date_format:
-        dates = _pattern(dialect.date_format)
-        assert dates is not None
-        return lambda value, raw: dates.date(_text(value, raw))
-    if pa.types.is_floating(kind) and not dialect.allow_non_numeric_numbers:
-        return _finite(_PLAIN[kind])
-    return _PLAIN.get(kind)
-
-
 def is_variant(kind: pa.DataType) -> bool:
     """Tell whether an Arrow type is the one Spark has for VARIANT."""
     if not pa.types.is_struct(kind) or [field.name for field in kind] != ["value", "metadata"]:
@@ -133,9 +90,46 @@ def is_variant(kind: pa.DataType) -> bool:
     return (kind.field("metadata").metadata or {}).get(b"variant") == b"true"
 
 
-def utf8(value: str) -> str:
-    """Return text that can be stored: a surrogate without its partner becomes ``?``, as in Java."""
-    return value if value.isascii() else value.encode("utf-8", "replace").decode()
+def readable(kind: pa.DataType) -> bool:
+    """Tell whether JSON can give values of a type."""
+    if is_variant(kind):
+        return True
+    if pa.types.is_struct(kind):
+        return all(readable(field.type) for field in kind)
+    if pa.types.is_list(kind):
+        return readable(kind.value_type)
+    if pa.types.is_map(kind):
+        return bool(pa.types.is_string(kind.key_type)) and readable(kind.item_type)
+    if pa.types.is_timestamp(kind):
+        return bool(kind.unit == "us")
+    plain = (pa.bool_(), pa.string(), pa.binary(), pa.date32(), pa.float32(), pa.float64())
+    return kind in plain or pa.types.is_signed_integer(kind) or pa.types.is_decimal128(kind)
+
+
+def text_converter(kind: pa.DataType, dialect: JsonDialect) -> Callable[[str], object] | None:
+    """Return the converter of one string's content, which raises ValueError; None where no string fits."""
+    if pa.types.is_decimal128(kind):
+        return lambda text: decimal_of(text.replace(",", ""), kind)
+    if pa.types.is_timestamp(kind):
+        return _timestamps(dialect, local=kind.tz is None)
+    if pa.types.is_date32(kind):
+        dates = _pattern(dialect.date_format)
+        return dates.date if dates else lambda text: _forgiving(parse_date, text)
+    return decode_base64 if pa.types.is_binary(kind) else None
+
+
+def decimal_of(text: str, kind: pa.Decimal128Type) -> decimal.Decimal:
+    """Return a decimal, rounded half up; ValueError when it does not fit."""
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError("is not a decimal number")
+    try:
+        unit = decimal.Decimal(1).scaleb(-kind.scale)
+        number = _DECIMALS.create_decimal(text).quantize(unit, context=_DECIMALS)
+    except decimal.DecimalException as error:
+        raise ValueError("is out of range") from error
+    if len(number.as_tuple().digits) > kind.precision:
+        raise ValueError("has more digits than the column")
+    return number
 
 
 def decode_base64(value: str) -> bytes:
@@ -150,104 +144,15 @@ def decode_base64(value: str) -> bytes:
     return b"".join(base64.b64decode(letters[at : at + 4]) for at in range(0, len(letters), 4))
 
 
-def _boolean(value: object, _raw: str) -> object:
-    if isinstance(value, bool):
-        return value
-    raise ValueError("is not true or false")
-
-
-def _whole(raw: str, least: int, most: int) -> int:
-    # A 64-bit number has 19 digits: longer texts are refused unread, int() takes quadratic time on them.
-    if not _WHOLE.fullmatch(raw) or len(raw) > 20:
-        raise ValueError("is not a whole number in range")
-    number = int(raw)
-    if not least <= number <= most:
-        raise ValueError("is out of range")
-    return number
-
-
-def _double(value: object, raw: str) -> float:
-    return float(_floating(value, raw))
-
-
-def _float(value: object, raw: str) -> object:
-    # Arrow's own cast: going through a double would round twice.
-    return pa.scalar(_floating(value, raw)).cast(pa.float32()).as_py()
-
-
-def _floating(value: object, raw: str) -> str:
-    if raw[0] in _NUMBER_START:
-        return raw
-    if isinstance(value, str) and value in _NON_FINITE:
-        return _NON_FINITE[value]
-    raise ValueError("is not a number")
-
-
-def _decimal(value: object, raw: str, precision: int, scale: int) -> decimal.Decimal:
-    text = raw if raw[0] in _NUMBER_START else value.replace(",", "") if isinstance(value, str) else ""
-    if not _DECIMAL.fullmatch(text):
-        raise ValueError("is not a decimal number")
-    try:
-        number = _DECIMALS.create_decimal(text).quantize(decimal.Decimal(1).scaleb(-scale), context=_DECIMALS)
-    except decimal.DecimalException as error:
-        raise ValueError("is out of range") from error
-    if len(number.as_tuple().digits) > precision:
-        raise ValueError("has more digits than the column")
-    return number
-
-
-def _string(value: object, raw: str) -> str:
-    return utf8(value if raw[0] == '"' and isinstance(value, str) else raw)
-
-
-def _binary(value: object, raw: str) -> bytes:
-    return decode_base64(_text(value, raw))
-
-
-def _finite(convert: Convert) -> Convert:
-    def finite(value: object, raw: str) -> object:
-        if raw[0] == '"':
-            raise ValueError("is not a number")
-        return convert(value, raw)
-
-    return finite
-
-
-def _date(value: object, raw: str) -> int:
-    text = _text(value, raw)
-    try:
-        return _forgiving(parse_date, text)
-    except ValueError:
-        # As Spark 1.5 wrote dates; Spark reads them to this day.
-        if not _DAYS.fullmatch(text) or not -(2**31) <= int(text) < 2**31:
-            raise
-        return gregorian(int(text))
-
-
-def _timestamps(dialect: JsonDialect, *, local: bool) -> Convert:
+def _timestamps(dialect: JsonDialect, *, local: bool) -> Callable[[str], int]:
     """Return the converter of timestamps, whose texts have no zone if they are ``local``."""
     zone, given = dialect.time_zone, dialect.timestamp_ntz_format if local else dialect.timestamp_format
     pattern = _pattern(given)
-
-    def parse(text: str) -> int:
-        if local:
-            return pattern.local_timestamp(text) if pattern else parse_local_timestamp(text)
-        return (
-            pattern.timestamp(text, zone) if pattern else _forgiving(lambda t: parse_timestamp(t, zone), text)
-        )
-
-    def timestamp(value: object, raw: str) -> int:
-        if _WHOLE.fullmatch(raw):
-            return in_range(_whole(raw, -(2**63), 2**63 - 1) * MICROS_PER_S)
-        return parse(_text(value, raw))
-
-    return timestamp if not local else lambda value, raw: parse(_text(value, raw))
-
-
-def _text(value: object, raw: str) -> str:
-    if raw[0] != '"' or not isinstance(value, str):
-        raise ValueError("is not a string")
-    return value
+    if local:
+        return pattern.local_timestamp if pattern else parse_local_timestamp
+    if pattern:
+        return lambda text: pattern.timestamp(text, zone)
+    return lambda text: _forgiving(lambda t: parse_timestamp(t, zone), text)
 
 
 def _forgiving(parse: Callable[[str], int], text: str) -> int:
@@ -258,13 +163,3 @@ def _forgiving(parse: Callable[[str], int], text: str) -> int:
         if "GMT" not in text:
             raise
         return parse(text.replace("GMT", ""))
-
-
-_PLAIN: dict[pa.DataType, Convert] = {
-    pa.bool_(): _boolean,
-    pa.float32(): _float,
-    pa.float64(): _double,
-    pa.string(): _string,
-    pa.binary(): _binary,
-    pa.date32(): _date,
-}

@@ -36,7 +36,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import DecodeError, Message
 
 from gazette_spark.errors import OptionError
-from gazette_spark.framing.rows import Row, RowFormat, RowParser
+from gazette_spark.framing.rows import HalvesParser, Row, RowFormat
 
 TIMESTAMP = "google.protobuf.Timestamp"
 
@@ -92,7 +92,7 @@ class ProtobufFormat(RowFormat):
             raise OptionError("messageName", repr(self.message), "one of " + ", ".join(known)) from None
 
 
-class ProtobufParser(RowParser):
+class ProtobufParser(HalvesParser):
     """Parses blocks of protobuf messages. For one thread."""
 
     def __init__(self, wanted: ProtobufFormat) -> None:

@@ -9,6 +9,7 @@ row where both accept a record, so a row never depends on its neighbours.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,8 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from gazette_spark.errors import OptionError, RecordError
-from gazette_spark.framing.base import Block, bounded
+from gazette_spark.framing.base import Block, bounded, gathered
 from gazette_spark.framing.metadata import Labels, is_metadata, metadata_column
+from gazette_spark.framing.text_columns import spread
 
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 
@@ -40,8 +42,6 @@ class Row:
     """Values by field; None: the record cannot be read at all."""
     problem: str | None
     """Reason why the record is malformed, None for a valid record."""
-    rescued: Mapping[str, str] = field(default_factory=dict)
-    """JSON text of fields that did not fit, by field; filled in only for a column of rescued data."""
     left_out: bool = False
     """The record is not data, and gives no row: a header."""
 
@@ -54,14 +54,18 @@ class Columns:
     """Values by field, as long as the block."""
     problems: Mapping[int, str] = field(default_factory=dict)
     """Reasons why records are malformed, by index."""
+    rescued: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """JSON texts of fields that did not fit, by index and field; only for a column of rescued data."""
+    left_out: Sequence[int] = ()
+    """Indices of records that are not data, and give no row."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRefusal:
     """Refusal of a block, without columns."""
 
-    suspect: int | None
-    """A record that may be the malformed one: a hint."""
+    suspects: Sequence[int] = ()
+    """Records that may be the malformed ones, in order: a hint."""
 
 
 class ExactHalf(Protocol):
@@ -73,10 +77,6 @@ class ExactHalf(Protocol):
 
 class FastHalf(Protocol):
     """Reads blocks. Immutable."""
-
-    @property
-    def usable(self) -> bool:
-        """Tell whether it knows all types of the schema."""
 
     def columns(self, block: Block) -> Columns | BlockRefusal:
         """Return the columns, or a refusal when they might not be each record's own."""
@@ -123,15 +123,13 @@ class RowFormat:
         return self.rescued_column is not None and self.rescued_column in self.schema.names
 
 
-class RowParser:
+class RowParser(ABC):
     """Parses blocks of records. For one thread."""
 
-    def __init__(self, wanted: RowFormat, exact: ExactHalf, fast: FastHalf | None) -> None:
+    def __init__(self, wanted: RowFormat) -> None:
         self.format = wanted
         self.malformed = 0
         """Malformed records so far."""
-        self._exact = exact
-        self._reader = fast
 
     def __repr__(self) -> str:
         name = type(self).__name__
@@ -152,87 +150,24 @@ class RowParser:
             elif parts:
                 yield from pa.Table.from_batches(parts).combine_chunks().to_batches()
 
-    def may_be_fast(self, row: Row, record: bytes) -> bool:  # noqa: ARG002 - for formats that differ.
-        """Tell whether the fast half may accept a record that the exact half gives this row for."""
-        return False
-
+    @abstractmethod
     def _parse(self, block: Block) -> Iterator[pa.RecordBatch]:
-        """Parse a block, fast wherever possible.
+        """Parse a block."""
 
-        A suspect record is taken out and read exactly. While suspects follow each other closely, each such
-        run of records is twice as long as the last one. So blocks with few bad records keep most of their
-        speed, and blocks of bad records alone cost a few attempts.
-        """
-        run = 1
-        while len(block):
-            answer = self._fast(block)
-            if not isinstance(answer, BlockRefusal):
-                yield answer
-                return
-            if answer.suspect is None:
-                yield from self._halves(block)
-                return
-            yield from self._parse(block.rows(0, answer.suspect))
-            run = 1 if answer.suspect > CLOSE_ROWS else run * 2
-            resume = min(answer.suspect + run, len(block))
-            yield from self._slow(block.rows(answer.suspect, resume))
-            block = block.rows(resume, len(block))
-
-    def _halves(self, block: Block) -> Iterator[pa.RecordBatch]:
-        if len(block) <= EXACT_ROWS or self._reader is None or not self._reader.usable:
-            yield from self._slow(block)
-            return
-        middle = len(block) // 2
-        yield from self._parse(block.rows(0, middle))
-        yield from self._parse(block.rows(middle, len(block)))
-
-    def _fast(self, block: Block) -> pa.RecordBatch | BlockRefusal:
-        """Parse a whole block, if the fast half can."""
-        found = BlockRefusal(None) if self._reader is None else self._reader.columns(block)
-        if isinstance(found, BlockRefusal):
-            return found
-        return self._finished(block, found, ())
-
-    def _slow(self, block: Block) -> Iterator[pa.RecordBatch]:
-        """Parse record by record; hand rows on in runs."""
-        rows: list[Row] = []
-        first = 0
-        for index in range(len(block)):
-            record = block.record(index)
-            row = self._exact.row(record)
-            alone: pa.RecordBatch | BlockRefusal = BlockRefusal(None)
-            if self.may_be_fast(row, record):
-                alone = self._fast(block.rows(index, index + 1))
-            if isinstance(alone, BlockRefusal):
-                rows.append(row)
-                continue
-            yield self._run(block.rows(first, index), rows)
-            yield alone
-            rows, first = [], index + 1
-        yield self._run(block.rows(first, len(block)), rows)
-
-    def _run(self, block: Block, rows: list[Row]) -> pa.RecordBatch:
-        """Build the columns of rows that were read one by one."""
-        values = {
-            column.name: pa.array([(row.values or {}).get(column.name) for row in rows], column.type)
-            for column in self.format.data_fields
-        }
-        problems = {index: row.problem for index, row in enumerate(rows) if row.problem is not None}
-        return self._finished(block, Columns(values, problems), rows)
-
-    def _finished(self, block: Block, found: Columns, rows: Sequence[Row]) -> pa.RecordBatch:
+    def _finished(self, block: Block, found: Columns) -> pa.RecordBatch:
         """Do with malformed records as the mode says, and add the other columns."""
         values = dict(found.values)
         self._count(block, found.problems)
         corrupt = self.format.corrupt_column
         if corrupt and corrupt in self.format.schema.names:
-            values[corrupt] = _texts(self._corrupt_texts(block, found.problems), len(block))
+            problems = found.problems if self.format.mode == "PERMISSIVE" else {}
+            values[corrupt] = _records(block, sorted(problems))
         if self.format.rescues:
-            rescued = {
-                index: self._rescued(block, index, row) for index, row in enumerate(rows) if row.rescued
-            }
-            values[self.format.rescued_column or ""] = _texts(rescued, len(block))
-        dropped = [index for index, row in enumerate(rows) if row.left_out]
+            rescued = [_rescued(block, index, texts) for index, texts in found.rescued.items()]
+            at = np.fromiter(found.rescued, np.int64)
+            column = spread(len(block), pa.string(), [(at, pa.array(rescued, pa.string()))])
+            values[self.format.rescued_column or ""] = column
+        dropped = list(found.left_out)
         if self.format.mode == "DROPMALFORMED":
             dropped += found.problems
         if dropped:
@@ -255,20 +190,74 @@ class RowParser:
             index = min(problems)
             raise RecordError(block.journal, int(block.offsets[index]), f"malformed: {problems[index]}")
 
-    def _corrupt_texts(self, block: Block, problems: Mapping[int, str]) -> dict[int, str]:
-        if self.format.mode != "PERMISSIVE":
-            return {}
-        return {index: block.record(index).decode("utf-8", "replace") for index in problems}
 
-    def _rescued(self, block: Block, index: int, row: Row) -> str:
-        """Return the fields that did not fit as one JSON object, with the record's origin."""
-        place = {"_journal": json.dumps(block.journal), "_offset": str(int(block.offsets[index]))}
-        members = [f"{json.dumps(name)}:{text}" for name, text in (place | dict(row.rescued) | place).items()]
-        return "{" + ",".join(members) + "}"
+class HalvesParser(RowParser):
+    """Parses blocks fast wherever possible, and other records one by one."""
+
+    def __init__(self, wanted: RowFormat, exact: ExactHalf, fast: FastHalf | None) -> None:
+        super().__init__(wanted)
+        self._exact = exact
+        self._reader = fast
+
+    def _parse(self, block: Block) -> Iterator[pa.RecordBatch]:
+        """Parse a block, fast wherever possible.
+
+        A suspect record is taken out and read exactly. While suspects follow each other closely, each such
+        run of records is twice as long as the last one. So blocks with few bad records keep most of their
+        speed, and blocks of bad records alone cost a few attempts.
+        """
+        run = 1
+        while len(block):
+            found = BlockRefusal() if self._reader is None else self._reader.columns(block)
+            if not isinstance(found, BlockRefusal):
+                yield self._finished(block, found)
+                return
+            if not found.suspects:
+                yield from self._halves(block)
+                return
+            suspect = found.suspects[0]
+            yield from self._parse(block.rows(0, suspect))
+            run = 1 if suspect > CLOSE_ROWS else run * 2
+            resume = min(suspect + run, len(block))
+            yield self._slow(block.rows(suspect, resume))
+            block = block.rows(resume, len(block))
+
+    def _halves(self, block: Block) -> Iterator[pa.RecordBatch]:
+        if len(block) <= EXACT_ROWS or self._reader is None:
+            yield self._slow(block)
+            return
+        middle = len(block) // 2
+        yield from self._parse(block.rows(0, middle))
+        yield from self._parse(block.rows(middle, len(block)))
+
+    def _slow(self, block: Block) -> pa.RecordBatch:
+        """Parse record by record."""
+        rows = [self._exact.row(block.record(index)) for index in range(len(block))]
+        values = {
+            column.name: pa.array([(row.values or {}).get(column.name) for row in rows], column.type)
+            for column in self.format.data_fields
+        }
+        problems = {index: row.problem for index, row in enumerate(rows) if row.problem is not None}
+        left_out = [index for index, row in enumerate(rows) if row.left_out]
+        return self._finished(block, Columns(values, problems, left_out=left_out))
 
 
-def _texts(found: Mapping[int, str], count: int) -> pa.StringArray:
-    """Return a column of texts by index, null elsewhere."""
-    if not found:
-        return pa.nulls(count, pa.string())
-    return pa.array([found.get(index) for index in range(count)], pa.string())
+def _records(block: Block, chosen: Sequence[int]) -> pa.StringArray:
+    """Return the texts of some records, null for others."""
+    if not chosen:
+        return pa.nulls(len(block), pa.string())
+    keep = np.zeros(len(block), np.bool_)
+    keep[chosen] = True
+    records = gathered(block.only(keep))
+    try:
+        texts = records.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = pa.array([record.as_py().decode("utf-8", "replace") for record in records], pa.string())
+    return spread(len(block), pa.string(), [(np.flatnonzero(keep), texts)])
+
+
+def _rescued(block: Block, index: int, texts: Mapping[str, str]) -> str:
+    """Return the fields that did not fit as one JSON object, with the record's origin."""
+    place = {"_journal": json.dumps(block.journal), "_offset": str(int(block.offsets[index]))}
+    members = [f"{json.dumps(name)}:{text}" for name, text in (place | dict(texts) | place).items()]
+    return "{" + ",".join(members) + "}"

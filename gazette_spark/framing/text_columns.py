@@ -7,19 +7,21 @@ offset of 19 hours, which Spark does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from gazette_spark.framing.base import bool_array
 from gazette_spark.framing.timestamps import UTC
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
+Places: TypeAlias = "npt.NDArray[np.int64]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,42 +54,87 @@ def from_texts(
     return _mixed(texts, kind, convert, usual)
 
 
+def matching(
+    texts: pa.StringArray, kind: pa.DataType, pattern: str, convert: Callable[[str], object] | None
+) -> Converted:
+    """Convert texts of which Arrow converts those that match a pattern, and nulls.
+
+    Args:
+        texts: Nulls stay null.
+        kind: Type of the column.
+        pattern: A regular expression.
+        convert: Converts one of the other texts; None: none of them fits.
+    """
+    return _mixed(texts, kind, convert, [(_matches(texts, pattern), kind)])
+
+
+def spread(count: int, kind: pa.DataType, parts: Sequence[tuple[Places, pa.Array]]) -> pa.Array:
+    """Return a column of values at their places, null elsewhere; of several at one place the last counts."""
+    parts = [part for part in parts if len(part[0])]
+    if not parts:
+        return pa.nulls(count, kind)
+    order = parts[0][0] if len(parts) == 1 else np.concatenate([at for at, _ in parts])
+    values = parts[0][1] if len(parts) == 1 else pa.concat_arrays([column for _, column in parts])
+    if len(order) == count and (order[:-1] < order[1:]).all():
+        return values
+    taken = np.full(count, -1, np.int64)
+    taken[order] = np.arange(len(order))
+    known = pa.py_buffer(np.packbits(taken >= 0, bitorder="little"))
+    return values.take(pa.Array.from_buffers(pa.int64(), count, [known, pa.py_buffer(taken)]))
+
+
+def places(flags: pa.BooleanArray) -> Places:
+    """Return where flags are set."""
+    # It takes a worker longer to load than all of this package, and few records need it.
+    import pyarrow.compute as pc
+
+    found = pc.indices_nonzero(flags)
+    if not len(found):
+        return np.empty(0, np.int64)
+    return np.frombuffer(found.buffers()[1], np.uint64, len(found)).astype(np.int64)
+
+
 def _mixed(
     texts: pa.StringArray,
     kind: pa.DataType,
-    convert: Callable[[str], object],
+    convert: Callable[[str], object] | None,
     usual: list[tuple[Mask, pa.DataType]],
 ) -> Converted:
-    parts, order = [], []
-    left = _valid(texts)
+    parts = []
+    left = valid(texts)
     for mask, shape in usual:
         try:
             mask = mask & left  # noqa: PLW2901 - nulls are of any shape.
-            parts.append(texts.filter(pa.array(mask)).cast(shape).cast(kind))
+            found = texts if mask.all() else texts.filter(bool_array(mask))
+            parts.append((np.flatnonzero(mask), found.cast(shape).cast(kind)))
         except pa.ArrowInvalid:
             continue
-        order.append(np.flatnonzero(mask))
         left &= ~mask
+    rest = np.flatnonzero(left)
+    if convert is None:
+        return Converted(spread(len(texts), kind, parts), dict.fromkeys(rest.tolist(), "does not fit"))
     values: list[object] = []
     problems = {}
-    for index, text in zip(np.flatnonzero(left).tolist(), texts.filter(pa.array(left)), strict=True):
+    for index, text in zip(rest.tolist(), texts.filter(bool_array(left)).to_pylist(), strict=True):
         try:
-            values.append(convert(text.as_py()))
+            values.append(convert(text))
         except ValueError as error:
             values.append(None)
             problems[index] = str(error)
-    parts.append(pa.array(values, kind))
-    order.append(np.flatnonzero(left))
-    # Index of each row's value in the concatenated parts; a null has no index.
-    places = np.concatenate(order)
-    taken = np.zeros(len(texts), np.int64)
-    taken[places] = np.arange(len(places))
-    missing = np.ones(len(texts), np.bool_)
-    missing[places] = False
-    return Converted(pa.concat_arrays(parts).take(pa.array(taken, mask=missing)), problems)
+    parts.append((rest, pa.array(values, kind)))
+    return Converted(spread(len(texts), kind, parts), problems)
 
 
-def _valid(texts: pa.StringArray) -> Mask:
+def _matches(texts: pa.StringArray, pattern: str) -> Mask:
+    import pyarrow.compute as pc
+
+    found = np.zeros(len(texts), np.bool_)
+    found[places(pc.match_substring_regex(texts, pattern))] = True
+    return found
+
+
+def valid(texts: pa.Array) -> Mask:
+    """Tell which items are not null."""
     bits = texts.buffers()[0]
     if bits is None:
         return np.ones(len(texts), np.bool_)
@@ -103,7 +150,11 @@ def _usual(texts: pa.StringArray, kind: pa.DataType, zone: str) -> list[tuple[Ma
     ends = np.frombuffer(bounds, np.int32)[texts.offset : texts.offset + len(texts) + 1]
     starts, ends = ends[:-1], ends[1:]
     sizes = ends - starts
-    null = ~_valid(texts) if texts.null_count else np.zeros(len(texts), np.bool_)
+    null = ~valid(texts) if texts.null_count else np.zeros(len(texts), np.bool_)
+    if pa.types.is_decimal(kind):
+        whole, scale = max(kind.precision - kind.scale, 1), kind.scale
+        fraction = rf"(\.[0-9]{{1,{scale}}})?" if scale else ""
+        return [(_matches(texts, f"^-?[0-9]{{1,{whole}}}{fraction}$") | null, kind)]
     if pa.types.is_date32(kind):
         return [((sizes == len("2024-01-02")) | null, kind)]
     long = sizes >= len("2024-01-02T03:04:05")

@@ -42,45 +42,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9~/._+-]+")
 MICROS_PER_S = 1_000_000
 _DAY_S = 86_400
 _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-_JULIAN_MONTHS = (31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 31, 28)
-"""Days of the months from March on."""
-_JULIAN_EPOCH = 719_470
-"""Days from 0000-03-01 to 1970-01-01 when counted in the Julian calendar up to 1582-10-04."""
-_FIRST_GREGORIAN_DAY = -141_427
-"""1582-10-15."""
 _LONGEST_OFFSET_S = 18 * 3600
-
-_SHORT_ZONES = {
-    "ACT": "Australia/Darwin",
-    "AET": "Australia/Sydney",
-    "AGT": "America/Argentina/Buenos_Aires",
-    "ART": "Africa/Cairo",
-    "AST": "America/Anchorage",
-    "BET": "America/Sao_Paulo",
-    "BST": "Asia/Dhaka",
-    "CAT": "Africa/Harare",
-    "CNT": "America/St_Johns",
-    "CST": "America/Chicago",
-    "CTT": "Asia/Shanghai",
-    "EAT": "Africa/Addis_Ababa",
-    "ECT": "Europe/Paris",
-    "EST": "-05:00",
-    "HST": "-10:00",
-    "IET": "America/Indiana/Indianapolis",
-    "IST": "Asia/Kolkata",
-    "JST": "Asia/Tokyo",
-    "MIT": "Pacific/Apia",
-    "MST": "-07:00",
-    "NET": "Asia/Yerevan",
-    "NST": "Pacific/Auckland",
-    "PLT": "Asia/Karachi",
-    "PNT": "America/Phoenix",
-    "PRT": "America/Puerto_Rico",
-    "PST": "America/Los_Angeles",
-    "SST": "Pacific/Guadalcanal",
-    "VST": "Asia/Ho_Chi_Minh",
-}
-"""Java's ``ZoneId.SHORT_IDS``, which Spark reads zones with."""
 
 
 def parse_date(text: str) -> int:
@@ -151,23 +113,6 @@ def days_of(year: int, month: int, day: int) -> int:
     return datetime.date(place + 1, month, day).toordinal() + cycles * 146_097 - 719_163
 
 
-def gregorian(days: int) -> int:
-    """Return the proleptic Gregorian day number of one counted in the Julian calendar up to 1582-10-04.
-
-    A leap day that the Gregorian calendar lacks becomes the day after it.
-    """
-    if days >= _FIRST_GREGORIAN_DAY:
-        return days
-    cycles, place = divmod(days + _JULIAN_EPOCH, 1461)
-    year, of_year = divmod(place, 365) if place < 1460 else (3, 365)
-    month = 0
-    while of_year >= (length := _JULIAN_MONTHS[month] + (month == 11 and year == 3)):
-        of_year -= length
-        month += 1
-    march = days_of(4 * cycles + year + (month > 9), (month + 2) % 12 + 1, 1)
-    return march + of_year
-
-
 def seconds_of(hour: int, minute: int, second: int) -> int:
     """Return the seconds of a time of day."""
     if hour > 23 or minute > 59 or second > 59:
@@ -204,7 +149,6 @@ def _zone(name: str) -> int | zoneinfo.ZoneInfo:
     """Return an offset in seconds, or a zone whose offset changes."""
     name = re.sub(r"([+-])([0-9]):", r"\g<1>0\2:", name, count=1)
     name = re.sub(r"([+-][0-9]{2}):([0-9])$", r"\1:0\2", name)
-    name = _SHORT_ZONES.get(name, name)
     for prefix in ("UTC", "GMT", "UT", ""):
         rest = name.removeprefix(prefix)
         if name.startswith(prefix) and ((prefix and not rest) or (rest == "Z" and not prefix)):

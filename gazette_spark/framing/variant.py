@@ -27,6 +27,10 @@ _INTEGERS = ((_INT1, 1), (_INT2, 2), (_INT4, 4), (_INT8, 8))
 _DECIMALS = ((_DECIMAL4, 9, 4), (_DECIMAL8, 18, 8), (_DECIMAL16, 38, 16))
 """Type, most digits, and bytes."""
 
+MAX_DEPTH = 500
+"""Deepest nesting: half of Python's own limit, so the ``json`` module never gets near it."""
+
+_NESTING = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]')
 _PLAIN_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 
@@ -53,11 +57,29 @@ def encode(text: str) -> dict[str, bytes]:
     """Return the two parts of a JSON value.
 
     Raises:
-        ValueError: an object repeats a name.
+        ValueError: an object repeats a name, or the value is nested too deep.
     """
+    if _depth(text) > MAX_DEPTH:
+        raise ValueError("is nested too deep")
     names: dict[bytes, int] = {}
     value = _encoded(_DECODER.decode(text), names)
     return {"value": value, "metadata": _metadata(list(names))}
+
+
+def _depth(text: str) -> int:
+    """Return how deep brackets nest, at most; the count of brackets when that is small anyway."""
+    opened = text.count("[") + text.count("{")
+    if opened <= MAX_DEPTH:
+        return opened
+    depth = deepest = 0
+    for found in _NESTING.finditer(text):
+        match text[found.start()]:
+            case "[" | "{":
+                depth += 1
+                deepest = max(deepest, depth)
+            case "]" | "}":
+                depth -= 1
+    return deepest
 
 
 def _metadata(names: list[bytes]) -> bytes:

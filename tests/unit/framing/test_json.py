@@ -177,6 +177,27 @@ def test_only_records_nobody_reads_may_be_deep() -> None:
     assert rows({"a": pa.int64()}, deep, b"") == [{"a": 1}, {"a": None}]
 
 
+def test_nesting_takes_no_stack() -> None:
+    """A value of any depth is read as a column's text, and is no list of its items where it should be one."""
+    deep = "[" * 100_000 + "]" * 100_000
+    record = f'{{"a":{deep},"b":{deep}}}'
+    columns = {"a": pa.string(), "b": pa.list_(pa.list_(pa.int64())), "_corrupt_record": pa.string()}
+    assert rows(columns, record.encode(), b"{}") == [
+        {"a": deep, "b": None, "_corrupt_record": record},
+        dict.fromkeys(columns),
+    ]
+
+
+def test_blocks_at_fault_change_none_that_follow() -> None:
+    """After blocks that only the exact half reads, others are read as before, by whichever half."""
+    columns = pa.schema([("a", pa.int64()), ("_corrupt_record", pa.string())])
+    wrong, fine = b'{"a":"x"}', b'{"a":1}'
+    blocks = [block_of(wrong, wrong)] * 3 + [block_of(fine, wrong, fine)] + [block_of(fine)] * 40
+    batches = list(JsonParser(JsonFormat(columns)).record_batches(blocks))
+    found = [row["a"] for batch in batches for row in batch.to_pylist()]
+    assert found == [None] * 6 + [1, None, 1] + [1] * 40
+
+
 def test_results_do_not_depend_on_the_stack() -> None:
     """A record of 400 levels parses with little of Python's stack left, as the limit promises."""
     deep = b'{"b":' + b"[" * 400 + b"]" * 400 + b',"a":1,"a":1}'
