@@ -104,6 +104,13 @@ METADATA_TYPES: dict[str, DataType] = {
 }
 """Columns of a record's origin; in no query's schema unless it names them."""
 
+_GAP_EVENTS = {
+    "missing": "bytes are gone",
+    "desync": "bytes begin no record",
+    "rest": "bytes after missing ones may be the rest of a record",
+}
+"""How the log names what is skipped, by the kind of a gap."""
+
 IDLE_POLL_S = 0.1
 """Least time between two looks at journals that had nothing new: by default Spark asks 100 times a second,
 and each look costs the brokers a call per journal. Where a look takes longer, the pause does, too."""
@@ -416,7 +423,7 @@ def record_batches(
     for record_batch in built:
         yield pa.RecordBatch.from_arrays(record_batch.columns, schema=expected)
     for gap in scan.gaps:
-        event = "bytes are gone" if gap.kind == "missing" else "bytes begin no record"
+        event = _GAP_EVENTS[gap.kind]
         log.warning("%s, skipped journal=%s begin=%d end=%d", event, gap.journal, gap.begin, gap.end)
 
 

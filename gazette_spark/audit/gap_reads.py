@@ -1,7 +1,8 @@
 """Records of a journal as the query read them: bytes that its entries name as missing are skipped again.
 
 A record that such a gap cuts was dropped, whether the bytes are still missing or not. So a read jumps over
-the recorded gaps, and the scan treats them like any jump.
+the recorded gaps. A recorded gap ends where the query went on with a record; other missing bytes may end
+anywhere.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class JournalRecords:
             fail_on_data_loss=False,
             max_record_bytes=max_record_bytes,
             framing=framing,
+            records_begin={end for _, end in self._recorded},
         )
 
     def __repr__(self) -> str:
@@ -50,7 +52,7 @@ class JournalRecords:
         missing = [
             (gap.cut_offset if gap.cut_bytes else gap.begin, gap.end)
             for gap in self._scan.gaps
-            if gap.kind == "missing" and any(without((gap.begin, gap.end), self._recorded))
+            if gap.kind in ("missing", "rest") and any(without((gap.begin, gap.end), self._recorded))
         ]
         return [part for gap in missing for part in without(gap, self._recorded)]
 

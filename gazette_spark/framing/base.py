@@ -226,6 +226,10 @@ class Framing(Protocol):
         """Bytes can only be understood from the start of a record on."""
 
     @property
+    def resyncs(self) -> bool:
+        """Bytes after missing ones are left out up to a record's end: appends may hold half a record."""
+
+    @property
     def header_bytes(self) -> int:
         """Length of what frames a record before its first byte."""
 

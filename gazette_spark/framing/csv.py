@@ -84,6 +84,7 @@ class CsvFraming:
     """One ASCII character, or empty: then every newline ends a record."""
     name: str = "csv"
     anchored: bool = True
+    resyncs: bool = False
     header_bytes: int = 0
     trailer_bytes: int = 1
 

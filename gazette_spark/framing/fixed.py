@@ -65,6 +65,7 @@ class FixedFraming:
 
     name: str = "fixed"
     anchored: bool = True
+    resyncs: bool = False
     header_bytes: int = HEADER_BYTES
     trailer_bytes: int = 0
 

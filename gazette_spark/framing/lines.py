@@ -76,6 +76,7 @@ class LineFraming:
 
     name: str = "lines"
     anchored: bool = False
+    resyncs: bool = True
     header_bytes: int = 0
     trailer_bytes: int = 1
 

@@ -25,6 +25,7 @@ class ChunkFraming:
     chunk_bytes: int = CHUNK_BYTES
     name: str = "none"
     anchored: bool = False
+    resyncs: bool = False
     header_bytes: int = 0
     trailer_bytes: int = 0
 

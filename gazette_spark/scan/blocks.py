@@ -5,16 +5,19 @@
 ========  =======================================  ==================================================
 state     meaning                                  leaves it when
 ========  =======================================  ==================================================
-skipping  before the piece's first record end      a record end is seen (→ cutting), a jump ends
-                                                   (→ cutting), or ``end`` is reached (→ done)
+skipping  before the piece's first record end, or  a record end is seen (→ cutting), a jump ends
+          before the first one after a jump        (→ cutting, or still skipping), or ``end`` is
+                                                   reached (→ done; after a jump at a record end)
 cutting   ``start`` is the first byte of a record  the next record begins at or past ``end`` (→ done)
           the piece owns, bytes from it are kept
 done      all records of the piece are out         never
 ========  =======================================  ==================================================
 
-A jump means that bytes are gone. The record it cuts can never be finished and is dropped; where the
-bytes go on a fragment begins, and so does a record. The resulting rows depend on the piece and the journal's
-content only, never on how the content arrives in chunks.
+A jump means that bytes are gone. The record it cuts can never be finished and is dropped. Where the bytes go
+on a fragment begins, and maybe no record: an append of lines may hold half of one. So in a framing that
+``resyncs`` the bytes up to the next record end are left out, too, and reported. Other framings ask for
+appends of whole records. The resulting rows depend on the piece and the journal's content only, never on how
+the content arrives in chunks.
 
 A piece of an anchored framing begins with a record and has to end with one: the reader checks that. So a
 piece that was cut in the wrong place ends in an error, never in other rows.
@@ -23,7 +26,7 @@ piece that was cut in the wrong place ends in an error, never in other rows.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -60,7 +63,8 @@ class Gap:
     cut_bytes: int
     """Bytes still there of that record, 0: no record was cut."""
     kind: str = "missing"
-    """``missing``: the bytes are gone. ``desync``: they are there and begin no record."""
+    """``missing``: the bytes are gone. ``desync``: they are there and begin no record. ``rest``: they follow
+    missing ones and may be the rest of a record; they may lie past the piece's end."""
 
 
 class Cutter:
@@ -74,6 +78,7 @@ class Cutter:
         max_record_bytes: int = MAX_RECORD_BYTES,
         block_bytes: int = BLOCK_BYTES,
         framing: Framing = LINES,
+        records_begin: Collection[int] = (),
     ) -> None:
         if framing.anchored and not (piece.head and piece.end == piece.limit):
             msg = f"framing {framing.name}: {piece} does not begin and end where records do"
@@ -86,6 +91,10 @@ class Cutter:
         self._block_bytes = block_bytes
         self._framing = framing
         self._skipping = not piece.head
+        self._records_begin = records_begin
+        """Offsets at which a record begins, also where missing bytes end there."""
+        self._rest: int | None = None
+        """First byte after a jump, as long as no record's end was seen since."""
         self._position = piece.read_from
         self._start = piece.read_from
         self._kept: list[bytes] = []
@@ -135,6 +144,7 @@ class Cutter:
         journal, limit = self.piece.journal, self.piece.limit
         if self._position < limit:
             raise OffsetNotYetAvailableError(journal, "the read ended early", self._position, self._position)
+        self._report_rest()
         if not self._skipping:
             yield from self._flush(last=True)
             if not self.done() and self._position > self._start:
@@ -158,6 +168,9 @@ class Cutter:
         self._position += len(content) if boundary is None else boundary
         self._begin_at(self._position)
         self._skipping = boundary is None
+        if self._rest is not None and boundary is None:
+            return b""  # The rest is this piece's to report, also past its end.
+        self._report_rest()
         self._done = self._position >= self.piece.end
         return b"" if boundary is None or self._done else content[boundary:]
 
@@ -182,6 +195,7 @@ class Cutter:
         piece, wanted = self.piece, self._position
         if self._fail_on_data_loss:
             raise DataLossError(piece.journal, wanted, target)
+        self._report_rest()
         yield from self._flush(last=True)
         if self._done:
             return  # The record that the jump cuts short belongs to the next piece.
@@ -189,9 +203,16 @@ class Cutter:
         begin, end = (min(max(at, piece.begin), piece.end) for at in (wanted, target))
         if cut or begin < end:
             self.gaps.append(Gap(piece.journal, begin, end, self._start if cut else begin, cut))
-        self._skipping = False
         self._begin_at(target)
         self._done = target >= piece.end
+        self._skipping = self._framing.resyncs and target not in self._records_begin
+        self._rest = target if self._skipping and not self._done else None
+
+    def _report_rest(self) -> None:
+        """Report the bytes since the last jump, up to here: no record is seen to begin in them."""
+        if self._rest is not None and self._rest < self._position:
+            self.gaps.append(Gap(self.piece.journal, self._rest, self._position, self._rest, 0, "rest"))
+        self._rest = None
 
     def _flush(self, *, last: bool = False) -> Iterator[Block]:
         """Yield the kept whole records that the piece owns."""

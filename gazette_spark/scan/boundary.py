@@ -2,8 +2,9 @@
 
 Bytes come through a ``read_window(begin, end)`` callable, so the search itself is pure. It returns the whole
 content of ``[begin, end)``. A SHORTER answer means that bytes are missing: it is then the content after the
-last hole, ``[end - len(answer), end)``. The end of a hole is a record boundary, because the record that the
-hole cuts cannot be finished.
+last hole, ``[end - len(answer), end)``. The record that a hole cuts cannot be finished, so a search stops at
+the end of a hole. In a framing that ``resyncs`` no record need begin there. There a batch ends one byte
+before, inside the hole, so that the next batch meets it, too; or at the write head, if the hole reaches that.
 
 Anchored framings need more bytes: a tail of at most the longest record's length, in which every way to read
 it comes to the same end. Without such a tail, all records from ``begin`` on are followed.
@@ -36,8 +37,12 @@ def record_end(
     *,
     journal: str = "",
     framing: Framing = LINES,
+    write_head: int | None = None,
 ) -> int:
     """Return the largest record boundary in ``[begin, end]``; ``begin`` counts as a boundary.
+
+    The end of a hole counts, too, if no other boundary follows it. With a write head, and in a framing that
+    ``resyncs``, a hole's last byte counts in its place unless the hole ends at the head.
 
     Equal to ``begin`` when no whole record lies between. Looks back from ``end`` and reads no byte
     twice and at most ``max_record_bytes + 1`` bytes; more only where an anchored framing needs it.
@@ -52,8 +57,17 @@ def record_end(
         low = max(begin, high - size, end - max_record_bytes - 1)
         window = read_window(low, high)
         cut = framing.last_boundary(window, max_record_bytes)
-        if cut is not None or len(window) < high - low:
-            return high - len(window) + (cut or 0)
+        if cut is not None:
+            return high - len(window) + cut
+        if len(window) < high - low:
+            behind = high - len(window)
+            if not framing.resyncs or write_head in (None, behind):
+                return behind
+            inside = behind - 1
+            if inside == begin or not read_window(inside - 1, inside):
+                return inside
+            high, size, end = inside, FIRST_WINDOW_BYTES, inside  # A batch has to have a byte of the hole.
+            continue
         if end - low > max_record_bytes:
             raise _oversized(journal, low, end, max_record_bytes, exact=low == begin)
         high, size = low, size * 2
@@ -82,8 +96,12 @@ def next_record_end(
         high = min(write_head, low + size, begin + max_record_bytes + 1)
         window = read_window(low, high)
         cut = framing.first_boundary(window, low)
-        if cut is not None or len(window) < high - low:
-            return high - len(window) + (cut or 0)
+        if len(window) < high - low:
+            begin = high - len(window)
+            if cut is None and (not framing.resyncs or begin == write_head):
+                return begin
+        if cut is not None:
+            return high - len(window) + cut
         if high - begin > max_record_bytes:
             raise _oversized(journal, begin, high, max_record_bytes, exact=True)
         low, size = high, size * 2
@@ -107,7 +125,9 @@ def limited_end(
     whole record is there yet.
     """
     end = min(soft_end, write_head)
-    found = record_end(read_window, begin, end, max_record_bytes, journal=journal, framing=framing)
+    found = record_end(
+        read_window, begin, end, max_record_bytes, journal=journal, framing=framing, write_head=write_head
+    )
     if found > begin or end == write_head:
         return found
     after = next_record_end(

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -40,6 +40,7 @@ class PieceScan:
         max_record_bytes: int = MAX_RECORD_BYTES,
         block_bytes: int = BLOCK_BYTES,
         framing: Framing = LINES,
+        records_begin: Collection[int] = (),
     ) -> None:
         self._client = client
         self._cutter = Cutter(
@@ -48,6 +49,7 @@ class PieceScan:
             max_record_bytes=max_record_bytes,
             block_bytes=block_bytes,
             framing=framing,
+            records_begin=records_begin,
         )
 
     def __repr__(self) -> str:

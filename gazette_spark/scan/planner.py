@@ -38,8 +38,8 @@ from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.scan.admission import Backlog, Limits, admit, admit_fragments, fragment_ends, is_due
-from gazette_spark.scan.boundary import boundaries_around, limited_end, window_of
-from gazette_spark.scan.conditions import EVERYTHING, RowFilter, Spans
+from gazette_spark.scan.boundary import boundaries_around, limited_end, next_record_end, window_of
+from gazette_spark.scan.conditions import EVERYTHING, RowFilter, Spans, joined
 from gazette_spark.scan.listings import AskedJournals, Journals, selector_of
 from gazette_spark.scan.logs import batch_line, start_line
 from gazette_spark.scan.pruning import Narrowed, narrow, split_narrowed
@@ -187,10 +187,20 @@ class Planner:
         self, begins: Mapping[str, int], ends: Mapping[str, int]
     ) -> dict[str, tuple[tuple[int, int], ...]]:
         def skipped(journal: str) -> Spans:
-            listed = self._spans(journal, begins[journal])
-            return skipped_spans(self._view.client, journal, listed, begins[journal], ends[journal])
+            end, listed = ends[journal], self._spans(journal, begins[journal])
+            missing = skipped_spans(self._view.client, journal, listed, begins[journal], end)
+            return joined((low, self._resynced(journal, high, end)) for low, high in missing)
 
         return {name: tuple(spans) for name, spans in self._view.each(skipped, begins).items() if spans}
+
+    def _resynced(self, journal: str, hole_end: int, end: int) -> int:
+        """Return where the rows of a batch go on behind a hole that ends here."""
+        framing = self._view.framing(journal)
+        if hole_end == end or not framing.resyncs:
+            return hole_end
+        window, longest = self._view.window(journal), self._view.options.max_record_bytes
+        found = next_record_end(window, hole_end, end, longest, journal=journal, framing=framing)
+        return end if found is None else found
 
     def _position(
         self, start: JournalOffsets, reached: Mapping[str, int], heads: Mapping[str, int]

@@ -51,9 +51,13 @@ class RangeResolver:
                 if not self._starts_by(journal, lasts[journal]):
                     raise OffsetError(f"{option} lies before the start at {begin}", journal, lasts[journal])
                 begins[journal] = lasts[journal]  # All bytes of the range are gone.
-        ends = self._view.each(
-            lambda journal: self._view.whole_records(journal, begins[journal], lasts[journal]), journals
-        )
+
+        def end_of(journal: str) -> int:
+            return self._view.whole_records(
+                journal, begins[journal], lasts[journal], write_head=heads[journal]
+            )
+
+        ends = self._view.each(end_of, journals)
         return replace(start, read_through=begins), JournalOffsets(ends)
 
     def _starts_by(self, journal: str, offset: int) -> bool:
@@ -92,7 +96,11 @@ class RangeResolver:
         # A fragment may begin inside a record: that is read from its begin, as its end was appended later.
         first = self._view.client.first_offset(journal)
         place = head if found is None else found
-        return self._view.whole_records(journal, min(first, place), place, skip_holes=True)
+        # Where bytes are gone before it, and that is no error, the query starts in the hole and notices.
+        write_head = None if self._view.options.fail_on_data_loss else head
+        return self._view.whole_records(
+            journal, min(first, place), place, skip_holes=True, write_head=write_head
+        )
 
     def _start_of(self, journal: str, chosen: int, head: int, option: str = "startingOffsets") -> int:
         if chosen > head:

@@ -148,12 +148,23 @@ class JournalView:
         self.each(self.client.first_offset, names)
         return self.client.write_heads(names)
 
-    def whole_records(self, journal: str, begin: int, end: int, *, skip_holes: bool = False) -> int:
-        """Return the largest end of a record in ``[begin, end]``; ``begin`` if no record ends there."""
+    def whole_records(
+        self,
+        journal: str,
+        begin: int,
+        end: int,
+        *,
+        skip_holes: bool = False,
+        write_head: int | None = None,
+    ) -> int:
+        """Return the largest end of a record in ``[begin, end]``; ``begin`` if no record ends there.
+
+        See :func:`~gazette_spark.scan.boundary.record_end` for the role of the write head.
+        """
         limit = self.options.max_record_bytes
         framing = self.framing(journal)
         window = self.window(journal, skip_holes=skip_holes)
-        return record_end(window, begin, end, limit, journal=journal, framing=framing)
+        return record_end(window, begin, end, limit, journal=journal, framing=framing, write_head=write_head)
 
     def window(self, journal: str, *, skip_holes: bool = False) -> ReadWindow:
         """Return the reader of a journal's bytes; under ``failOnDataLoss`` a hole is an error."""

@@ -91,10 +91,12 @@ class FakeRead:
 
 
 def records_of(journal: FakeJournal, begin: int, end: int) -> list[tuple[int, bytes]]:
-    """Return offset and value of every whole record between the holes of ``[begin, end)``."""
+    """Return offset and value of every record of ``[begin, end)`` of which both ends are known."""
     found = []
     for low, high in journal.spans():
         at = max(low, begin)
+        if at > begin:
+            at += journal.window(at, high).find(b"\n") + 1 or high - at
         while at < min(high, end):
             newline = journal.window(at, min(high, end)).find(b"\n")
             if newline < 0:

@@ -75,7 +75,7 @@ def test_a_range_names_the_bytes_that_are_gone(limit: int | None, allowed: str) 
     ranges = list(steps(planner, begin, end, limit))
     assert (ranges[0][0], ranges[-1][1]) == (begin, end)
     gaps = [gap for _, high in ranges for gap in high.gaps.get("log/a", ())]
-    assert joined(gaps) == [(40, 100)]
+    assert joined(gaps) == [(40, 110)]  # The first record behind them may be the rest of one.
     assert not any("log/b" in high.gaps for _, high in ranges)
     for low, high in ranges:
         check_forward(low, high)

@@ -57,14 +57,23 @@ def test_an_oversized_record_is_named(length: int) -> None:
     assert next_record_end(read, 2, length + 3, length) == length + 3
 
 
-def test_a_hole_is_an_error_or_a_boundary() -> None:
-    """A search that meets missing bytes fails, or takes the hole's end for a record's beginning."""
+def test_a_hole_is_an_error_or_ends_a_search() -> None:
+    """A search that meets missing bytes fails, or stops there; a batch ends inside it or at the head."""
     journal = FakeJournal(b"aa\nbb\ncc", holes=[(4, 6)])
     with pytest.raises(DataLossError) as caught:
         record_end(window_reader(journal, NAME), 0, 8, LONG)
     assert (caught.value.journal, caught.value.wanted, caught.value.available) == (NAME, 4, 6)
     read = window_reader(journal, NAME, fail_on_data_loss=False)
     assert record_end(read, 0, 8, LONG) == 6
-    assert next_record_end(read, 3, 8, LONG) == 6
+    assert next_record_end(read, 3, 8, LONG) is None
     assert record_end(read, 0, 5, LONG) == 5
+    assert limited_end(read, 0, 8, 8, LONG) == 5
+    assert limited_end(read, 5, 8, 8, LONG) == 5
+    assert limited_end(read, 0, 6, 6, LONG) == 6
+    longer = window_reader(FakeJournal(b"aa\nbb\ncc\nd", holes=[(4, 6)]), NAME, fail_on_data_loss=False)
+    assert limited_end(longer, 0, 6, 10, LONG) == 5
+    assert limited_end(longer, 5, 6, 10, LONG) == next_record_end(longer, 3, 10, LONG) == 9
+    assert next_record_end(longer, 3, 10, 3) == 9
+    with pytest.raises(RecordError, match="begins here"):
+        next_record_end(longer, 3, 10, 1)
     assert read(3, 3) == b""

@@ -107,12 +107,15 @@ def test_a_hole_over_a_ranges_end_is_an_error_that_names_it() -> None:
 
 
 def test_a_skipped_hole_is_recorded() -> None:
-    """The record a hole cuts is dropped and counted, the next one begins where the hole ends."""
-    journal = FakeJournal(b"aa\nbb\ncc\n", base=100, holes=[(104, 106)])
+    """The record a hole cuts is dropped and counted; so are bytes after it that may be a record's rest."""
+    journal = FakeJournal(b"aa\nbb\ncc\ndd\n", base=100, holes=[(104, 107)])
     scan = PieceScan(journal, whole(journal), fail_on_data_loss=False)
     values = [value for batch in raw_record_batches(scan, ("value",)) for value in batch["value"].to_pylist()]
-    assert values == [b"aa", b"cc"]
-    assert scan.gaps == (Gap(NAME, 104, 106, cut_offset=103, cut_bytes=1),)
+    assert values == [b"aa", b"dd"]
+    assert scan.gaps == (
+        Gap(NAME, 104, 107, cut_offset=103, cut_bytes=1),
+        Gap(NAME, 107, 109, cut_offset=107, cut_bytes=0, kind="rest"),
+    )
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1000])

@@ -697,7 +697,7 @@ def test_a_batch_that_may_skip_bytes_says_which_are_gone() -> None:
     planner, client = planner_of(journals, failOnDataLoss="false")
     end = planner.next(at(a=70, b=0))
     assert end == at(a=130, b=20)
-    assert end.gaps == {"log/a": ((70, 100),)}
+    assert end.gaps == {"log/a": ((70, 110),)}  # The first record behind them may be the rest of one.
     assert planner.next(end).to_json() == end.to_json()
     client.journals["log/a"].content += lines(1)
     assert planner.next(end).gaps == {}
