@@ -16,6 +16,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from pyspark.sql import DataFrame, functions
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -24,7 +25,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from gazette_spark.lag.query_progress import QueryLag, query_lag
+from gazette_spark.errors import OptionError
+from gazette_spark.lag.query_progress import OBSERVED, QueryLag, query_lag
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +98,23 @@ class LagListener(StreamingQueryListener):
             del self._ended[:-ENDED_QUERIES]
 
 
+def count_malformed(rows: DataFrame, column: str = "_corrupt_record", name: str = OBSERVED) -> DataFrame:
+    """Have Spark count the malformed records of a query, for :attr:`QueryLag.malformed`.
+
+    The figures are Spark's observed metrics: they are counted as the rows pass, on Spark Connect, too. A sink
+    that reads a batch twice counts it twice.
+
+    Args:
+        rows: Rows of the source, read under ``mode=PERMISSIVE``, with the column in their schema.
+        column: Takes a malformed record's text: the option ``columnNameOfCorruptRecord``.
+        name: Another one for each source of a query; it begins with ``gazette``.
+    """
+    if not name.startswith(OBSERVED):
+        raise OptionError("name", repr(name), f"a name that begins with {OBSERVED!r}")
+    records, malformed = functions.count(functions.lit(1)), functions.count(functions.col(column))
+    return rows.observe(name, records.alias("records"), malformed.alias("malformed"))
+
+
 def lag_line(lag: QueryLag) -> str:
     """Return a lag as one line of a log."""
     parts = [
@@ -103,6 +122,8 @@ def lag_line(lag: QueryLag) -> str:
         *([f"name={lag.name}"] if lag.name else []),
         f"batch_id={lag.batch_id} journals={len(lag.journals)} lag_bytes={lag.total_bytes}",
         *([f"unseen={lag.unseen}"] if lag.unseen else []),
+        *([f"skipped_bytes={lag.skipped_bytes}"] if lag.skipped_bytes else []),
+        *([f"malformed={lag.malformed}"] if lag.malformed else []),
     ]
     if (worst := lag.worst) is not None:
         parts.append(f"worst={worst.journal} worst_bytes={worst.lag_bytes}")

@@ -422,6 +422,11 @@ def record_batches(
         built = parser.record_batches(scan)
     for record_batch in built:
         yield pa.RecordBatch.from_arrays(record_batch.columns, schema=expected)
+    if parser is not None and parser.malformed:
+        log.warning(
+            "malformed records mode=%s journal=%s begin=%d end=%d count=%d",
+            *(parser.format.mode, piece.journal, piece.begin, piece.end, parser.malformed),
+        )
     for gap in scan.gaps:
         event = _GAP_EVENTS[gap.kind]
         log.warning("%s, skipped journal=%s begin=%d end=%d", event, gap.journal, gap.begin, gap.end)

@@ -4,6 +4,10 @@ Spark describes each micro-batch in a JSON document, as ``StreamingQueryProgress
 source it has the end of the batch and, as ``latestOffset``, the write heads the source saw when it planned
 the batch. The difference is the query's lag, in bytes, at that moment. Later appends are not in it; bytes
 beyond the batch's limits are.
+
+The end of a batch also names the missing bytes that the batch skips. Malformed records are known to tasks
+alone, and Spark takes no figures from Python sources. A query that observes its rows has Spark count them:
+see :func:`gazette_spark.listener.count_malformed`.
 """
 
 from __future__ import annotations
@@ -15,6 +19,9 @@ from typing import Any
 
 from gazette_spark.errors import InputError
 from gazette_spark.offsets import JournalOffsets
+
+OBSERVED = "gazette"
+"""Begin of the names under which a query observes its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,10 @@ class QueryLag:
     """Start of the batch, ISO 8601 in UTC, as Spark has it."""
     journals: tuple[ProgressLag, ...]
     """Lag of each journal, by source, then by name."""
+    skipped_bytes: int = 0
+    """Missing bytes that the batch skips under ``failOnDataLoss=false``."""
+    malformed: int | None = None
+    """Malformed records of the batch; None if the query does not count them."""
 
     @property
     def total_bytes(self) -> int:
@@ -93,7 +104,34 @@ def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
         )
     lags = tuple(each for number, source in enumerate(sources) for each in _lags(number, source))
     texts = {key: str(value.get(key) or "") for key in ("id", "runId", "name", "timestamp")}
-    return QueryLag(texts["id"], texts["runId"], texts["name"], value["batchId"], texts["timestamp"], lags)
+    return QueryLag(
+        texts["id"],
+        texts["runId"],
+        texts["name"],
+        value["batchId"],
+        texts["timestamp"],
+        lags,
+        skipped_bytes=sum(_skipped_bytes(source) for source in sources),
+        malformed=_malformed(value.get("observedMetrics")),
+    )
+
+
+def _skipped_bytes(source: Mapping[str, Any]) -> int:
+    """Return the gaps' bytes past the batch's start: a position keeps its gaps until it moves on."""
+    start, end = _position(source.get("startOffset")), _position(source.get("endOffset"))
+    begins = start.read_through if start else {}
+    return sum(
+        max(0, high - max(low, begins.get(journal, 0)))
+        for journal, gaps in (end.gaps if end else {}).items()
+        for low, high in gaps
+    )
+
+
+def _malformed(observed: object) -> int | None:
+    metrics = observed if isinstance(observed, Mapping) else {}
+    found = [row for name, row in metrics.items() if str(name).startswith(OBSERVED)]
+    counts = [row["malformed"] for row in found if isinstance(row, Mapping) and "malformed" in row]
+    return sum(int(count or 0) for count in counts) if counts else None
 
 
 def _lags(number: int, source: Mapping[str, Any]) -> Iterator[ProgressLag]:

@@ -61,6 +61,16 @@ def batch_line(
     return " ".join(parts)
 
 
+def gaps_line(gaps: Mapping[str, Sequence[tuple[int, int]]]) -> str:
+    """Return the line about missing bytes that a batch skips."""
+    sizes = {journal: sum(end - begin for begin, end in spans) for journal, spans in gaps.items()}
+    largest = sorted(sizes, key=lambda journal: (-sizes[journal], journal))
+    shown = [f"{journal}:{sizes[journal]}" for journal in largest[:SHOWN_RANGES]]
+    shown += [f"+{len(largest) - SHOWN_RANGES}"] if len(largest) > SHOWN_RANGES else []
+    figures = f"journals={len(sizes)} bytes={sum(sizes.values())} largest={','.join(shown)}"
+    return f"batch skips missing bytes {figures}"
+
+
 def start_line(starts: Mapping[str, int], heads: Mapping[str, int]) -> str:
     """Return the line about a query that starts, ``heads`` being of the journals that have more to read."""
     left = sum(head - starts[journal] for journal, head in heads.items())

@@ -41,7 +41,7 @@ from gazette_spark.scan.admission import Backlog, Limits, admit, admit_fragments
 from gazette_spark.scan.boundary import boundaries_around, limited_end, next_record_end, window_of
 from gazette_spark.scan.conditions import EVERYTHING, RowFilter, Spans, joined
 from gazette_spark.scan.listings import AskedJournals, Journals, selector_of
-from gazette_spark.scan.logs import batch_line, start_line
+from gazette_spark.scan.logs import batch_line, gaps_line, start_line
 from gazette_spark.scan.pruning import Narrowed, narrow, split_narrowed
 from gazette_spark.scan.range_resolver import RangeResolver
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
@@ -156,7 +156,10 @@ class Planner:
             return start
         seen = heads | self._view.client.write_heads(added)
         position, gaps = self._position(start, reached, seen), self._gaps(start, ends, tails)
-        return replace(position, gaps=gaps) if gaps else position
+        if not gaps:
+            return position
+        log.warning("%s", gaps_line(gaps))
+        return replace(position, gaps=gaps)
 
     def _check_continued(self, start: JournalOffsets) -> None:
         if self._resumes:

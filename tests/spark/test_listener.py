@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark.client import Client
 from gazette_spark.lag.query_progress import QueryLag, query_lag
-from gazette_spark.listener import LagListener
+from gazette_spark.listener import LagListener, count_malformed
 from tests.rig.brokers import BrokerHandle
-from tests.spark.source_queries import Journals
+from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals
 from tests.waiting import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
@@ -79,6 +79,18 @@ def test_each_batch_tells_its_lag(
     assert pinned.unseen == 1
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
     assert f"query lag query_id={query.id} name=lagging batch_id=1 journals=2 lag_bytes=34" in lines[1]
+
+
+def test_a_batch_tells_what_is_malformed(journals: Journals, seen: list[QueryLag], tmp_path: Path) -> None:
+    """Spark counts what the query observes, batch by batch."""
+    journals.create("a", labels={"content-type": "application/x-ndjson"})
+    journals.append("a", b'{"id":1}\nnone\n{"id":2}\n{"id":"x"}\n')
+    frame = journals.stream("a", schema="id BIGINT, _corrupt_record STRING", format="json")
+    writer = count_malformed(frame).writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    assert query.awaitTermination(QUERY_TIMEOUT_S)
+    wait_until("both batches are told", lambda: len(seen) == 2)
+    assert [lag.malformed for lag in seen] == [0, 2]
 
 
 def test_the_page_is_right(spark: SparkSession, broker: BrokerHandle, client: Client, tmp_path: Path) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
+from gazette_spark.errors import OptionError
 from gazette_spark.lag.query_progress import ProgressLag, QueryLag
-from gazette_spark.listener import ENDED_QUERIES, LagListener, lag_line
+from gazette_spark.listener import ENDED_QUERIES, LagListener, count_malformed, lag_line
 from gazette_spark.offsets import JournalOffsets
 
 A = "shop/orders"
@@ -131,3 +133,12 @@ def test_a_line_says_what_an_alarm_needs() -> None:
         "query lag query_id=4f name=orders batch_id=3 journals=2 lag_bytes=4 unseen=1 "
         "worst=shop/orders worst_bytes=4"
     )
+    lossy = QueryLag("4f", "9c", "", 3, "", (ProgressLag(A, 5, 5),), skipped_bytes=7, malformed=2)
+    assert lag_line(lossy).endswith("lag_bytes=0 skipped_bytes=7 malformed=2")
+    assert lag_line(replace(lossy, skipped_bytes=0, malformed=0)) == lag_line(level)
+
+
+def test_a_name_that_the_listener_would_not_find_is_refused() -> None:
+    """The figures of a query are found by the begin of their name."""
+    with pytest.raises(OptionError, match="begins with 'gazette'"):
+        count_malformed(None, name="orders")  # type: ignore[arg-type]  # Refused before it is used.

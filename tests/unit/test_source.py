@@ -139,6 +139,25 @@ def test_a_piece_is_read_in_its_own_framing(client: FakeClient, framing: str, va
     assert found["value"].to_pylist() == values
 
 
+@pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED"])
+def test_a_task_logs_what_it_could_not_read(
+    client: FakeClient, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line says how many records were malformed, and one for each gap; a good piece has none."""
+    reader = stream_reader(struct(("id", LongType())), mode=mode, failOnDataLoss="false")
+    list(read(reader, WHOLE))
+    assert caplog.messages == []
+    client.journal = FakeJournal(b'{"id":1}\nnone\n{"id":2}\n{"id":"x"}\n', holes=[(1, 9)])
+    piece = Piece("log/a", 0, 34, 34, head=True)
+    list(read(reader, PiecePartition(piece)))
+    behind = "bytes after missing ones may be the rest of a record"
+    assert caplog.messages == [
+        f"malformed records mode={mode} journal=log/a begin=0 end=34 count=1",
+        "bytes are gone, skipped journal=log/a begin=1 end=9",
+        f"{behind}, skipped journal=log/a begin=9 end=14",
+    ]
+
+
 def test_the_format_follows_from_the_framing(client: FakeClient) -> None:
     """Columns that raw does not have come from what the framing holds; bytes without records hold nothing."""
     reader = stream_reader(struct(("id", LongType())))

@@ -109,3 +109,33 @@ def test_a_position_of_the_future_is_refused() -> None:
     """A lag that is silently missing would look like none."""
     with pytest.raises(OffsetError, match="later release"):
         query_lag(progress(source({"format_version": 9, "journals": {}})))
+
+
+def test_bytes_that_a_batch_skips_are_counted_once() -> None:
+    """A position keeps its gaps until it moves on, so those before the batch's start do not count."""
+    end = JournalOffsets({A: 100, B: 20}, gaps={A: ((10, 20), (90, 95)), B: ((0, 3),)}).to_dict()
+    first = source(end, HEADS)
+    assert query_lag(progress(first)).skipped_bytes == 18
+    later = first | {"startOffset": JournalOffsets({A: 15, B: 20}).to_dict()}
+    assert query_lag(progress(later)).skipped_bytes == 10
+    assert query_lag(progress(later, first)).skipped_bytes == 28
+    assert query_lag(progress(source(at(), HEADS))).skipped_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("observed", "malformed"),
+    [
+        pytest.param(None, None, id="nothing"),
+        pytest.param({}, None, id="none"),
+        pytest.param({"gazette": {"records": 5, "malformed": 2}}, 2, id="one"),
+        pytest.param({"gazette": {"malformed": 2}, "gazette b": {"malformed": 1}}, 3, id="two_sources"),
+        pytest.param({"gazette": {"records": None, "malformed": None}}, 0, id="of_no_rows"),
+        pytest.param({"mine": {"malformed": 9}}, None, id="of_the_user"),
+        pytest.param({"gazette": {"rows": 9}}, None, id="of_another_kind"),
+    ],
+)
+def test_malformed_records_are_counted_if_the_query_observes_them(
+    observed: object, malformed: int | None
+) -> None:
+    """None is not 0: a query that does not count them may have any number."""
+    assert query_lag(progress(source(at(), HEADS), observedMetrics=observed)).malformed == malformed

@@ -691,13 +691,14 @@ def test_the_heads_seen_last_are_reported() -> None:
     assert planner.latest() == at(a=34)
 
 
-def test_a_batch_that_may_skip_bytes_says_which_are_gone() -> None:
+def test_a_batch_that_may_skip_bytes_says_which_are_gone(caplog: pytest.LogCaptureFixture) -> None:
     """A batch's end names lost bytes until the next; where loss is an error nothing is looked for."""
     journals = {"log/a": FakeJournal(lines(3), begin=100, fragments=(100,)), "log/b": FakeJournal(lines(2))}
     planner, client = planner_of(journals, failOnDataLoss="false")
     end = planner.next(at(a=70, b=0))
     assert end == at(a=130, b=20)
     assert end.gaps == {"log/a": ((70, 110),)}  # The first record behind them may be the rest of one.
+    assert caplog.messages == ["batch skips missing bytes journals=1 bytes=40 largest=log/a:40"]
     assert planner.next(end).to_json() == end.to_json()
     client.journals["log/a"].content += lines(1)
     assert planner.next(end).gaps == {}
