@@ -30,8 +30,8 @@ from gazette_spark.framing.text_columns import Mask, spread
 TRIES = 4
 """Times that the fast half is given a block, less the records at fault."""
 
-MOST_PAUSE = 32
-"""Most blocks until the fast half is tried again."""
+MOST_FAILURES = 5
+"""Failures in a row that count: after these the fast half is left out for 31 blocks."""
 
 PART_BYTES = 512 << 10
 """Bytes that the exact half reads at a time, if no record is longer: it takes many times as much memory."""
@@ -79,7 +79,7 @@ class JsonParser(RowParser):
         if self._fast is None or self._pause:
             self._pause = max(0, self._pause - 1)
             return None
-        self._failures += 1
+        self._failures = min(self._failures + 1, MOST_FAILURES)
         left = np.ones(len(block), np.bool_)
         for _ in range(TRIES):
             found = self._fast.columns(block if left.all() else as_lines(block.only(left)))
@@ -90,7 +90,7 @@ class JsonParser(RowParser):
             left[np.flatnonzero(left)[suspects]] = False
             if _are_many(suspects, len(block)):
                 break
-        self._pause = min(1 << self._failures, MOST_PAUSE) - 1
+        self._pause = (1 << self._failures) - 1
         return None
 
     def _exact(self, block: Block) -> Columns:
