@@ -131,6 +131,7 @@ def test_the_machine_finds(mutant: Callable[[Mutation], None], monkeypatch: pyte
                 max_examples=150,
                 stateful_step_count=12,
                 deadline=None,
+                # The question is whether these courses find the mutant. The machine's own test explores.
                 derandomize=True,
                 database=None,
                 phases=[Phase.generate],
