@@ -36,6 +36,7 @@ from gazette_spark.client import Client
 from gazette_spark.errors import OffsetError, OptionError
 from gazette_spark.framing.fixed import frame
 from gazette_spark.offsets import MAX_OFFSET
+from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.scan.admission import Limits
 from gazette_spark.scan.ranges import Piece
@@ -468,6 +469,29 @@ def test_no_repr_shows_the_token() -> None:
     assert "s3cret" not in repr(made) + repr(reader) + repr(WHOLE)
     shown = "Piece(journal='log/a', begin=0, end=18, limit=18, head=True, framing='lines', labels=())"
     assert repr(WHOLE) == f"PiecePartition(piece={shown}, security=Security())"
+
+
+def test_each_batchs_tasks_enter_by_what_the_drivers_file_holds(
+    tmp_path: Path, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that lives as long as its query gives each batch the token of then, and tasks use theirs."""
+    path = tmp_path / "token"
+    reader = data_source(**{"auth.tokenFile": str(path)}).streamReader(RAW)
+    partitions = []
+    for text in ("first", "second"):
+        path.write_text(text)
+        partitions += reader._partitions(LABELLED, [WHOLE.piece])
+    path.unlink()
+    entered = []
+
+    def open_client(options: SourceOptions) -> FakeClient:
+        entered.append(options.security.token)
+        return client
+
+    monkeypatch.setattr(source, "open_client", open_client)
+    for partition in partitions:
+        assert [row for found in read(reader, partition) for row in found["offset"].to_pylist()] == [0, 9]
+    assert entered == ["first", "second"]
 
 
 def test_the_address_is_looked_up_on_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:

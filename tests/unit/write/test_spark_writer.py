@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from pathlib import Path
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, WriterCommitMessage
@@ -36,6 +37,18 @@ def test_a_writer_travels_to_executors(name: str, kind: type) -> None:
     made = pickle.loads(pickle.dumps(getattr(data_source(), name)(ROWS, overwrite=False)))
     assert isinstance(made, kind)
     assert repr(made) == f"{kind.__name__}(None, http://broker.test:80)"
+
+
+def test_a_writers_tasks_enter_by_what_the_drivers_file_holds(tmp_path: Path) -> None:
+    """A writer, of which Spark makes one for each batch, takes the token along that is in the file then."""
+    path = tmp_path / "token"
+    path.write_text("first\n")
+    options = {"brokerAddress": "http://broker.test:80", "auth.tokenFile": str(path)}
+    made = GazetteDataSource(CaseInsensitiveDict(options)).streamWriter(ROWS, overwrite=False)
+    path.unlink()
+    assert pickle.loads(pickle.dumps(made))._options.security.token == "first"
+    with pytest.raises(OptionError, match=r"auth\.tokenFile.*token"):
+        GazetteDataSource(CaseInsensitiveDict(options)).streamWriter(ROWS, overwrite=False)
 
 
 def test_a_task_without_rows_connects_to_nothing() -> None:
