@@ -78,8 +78,8 @@ class MissingModuleError(GazetteError, ImportError):
     def __str__(self) -> str:
         return (
             f"Spark's Python workers run {self.interpreter}, which has no module {self.module!r}. Before the "
-            "session is made, set PYSPARK_PYTHON to the Python that gazette-spark[spark] is installed in. In the "
-            "driver's program: os.environ['PYSPARK_PYTHON'] = sys.executable"
+            "session is made, set PYSPARK_PYTHON to the Python that gazette-spark[spark] is installed in. In "
+            "the driver's program: os.environ['PYSPARK_PYTHON'] = sys.executable"
         )
 
 
