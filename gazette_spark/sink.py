@@ -36,11 +36,13 @@ is not given.
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from delta.exceptions import (
@@ -77,6 +79,7 @@ from gazette_spark.table.batch_digest import audit_rows
 from gazette_spark.table.dead_letter_router import DeadLetterRouter, SplitBatch
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.files import clear_unfinished
+from gazette_spark.table.heartbeat import Heartbeat, heartbeat_entry
 from gazette_spark.table.maintenance import TableMaintenance
 from gazette_spark.table.merge import check_keys_once, last_rows, upsert_rows
 from gazette_spark.table.new_table import NewTable
@@ -201,6 +204,18 @@ class DeltaSink:
         self._known: LedgerState | None = None
         """Last known state of the table's history; the next read starts from there."""
         self._batches = QueryBatches(self._target.name, app_id)
+        self._heartbeat = Heartbeat()
+        self._turn = threading.Lock()
+        """Held by a batch, and by a heartbeat."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the lock: Spark Connect pickles the sink."""
+        return {name: value for name, value in vars(self).items() if name != "_turn"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take all, with a lock of this process."""
+        vars(self).update(state)
+        self._turn = threading.Lock()
 
     def __repr__(self) -> str:
         return f"DeltaSink({self.app_id!r}, {self._target.name}, seen={self._seen})"
@@ -235,6 +250,7 @@ class DeltaSink:
         sink._checkpoint, sink._checked, sink._seen, sink._known = root, False, None, None
         sink._batches = QueryBatches(self._target.name, self.app_id)
         sink._maintenance, sink._router = copy(self._maintenance), copy(self._router)
+        sink._heartbeat = copy(self._heartbeat)
         self._check_table(df, root)
         clear_unfinished(df.sparkSession, root)
         writer = df.writeStream.foreachBatch(sink).outputMode(output_mode)
@@ -312,6 +328,15 @@ class DeltaSink:
             SinkError: the batch does not continue the table; nothing was written.
         """
         failpoint("sink.entry")
+        self._heartbeat.disarm()
+        with self._turn:
+            self._write_one(df, batch_id)
+        run = _running_query(df.sparkSession)
+        if run is not None or not _is_classic(df.sparkSession):
+            self._heartbeat.arm(partial(self._beat, df.sparkSession, run and str(run.runId)))
+        failpoint("sink.return")
+
+    def _write_one(self, df: DataFrame, batch_id: int) -> None:
         # Forgotten until this batch is done: whoever runs after a failure is a new writer.
         seen, self._seen = self._seen, None
         known, self._known = self._known, None
@@ -327,7 +352,24 @@ class DeltaSink:
         if not self._checked:
             self._check_table(df, root)  # Again, now that the first batch has made the table.
             self._checked = True
-        failpoint("sink.return")
+
+    def _beat(self, spark: SparkSession, run_id: str | None) -> bool:
+        """Write the newest entry again if it is still this run's; return whether to do so again later."""
+        with self._turn:
+            known, seen = self._known, self._seen
+            if known is None or seen is None or not _is_running(spark, run_id):
+                return False
+            before = self._target.ledger(spark, self.app_id, known)
+            if before.entry is None or before.entry.attempt != seen:
+                return False  # Another writer has moved on; the next batch hears of it.
+            entry = heartbeat_entry(before, uuid.uuid4().hex)
+            self._target.append(self._target.rows(spark).limit(0), entry, exists=True)
+            after = self._target.ledger(spark, self.app_id, before)
+            if after.entry is None or after.entry.attempt != entry.attempt:
+                return False
+            self._known, self._seen = after, entry.attempt
+            log.info("heartbeat_written app_id=%s table_version=%d", self.app_id, after.entry_version)
+            return True
 
     def write_batch(self, df: DataFrame, begin: JournalOffsets, end: JournalOffsets) -> bool:
         """Write the rows of an offset range to the table, unless they are there.
@@ -560,6 +602,11 @@ def _running_query(spark: SparkSession) -> Any:  # noqa: ANN401 - classic PySpar
         return None
     query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     return default.streams.get(query_id) if query_id else None
+
+
+def _is_running(spark: SparkSession, run_id: str | None) -> bool:
+    """Say whether a run of a query goes on. On Spark Connect the process that runs batches ends with it."""
+    return run_id is None or any(str(query.runId) == run_id for query in spark.streams.active)
 
 
 def _running_query_checkpoint(spark: SparkSession) -> str:

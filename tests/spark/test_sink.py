@@ -12,11 +12,14 @@ from pyspark.sql import SparkSession
 
 from gazette_spark.errors import OptionError, QueryCheckpointError, TableRefusedError
 from gazette_spark.failpoints import FailpointError, calling
+from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.ledger.history import HistoryRow
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
+from gazette_spark.table.heartbeat import Heartbeat
 from gazette_spark.testing.oracle import check_table
-from tests.spark.conftest import APP_ID, FileStream
+from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
+from tests.waiting import wait_until
 
 
 def test_every_version_holds_rows_and_offsets_that_agree(
@@ -229,3 +232,29 @@ def test_names_are_quoted() -> None:
     """A backtick in a path does not end the name."""
     assert DeltaTable(path="/a`b", table=None).name == "delta.`/a``b`"
     assert DeltaTable(path=None, table="c.d.t").name == "c.d.t"
+
+
+def test_an_idle_query_keeps_its_ledger(stream: FileStream) -> None:
+    """Without news its newest entry is written again, lest Delta cleans it up; then it goes on."""
+    sink = stream.sink()
+    sink._heartbeat = Heartbeat(0.5)
+    stream.append(4)
+    query = sink.start(stream.rows(), checkpoint=str(stream.checkpoint), processingTime="0 seconds")
+
+    def newest() -> LedgerEntry | None:
+        return stream.sink().ledger(stream.spark) if stream.table.exists() else None
+
+    def written(batch_id: int, times: int) -> bool:
+        entry = newest()
+        return (
+            entry is not None and entry.batch_id >= batch_id and entry.txn_version >= entry.batch_id + times
+        )
+
+    try:
+        wait_until("the entry is written again", lambda: written(1, 2), DEADLINE_S)
+        stream.append(4)
+        wait_until("the next batch is written", lambda: written(2, 1), DEADLINE_S)
+    finally:
+        query.stop()
+    assert query.exception() is None
+    assert stream.assert_exact().rows == 8

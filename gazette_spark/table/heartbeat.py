@@ -1,0 +1,82 @@
+"""Keeps the ledger of an idle query from being cleaned up.
+
+Delta deletes log entries past ``delta.logRetentionDuration``, 30 days unless a table says otherwise. A query
+without news writes nothing. While others commit to its table, its newest entry grows old, and with the log
+entry the ledger is lost. So once a day a query that is idle writes its newest entry again, without rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from gazette_spark.ledger.entry import LedgerEntry, LedgerState
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 24 * 3600.0
+"""Seconds without a batch after which the newest entry is written again."""
+
+
+def heartbeat_entry(state: LedgerState, attempt: str) -> LedgerEntry:
+    """Return the newest entry under another name: no offset moves, and the same batch is its replay."""
+    assert state.entry is not None
+    return replace(
+        state.entry,
+        txn_version=state.txn_version + 1,
+        begin=state.entry.end,
+        attempt=attempt,
+        parent=state.entry.attempt,
+        gaps=(),
+        accepted_gaps=(),
+        audit=None,
+        adopted=False,
+        on_parent=None,
+        deltas=0,
+        full_ms=None,
+    )
+
+
+class Heartbeat:
+    """Calls a function whenever a query has been idle for long, until that returns False. Pickles."""
+
+    def __init__(self, interval_s: float = HEARTBEAT_S) -> None:
+        self.interval_s = interval_s
+        self._timer: threading.Timer | None = None
+
+    def __repr__(self) -> str:
+        return f"Heartbeat({self.interval_s:g} s, armed={self._timer is not None})"
+
+    def __getstate__(self) -> float:
+        """Return the interval: a timer belongs to its process."""
+        return self.interval_s
+
+    def __setstate__(self, state: float) -> None:
+        """Take the interval, with nothing armed."""
+        self.interval_s, self._timer = state, None
+
+    def arm(self, beat: Callable[[], bool]) -> None:
+        """Call ``beat`` after the interval, on a thread of its own, unless this is called again before."""
+        self.disarm()
+
+        def fire() -> None:
+            try:
+                again = beat()
+            except Exception:  # Whatever Spark and Delta raise: the next batch decides, and hears of it.
+                log.warning("heartbeat_failed", exc_info=True)
+                again = True
+            if again and self._timer is timer:
+                self.arm(beat)
+
+        timer = threading.Timer(self.interval_s, fire)
+        timer.daemon = True
+        self._timer = timer
+        timer.start()
+
+    def disarm(self) -> None:
+        """Call nothing any more; a call under way goes on."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

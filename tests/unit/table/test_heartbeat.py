@@ -1,0 +1,62 @@
+"""An idle query's newest entry is written again, and stays the same batch's entry."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from dataclasses import replace
+
+from gazette_spark.ledger.decision import Skip, Write, decide
+from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, parse_entry
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.table.heartbeat import Heartbeat, heartbeat_entry
+
+BEGIN, END = (JournalOffsets({"x/a": 3}),), (JournalOffsets({"x/a": 7}),)
+ENTRY = LedgerEntry("app", 4, "q", 2, BEGIN, BEGIN, END, "first", "older", planned_ms=99, stateful=True)
+STATE = LedgerState(ENTRY, "older", 6, 10, 9)
+
+
+def test_the_same_batch_is_a_replay_of_the_entry_that_was_written_again() -> None:
+    """With state, too, and the batch after it goes on; a batch in which nothing moved is not doubled."""
+    again = heartbeat_entry(STATE, "second")
+    assert (again.txn_version, again.parent, again.begin, again.end) == (7, "first", END, END)
+    assert parse_entry(again.to_json(), "app") == again
+    state = LedgerState(again, "first", 7, 11, 11)
+    moved = Batch("t", "app", "q", 2, BEGIN, END, planned_ms=99, stateful=True)
+    assert decide(state, moved, attempt="mine") == Skip()
+    unmoved = replace(moved, begin=END)
+    assert decide(state, unmoved, attempt="mine") == Skip()
+    following = replace(unmoved, batch_id=3, planned_ms=100)
+    assert isinstance(decide(state, following, attempt="mine"), Write)
+
+
+def test_it_beats_until_it_is_told_not_to() -> None:
+    """An error does not end it, for the next batch decides; False does."""
+    beats: list[int] = []
+    done = threading.Event()
+
+    def beat() -> bool:
+        beats.append(1)
+        if len(beats) == 1:
+            raise ValueError("the table cannot be reached")
+        if len(beats) == 3:
+            done.set()
+            return False
+        return True
+
+    heart = Heartbeat(0.01)
+    heart.arm(beat)
+    assert done.wait(30)
+    heart.disarm()
+    assert len(beats) == 3
+
+
+def test_a_timer_stays_in_its_process() -> None:
+    """Spark Connect pickles the sink, and the sink is copied when it starts a query."""
+    heart = Heartbeat(3600)
+    heart.arm(lambda: True)
+    try:
+        assert repr(pickle.loads(pickle.dumps(heart))) == "Heartbeat(3600 s, armed=False)"
+    finally:
+        heart.disarm()
+    assert repr(heart) == "Heartbeat(3600 s, armed=False)"
