@@ -74,7 +74,7 @@ from gazette_spark.ledger.entry import (
     unknown_journals,
 )
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, check_forward
-from gazette_spark.table.adopt import adopt
+from gazette_spark.table.adopt import adopt, adopt_recreated
 from gazette_spark.table.batch_digest import audit_rows
 from gazette_spark.table.dead_letter_router import DeadLetterRouter, SplitBatch
 from gazette_spark.table.delta_table import DeltaTable
@@ -298,7 +298,9 @@ class DeltaSink:
         offsets = self.resume_offsets(spark)
         return reader if offsets is None else reader.option("resumeOffsets", offsets)
 
-    def adopt(self, offsets: JournalOffsets, spark: SparkSession | None = None) -> LedgerEntry:
+    def adopt(
+        self, offsets: JournalOffsets, spark: SparkSession | None = None, *, recreated: bool = False
+    ) -> LedgerEntry:
         """Have the ledger of a table begin at ``offsets``, because it was cleaned up or there never was one.
 
         A commit without rows records it. Afterwards the table is continued like any other:
@@ -309,15 +311,20 @@ class DeltaSink:
                 --from-data`` prints it. Rows that contradict it are found where the table says where rows
                 come from; else it is taken on trust.
             spark: The session, if not the active one.
+            recreated: Or the table has a ledger, and the journals in ``offsets`` were deleted and made again.
+                Their rows go on there; rows of the old ones stay. All other journals go on as they are.
 
         Returns:
             The entry. Calling again with the same offsets changes nothing.
 
         Raises:
-            TableRefusedError: the table has a ledger, or rows past the offsets.
+            TableRefusedError: the table has a ledger, or rows past the offsets; or ``recreated`` names a
+                journal that the ledger does not know.
         """
         session = spark or _active_session()
         self._target.check(session, None)
+        if recreated:
+            return adopt_recreated(self._target, session, self.app_id, offsets)
         mode: Mode = "upsert" if self._upsert else "append"
         return adopt(self._target, session, self.app_id, offsets, mode=mode)
 

@@ -4,7 +4,8 @@ Everything here is a function of values. Of an app id's visible entries, oldest 
 
 - follow the one before it, by ``parent``, with a higher transaction number;
 - begin in every journal where the one before it ended, and end there or later;
-- begin a journal that is new to the table at the ``start`` it records, and keep the others' starts;
+- begin a journal that is new to the table at the ``start`` it records, and keep the others' starts, but of a
+  journal that was made again;
 - name gaps that are within its bytes, apart from each other.
 
 Delta cleans up old log entries. Then the parent of the oldest available entry is gone, and the writes of
@@ -14,8 +15,9 @@ earlier bytes are unknown: the tiling is proven from that entry's ``begin`` on.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from gazette_spark.audit.differences import Difference
@@ -60,6 +62,8 @@ class CoveredRange:
     """Bytes that are not in the table because they were gone, ascending."""
     adopted: bool = False
     """The table had rows before its ledger began at ``start``; of those no entry says anything."""
+    recreated: bool = False
+    """The journal was deleted and made again: the table has rows of another one, too."""
 
     @property
     def first(self) -> int:
@@ -96,6 +100,7 @@ class _Course:
     start: int
     end: int
     adopted: bool = False
+    recreated: bool = False
     spans: list[Span] = field(default_factory=list)
     gaps: list[tuple[int, int]] = field(default_factory=list)
 
@@ -132,6 +137,7 @@ def check_contiguous(app_id: str, entries: Sequence[Stored], *, cleaned_up: bool
             tuple(each.spans),
             tuple(each.gaps),
             adopted=each.adopted,
+            recreated=each.recreated,
         )
         for (source, journal), each in sorted(courses.items(), key=lambda item: (item[0][1], item[0][0]))
     ]
@@ -142,9 +148,13 @@ def check_contiguous(app_id: str, entries: Sequence[Stored], *, cleaned_up: bool
 
 
 def shared_journals(tilings: Iterable[Tiling]) -> frozenset[str]:
-    """Return the journals that several writers, or several sources of one, have in the same table."""
-    names = [claim.journal for tiling in tilings for claim in tiling.claims]
-    return frozenset(name for name in names if names.count(name) > 1)
+    """Return the journals whose rows in a table cannot be told apart.
+
+    Several writers, or several sources of one, have them; or a journal was made again.
+    """
+    claims = [claim for tiling in tilings for claim in tiling.claims]
+    names = Counter(claim.journal for claim in claims)
+    return frozenset(claim.journal for claim in claims if names[claim.journal] > 1 or claim.recreated)
 
 
 def _misplaced(before: Stored, entry: LedgerEntry) -> str | None:
@@ -164,6 +174,13 @@ def _follow(courses: dict[Key, _Course], stored: Stored, *, lost: bool) -> Diffe
     """Add an entry to the courses of its journals."""
     version, entry = stored
     begins, ends, starts = _flat(entry.begin), _flat(entry.end), _flat(entry.start)
+    for key in [key for key in courses if key[1] in entry.recreated]:
+        until = entry.recreated[key[1]]
+        if until != courses[key].end or key not in ends:
+            wrong = f"its entry says that the old journal's rows end at {until}"
+            return Difference(wrong, version, key[1], courses[key].end)
+        courses[key] = _Course(starts.get(key, -1), ends[key], recreated=True)
+    _follow_sources(courses, begins, starts)
     for key in sorted(courses.keys() | begins.keys() | ends.keys()):
         begin, end, start = begins.get(key), ends.get(key), starts.get(key)
         if begin is None or end is None or start is None:
@@ -178,6 +195,26 @@ def _follow(courses: dict[Key, _Course], stored: Stored, *, lost: bool) -> Diffe
         if end > begin:
             course.spans.append(Span(begin, end, version, *_audited(entry, key[1])))
     return _add_gaps(courses, entry.gaps, version)
+
+
+def _follow_sources(
+    courses: dict[Key, _Course], begins: Mapping[Key, int], starts: Mapping[Key, int]
+) -> None:
+    """Have journals go over to the number that their source has in an entry: sources are swapped, or added.
+
+    A journal that its old source still reads is followed under both numbers from there on.
+    """
+    for key in sorted(begins.keys() - courses.keys()):
+        same = [
+            each
+            for each, course in courses.items()
+            if each[1] == key[1] and (course.end, course.start) == (begins[key], starts.get(key))
+        ]
+        left = [each for each in same if each not in begins]
+        if left:
+            courses[key] = courses.pop(left[0])
+        elif same:
+            courses[key] = replace(courses[same[0]], spans=[], gaps=[])
 
 
 def _audited(entry: LedgerEntry, journal: str) -> tuple[int | None, str | None]:

@@ -82,7 +82,8 @@ class JournalRecreatedError(GazetteError):
             f"journal {self.journal!r}: it was deleted and created again at revision {self.create_revision}; "
             f"the query, which has read up to offset {self.wanted}, saw it last at revision {self.revision}. "
             "Offsets may stand for other bytes now. If they do not, start the query with a new checkpoint "
-            "and this position as startingOffsets; else also with a new table"
+            "and this position as startingOffsets. Else start it with a new checkpoint and a new table, or "
+            "have the table go on with the new journal: DeltaSink.adopt(offsets, recreated=True)"
         )
 
 

@@ -88,6 +88,9 @@ class LedgerEntry:
     """The query keeps state: which rows a batch has depends on its query checkpoint, not on offsets alone."""
     heads: Mapping[str, int] = field(default_factory=dict)
     """Write heads of the journals that had more to read when the batch was planned."""
+    recreated: Mapping[str, int] = field(default_factory=dict)
+    """Journals that were deleted and made again, with the end of the old one's rows. From this entry on
+    ``start`` and ``end`` are those of the new one."""
     on_parent: LedgerEntry | None = field(default=None, compare=False, repr=False)
     """The parent, if the entry is to be stored as what moved since."""
     deltas: int = field(default=0, compare=False)
@@ -136,6 +139,8 @@ class LedgerEntry:
             value["stateful"] = True
         if self.heads:
             value["heads"] = dict(self.heads)
+        if self.recreated:
+            value["recreated"] = dict(self.recreated)
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -302,16 +307,17 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
                 dead_letters=value.get("dead_letters"),
                 planned_ms=value.get("planned_ms"),
                 stateful=value.get("stateful") is True,
-                heads=_heads(value.get("heads", {}), app_id),
+                heads=_offsets(value.get("heads", {}), app_id),
+                recreated=_offsets(value.get("recreated", {}), app_id),
                 full_ms=value.get("planned_ms"),
             )
     raise LedgerFormatError(app_id, f"a field is missing or of the wrong type in {json.dumps(value)[:200]}")
 
 
-def _heads(value: object, app_id: str) -> Mapping[str, int]:
+def _offsets(value: object, app_id: str) -> Mapping[str, int]:
     if isinstance(value, dict) and all(type(at) is int and 0 <= at <= MAX_OFFSET for at in value.values()):
         return value
-    raise LedgerFormatError(app_id, f"no write heads: {json.dumps(value)[:200]}")
+    raise LedgerFormatError(app_id, f"no offsets by journal: {json.dumps(value)[:200]}")
 
 
 def _mode(value: object, app_id: str) -> Mode:

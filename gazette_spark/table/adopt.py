@@ -4,6 +4,10 @@ The ledger begins with an entry like any other, in an append without rows. Only 
 be found. Delta keeps the highest one of the app id for the table's life and does not show it. It silently
 skips a write with a lower one. So numbers are tried, each far above the one before, until an entry is there.
 Two callers at once try the same numbers: Delta lets one through, and the other finds an entry.
+
+A journal that was deleted and made again begins at offset 0 with other bytes. The table's rows of the old one
+stay. An entry says from where on rows are the new one's. The table does not say which of two rows with one
+offset is which: ``verify`` compares no row of such a journal.
 """
 
 from __future__ import annotations
@@ -11,12 +15,13 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
 from gazette_spark.errors import TableRefusedError
-from gazette_spark.ledger.entry import LedgerEntry, LedgerState, Mode
+from gazette_spark.ledger.entry import COMPLETES_NOTHING, LedgerEntry, LedgerState, Mode, SourcePosition
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.trim import origin_columns
@@ -53,6 +58,79 @@ def adopt(
             return _known(state.entry, state, offsets, target.name)
     raise TableRefusedError(
         target.name, f"Delta skips every transaction of app id {app_id!r}; use another one"
+    )
+
+
+def adopt_recreated(
+    target: DeltaTable, spark: SparkSession, app_id: str, offsets: JournalOffsets
+) -> LedgerEntry:
+    """Have a ledger go on at ``offsets`` of journals that were deleted and made again; return the entry.
+
+    Raises:
+        TableRefusedError: the ledger has no such journal, or rows go to dead letters, too; or another writer
+            was faster.
+    """
+    state = target.ledger(spark, app_id)
+    entry = state.entry
+    if entry is None:
+        raise TableRefusedError(
+            target.name, f"app id {app_id!r} has no ledger, so no journal can go on in it"
+        )
+    new, known = offsets.read_through, entry.read_through
+    if entry.recreated.keys() == new.keys() and new.items() <= known.items():
+        return entry
+    if unknown := sorted(new.keys() - known.keys()):
+        problem = f"the ledger of app id {app_id!r} does not name journal {unknown[0]!r}: it is a new one"
+        raise TableRefusedError(target.name, problem)
+    if entry.dead_letters is not None:
+        problem = (
+            f"rows of app id {app_id!r} go to dead letters, too, and those of a journal that was made again "
+            "would be taken for the old one's, by their offsets. Give the new journal a query and an app id "
+            "of its own"
+        )
+        raise TableRefusedError(target.name, problem)
+    made = recreated_entry(state, offsets, uuid.uuid4().hex)
+    target.append(target.rows(spark).limit(0), made, exists=True)
+    after = target.ledger(spark, app_id)
+    if after.entry is None or after.entry.attempt != made.attempt:
+        raise TableRefusedError(
+            target.name, f"another writer of app id {app_id!r} was faster; stop it, and repeat"
+        )
+    log.warning("journals_recreated table=%s app_id=%s offsets=%s", target.name, app_id, offsets.to_json())
+    return after.entry
+
+
+def recreated_entry(state: LedgerState, offsets: JournalOffsets, attempt: str) -> LedgerEntry:
+    """Return the entry from which on journals are those that were made again."""
+    assert state.entry is not None
+    entry, new = state.entry, offsets.read_through
+
+    def moved(position: SourcePosition) -> SourcePosition:
+        if not isinstance(position, JournalOffsets):
+            return position
+        known = position.read_through
+        return JournalOffsets({**known, **{name: at for name, at in new.items() if name in known}})
+
+    ends = tuple(moved(position) for position in entry.end)
+    return replace(
+        entry,
+        txn_version=state.txn_version + 1,
+        query_id=f"adopt-{attempt}",
+        batch_id=0,
+        start=tuple(moved(position) for position in entry.start),
+        begin=ends,
+        end=ends,
+        attempt=attempt,
+        parent=entry.attempt,
+        gaps=(),
+        accepted_gaps=(),
+        audit=None,
+        adopted=False,
+        planned_ms=COMPLETES_NOTHING,
+        heads={},
+        recreated={name: entry.read_through[name] for name in new},
+        deltas=0,
+        full_ms=None,
     )
 
 

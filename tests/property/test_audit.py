@@ -82,6 +82,47 @@ def test_what_the_sink_leaves_tiles(entries: list[Stored]) -> None:
     assert shared_journals([tiling, tiling]) == frozenset(newest)
 
 
+def entry_of(number: int, *sources: dict[str, tuple[int, int, int]], **changes: Any) -> Stored:
+    """An entry by start, begin and end of each journal of each source, on top of the one before it."""
+    start, begin, end = (
+        tuple(JournalOffsets({name: at[which] for name, at in source.items()}) for source in sources)
+        for which in range(3)
+    )
+    parent = f"attempt {number - 1}" if number else None
+    made = LedgerEntry("app", number, "query", number, start, begin, end, f"attempt {number}", parent)
+    return number, replace(made, **changes)
+
+
+def test_a_journal_goes_over_with_its_source() -> None:
+    """Sources that swap places, and one added in front, leave no seam; bytes in between are missed."""
+    first = entry_of(0, {"x/a": (0, 0, 10)}, {"x/b": (5, 5, 20)})
+    swapped = entry_of(1, {"x/b": (5, 20, 25)}, {"x/a": (0, 10, 12)})
+    pushed = entry_of(2, {"x/c": (7, 7, 7)}, {"x/b": (5, 25, 30)}, {"x/a": (0, 12, 12)})
+    claims = {claim.journal: claim for claim in tiled([first, swapped, pushed]).claims}
+    assert {name: (claim.source, claim.start, claim.end) for name, claim in claims.items()} == {
+        "x/a": (2, 0, 12), "x/b": (1, 5, 30), "x/c": (0, 7, 7),
+    }  # fmt: skip
+    assert [(span.begin, span.end) for span in claims["x/b"].spans] == [(5, 20), (20, 25), (25, 30)]
+    torn = entry_of(1, {"x/b": (5, 21, 25)}, {"x/a": (0, 10, 12)})
+    assert isinstance(check_contiguous("app", [first, torn], cleaned_up=False), Difference)
+
+
+def test_a_journal_that_was_made_again_begins_again() -> None:
+    """Only with an entry that says so, and where the old one ended; its rows cannot be told apart."""
+    first = entry_of(0, {"x/a": (0, 0, 10), "x/b": (0, 0, 4)})
+    again = {"x/a": (3, 3, 3), "x/b": (0, 4, 4)}
+    following = entry_of(2, {"x/a": (3, 3, 8), "x/b": (0, 4, 6)})
+    tiling = tiled([first, entry_of(1, again, recreated={"x/a": 10}), following])
+    assert [(claim.journal, claim.start, claim.end) for claim in tiling.claims] == [
+        ("x/a", 3, 8),
+        ("x/b", 0, 6),
+    ]
+    assert shared_journals([tiling]) == {"x/a"}
+    for recreated in ({}, {"x/a": 9}):
+        wrong = entry_of(1, again, recreated=recreated)
+        assert isinstance(check_contiguous("app", [first, wrong], cleaned_up=False), Difference)
+
+
 @given(ledgers(), st.data())
 def test_an_entry_taken_out_is_missed(entries: list[Stored], data: st.DataObject) -> None:
     """Any but the last, after which nothing comes; the first ones may have been cleaned up."""
