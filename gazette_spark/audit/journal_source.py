@@ -41,7 +41,7 @@ Gaps = tuple[tuple[int, int], ...]
 TASKS = 64
 """Tasks of a read that are enough for an ordinary cluster; each has ``maxBytesPerPartition`` at most."""
 
-LEAST_TASK_BYTES = 4 << 20
+LEAST_TASK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)

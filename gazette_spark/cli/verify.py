@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,12 +112,13 @@ def verify(
     settings = dict(_pair(each, "--conf", "KEY=VALUE") for each in conf)
     if remote and settings:
         raise click.UsageError("--conf is for the session that starts here: --remote has its own settings")
-    from gazette_spark.audit.verify import Accepted, verify_table
-    from gazette_spark.table.delta_table import DeltaTable
-
     connect = make_connect(endpoint, timeout)
     location = table if remote or not Path(table).exists() else str(Path(table).resolve())
     try:
+        check_spark(remote)
+        from gazette_spark.audit.verify import Accepted, verify_table
+        from gazette_spark.table.delta_table import DeltaTable
+
         with ExitStack() as stack:
             client = None if entries_only else stack.enter_context(connect())
             spark = stack.enter_context(open_session(remote, settings))
@@ -181,22 +183,40 @@ def _content(path: str) -> str:
         raise OptionError(path, f"a file that cannot be read: {error.strerror}", "a file") from None
 
 
+def check_spark(remote: str | None) -> None:
+    """Check that Spark is installed.
+
+    Raises:
+        OptionError: it is not, or lacks what a client of Spark Connect needs.
+    """
+    try:
+        import_module("pyspark.sql.connect.session" if remote else "pyspark.sql")
+    except ImportError as error:
+        packages = "gazette-spark[spark] pyspark[connect]" if remote else "gazette-spark[spark]"
+        got = str(error).partition("\n")[0]
+        raise OptionError("--remote" if remote else "spark", got, f"pip install {packages}") from None
+
+
 @contextmanager
 def open_session(remote: str | None, conf: dict[str, str]) -> Iterator[SparkSession]:
     """Yield the session of a Spark Connect server, the active one, or a local one that ends afterwards."""
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:
-        raise OptionError("spark", "no pyspark", "pip install 'gazette-spark[spark]'") from None
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
     if remote:
-        yield SparkSession.builder.remote(remote).getOrCreate()
+        try:
+            session = SparkSession.builder.remote(remote).getOrCreate()
+        except PySparkException as error:
+            got = f"{remote}: {str(error).partition(chr(10))[0]}"
+            raise OptionError("--remote", got, "a Spark Connect server, such as sc://host:15002") from error
+        yield session
     elif active := SparkSession.getActiveSession():
         yield active
     else:
         from gazette_spark.session import local_spark
 
         with tempfile.TemporaryDirectory(prefix="verify-") as directory:
-            spark = local_spark(Path(directory), master="local[*]", conf=conf, java_options="")
+            spark = local_spark(Path(directory), master="local[*]", conf=conf)
             try:
                 yield spark
             finally:

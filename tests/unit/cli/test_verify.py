@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,25 @@ def test_executors_enter_the_cluster_as_the_command_does(tmp_path: Path, remote:
         "maxRecordBytes": "7",
         "tls.ca": "-----BEGIN CERTIFICATE-----\n",
     }
+
+
+@pytest.mark.parametrize(
+    ("flags", "missing", "packages"),
+    [
+        pytest.param([], "pyspark.sql", "pip install gazette-spark[spark]", id="local"),
+        pytest.param(
+            ["--remote", "sc://host"], "pyspark.sql.connect.session", "pyspark[connect]", id="remote"
+        ),
+    ],
+)
+def test_missing_packages_are_named(
+    monkeypatch: pytest.MonkeyPatch, flags: list[str], missing: str, packages: str
+) -> None:
+    """A machine without Spark, or without what its clients need, is told what to install."""
+    monkeypatch.setitem(sys.modules, missing, None)
+    found = CliRunner().invoke(main, ["verify", "table", *flags])
+    assert found.exit_code == 3
+    assert packages in found.stderr
 
 
 def report(*ranges: ComparedRange) -> Report:
