@@ -17,6 +17,7 @@ from typing import Literal
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
 from gazette_spark.audit.differences import Difference
 from gazette_spark.audit.journal_source import PlannedRange, plan_reads, read_records
@@ -45,6 +46,7 @@ NO_COLUMNS = (
 )
 UPSERT = "the writer keeps one row of each key by upsert, so its rows are not the journal's records"
 SHARED = "several app ids or sources bring this journal's records, and rows do not tell them apart"
+RECREATED = "the journal was made again, and rows do not tell its records from those of the old one"
 GONE = "the journal no longer has these bytes"
 ADOPTED = "rows from before the ledger was adopted"
 
@@ -216,7 +218,10 @@ class _Audit:
         values = report.depth == "bytes"
         sides = {"records": read_records(self.spark, self.options, self.ranges, values=values or digested)}
         if names:
-            sides["rows"] = rows.origins(values=values)
+            again = [claim.journal for claim in report.claims if claim.recreated]
+            # Rows of the journal that was deleted lie past the end of the new one, too.
+            other = ~F.coalesce(F.col("journal").isin(again), F.lit(False))  # noqa: FBT003 - Spark's
+            sides["rows"] = rows.origins(values=values).where(other)
         buried = {
             each.app_id: self._dead_tables(each.dead_letters, locations)
             for each in report.tilings
@@ -355,7 +360,7 @@ class _Audit:
                 depth, reason = ("entry", None) if part.span and part.span.digest else ("counts", GONE)
         elif part.state == "refused":
             upsert = any(each.upsert for each in self.report.tilings if each.app_id == claim.app_id)
-            depth, reason = "nothing", UPSERT if upsert else SHARED
+            depth, reason = "nothing", UPSERT if upsert else RECREATED if claim.recreated else SHARED
         elif part.state == "adopted":
             if not sums.rows.counts[index] and depth != "counts":
                 return None

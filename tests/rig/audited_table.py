@@ -58,6 +58,7 @@ class Orders:
         audit: AuditedRows | None = None,
         mode: Mode = "append",
         dead_letters: str | None = None,
+        recreated: int | None = None,
     ) -> None:
         """Commit a batch; rows others than its own if given."""
         self.commits += 1
@@ -75,6 +76,7 @@ class Orders:
             audit=None if audit is None else (audit,),
             mode=mode,
             dead_letters=dead_letters,
+            recreated={} if recreated is None else {self.journal: recreated},
         )
         self.attempt = entry.attempt
         self.append(rows_of(begin, end) if rows is None else rows, entry)

@@ -442,6 +442,16 @@ def test_rows_that_are_not_the_records_are_not_compared(orders: VerifiedOrders) 
     orders.verified("--entries-only")
 
 
+def test_rows_of_a_journal_made_again_are_not_compared(orders: VerifiedOrders) -> None:
+    """Rows of the old journal are no strays, wherever they lie."""
+    orders.commit(0, 400, [(392, b"of the old one")])
+    orders.commit(0, 0, [], recreated=400)
+    orders.commit(0, 80)
+    reason, ranges = orders.unproven()
+    assert "made again" in reason
+    assert ranges == [(0, 80, "nothing")]
+
+
 def test_dead_letters_have_no_row(orders: VerifiedOrders) -> None:
     """A record is a row or a dead letter; one that is both is a difference."""
     dead = orders.table.with_name("dead")
