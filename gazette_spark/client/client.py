@@ -32,6 +32,7 @@ from gazette_spark.client.listing.apply import CHANGES_PER_APPLY, apply_changes,
 from gazette_spark.client.listing.listings import FragmentsOptions, ListedFragment, StoreHealth
 from gazette_spark.client.listing.snapshots import Listing
 from gazette_spark.client.reading import heads
+from gazette_spark.client.reading.fetch_limit import FetchLimit
 from gazette_spark.client.reading.fragment_urls import FragmentOpener
 from gazette_spark.client.reading.fragments import FragmentReader
 from gazette_spark.client.reading.gaps import FragmentGap, find_gaps
@@ -453,7 +454,7 @@ class Client:
     ) -> Reader:
         """Return a reader that makes one Read call, of ``timeout_s`` at most, and tries nothing again.
 
-        Arguments as of :meth:`read`.
+        Arguments as of :meth:`read`. The next bytes of a fragment that is fetched may take as long again.
         """
         limit_s = self._limit_s(timeout_s)
         do_not_proxy = do_not_proxy or self._dialer.follows_routes
@@ -461,10 +462,13 @@ class Client:
             ReadOptions(journal, offset, end_offset, block, do_not_proxy, begin_mod_time),
             lambda request: self._open_read(request, limit_s),
             self._opener,
+            fetch_timeout_s=lambda: limit_s,
         )
 
     def open_fragment(self, listed: ListedFragment, offset: int | None = None) -> FragmentReader:
         """Return a reader of a fragment that was listed with its URL; the caller closes it.
+
+        Its next bytes may take the client's ``timeout_s``.
 
         Args:
             listed: from :meth:`list_fragments` with a ``signature_ttl_s``.
@@ -474,7 +478,8 @@ class Client:
             ProtocolError: the URL is missing, or is no fragment's.
             DirectReadError: this client does not open such URLs, or failed to open this one.
         """
-        return self._opener.open(listed.fragment, listed.signed_url, offset)
+        limit = FetchLimit(lambda: self._timeout_s)
+        return self._opener.open(listed.fragment, listed.signed_url, offset, limit=limit)
 
     def _limit_s(self, timeout_s: float | None) -> float:
         if timeout_s is None:

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import ssl
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cache
@@ -13,12 +15,16 @@ from typing import Any
 
 import httpx
 
+from gazette_spark.client.reading.fetch_limit import FetchLimit
 from gazette_spark.client.reading.fragments import URL_FIELD, without_query
 from gazette_spark.errors import DirectReadError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 
 BODY_PIECE_BYTES = 1 << 18
 """Bytes asked of an HTTP body at a time."""
+
+WAITING_PIECES = 4
+"""Pieces of a body that may wait for their reader."""
 
 HTTP_TIMEOUT_S = 30.0
 """Longest a store may say nothing."""
@@ -49,31 +55,101 @@ def public_authorities() -> ssl.SSLContext:
 
 
 class Body:
-    """An HTTP body as a stream, undecoded."""
+    """An HTTP body as a stream, undecoded.
 
-    def __init__(self, response: httpx.Response, source: str) -> None:
-        self._pieces = response.iter_raw(BODY_PIECE_BYTES)
-        self._rest = b""
+    A thread looks the host up, connects and receives: none of that can be interrupted, and a store that
+    sends a byte now and then trips no timeout. So the reader waits here, within its limit, and leaves the
+    thread behind. The thread ends at the next byte, or when the store has been silent for HTTP_TIMEOUT_S.
+    """
+
+    def __init__(self, ask: Callable[[ExitStack], httpx.Response], source: str, limit: FetchLimit) -> None:
+        """Begin to ask.
+
+        Args:
+            ask: returns the answer, and leaves what is to be closed after its body.
+            source: a name of the body for errors; nothing secret.
+            limit: bounds the waits.
+        """
+        self._ask = ask
         self._source = source
-        self._owned = ExitStack()
+        self._limit = limit
+        self._changed = limit.changed
+        self._response: httpx.Response | None = None
+        self._pieces: deque[bytes] = deque()
+        self._failure: BaseException | None = None
+        self._ended = False
+        self._closed = False
+        self._rest = b""
+        # A store that hangs must not keep the process alive.
+        threading.Thread(target=self._run, name="fragment-fetch", daemon=True).start()
 
-    def take_over(self, owned: ExitStack) -> None:
-        """Own resources that are closed with the body."""
-        self._owned = owned
+    def response(self) -> httpx.Response:
+        """Wait for the answer, whose body need not be there yet; return it.
+
+        Raises:
+            DirectReadError: there is none, or none in time.
+            ClosedError: the wait was cancelled.
+        """
+        with self._changed:
+            while self._response is None:
+                self._check()
+                self._limit.wait(self._source)
+            return self._response
 
     def read(self, size: int, /) -> bytes:
-        """Return up to ``size`` bytes; none at the end."""
-        try:
-            while len(self._rest) < size and (piece := next(self._pieces, b"")):
-                self._rest = self._rest + piece if self._rest else piece
-        except httpx.HTTPError as error:
-            raise DirectReadError(self._source, type(error).__name__, passing=True) from error
+        """Return up to ``size`` bytes; none at the end. Errors are those of :meth:`response`."""
+        while len(self._rest) < size and (piece := self._next()):
+            self._rest = self._rest + piece if self._rest else piece
         taken, self._rest = self._rest[:size], self._rest[size:]
         return taken
 
     def close(self) -> None:
-        """Close the body and the resources it owns."""
-        self._owned.close()
+        """Let the thread close the body and what belongs to it."""
+        with self._changed:
+            self._closed = True
+            self._pieces.clear()
+            self._changed.notify_all()
+
+    def _next(self) -> bytes:
+        with self._changed:
+            while not self._pieces:
+                self._check()
+                if self._ended:
+                    return b""
+                self._limit.wait(self._source)
+            self._changed.notify_all()
+            return self._pieces.popleft()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        failure: BaseException | None = None
+        try:
+            with ExitStack() as owned:
+                self._receive(self._ask(owned))
+        except httpx.HTTPError as error:
+            failure = DirectReadError(self._source, type(error).__name__, passing=True)
+            failure.__cause__ = error
+        except BaseException as error:  # noqa: BLE001  # Whatever it is, the reader has to hear of it.
+            failure = error
+        with self._changed:
+            self._failure, self._ended = failure, True
+            self._changed.notify_all()
+
+    def _receive(self, response: httpx.Response) -> None:
+        with self._changed:
+            self._response = response
+            self._changed.notify_all()
+        for piece in response.iter_raw(BODY_PIECE_BYTES):
+            with self._changed:
+                while len(self._pieces) >= WAITING_PIECES and not self._closed:
+                    self._changed.wait()
+                if self._closed:
+                    return
+                self._pieces.append(piece)
+                self._changed.notify_all()
 
 
 def left_of_codec(codec: int, response: httpx.Response) -> int:

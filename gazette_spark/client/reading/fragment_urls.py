@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit
 
+from gazette_spark.client.reading.fetch_limit import FetchLimit
 from gazette_spark.client.reading.fragments import URL_FIELD, FragmentReader, without_query
 from gazette_spark.errors import (
     DirectReadError,
@@ -106,15 +107,30 @@ class FragmentOpener:
             return False
 
     def open(
-        self, fragment: Fragment, url: str, offset: int | None = None, *, end_offset: int = 0
+        self,
+        fragment: Fragment,
+        url: str,
+        offset: int | None = None,
+        *,
+        end_offset: int = 0,
+        limit: FetchLimit | None = None,
     ) -> FragmentReader:
         """Return a reader of a fragment from ``offset`` on; the caller closes it.
+
+        Args:
+            fragment: expected fragment at the URL.
+            url: URL from a broker.
+            offset: of the first byte to return; by default the fragment's begin.
+            end_offset: behind the last byte to return; 0: the fragment's end.
+            limit: bounds the waits for bytes that come by HTTP; by default a store may take any time as long
+                as it sends some.
 
         Raises:
             ProtocolError: the URL is not a fragment's: it leaves the root, is too long, has control
                 characters or a user name.
             DirectReadError: such URLs are not opened, or this one failed to open.
             CorruptFragmentError: the file's size is not the fragment's.
+            ClosedError: the limit was cancelled.
             OffsetError: the offset is outside the fragment.
         """
         check_url(url)
@@ -122,31 +138,32 @@ class FragmentOpener:
             return _open_file(fragment, resolve_file(url, self.root), offset, end_offset)
         if urlsplit(url).scheme not in _HTTP_SCHEMES:
             raise DirectReadError(without_query(url), "no way to open such a URL", refused=True)
-        if refusal := self._refusal_of_url(url):
-            raise DirectReadError(without_query(url), refusal, refused=True)
         # Loaded here: who reads by the broker needs no HTTP, and each of Spark's workers would load it.
         from gazette_spark.client.reading import fragment_http
 
-        with ExitStack() as stack:
+        def ask(owned: ExitStack) -> httpx.Response:
+            if refusal := self._refusal_of_url(url):
+                raise DirectReadError(source, refusal, refused=True)
             http = (
-                self.http() if self.http else stack.enter_context(fragment_http.new_http(CONNECT_TIMEOUT_S))
+                self.http() if self.http else owned.enter_context(fragment_http.new_http(CONNECT_TIMEOUT_S))
             )
             refusal_of = None if self._is_trusted(*_host_port(url)) else self._refusal_of
             response = fragment_http.fetch(url, fragment.codec, http, refusal_of)
-            stack.callback(response.close)
-            source = without_query(url)
-            body = fragment_http.Body(response, source)
-            reader = FragmentReader(
-                body,
-                fragment,
-                offset,
-                end_offset=end_offset,
-                codec=fragment_http.left_of_codec(fragment.codec, response),
-                source=source,
+            owned.callback(response.close)
+            return response
+
+        source = without_query(url)
+        limit = limit or FetchLimit()
+        limit.begin()
+        body = fragment_http.Body(ask, source, limit)
+        try:
+            codec = fragment_http.left_of_codec(fragment.codec, body.response())
+            return FragmentReader(
+                body, fragment, offset, end_offset=end_offset, codec=codec, source=source, limit=limit
             )
-            # From here on the reader's end is the end of them all.
-            body.take_over(stack.pop_all())
-            return reader
+        except BaseException:
+            body.close()
+            raise
 
     def _refusal(self, scheme: str, host: str, port: int) -> str:
         """Return why a host is not asked, by its name alone; empty if it is."""

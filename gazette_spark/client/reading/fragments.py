@@ -20,6 +20,7 @@ from typing import Protocol
 
 from gazette_spark.client.reading.chunks import Chunk, ChunkReader
 from gazette_spark.client.reading.decoders import BinaryStream, CodecError, decode_fragment
+from gazette_spark.client.reading.fetch_limit import FetchLimit
 from gazette_spark.errors import (
     ClosedError,
     CorruptFragmentError,
@@ -77,6 +78,7 @@ class FragmentReader(ChunkReader):
         start: int | None = None,
         codec: int | None = None,
         source: str = "",
+        limit: FetchLimit | None = None,
     ) -> None:
         """Own a stream, which is closed with the reader.
 
@@ -90,6 +92,7 @@ class FragmentReader(ChunkReader):
             codec: encoding of the stream, by default the fragment's. ``NONE`` for a store that decompresses
                 its files.
             source: a name of the stream for errors; nothing secret.
+            limit: bounds the stream's waits.
 
         Raises:
             OffsetError: the offset is outside the fragment, or the end is before it.
@@ -107,6 +110,7 @@ class FragmentReader(ChunkReader):
         self.fragment = fragment
         self.source = source
         self._stream: Source | None = stream
+        self._limit = limit
         self._at = offset
         self._stop = min(end_offset or fragment.end, fragment.end)
         pieces = decode_fragment(stream, fragment.codec if codec is None else codec)
@@ -137,6 +141,8 @@ class FragmentReader(ChunkReader):
     def _fetch(self) -> Chunk | None:
         if self._failure is not None:
             raise self._failure
+        if self._limit is not None:
+            self._limit.begin()
         try:
             for chunk in self._chunks:
                 if chunk.end > self._at:

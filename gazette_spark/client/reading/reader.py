@@ -15,12 +15,14 @@ So an end says only that this call is over: :class:`~gazette_spark.client.RetryR
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import Protocol
 
 from gazette_spark.client.reading.chunks import Chunk, ChunkReader
+from gazette_spark.client.reading.fetch_limit import FetchLimit
 from gazette_spark.client.reading.fragment_urls import FragmentOpener
 from gazette_spark.client.reading.fragments import FragmentReader
 from gazette_spark.client.reading.read import Cursor, ReadOptions
@@ -64,6 +66,7 @@ class Reader(ChunkReader):
         *,
         prefers_url: Callable[[pb.ReadResponse], bool] = lambda _: False,
         jumps: list[tuple[int, int]] | None = None,
+        fetch_timeout_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
         """Make a reader; it sends no request yet.
 
@@ -73,6 +76,7 @@ class Reader(ChunkReader):
             opener: opens the fragment the call may end with.
             prefers_url: whether a fragment the broker is about to send is to be opened instead.
             jumps: list to which jumps are added; by default, a new one.
+            fetch_timeout_s: returns the seconds that the next bytes of a fragment may take from now on.
         """
         super().__init__(options.journal)
         self.options = options
@@ -83,6 +87,7 @@ class Reader(ChunkReader):
         self._prefers_url = prefers_url
         self._at = options.offset
         self._stopped = threading.Event()
+        self._limit = FetchLimit(fetch_timeout_s)
         self._stream: Stream | None = None
         self._direct: FragmentReader | None = None
         self._failure: GazetteError | None = None
@@ -119,6 +124,7 @@ class Reader(ChunkReader):
     def cancel(self) -> None:
         """End the call, from any thread: reads under way and later ones raise ClosedError."""
         self._stopped.set()
+        self._limit.cancel()
         stream = self._stream
         if stream is not None:
             stream.cancel()
@@ -200,7 +206,8 @@ class Reader(ChunkReader):
     def _fragment_chunks(self, url: str) -> Iterator[Chunk]:
         fragment = self._cursor.fragment
         assert fragment is not None
-        with self._opener.open(fragment, url, self._at, end_offset=self.options.end_offset) as direct:
+        end_offset = self.options.end_offset
+        with self._opener.open(fragment, url, self._at, end_offset=end_offset, limit=self._limit) as direct:
             self._direct = direct
             try:
                 for chunk in direct:

@@ -16,7 +16,8 @@ no end, ``block`` true                when closed
 
 Time: a call to ``next`` or ``read`` that gets no byte for ``timeout_s`` raises the last cause. A blocking
 reader may wait longer on a broker that still answers. Each stream has a deadline of ``idle_timeout_s``,
-after which it is simply opened again: this is how a hung connection is found.
+after which it is simply opened again: this is how a hung connection is found. A stored fragment's bytes may
+take half of the time that is left, so that a store which hangs leaves some to the broker.
 """
 
 from __future__ import annotations
@@ -252,7 +253,12 @@ class RetryReader(ChunkReader):
             self._opener,
             prefers_url=self._prefers_url,
             jumps=self.jumps,
+            fetch_timeout_s=self._fetch_timeout_s,
         )
+
+    def _fetch_timeout_s(self) -> float:
+        """Leave half of the time to another try, or to the broker."""
+        return (self._timeout_s - (self._clock() - self._since)) / 2
 
     def _prefers_url(self, message: pb.ReadResponse) -> bool:
         if self._never_by_url or message.offset < self._proxied_to:

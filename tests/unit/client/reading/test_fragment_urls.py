@@ -7,7 +7,9 @@ import hashlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +21,7 @@ import pytest
 from gazette_spark.client import Client, open_fragment_url
 from gazette_spark.client.reading.fragment_urls import FragmentOpener
 from gazette_spark.errors import (
+    ClosedError,
     CorruptFragmentError,
     DirectReadError,
     GazetteError,
@@ -267,17 +270,26 @@ def test_encoded_dots_are_no_dots(tmp_path: Path, up: str) -> None:
 
 
 class Store:
-    """An HTTP store of one fragment, whose next answers are scripted: a status, or ``cut`` half-way."""
+    """An HTTP store of one fragment, whose next answers are scripted: a status, or one of these words.
+
+    ``cut``: half of the body. ``drip`` and ``drip head``: a byte of body or headers now and then, for ever.
+    """
 
     def __init__(self) -> None:
         self.next: list[int | str] = []
         self.asked: list[str] = []
+        self.dripped = threading.Event()
+        """A byte of a body that does not end was sent."""
+        self._stopped = threading.Event()
         store = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 store.asked.append(self.path)
                 answer = store.next.pop(0) if store.next else 200
+                if answer in ("drip", "drip head"):
+                    self.drip(b"" if answer == "drip" else b"X-Slow: ")
+                    return
                 body = gzip.compress(CONTENT) if answer in (200, "cut") else b"no"
                 self.send_response(200 if answer == "cut" else int(answer))
                 if answer in (301, 302, 307):
@@ -285,6 +297,14 @@ class Store:
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body[: len(body) // 2] if answer == "cut" else body)
+                self.close_connection = True
+
+            def drip(self, head: bytes) -> None:
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n" + (head or b"\r\n"))
+                with suppress(OSError):
+                    while not store._stopped.wait(0.02):
+                        self.wfile.write(b"\x1f")
+                        store.dripped.set()
                 self.close_connection = True
 
             def log_message(self, *_: object) -> None:
@@ -299,6 +319,7 @@ class Store:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._stopped.set()
         self._server.shutdown()
         self._thread.join(10)
         self._server.server_close()
@@ -358,6 +379,63 @@ def test_a_store_that_fails(stub: StubBroker, store: Store, name: str, do_not_pr
         assert reader.read() == CONTENT[5:]
     assert len(store.asked) == asked
     assert len(set(store.asked)) == asked, "each with a URL of its own"
+
+
+SLOW = ["drip", "drip head"]
+
+
+@pytest.mark.parametrize("answer", SLOW)
+def test_a_store_that_drips_leaves_time_for_the_broker(stub: StubBroker, store: Store, answer: str) -> None:
+    """Half of the time passes in vain for each try; the content then comes from the broker, in time."""
+    store.next = [answer] * 9
+    stub.script("Read", answer_from(store, []))
+    begun = time.monotonic()
+    with Client(stub.endpoint, timeout_s=2) as client:
+        assert client.read(JOURNAL, do_not_proxy=True).read() == CONTENT
+    assert len(store.asked) == 3
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize("answer", SLOW)
+def test_a_time_limit_holds_while_a_store_drips(stub: StubBroker, store: Store, answer: str) -> None:
+    """A reader that tries nothing again, and a fragment opened by itself, say that the time is over."""
+    store.next = [answer] * 2
+    stub.script("Read", answer_from(store, []))
+    page = pb.FragmentsResponse()
+    page.fragments.add(spec=FRAGMENT.to_pb(), signed_url=f"{store.endpoint}/f?s=SECRET")
+    stub.script("ListFragments", [page])
+    begun = time.monotonic()
+    with Client(stub.endpoint, timeout_s=0.5) as client:
+        (listed,) = client.list_fragments(JOURNAL, signature_ttl_s=60)
+        with (
+            client.reader(JOURNAL, do_not_proxy=True) as reader,
+            pytest.raises(DirectReadError, match="no bytes within the time limit"),
+        ):
+            reader.read()
+        with pytest.raises(DirectReadError, match="no bytes within the time limit"):
+            client.open_fragment(listed).read()
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize("kind", ["read", "reader"])
+def test_a_read_of_a_store_that_drips_is_cancelled(stub: StubBroker, store: Store, kind: str) -> None:
+    """A cancel from another thread ends a read that waits for a store."""
+    store.next = ["drip"]
+    stub.script("Read", answer_from(store, []))
+    with Client(stub.endpoint, timeout_s=60) as client:
+        reader = getattr(client, kind)(JOURNAL, do_not_proxy=True)
+
+        def cancel() -> None:
+            assert store.dripped.wait(30)
+            reader.cancel()
+
+        other = threading.Thread(target=cancel)
+        begun = time.monotonic()
+        other.start()
+        with pytest.raises(ClosedError):
+            reader.read()
+        other.join(30)
+        assert time.monotonic() - begun < 20
 
 
 def test_a_store_that_lies_is_an_error(stub: StubBroker, store: Store) -> None:
