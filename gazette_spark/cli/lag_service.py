@@ -274,7 +274,7 @@ def _notifier(options: dict[str, Any]) -> Any:  # noqa: ANN401 - a notifier, whi
 
     senders: list[Sender] = []
     if options["notify_command"]:
-        senders.append(CommandSender(tuple(shlex.split(options["notify_command"]))))
+        senders.append(CommandSender(_words(options["notify_command"])))
     if url := options["notify_webhook"]:
         if not url.startswith(("http://", "https://")):
             raise click.UsageError("--notify-webhook: expected a URL with http:// or https://")
@@ -288,8 +288,23 @@ def _notifier(options: dict[str, Any]) -> Any:  # noqa: ANN401 - a notifier, whi
     return Notifier(when, senders) if senders else None
 
 
+def _words(command: str) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError as error:
+        problem = f"{str(error).lower()} in {command!r}"
+        raise click.UsageError(
+            f"--notify-command: {problem}; quote its words as a shell wants them"
+        ) from None
+    if not words:
+        raise click.UsageError("--notify-command: expected a program, and maybe its arguments")
+    return words
+
+
 def _config(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return Burrow's configuration views; neither webhook nor command, which may hold secrets."""
+    """Return Burrow's configuration views, without secrets: URLs are masked, webhook and command left out."""
+    from gazette_spark.lag.feeds import masked_url
+
     return {
         "cluster": {
             "class-name": "gazette",
@@ -300,8 +315,8 @@ def _config(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
         },
         "consumer": {
             "class-name": "delta",
-            "tables": list(options["tables"]),
-            "checkpoints": list(options["checkpoints"]),
+            "tables": [masked_url(given) for given in options["tables"]],
+            "checkpoints": [masked_url(given) for given in options["checkpoints"]],
         },
         "storage": {
             "class-name": "inmemory",

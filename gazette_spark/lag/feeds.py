@@ -7,6 +7,7 @@ and nothing is written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -34,6 +35,9 @@ BEFORE_KNOWN = 16
 
 STORES_EVERY_MS = 60_000
 """Interval of listing the stored fragments of journals that are not read to the end."""
+
+_USER = re.compile(r"(?<!abfs:)(?<!abfss:)(?<!wasb:)(?<!wasbs:)//[^/?#]*@")
+"""What stands before a host; in Azure's schemes that is the container's name."""
 
 
 class Feed(Protocol):
@@ -114,7 +118,7 @@ class TableFeed:
         self._version = -1
 
     def __repr__(self) -> str:
-        return f"table {self._location}"
+        return f"table {masked_url(self._location)}"
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
         """Read the commits since the last look; the whole history the first time."""
@@ -151,14 +155,22 @@ class DeltaLog:
         self._table: Any = None
 
     def __repr__(self) -> str:
-        return f"DeltaLog({self._location!r})"
+        return f"DeltaLog({masked_url(self._location)!r})"
 
     def rows(self, limit: int | None) -> list[HistoryRow]:
         """Return the newest rows, newest first.
 
         Raises:
-            InputError: ``deltalake`` is not installed, or cannot read the table.
+            InputError: ``deltalake`` is not installed, or cannot read the table. No secret of the location is
+                in it.
         """
+        try:
+            return self._rows(limit)
+        except InputError as error:
+            shown = str(error).replace(self._location, masked_url(self._location))
+            raise InputError(shown) from error
+
+    def _rows(self, limit: int | None) -> list[HistoryRow]:
         with named_errors(self._location):
             # Dropped while it is updated: after a failure half-way it is opened again at the next poll.
             table, self._table = self._table, None
@@ -216,6 +228,16 @@ class CheckpointFeed:
         ends = self._directory / "offsets" / str(batch_id)
         committed_ms = (self._directory / "commits" / str(batch_id)).stat().st_mtime_ns // 1_000_000
         return checkpoint_commit(batch_id, parse_offsets(ends.read_text(), str(ends)), committed_ms)
+
+
+def masked_url(text: str) -> str:
+    """Return a location without user, password and query of its URL, which may be secrets.
+
+    >>> masked_url("orders=s3://key:secret@lake/orders?sig=x"), masked_url("abfss://lake@acc/day=1")
+    ('orders=s3://***@lake/orders?***', 'abfss://lake@acc/day=1')
+    """
+    shown, query, _ = _USER.sub("//***@", text).partition("?") if "://" in text else (text, "", "")
+    return f"{shown}?***" if query else shown
 
 
 def poll_all(feeds: Sequence[Feed], monitor: Monitor, now_ms: int) -> list[str]:

@@ -1,0 +1,67 @@
+"""``gazette-spark lag serve`` refuses settings it cannot use, and shows none that are secret."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from gazette_spark.cli.lag_service import _config, serve
+from gazette_spark.cli.main import main
+from gazette_spark.errors import InputError
+from gazette_spark.lag.feeds import DeltaLog, TableFeed
+
+SERVE = ["lag", "serve", "--broker", "http://127.0.0.1:1", "--table", "orders=/lake/orders"]
+
+SECRET_URLS = {
+    "password": "s3://key:SECRET@lake/orders",
+    "token": "https://SECRET@lake.example/orders",
+    "signature": "https://lake.example/orders?sv=1&sig=SECRET",
+    "both": "gs://key:SECRET@lake/orders?token=SECRET",
+    "azure": "abfss://orders@account.dfs.core.windows.net/day?sig=SECRET",
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        pytest.param("notify 'it", "no closing quotation in", id="quote"),
+        pytest.param("notify \\", "no escaped character", id="backslash"),
+        pytest.param("  ", "expected a program", id="nothing"),
+    ],
+)
+def test_a_command_that_no_shell_would_take(command: str, problem: str) -> None:
+    """A command that cannot be split is wrong usage, told before anything is served."""
+    done = CliRunner().invoke(
+        main, [*SERVE, "--listen", "127.0.0.1:0", "--notify-command", command], catch_exceptions=False
+    )
+    assert done.exit_code == 2
+    assert problem in done.stderr
+    assert "--notify-command" in done.stderr
+
+
+@pytest.mark.parametrize("url", SECRET_URLS.values(), ids=SECRET_URLS)
+def test_the_configuration_shows_no_secret(url: str) -> None:
+    """The view of ``/v3/config`` has every location, without what may be a secret in it."""
+    arguments = [*SERVE[2:], "--table", url, "--checkpoint", f"other={url}"]
+    with click.Context(serve) as context:
+        serve.parse_args(context, arguments)
+        shown = _config(context.params)["consumer"]
+    assert "SECRET" not in json.dumps(shown)
+    assert shown["tables"][0] == "orders=/lake/orders"
+    scheme, _, rest = url.partition("://")
+    host = rest.rpartition("@")[2].partition("?")[0]
+    assert shown["tables"][1].startswith(f"{scheme}://")
+    assert host in shown["tables"][1]
+    assert shown["checkpoints"] == [f"other={shown['tables'][1]}"]
+
+
+def test_a_table_that_cannot_be_read_is_named_without_secrets() -> None:
+    """The failure of a feed is on a page for everybody."""
+    url = "lake://key:SECRET@nowhere/orders?sig=SECRET"
+    with pytest.raises(InputError, match="nowhere/orders") as caught:
+        DeltaLog(url).rows(None)
+    assert "SECRET" not in str(caught.value)
+    assert "SECRET" not in repr(TableFeed(url)) + repr(DeltaLog(url))
