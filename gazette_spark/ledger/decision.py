@@ -205,17 +205,28 @@ def is_replay(batch: Batch, entry: LedgerEntry) -> bool:
     return same and entry.planned_ms in (batch.planned_ms, None)
 
 
+def _is_after(batch: Batch, entry: LedgerEntry) -> bool:
+    """Say whether a batch of the entry's query is the one after it, and not after another planning of it.
+
+    Two copies of a checkpoint may both have written a batch of that number, one before a RESTORE.
+    """
+    if batch.batch_id != entry.batch_id + 1:
+        return False
+    return entry.planned_ms in (batch.after_ms, None, COMPLETES_NOTHING) or batch.after_ms is None
+
+
 def _may_have_rows(batch: Batch, entry: LedgerEntry | None) -> bool:
     """Say whether a batch in which nothing moved, and which is no replay, is to be written.
 
     The first batch of a query pins its start, and has no rows. It leaves an entry only where later batches
-    are compared with that. A batch without a query has no state.
+    are compared with that, or have to be told from those of a query with state. A batch without a query has
+    no state.
     """
     if entry is None:
         return True
     if batch.planned_ms is None or (batch.query_id == entry.query_id and batch.batch_id < entry.batch_id):
         return False
-    return batch.batch_id > 0 or _is_bound(batch)
+    return batch.batch_id > 0 or _is_bound(batch) or entry.stateful
 
 
 def _is_bound(batch: Batch) -> bool:
@@ -232,13 +243,13 @@ def _off_its_checkpoint(batch: Batch, entry: LedgerEntry, allowed: Allowed) -> O
         return None
     kind: type[OverlapError | GapError] = OverlapError
     if batch.query_id == entry.query_id:
-        if is_replay(batch, entry) or batch.batch_id == entry.batch_id + 1:
+        if is_replay(batch, entry) or _is_after(batch, entry):
             return None
         if entry.planned_ms == COMPLETES_NOTHING and batch.batch_id == entry.batch_id:
             return None
-        if batch.batch_id > entry.batch_id:
-            if entry.planned_ms is None:
-                return None  # Old releases left out batches in which nothing moved.
+        if batch.batch_id > entry.batch_id and entry.planned_ms is None:
+            return None  # Old releases left out batches in which nothing moved.
+        if batch.batch_id > entry.batch_id + 1:
             kind = GapError
     elif batch.batch_id == 0 and (allowed.restart or not (entry.stateful or _texts(entry))):
         return None
@@ -298,7 +309,7 @@ def _unfit_state(state: LedgerState, compared: _Comparison, seen: str | None) ->
     batch = compared.batch
     if state.entry is not None and state.entry.mode == "upsert" != batch.mode:
         return _appended_to_upserts(batch)
-    if state.entry is None and batch.batch_id > 0:  # Batch 0 left an entry somewhere.
+    if state.entry is None and (batch.batch_id > 0 or _is_cut_off(state)):  # Batch 0 left an entry somewhere.
         return _without_entry(state, compared)
     if not _on_its_parent(state):
         return _restored_in_between(state, batch)
@@ -307,6 +318,14 @@ def _unfit_state(state: LedgerState, compared: _Comparison, seen: str | None) ->
     if state.entry is not None and seen not in (None, state.entry.attempt):
         return fenced(state, batch)
     return None
+
+
+def _is_cut_off(state: LedgerState) -> bool:
+    """Say whether the log shows an entry, but not what the newest visible one stands on, or that one itself.
+
+    A new query must not begin a second ledger on rows whose ledger was cleaned up.
+    """
+    return state.truncated and state.txn_version >= 0
 
 
 def _without_entry(state: LedgerState, compared: _Comparison) -> SinkError:
@@ -473,12 +492,18 @@ def _arranged(entry: LedgerEntry, batch: Batch, moves: Mapping[tuple[int, str], 
     sources begin without a position.
     """
     same_query = batch.query_id == entry.query_id
-    if not moves and len(entry.end) <= len(batch.end) and (same_query or not _texts(entry)):
+    in_place = len(entry.end) <= len(batch.end) and all(
+        isinstance(new, JournalOffsets) or not _journals_of(old)
+        for old, new in zip(entry.end, batch.end, strict=False)
+    )
+    if not moves and in_place and (same_query or not _texts(entry)):
         return entry
     read = {
         (number, journal) for number, position in enumerate(batch.end) for journal in _journals_of(position)
     }
     left = {(source, journal) for (_, journal), source in moves.items()} - read
+
+    texts = {number for number, position in enumerate(entry.end) if isinstance(position, str)}
 
     def arranged(positions: Positions) -> Positions:
         journals = [_journals_of(position) for position in positions]
@@ -500,7 +525,7 @@ def _arranged(entry: LedgerEntry, batch: Batch, moves: Mapping[tuple[int, str], 
                 placed.append(old if same_query and not offsets else None)
             if offsets and not isinstance(new, JournalOffsets):
                 behind.append(JournalOffsets(offsets))
-            if isinstance(old, str) and (isinstance(new, JournalOffsets) or number >= len(batch.end)):
+            if number in texts and (isinstance(new, JournalOffsets) or number >= len(batch.end)):
                 behind.append(old)
         return (*placed, *behind)
 

@@ -407,6 +407,8 @@ class Batch:
     mode: Mode = "append"
     planned_ms: int | None = None
     """When Spark planned it; None for a batch without a query."""
+    after_ms: int | None = None
+    """When Spark planned the batch before it; None if there is none, or it is not known."""
     stateful: bool = False
     """The query keeps state."""
     heads: Mapping[str, int] = field(default_factory=dict)

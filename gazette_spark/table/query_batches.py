@@ -28,6 +28,7 @@ class _Known:
     query_id: str
     end: Positions
     stateful: bool
+    planned_ms: int | None = None
 
 
 class QueryBatches:
@@ -57,7 +58,7 @@ class QueryBatches:
             known = self._before(spark, root, batch_id)
         if batch_id == 0:
             check_pinned(end, path)
-        self._known = replace(known, batch_id=batch_id, end=end)
+        self._known = replace(known, batch_id=batch_id, end=end, planned_ms=planned_ms)
         return Batch(
             self._table,
             self._app_id,
@@ -66,19 +67,23 @@ class QueryBatches:
             known.end,
             end,
             planned_ms=planned_ms,
+            after_ms=known.planned_ms,
             stateful=known.stateful,
         )
 
     def _before(self, spark: SparkSession, root: str, batch_id: int) -> _Known:
         """Read the batch before another; empty for the first batch."""
         end: Positions = ()
+        planned_ms: int | None = None
         if batch_id > 0:
             path = offsets_path(root, batch_id - 1)
-            end = parse_offsets(read_text(spark, path), path)
+            text = read_text(spark, path)
+            end, planned_ms = parse_offsets(text, path), parse_planned_ms(text, path)
         about = metadata_path(root)
         query_id = parse_query_id(read_text(spark, about), about)
         # Spark makes the directory when it plans the first batch, before the sink gets that.
-        return _Known(root, batch_id - 1, query_id, end, stateful=path_exists(spark, state_path(root)))
+        stateful = path_exists(spark, state_path(root))
+        return _Known(root, batch_id - 1, query_id, end, stateful, planned_ms)
 
 
 def keep_state(df: DataFrame) -> None:

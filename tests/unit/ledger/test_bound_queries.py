@@ -273,3 +273,41 @@ def test_an_entry_without_the_new_fields_has_the_old_form() -> None:
     entry = LedgerEntry("app", 1, "q", 0, (at(a=0),), (at(a=0),), (at(a=0),), "mine", None)
     assert "planned_ms" not in entry.to_json()
     assert "stateful" not in entry.to_json()
+
+
+def test_a_batch_follows_its_own_checkpoints_planning() -> None:
+    """A copy of the checkpoint wrote a batch of that number, too; a RESTORE brought back the other one."""
+    ours = replace(stateful(3, 10, 20), after_ms=1002)
+    theirs = replace(stateful(3, 10, 20), after_ms=7)
+    assert isinstance(decided(EMITTED, ours), Write)
+    assert isinstance(refused(EMITTED, theirs), OverlapError)
+
+
+def test_a_query_without_state_takes_over_for_good() -> None:
+    """Its first batch leaves an entry, else its second one would still be compared with the state's."""
+    first = batch(0, (), (at(a=10).at("pinned"),), query="query-2")
+    state = written(EMITTED, first, restart=True)
+    assert isinstance(decided(state, batch(1, (at(a=10),), (at(a=20),), query="query-2")), Write)
+
+
+def test_a_journal_is_not_forgotten_for_a_source_that_has_no_position_yet() -> None:
+    """The source comes to its number, and has a text later: the journal's end moves behind it."""
+    state = written(LedgerState(), batch(0, (), (at(a=0).at("pinned"),)))
+    state = written(state, batch(1, (at(a=0),), (at(a=10),)))
+    state = written(state, batch(0, (), (None, at(b=0).at("pinned")), query="query-2"))
+    state = written(state, batch(1, (None, at(b=0)), (FILES, at(b=2)), query="query-2"))
+    assert state.entry is not None
+    assert state.entry.read_through == {"x/a": 10, "x/b": 2}
+
+
+def test_a_text_that_is_kept_has_the_same_place_in_start_and_end() -> None:
+    """It had none at the start; the journals behind it are still found where they are."""
+    first = (FILES, at(a=0).at("pinned"), at(b=0).at("pinned"))
+    state = written(LedgerState(), two(0, (), (None, *first[1:])))
+    state = written(state, two(1, (None, at(a=0), at(b=0)), (FILES, at(a=5), at(b=10))))
+    state = written(state, batch(0, (), (at(c=0).at("pinned"),), query="query-2"))
+    state = written(state, batch(1, (at(c=0),), (at(c=1),), query="query-2"))
+    assert decided(state, batch(0, (), (at(c=1, b=10).at("pinned"),), query="query-3")) == Skip()
+    state = written(state, batch(1, (at(c=1, b=10),), (at(c=1, b=12),), query="query-3"))
+    assert state.entry is not None
+    assert state.entry.read_through == {"x/a": 5, "x/b": 12, "x/c": 1}

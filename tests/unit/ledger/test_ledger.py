@@ -185,6 +185,14 @@ def test_a_table_without_entries_takes_first_batches_only() -> None:
     assert isinstance(refusal(LedgerState(table_version=50, truncated=True), later), LedgerLostError)
 
 
+def test_a_ledger_is_not_begun_again_on_one_that_was_cut_off() -> None:
+    """The log shows an entry, but not what it stands on: a new query would double what the table has."""
+    first = batch(0, (), (at(a=0).at("pinned"),))
+    cut_off = LedgerState(txn_version=7, table_version=50, truncated=True)
+    assert isinstance(refusal(cut_off, first), LedgerLostError)
+    assert isinstance(decided(replace(cut_off, txn_version=-1), first), Write)
+
+
 def test_a_table_that_lost_its_entries_says_where_to_start() -> None:
     """Where the rows of the undone entries began, or that the table is not there: latest would lose rows."""
     later = batch(4, (at(a=10),), (at(a=20),))
