@@ -1,0 +1,233 @@
+"""The state machine over the ledger finds a sink that is broken: each mutant here fails it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis.stateful import run_state_machine_as_test
+
+from gazette_spark.ledger import decision, history
+from gazette_spark.ledger.decision import Again, Coverage, Decision, Landed, Refusal, Skip, Write
+from gazette_spark.ledger.entry import (
+    Batch,
+    EntryDelta,
+    LedgerEntry,
+    LedgerState,
+    SourcePosition,
+    parse_entry,
+)
+from gazette_spark.ledger.history import HistoryRow
+from gazette_spark.offsets import JournalOffsets
+from tests.property.test_ledger import MUTANT_SETTINGS, LedgerMachine, short_entries
+from tests.rig.ledger_model import Expected, Writer
+
+__all__ = ["short_entries"]
+
+Moves = Mapping[tuple[int, str], int]
+Fault = Callable[[pytest.MonkeyPatch], None]
+"""Takes a rule away from the sink."""
+
+
+class TrustsItsWrite(LedgerMachine):
+    """Takes a write that raised nothing for one that landed."""
+
+    def verify(self, writer: Writer, entry: LedgerEntry) -> Landed | Again | Refusal:
+        return Landed()
+
+
+class ForgetsUndoneNumbers(LedgerMachine):
+    """Counts on from the newest visible entry, and does not look whether its write was skipped."""
+
+    def verify(self, writer: Writer, entry: LedgerEntry) -> Landed | Again | Refusal:
+        return Landed()
+
+    def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
+        visible = state.entry.txn_version if state.entry else -1
+        return super().decide(writer, replace(state, txn_version=visible), attempt)
+
+
+class IgnoresOffsets(LedgerMachine):
+    """Writes whatever Spark says is the next batch."""
+
+    def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
+        made = super().decide(writer, state, attempt)
+        if isinstance(made, Refusal | Skip) and state.entry is not None:
+            end = writer.batch().end
+            return Write(replace(state.entry, attempt=attempt, txn_version=state.txn_version + 1, end=end))
+        return made
+
+
+class SkipsWhatItCannotPlace(LedgerMachine):
+    """Takes a batch that does not fit for a replay."""
+
+    def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
+        made = super().decide(writer, state, attempt)
+        return Skip() if isinstance(made, Refusal) and state.entry is not None else made
+
+
+class TrimsNothing(LedgerMachine):
+    """Writes a batch that is partly in the table as a whole."""
+
+    def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
+        made = super().decide(writer, state, attempt)
+        return replace(made, kept=()) if isinstance(made, Write) else made
+
+
+class TrimsTooMuch(LedgerMachine):
+    """Drops the first new byte."""
+
+    def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
+        made = super().decide(writer, state, attempt)
+        if not isinstance(made, Write):
+            return made
+        return replace(made, kept=tuple(replace(each, since=each.since + 1) for each in made.kept))
+
+
+class KeepsGapsToItself(LedgerMachine):
+    """Leaves out what it may, and does not say so."""
+
+    def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
+        made = super().decide(writer, state, attempt)
+        if not isinstance(made, Write):
+            return made
+        return replace(made, entry=replace(made.entry, accepted_gaps=()))
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(TrustsItsWrite, marks=pytest.mark.soak),
+        ForgetsUndoneNumbers,
+        IgnoresOffsets,
+        SkipsWhatItCannotPlace,
+        pytest.param(TrimsNothing, marks=pytest.mark.soak),
+        TrimsTooMuch,
+        KeepsGapsToItself,
+    ],
+)
+def test_the_model_catches_a_broken_sink(mutant: type[LedgerMachine]) -> None:
+    """A machine that finds nothing wrong with these would prove nothing about ours."""
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(mutant, settings=MUTANT_SETTINGS)
+
+
+class Unguided(LedgerMachine):
+    """Looks at the table's rows alone, not at each decision."""
+
+    def compare(self, made: Decision, expected: Expected, writer: Writer) -> None:
+        """Take any decision."""
+
+
+def skip_when_nothing_moved(patch: pytest.MonkeyPatch) -> None:
+    """A batch in which nothing moved is a replay."""
+    patch.setattr(decision, "_may_have_rows", lambda batch, entry: entry is None)
+
+
+def compare_texts_alone(patch: pytest.MonkeyPatch) -> None:
+    """Equal texts are the same place, whichever query says them."""
+    real = decision._fit_text
+
+    def fits(begin: SourcePosition, end: str | None, recorded: str | None, *, again: bool) -> Coverage:
+        return Coverage.UNCHANGED if recorded == end else real(begin, end, recorded, again=again)
+
+    def as_the_same_query(entry: LedgerEntry, batch: Batch, moves: Moves) -> LedgerEntry:
+        kinds = [[isinstance(each, JournalOffsets) for each in ends] for ends in (batch.end, entry.end)]
+        same = kinds[0] == kinds[1]
+        return arranged(replace(entry, query_id=batch.query_id) if same else entry, batch, moves)
+
+    arranged = decision._arranged
+    patch.setattr(decision, "_fit_text", fits)
+    patch.setattr(decision, "_arranged", as_the_same_query)
+    check = decision._off_its_checkpoint
+    patch.setattr(
+        decision,
+        "_off_its_checkpoint",
+        lambda batch, *known: check(batch, *known) if batch.stateful else None,
+    )
+
+
+def look_under_the_same_number(patch: pytest.MonkeyPatch) -> None:
+    """A journal is looked up under its own source's number only."""
+    patch.setattr(decision, "_moves", lambda batch, entry: {})
+
+
+def accept_older_copies(patch: pytest.MonkeyPatch) -> None:
+    """A batch of the query that has written last fits, whichever it is."""
+    check = decision._off_its_checkpoint
+    patch.setattr(
+        decision,
+        "_off_its_checkpoint",
+        lambda batch, entry, allowed: (
+            None if batch.query_id == entry.query_id else check(batch, entry, allowed)
+        ),
+    )
+
+
+def leave_journals_under_other_sources(patch: pytest.MonkeyPatch) -> None:
+    """A journal keeps its number in the ledger, also where that is another source's now."""
+    arranged = decision._arranged
+
+    def in_place(entry: LedgerEntry, batch: Batch, moves: Moves) -> LedgerEntry:
+        fits = not moves and len(entry.end) <= len(batch.end)
+        return entry if fits else arranged(entry, batch, moves)
+
+    patch.setattr(decision, "_arranged", in_place)
+
+
+def stand_on_the_entry_before(patch: pytest.MonkeyPatch) -> None:
+    """What moved is added to the entry that was written before, undone or not."""
+
+    def whole(rows: Sequence[HistoryRow], app_id: str) -> dict[int, LedgerEntry | EntryDelta]:
+        found: dict[int, LedgerEntry | EntryDelta] = {}
+        last: LedgerEntry | None = None
+        for row in reversed(rows):
+            entry = parse_entry(row.user_metadata, app_id)
+            if isinstance(entry, EntryDelta) and last is not None:
+                entry = entry.on(replace(last, attempt=entry.entry.parent or "")) or entry
+            last = entry if isinstance(entry, LedgerEntry) else last
+            if entry:
+                found[row.version] = entry
+        return dict(reversed(found.items()))
+
+    patch.setattr(history, "whole_entries", whole)
+
+
+def begin_where_the_log_is_cut(patch: pytest.MonkeyPatch) -> None:
+    """A log whose entries cannot be read whole has none."""
+    patch.setattr(decision, "_is_cut_off", lambda state: False)
+
+
+FAULTS = (
+    skip_when_nothing_moved,
+    compare_texts_alone,
+    look_under_the_same_number,
+    accept_older_copies,
+    leave_journals_under_other_sources,
+    stand_on_the_entry_before,
+    begin_where_the_log_is_cut,
+)
+
+
+RARE = (look_under_the_same_number, leave_journals_under_other_sources)
+"""Found after a thousand examples and more."""
+
+
+@pytest.mark.parametrize(
+    "fault", [pytest.param(each, marks=[pytest.mark.soak] if each in RARE else []) for each in FAULTS]
+)
+def test_the_model_catches_a_faulty_rule(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rule of the sink, taken away, is one that the model misses."""
+    fault(monkeypatch)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(LedgerMachine, settings=MUTANT_SETTINGS)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("fault", [each for each in FAULTS if each is not begin_where_the_log_is_cut])
+def test_a_faulty_rule_shows_in_the_rows(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table's rows betray it, also where nobody looks at the decisions."""
+    fault(monkeypatch)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(Unguided, settings=MUTANT_SETTINGS)

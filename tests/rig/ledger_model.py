@@ -1,0 +1,406 @@
+"""A model of a Delta table and of the queries that write it, for state machines over the ledger.
+
+The table behaves as Delta was measured to: a transaction number that is not above the app id's highest is
+skipped in silence, a RESTORE keeps the numbers, neither it nor other commits conflict with an append, and old
+lines of the history are cleaned up.
+
+A row has an identity: the journal and offset, or other source and number, of the record that it is made of,
+and the source of the query that read it. :func:`obvious_decision` compares sets of these and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from gazette_spark.ledger.decision import Allowed, KeptRange
+from gazette_spark.ledger.entry import (
+    Batch,
+    LedgerEntry,
+    LedgerState,
+    Mode,
+    Positions,
+    SkippedGap,
+)
+from gazette_spark.ledger.history import HistoryRow, read_state
+from gazette_spark.offsets import JournalOffsets
+
+APP = "app"
+JOURNALS = ("x/a", "x/b")
+FOREIGN = ("files", "rates")
+"""Sources that are not Gazette's: their positions are texts, which each new checkpoint counts from 0."""
+
+Interval = tuple[str, int, int]
+Source = frozenset[str] | str
+"""The journals that a source of a query selects, or the name of another source."""
+Position = Mapping[str, int] | str | None
+
+
+class Record(NamedTuple):
+    """A record: in a journal at an offset, each one byte long, or of another source."""
+
+    source: str
+    at: int
+
+
+class Row(NamedTuple):
+    """A record as one source of one query brought it."""
+
+    record: Record
+    query: str
+    number: int
+
+
+def bytes_of(intervals: Iterable[Interval]) -> set[tuple[str, int]]:
+    """Journal and offset of each byte."""
+    return {(journal, at) for journal, begin, end in intervals for at in range(begin, end)}
+
+
+@dataclass
+class Table:
+    """Commits, the rows visible at each, and the highest transaction number ever."""
+
+    history: list[HistoryRow] = field(default_factory=list)
+    rows: list[tuple[Interval, ...]] = field(default_factory=list)
+    holes: list[tuple[Interval, ...]] = field(default_factory=list)
+    """What may be missing at each commit: the gaps that its entries say somebody accepted."""
+    highest: int = -1
+    decided: dict[str, LedgerEntry] = field(default_factory=dict)
+    """Each entry by its attempt, as it was decided on, whatever its stored form."""
+
+    def commit(
+        self, operation: str, rows: tuple[Interval, ...], holes: tuple[Interval, ...], **parts: object
+    ) -> None:
+        """Add a version."""
+        self.holes.append(holes)
+        self.history.append(HistoryRow(len(self.history), operation, **parts))  # type: ignore[arg-type]
+        self.rows.append(rows)
+
+    def append(self, entry: LedgerEntry, added: tuple[Interval, ...]) -> None:
+        """Append with a transaction number, or skip in silence."""
+        if entry.txn_version > self.highest:
+            self.highest = entry.txn_version
+            self.decided[entry.attempt] = entry
+            holes = self.missing() + tuple((gap.journal, gap.begin, gap.end) for gap in entry.accepted_gaps)
+            self.commit("WRITE", self.visible() + added, holes, user_metadata=entry.to_json())
+
+    def restore(self, version: int) -> None:
+        """Go back to a version."""
+        parameters = {"version": str(version), "timestamp": None}
+        self.commit("RESTORE", self.rows[version], self.holes[version], parameters=parameters)
+
+    def visible(self) -> tuple[Interval, ...]:
+        """Rows of the newest version."""
+        return self.rows[-1] if self.rows else ()
+
+    def missing(self) -> tuple[Interval, ...]:
+        """What the newest version lacks on somebody's word."""
+        return self.holes[-1] if self.holes else ()
+
+    def state(self) -> LedgerState:
+        """What the package finds in the history."""
+        return read_state(lambda limit: self.history[::-1][:limit], APP, table="t")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What the rows of a version are, and what was read and is not in them for a reason."""
+
+    rows: tuple[Row, ...] = ()
+    """As they were written, in order."""
+    holes: frozenset[Record] = frozenset()
+    """Left out on somebody's word."""
+    starts: Mapping[str, int] = field(default_factory=dict)
+    """Where the rows of each known journal begin."""
+    planned: int | None = None
+    """The planning of the batch that was written last; no other has it. None of a table without an entry."""
+    query: str = ""
+    """The query that has written last."""
+    mode: Mode = "append"
+    stateful: bool = False
+    """That one keeps state."""
+    held: frozenset[Record] = frozenset()
+    """Records in the state of that query."""
+    given_up: frozenset[Record] = frozenset()
+    """Records in the state of queries whose checkpoint was given up on somebody's word."""
+    texts: bool = False
+    """Other sources have had a position."""
+    restarted: bool = False
+    """A new checkpoint has continued state or other sources on somebody's word."""
+    several: bool = False
+    """A query of several sources has written."""
+    twice: frozenset[str] = frozenset()
+    """Journals that two sources of one query have read."""
+
+    def passed(self) -> set[Record]:
+        """Records that the table has, or is not to have."""
+        return {row.record for row in self.rows} | self.holes | self.held | self.given_up
+
+    def end_of(self, journal: str) -> int | None:
+        """Return the byte after the last record of a journal, None if it is not known."""
+        if (start := self.starts.get(journal)) is None:
+            return None
+        return max((each.at + 1 for each in self.passed() if each.source == journal), default=start)
+
+
+class SinkTable(Table):
+    """A table whose every version has a :class:`Mark`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marks: list[Mark] = []
+        self.chains: list[tuple[LedgerEntry, ...]] = []
+        """The entries of the rows visible at each version, newest first."""
+        self.cleaned = 0
+        """The first version that the history still shows."""
+        self.restored: dict[int, int] = {}
+        """Where each RESTORE went back to."""
+
+    @property
+    def mark(self) -> Mark:
+        """Of the newest version."""
+        return self.marks[-1] if self.marks else Mark()
+
+    def add_version(
+        self, operation: str, mark: Mark, chain: tuple[LedgerEntry, ...], **parts: object
+    ) -> None:
+        """Add a version."""
+        self.marks.append(mark)
+        self.chains.append(chain)
+        self.commit(operation, (), (), **parts)
+
+    def optimize(self) -> None:
+        """Add a version with the same rows."""
+        self.add_version("OPTIMIZE", self.mark, self.standing())
+
+    def write(self, entry: LedgerEntry, mark: Mark) -> None:
+        """Append with a transaction number, or skip in silence."""
+        if entry.txn_version > self.highest:
+            self.highest = entry.txn_version
+            chain = (entry, *self.standing())
+            self.add_version("WRITE", mark, chain, user_metadata=entry.to_json())
+
+    def restore_mark(self, version: int, *, by_time: bool = False) -> None:
+        """Go back to a version, which is named or is what the table was at a time."""
+        self.restored[len(self.history)] = version
+        named = {"version": None if by_time else str(version)}
+        moment = {"timestamp": f"moment {version}" if by_time else None}
+        chain = self.chains[version]
+        self.add_version("RESTORE", self.marks[version], chain, parameters=named | moment)
+
+    def state(self) -> LedgerState:
+        """What the package finds in what is left of the history."""
+        shown = self.history[self.cleaned :][::-1]
+        return read_state(lambda limit: shown[:limit], APP, table="t")
+
+    def standing(self) -> tuple[LedgerEntry, ...]:
+        """The entries of the visible rows, newest first, by a replay of the whole history."""
+        return self.chains[-1] if self.chains else ()
+
+    def broken(self) -> bool:
+        """Whether the newest entry does not stand on the one it was decided on."""
+        newest, before, *_ = (*self.standing(), None, None)
+        return newest is not None and newest.parent != (before.attempt if before else None)
+
+
+@dataclass(repr=False)
+class Writer:
+    """A query: its sources, its checkpoint, and where it is in its batch."""
+
+    name: str
+    sources: tuple[Source, ...]
+    ends: list[tuple[Position, ...]]
+    """``offsets/<n>``. The last batch is done if there are as many ``commits``."""
+    read: list[tuple[Row, ...]]
+    """What each batch reads."""
+    planned: list[int]
+    """When each batch was planned."""
+    stateful: bool = False
+    """It emits in a batch what it read in the one before."""
+    mode: Mode = "append"
+    commits: int = 0
+    seen: str | None = None
+    before: LedgerState | None = None
+    pending: LedgerEntry | None = None
+    after: Mark | None = None
+    """What the table is to be with ``pending``."""
+    written: bool = False
+    alive: bool = True
+    allowed: Allowed = Allowed()  # noqa: RUF009 - immutable
+    obeys: bool = False
+    """Whether somebody names a gap that it stopped for, and starts it again."""
+
+    def __repr__(self) -> str:
+        return f"Writer({self.name}, {self.planned}, commits={self.commits}, {self.ends[-2:]})"
+
+    def forget(self) -> None:
+        """What a process loses when it is killed."""
+        self.seen, self.before, self.pending, self.after, self.written = None, None, None, None, False
+
+    def copied(self, batches: int) -> Writer:
+        """Return another process on a copy of the query checkpoint, as it was after some batches."""
+        return Writer(
+            self.name,
+            self.sources,
+            self.ends[:batches],
+            self.read[:batches],
+            self.planned[:batches],
+            self.stateful,
+            self.mode,
+            min(self.commits, batches),
+            allowed=self.allowed,
+        )
+
+    @property
+    def first(self) -> bool:
+        """Whether its batch is the one that pins where it starts."""
+        return len(self.ends) == 1
+
+    @property
+    def bound(self) -> bool:
+        """Whether its rows follow from its own checkpoint only."""
+        return self.stateful or any(isinstance(source, str) for source in self.sources)
+
+    def batch(self) -> Batch:
+        """The batch to be run: the last one planned."""
+        begin = () if self.first else _positions(self.ends[-2])
+        return Batch(
+            "t",
+            APP,
+            self.name,
+            len(self.ends) - 1,
+            begin,
+            _positions(self.ends[-1]),
+            mode=self.mode,
+            planned_ms=self.planned[-1],
+            after_ms=None if self.first else self.planned[-2],
+            stateful=self.stateful,
+        )
+
+    def moves(self) -> Iterator[tuple[str, int, int]]:
+        """Yield the range of each journal: without a begin it is being pinned, and has no rows."""
+        for number, end in enumerate(self.ends[-1]):
+            if isinstance(end, Mapping):
+                begin = {} if self.first else self.ends[-2][number]
+                for journal, until in end.items():
+                    yield journal, begin.get(journal, until) if isinstance(begin, Mapping) else until, until
+
+    def emitted(self) -> tuple[Row, ...]:
+        """The rows of that batch."""
+        if not self.stateful:
+            return self.read[-1]
+        return () if self.first else self.read[-2]
+
+    def emits(self, kept: tuple[KeptRange, ...]) -> tuple[Row, ...]:
+        """Those of its rows that a decision keeps."""
+        if not kept:
+            return self.emitted()
+        ranges = {each.journal: range(each.since, each.end) for each in kept}
+        return tuple(row for row in self.emitted() if row.record.at in ranges.get(row.record.source, ()))
+
+    def read_twice(self) -> frozenset[str]:
+        """Journals of which two of its sources have a position."""
+        journals = [journal for journal, _, _ in self.moves()]
+        return frozenset(each for each in journals if journals.count(each) > 1)
+
+    def mark_after(self, before: Mark, entry: LedgerEntry, kept: tuple[KeptRange, ...]) -> Mark:
+        """What a table is with its batch."""
+        continues = not self.first and self.planned[-2] == before.planned
+        texts = any(isinstance(end, str) for end in self.ends[-1])
+        holes = bytes_of((gap.journal, gap.begin, gap.end) for gap in entry.accepted_gaps)
+        return Mark(
+            rows=before.rows + self.emits(kept),
+            holes=before.holes | {Record(*each) for each in holes},
+            starts={journal: since for journal, since, _ in self.moves()} | dict(before.starts),
+            planned=self.planned[-1],
+            query=self.name,
+            mode=self.mode,
+            stateful=self.stateful,
+            held=frozenset(row.record for row in self.read[-1]) if self.stateful else frozenset(),
+            given_up=before.given_up if continues else before.given_up | before.held,
+            texts=before.texts or texts,
+            restarted=before.restarted
+            or ((self.bound or before.stateful) and self.first and before.texts)
+            or (self.first and before.stateful),
+            several=before.several or len(self.sources) > 1,
+            twice=before.twice | self.read_twice(),
+        )
+
+
+def _positions(ends: tuple[Position, ...]) -> Positions:
+    return tuple(JournalOffsets(end) if isinstance(end, Mapping) else end for end in ends)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What becomes of a batch."""
+
+    rows: frozenset[Row] | None = None
+    """The rows that come into the table; None if it is refused."""
+    may_be_refused: bool = False
+    anything: bool = False
+    """The identities of its rows do not tell: the table's rows are looked at instead."""
+    entry: bool = False
+    """It has to leave an entry, with or without rows."""
+
+
+REFUSED = Expected()
+
+
+def obvious_decision(mark: Mark, newest: str | None, writer: Writer) -> Expected:
+    """Return what becomes of a batch, of a table whose newest entry stands on the one it was decided on.
+
+    Args:
+        mark: The table.
+        newest: Attempt of its newest entry.
+        writer: Has the batch.
+    """
+    if mark.planned is None:
+        return Expected(frozenset(writer.emitted()), entry=True) if writer.first else REFUSED
+    if writer.seen not in (None, newest) or (mark.mode == "upsert" != writer.mode):
+        return REFUSED
+    if mark.planned == writer.planned[-1]:
+        return Expected(frozenset())
+    # The ledger may have dropped another source's position when a new checkpoint was accepted.
+    perhaps = writer.first and writer.bound and mark.restarted and not mark.stateful
+    if not _follows(mark, writer) and not (perhaps and writer.name != mark.query):
+        return REFUSED
+    expected = _by_journal(mark, writer)
+    return expected if _follows(mark, writer) else replace(expected, may_be_refused=True, entry=False)
+
+
+def _follows(mark: Mark, writer: Writer) -> bool:
+    """Whether state and other sources of a query go on, or begin on somebody's word."""
+    if not (writer.bound or mark.stateful):
+        return True
+    if not writer.first:
+        return mark.planned == writer.planned[-2]
+    another = writer.name != mark.query  # Else it is an older copy of the checkpoint.
+    return another and (writer.allowed.restart or not (mark.stateful or mark.texts))
+
+
+def _by_journal(mark: Mark, writer: Writer) -> Expected:
+    """Return what becomes of a batch of a query that may continue the table."""
+    behind, moved = False, any(isinstance(end, str) for end in writer.ends[-1]) and writer.first
+    for journal, since, until in writer.moves():
+        at = mark.end_of(journal)
+        if at is None:
+            if since < until:
+                return REFUSED
+            moved = True
+            continue
+        if journal in mark.twice | writer.read_twice():
+            return Expected(frozenset(), may_be_refused=True, anything=True)
+        if since > at and SkippedGap(journal, at, since) not in writer.allowed.gaps:
+            return REFUSED
+        if since < mark.starts[journal] or (writer.first and since < at and not writer.allowed.trim):
+            return REFUSED
+        behind, moved = behind or since < at, moved or until > at
+    if behind and moved and (not writer.allowed.trim or len(writer.sources) > 1):
+        return REFUSED
+    passed = mark.passed() if behind else set()
+    rows = frozenset(row for row in writer.emitted() if row.record not in passed)
+    # Another source's part of the table is not told from that of a source of the same number.
+    several = mark.several or len(writer.sources) > 1
+    return Expected(rows, behind and several, entry=not behind and (writer.bound or mark.stateful))
