@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from gazette_spark.errors import GapError, RestoredError
 from gazette_spark.ledger import entry as entry_module
 from gazette_spark.ledger.decision import Allowed, Decision, Landed, Refusal, Skip, Write, decide, verify
-from gazette_spark.ledger.entry import LedgerEntry, LedgerState, SkippedGap, least_offsets
+from gazette_spark.ledger.entry import LedgerEntry, LedgerState, Positions, SkippedGap, least_offsets
 from tests.rig.examples import examples
 from tests.rig.ledger_model import (
     APP,
@@ -151,7 +151,7 @@ class LedgerMachine(RuleBasedStateMachine):
         writer.stateful, writer.mode = stateful, "upsert" if upsert else "append"
         writer.allowed, writer.obeys = allowed, obeys
 
-    def undone(self) -> tuple[object, ...]:
+    def undone(self) -> Positions:
         """Where the rows began of a table that was restored to before its first entry."""
         try:
             return self.table.state().undone
@@ -302,8 +302,8 @@ class LedgerMachine(RuleBasedStateMachine):
         """Read the table and decide on the batch."""
         try:
             writer.before = self.table.state()
-        except RestoredError as error:
-            self.stop(writer, error)
+        except RestoredError as restored:
+            self.stop(writer, restored)
             return
         attempt = f"attempt-{next(self.names)}"
         match self.decide(writer, writer.before, attempt):
@@ -346,8 +346,8 @@ class LedgerMachine(RuleBasedStateMachine):
         entry, writer.pending = writer.pending, None
         try:
             outcome = self.verify(writer, entry)
-        except RestoredError as error:
-            outcome = Refusal(error)
+        except RestoredError as restored:
+            outcome = Refusal(restored)
         match outcome:
             case Landed():
                 self.done(writer, entry.attempt)
