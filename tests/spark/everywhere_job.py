@@ -184,6 +184,31 @@ def choices(places: Places) -> dict[str, Any]:
         places.spark.streams.removeListener(listener)  # Or a client of Spark Connect does not end.
 
 
+WINDOW = 100
+"""Seconds of a window, where an offset is a second."""
+
+
+def windowed(places: Places) -> dict[str, Any]:
+    """Count by windows: Spark gives those that are closed in a batch in which no offset moves."""
+    from gazette_spark.sink import DeltaSink
+
+    directory = places.settings["directory"]
+    rows = (
+        places.stream(MAIN)
+        .selectExpr("journal", "timestamp_seconds(offset) AS time")
+        .withWatermark("time", "0 seconds")
+    )
+    kept = rows.selectExpr(f"window(time, '{WINDOW} seconds') AS span", "journal")
+    counts = kept.groupBy("span", "journal").count()
+    shown = counts.selectExpr("journal", "unix_seconds(span.start) AS start", "count")
+    sink = DeltaSink("windows", path=f"{directory}/windows")
+    query = sink.start(shown, checkpoint=f"{directory}/of-windows", availableNow=True)
+    if not query.awaitTermination(WAIT_S):
+        raise TimeoutError(f"the stream has not ended within {WAIT_S} s")
+    found = places.spark.read.format("delta").load(f"{directory}/windows").collect()
+    return {"windows": sorted(list(row) for row in found)}
+
+
 def options_of_the_sink(places: Places, listener: LagListener) -> dict[str, Any]:
     """Upsert and trim, part, and adopt; then ask the listener."""
     from gazette_spark.ledger.dead_letters import DeadLetters
@@ -340,6 +365,7 @@ ALSO: dict[str, Callable[[Places], dict[str, Any]]] = {
     "typed": typed,
     "conflict": conflict,
     "choices": choices,
+    "windowed": windowed,
 }
 """What a run may do beside reading, streaming and failing."""
 

@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -431,13 +432,26 @@ def test_a_standalone_cluster_whose_executors_have_the_wheel(
         assert_only_from(executors.parents[1], task)
 
 
+def closed_windows(rows: Iterable[list[Any]]) -> list[list[Any]]:
+    """Return the windows of raw rows that end where the last row's time is or before: the watermark's."""
+    places = [(journal, offset // everywhere_job.WINDOW) for journal, offset, _ in rows]
+    last = max(offset for _, offset, _ in rows)
+    found = [
+        [journal, number * everywhere_job.WINDOW, count]
+        for (journal, number), count in Counter(places).items()
+        if (number + 1) * everywhere_job.WINDOW <= last
+    ]
+    assert found
+    return sorted(found)
+
+
 @pytest.mark.parametrize("whole", WHOLE)
 def test_spark_connect(whole: bool, scene: Scene, pythons: Pythons, classic_errors: dict[str, str]) -> None:
     """A client without a JVM does all a classic session does, and gets the errors' whole text."""
     python = pythons.make("connect", "connect")
     directory = scene.directory / "server"
     directory.mkdir()
-    also = (*REST, "choices") if whole else ("conflict",)
+    also = (*REST, "choices", "windowed") if whole else ("conflict", "windowed")
     failures = classic_errors.keys() if whole else ON_CONNECT
     archive = find_archive()
     events = directory / "events"
@@ -461,6 +475,7 @@ def test_spark_connect(whole: bool, scene: Scene, pythons: Pythons, classic_erro
     scene.check(seen)
     scene.check_secrets(seen)
     assert seen["conflict"], CONFLICT
+    assert seen["windows"] == closed_windows(seen["table"])
     if whole:
         scene.check_the_rest(seen)
         scene.check_choices(seen)
