@@ -94,6 +94,9 @@ MAX_APP_ID_LENGTH = 512
 MAX_TRIES = 5
 """Writes of one batch that Delta may turn down for reasons that pass, such as a changed schema."""
 
+SHOWN_RANGES = 5
+"""Ranges of bytes that a log line lists."""
+
 CONFLICTS = (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
@@ -364,7 +367,7 @@ class DeltaSink:
         """Write the newest entry again if it is still this run's; return whether to do so again later."""
         with self._turn:
             known, seen = self._known, self._seen
-            if known is None or seen is None or not _is_running(spark, run_id):
+            if known is None or seen is None or not _is_running(run_id):
                 return False
             before = self._target.ledger(spark, self.app_id, known)
             if before.entry is None or before.entry.attempt != seen:
@@ -472,17 +475,10 @@ class DeltaSink:
     def _landed(self, spark: SparkSession, batch: Batch, before: LedgerState, after: LedgerState) -> None:
         """Log the committed batch and its gaps, and maintain the table's files."""
         assert after.entry is not None
-        for gap in after.entry.gaps:
-            log.warning(
-                "bytes are left out, recorded app_id=%s batch_id=%d journal=%s begin=%d end=%d",
-                self.app_id,
-                batch.batch_id,
-                gap.journal,
-                gap.begin,
-                gap.end,
-            )
-        version = after.entry_version
-        log.info("batch_written app_id=%s batch_id=%d table_version=%d", self.app_id, batch.batch_id, version)
+        line = f"app_id={self.app_id} batch_id={batch.batch_id} table_version={after.entry_version}"
+        log.info("batch_written %s", line)
+        if gaps := after.entry.gaps:
+            log.warning("bytes are left out, recorded %s %s", line, ranges_text(gaps))
         self._maintenance.after_commit(spark, before, after)
 
     def _new_rows(self, df: DataFrame, batch: Batch, decision: Write) -> DataFrame:
@@ -492,17 +488,10 @@ class DeltaSink:
         columns = origin_columns(df.schema)
         if columns is None:
             raise TrimError(self._target.name, batch.app_id, batch.batch_id, missing_columns(df.schema))
-        for each in decision.kept:
-            if each.since > each.begin:
-                log.warning(
-                    "batch_trimmed app_id=%s batch_id=%d journal=%s begin=%d since=%d end=%d",
-                    batch.app_id,
-                    batch.batch_id,
-                    each.journal,
-                    each.begin,
-                    each.since,
-                    each.end,
-                )
+        trimmed = [SkippedGap(each.journal, each.begin, each.since) for each in decision.kept]
+        if trimmed := [each for each in trimmed if each.begin < each.end]:
+            line = f"app_id={batch.app_id} batch_id={batch.batch_id} {ranges_text(trimmed)}"
+            log.warning("rows are in the table, trimmed %s", line)
         return kept_rows(df, decision.kept, columns)
 
     def _write(
@@ -580,6 +569,14 @@ def _active_session() -> SparkSession:
     return session
 
 
+def ranges_text(ranges: Sequence[SkippedGap]) -> str:
+    """Return ranges of bytes as part of a log line: how many bytes, and where the first ones are."""
+    shown = " ".join(f"{each.journal}[{each.begin},{each.end})" for each in ranges[:SHOWN_RANGES])
+    more = f" and {len(ranges) - SHOWN_RANGES} more" if len(ranges) > SHOWN_RANGES else ""
+    total = sum(each.end - each.begin for each in ranges)
+    return f"bytes={total} journals={len({each.journal for each in ranges})} ranges={shown}{more}"
+
+
 def check_output_mode(mode: str, upsert: Upsert | None) -> None:
     """Refuse an output mode whose batches repeat rows, unless rows are merged by key.
 
@@ -611,9 +608,15 @@ def _running_query(spark: SparkSession) -> Any:  # noqa: ANN401 - classic PySpar
     return default.streams.get(query_id) if query_id else None
 
 
-def _is_running(spark: SparkSession, run_id: str | None) -> bool:
-    """Say whether a run of a query goes on. On Spark Connect the process that runs batches ends with it."""
-    return run_id is None or any(str(query.runId) == run_id for query in spark.streams.active)
+def _is_running(run_id: str | None) -> bool:
+    """Say whether a run of a query goes on. On Spark Connect the process that runs batches ends with it.
+
+    A batch has a session of its own, which knows of no query.
+    """
+    default = SparkSession._instantiatedSession
+    if run_id is None or default is None:
+        return run_id is None
+    return any(str(query.runId) == run_id for query in default.streams.active)
 
 
 def _running_query_checkpoint(spark: SparkSession) -> str:

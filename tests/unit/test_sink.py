@@ -1,0 +1,31 @@
+"""What the sink says of a batch, as far as it takes no Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from gazette_spark.errors import OptionError
+from gazette_spark.ledger.entry import SkippedGap
+from gazette_spark.sink import SHOWN_RANGES, check_output_mode, ranges_text
+from gazette_spark.table.upsert import Upsert
+
+
+def test_a_log_line_sums_up_ranges() -> None:
+    """One line a batch, however many journals there are."""
+    assert ranges_text([SkippedGap("x/a", 3, 10)]) == "bytes=7 journals=1 ranges=x/a[3,10)"
+    many = [SkippedGap(f"x/{number}", 0, 2) for number in range(SHOWN_RANGES + 3)]
+    text = ranges_text([*many, SkippedGap("x/0", 5, 6)])
+    assert text.startswith(f"bytes=17 journals={SHOWN_RANGES + 3} ranges=x/0[0,2) x/1[0,2)")
+    assert text.endswith("and 4 more")
+
+
+def test_output_modes_that_repeat_rows_need_keys() -> None:
+    """In any case of letters; a mode that Spark does not have is refused, too."""
+    for mode in ("append", "Append"):
+        check_output_mode(mode, None)
+    for mode in ("update", "Complete"):
+        check_output_mode(mode, Upsert(("id",)))
+        with pytest.raises(OptionError, match=r"outputMode.*upsert"):
+            check_output_mode(mode, None)
+    with pytest.raises(OptionError, match=r"outputMode.*'often'"):
+        check_output_mode("often", None)
