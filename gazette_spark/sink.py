@@ -151,8 +151,9 @@ class DeltaSink:
                 end)`` from the end of the table to the start of the query, to the byte, as :class:`GapError`
                 names them. The ledger records these gaps.
             on_new_checkpoint: Policy for a new checkpoint of a query whose rows do not follow from journal
-                offsets alone, because it keeps state or reads other sources: ``fail``, or ``at_least_once``
-                to accept that its state begins empty and its other sources begin where the query says.
+                offsets alone, because it keeps state or reads other sources: ``fail``, or ``restart`` to
+                accept that its state begins empty, and its other sources where the query says: what the old
+                state held is lost, and their rows may come again.
             new_table: Definition of a missing table: columns, partitions or clusters, properties. By default,
                 the table gets the columns of the first batch.
             schema_evolution: Policy for columns and fields that the table does not have: ``fail``, or
@@ -175,8 +176,8 @@ class DeltaSink:
             raise OptionError("path and table", f"path={path!r}, table={table!r}", "exactly one of them")
         if on_overlap not in ("fail", "trim"):
             raise OptionError("on_overlap", repr(on_overlap), "'fail' or 'trim'")
-        if on_new_checkpoint not in ("fail", "at_least_once"):
-            raise OptionError("on_new_checkpoint", repr(on_new_checkpoint), "'fail' or 'at_least_once'")
+        if on_new_checkpoint not in ("fail", "restart"):
+            raise OptionError("on_new_checkpoint", repr(on_new_checkpoint), "'fail' or 'restart'")
         if upsert is not None and "${" in app_id:  # Spark would replace it in the settings of a MERGE.
             raise OptionError("app_id", repr(app_id[:80]), "a name without ${, where rows are merged by key")
         self.app_id = app_id
@@ -195,7 +196,7 @@ class DeltaSink:
         self._allowed = Allowed(
             on_overlap == "trim",
             _accepted_gaps(accept_gaps or {}),
-            restart=on_new_checkpoint == "at_least_once",
+            restart=on_new_checkpoint == "restart",
         )
         self._audit = audit
         self._router = DeadLetterRouter(

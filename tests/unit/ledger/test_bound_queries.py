@@ -107,7 +107,7 @@ def test_rows_of_state_are_continued_by_the_next_batch_only(wanted: Batch, kind:
     error = refused(EMITTED, wanted)
     assert isinstance(error, kind)
     assert "the query's state: the table ends at batch 2 of query query-1" in str(error)
-    assert "on_new_checkpoint='at_least_once'" in str(error)
+    assert "on_new_checkpoint='restart'" in str(error)
     assert "app id of its own" in str(error)
 
 
