@@ -138,6 +138,18 @@ class History:
         known.heads[topic] = rings
         return Outcome.STORED
 
+    def add_past_head(
+        self, cluster: str, topic: str, partition: int, offset: int, timestamp_ms: int
+    ) -> Outcome:
+        """Store an earlier write head of a partition whose newest one is known. Burrow lacks this."""
+        known = self._clusters.get(cluster)
+        if known is None:
+            return Outcome.UNKNOWN_CLUSTER
+        if known.head(topic, partition) is None:
+            return Outcome.NO_BROKER_OFFSET
+        known.heads[topic][partition].add_past(offset, timestamp_ms)
+        return Outcome.STORED
+
     def add_consumer_offset(
         self,
         cluster: str,
@@ -165,25 +177,60 @@ class History:
         Raises:
             InputError: a number does not fit.
         """
-        _check_offset(offset)
-        for name, number in (("order", order), ("timestamp", timestamp_ms), ("now_ms", now_ms)):
+        head = self.newest_head(cluster, topic, partition)
+        lag = None if head is None else max(0, head - offset)
+        commit = OffsetCommit(offset, timestamp_ms, now_ms // 1000 * 1000, lag)
+        return self._add_commit(cluster, group, (topic, partition), commit, order=order, now_ms=now_ms)
+
+    def add_past_offset(
+        self,
+        cluster: str,
+        group: str,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        order: int,
+        timestamp_ms: int,
+        now_ms: int,
+        head: int | None,
+    ) -> Outcome:
+        """Store a commit from before anybody looked; see :meth:`add_consumer_offset`. Burrow lacks this.
+
+        Its lag is that to ``head``, the write head its committer saw; None if that is not known.
+        """
+        lag = None if head is None else max(0, head - offset)
+        commit = OffsetCommit(offset, timestamp_ms, now_ms // 1000 * 1000, lag)
+        return self._add_commit(cluster, group, (topic, partition), commit, order=order, now_ms=now_ms)
+
+    def _add_commit(
+        self,
+        cluster: str,
+        group: str,
+        where: tuple[str, int],
+        commit: OffsetCommit,
+        *,
+        order: int,
+        now_ms: int,
+    ) -> Outcome:
+        topic, partition = where
+        _check_offset(commit.offset)
+        for name, number in (("order", order), ("timestamp", commit.timestamp_ms), ("now_ms", now_ms)):
             _check_int64(name, number)
         known = self._clusters.get(cluster)
         if known is None:
             return Outcome.UNKNOWN_CLUSTER
-        if timestamp_ms < self._oldest_ms(now_ms):
+        if commit.timestamp_ms < self._oldest_ms(now_ms):
             return Outcome.EXPIRED
         if not self.options.accepts(group):
             return Outcome.GROUP_REFUSED
-        head = known.head(topic, partition)
-        if head is None:
+        if known.head(topic, partition) is None:
             return Outcome.NO_BROKER_OFFSET
         to = known.groups.setdefault(group, _Group())
         place = self._partition(known, to, topic, partition)
         assert place.commits is not None
-        commit = OffsetCommit(offset, timestamp_ms, now_ms // 1000 * 1000, max(0, head - offset))
         if place.commits.is_newest(order):
-            to.last_commit_ms = timestamp_ms
+            to.last_commit_ms = commit.timestamp_ms
         return place.commits.add(commit, order, self.options.min_distance_s * 1000)
 
     def add_consumer_owner(
@@ -226,6 +273,18 @@ class History:
         known.heads.pop(topic, None)
         return Outcome.STORED
 
+    def delete_partition(self, cluster: str, topic: str, partition: int) -> Outcome:
+        """Forget a partition's write heads and commits; its number stays taken. Burrow lacks this."""
+        known = self._clusters.get(cluster)
+        if known is None:
+            return Outcome.UNKNOWN_CLUSTER
+        for group in known.groups.values():
+            if partition < len(partitions := group.topics.get(topic, [])):
+                partitions[partition] = _Partition()
+        if partition < len(rings := known.heads.get(topic, [])):
+            rings[partition] = BrokerRing(self.options.intervals)
+        return Outcome.STORED
+
     def delete_group(self, cluster: str, group: str) -> Outcome:
         """Forget a group; done also if the group does not exist."""
         known = self._clusters.get(cluster)
@@ -259,6 +318,14 @@ class History:
         """Return a partition's newest write head, None if it is not known."""
         known = self._clusters.get(cluster)
         return known.head(topic, partition) if known else None
+
+    def last_commit(self, cluster: str, group: str, topic: str, partition: int) -> OffsetCommit | None:
+        """Return a group's newest commit of a partition, None without one."""
+        known = self._clusters.get(cluster)
+        found = known.groups.get(group) if known else None
+        partitions = found.topics.get(topic, []) if found else []
+        ring = partitions[partition].commits if partition < len(partitions) else None
+        return ring.newest if ring is not None else None
 
     def fetch_consumers_for_topic(self, cluster: str, topic: str) -> list[str] | None:
         """Return the names of the groups that have read a topic; none of a topic that is not known."""

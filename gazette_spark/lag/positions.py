@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from gazette_spark.ledger.entry import EntryDelta, LedgerEntry, Positions, least_offsets
+from gazette_spark.ledger.entry import EntryDelta, LedgerEntry, Positions, SkippedGap, least_offsets
 from gazette_spark.ledger.history import REPLACING, HistoryRow, whole_entries
+from gazette_spark.offsets import JournalOffsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,12 @@ class GroupCommit:
     """Time of the commit, by the committer's clock."""
     read_through: Mapping[str, int]
     """Next byte of each journal."""
+    heads: Mapping[str, int] = field(default_factory=dict)
+    """Write heads that the query saw when it planned the batch, as far as it left them."""
+    gaps: tuple[SkippedGap, ...] = ()
+    """Skipped bytes of the batch, as the ledger has them."""
+    accepted_gaps: tuple[SkippedGap, ...] = ()
+    """Those of ``gaps`` that an operator accepted."""
 
 
 def table_commits(rows: Sequence[HistoryRow], app_id: str, known: int = -1) -> list[GroupCommit]:
@@ -54,9 +61,24 @@ def table_commits(rows: Sequence[HistoryRow], app_id: str, known: int = -1) -> l
         elif entry:
             at = at if at and at.attempt == entry.attempt else entry  # Delta's own compaction repeats it.
         visible[row.version] = at
-        if at is not None and at is not before and row.version > known:
-            steps.append(GroupCommit(row.version, epoch_ms(row.time), at.read_through))
+        if at is None or at is before or row.version <= known:
+            continue
+        step = GroupCommit(row.version, epoch_ms(row.time), at.read_through)
+        if at is entry:
+            step = replace(step, heads=_heads(at), gaps=at.gaps, accepted_gaps=at.accepted_gaps)
+        steps.append(step)
     return steps
+
+
+def _heads(entry: LedgerEntry) -> Mapping[str, int]:
+    """Return the write heads at an entry's planning.
+
+    An entry names those of journals with more to read, so the query was level in the others. Entries of old
+    releases name none, and neither do those that only take their turn.
+    """
+    if entry.planned_ms is None or entry.planned_ms < 0:
+        return entry.heads
+    return {**entry.read_through, **entry.heads}
 
 
 def reaches_back(rows: Sequence[HistoryRow], app_ids: Iterable[str] = ()) -> bool:
@@ -81,7 +103,13 @@ def checkpoint_commit(batch_id: int, positions: Positions, timestamp_ms: int) ->
     Where several sources read one journal, the least of their offsets counts.
     """
     merged = least_offsets(positions)
-    return GroupCommit(batch_id, timestamp_ms, merged) if merged else None
+    heads: dict[str, int] = {}
+    for position in positions:
+        if isinstance(position, JournalOffsets):
+            for journal in position.read_through:
+                if (head := position.head_seen(journal)) is not None:
+                    heads[journal] = max(head, heads.get(journal, head))
+    return GroupCommit(batch_id, timestamp_ms, merged, heads) if merged else None
 
 
 def finished_batches(offsets: Iterable[str], commits: Iterable[str]) -> Iterator[int]:

@@ -6,7 +6,7 @@ Kept as arrays of 64-bit integers, because a monitor holds many: 40 bytes a comm
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from enum import StrEnum
 
 from gazette_spark.lag.rules import OffsetCommit
@@ -50,6 +50,12 @@ class BrokerRing:
     def add(self, offset: int, timestamp_ms: int) -> None:
         """Add the newest write head. It may be below the one before: nothing is concluded from that here."""
         self._cells.extend((offset, timestamp_ms))
+        del self._cells[: -2 * self._slots]
+
+    def add_past(self, offset: int, timestamp_ms: int) -> None:
+        """Add a write head that somebody else saw, where its time belongs, unless the ring is past it."""
+        at = bisect_right(self._cells[1::2], timestamp_ms)
+        self._cells[2 * at : 2 * at] = array("q", (offset, timestamp_ms))
         del self._cells[: -2 * self._slots]
 
     @property

@@ -10,7 +10,7 @@ from gazette_spark.lag.positions import (
     reaches_back,
     table_commits,
 )
-from gazette_spark.ledger.entry import LedgerEntry
+from gazette_spark.ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark.ledger.history import HistoryRow, app_ids
 from gazette_spark.offsets import JournalOffsets
 
@@ -96,6 +96,38 @@ def test_metadata_of_others_is_left_alone() -> None:
     rows = history(("WRITE", "no json"), ("WRITE", json.dumps([1])), ("WRITE", json.dumps({"app_id": 7})))
     assert app_ids(rows) == []
     assert steps(rows) == []
+
+
+def test_a_step_has_the_heads_its_batch_saw() -> None:
+    """An entry names journals with more to read, for the query was level in others; a RESTORE saw none."""
+    at = (JournalOffsets({"a/b": 10, "a/c": 5}),)
+    seen = LedgerEntry("orders", 1, "query", 1, at, at, at, "x", None, planned_ms=1, heads={"a/b": 30})
+    old = LedgerEntry("orders", 2, "query", 2, at, at, at, "y", "x")
+    turn = LedgerEntry("orders", 3, "query", 3, at, at, at, "z", "y", planned_ms=-1)
+    entries = [("WRITE", each.to_json()) for each in (seen, old, turn)]
+    steps = table_commits(history(*entries, ("RESTORE", "0")), "orders")
+    assert [each.heads for each in steps] == [{"a/b": 30, "a/c": 5}, {}, {}, {}]
+
+
+def test_a_step_has_the_gaps_of_its_batch_once() -> None:
+    """A compaction that repeats the entry, and a restore to it, skip nothing again."""
+    at = (JournalOffsets({"a/b": 10}),)
+    gaps = (SkippedGap("a/b", 0, 4), SkippedGap("a/b", 6, 8))
+    text = LedgerEntry(
+        "orders", 1, "q", 1, at, at, at, "x", None, gaps=gaps, accepted_gaps=gaps[:1]
+    ).to_json()
+    steps = table_commits(
+        history(("WRITE", text), ("OPTIMIZE", text), ("WRITE", entry(30)), ("RESTORE", "0")), "orders"
+    )
+    assert [(each.gaps, each.accepted_gaps) for each in steps] == [(gaps, gaps[:1]), ((), ()), ((), ())]
+
+
+def test_a_batch_of_a_query_checkpoint_has_the_heads_its_plan_saw() -> None:
+    """A position of an old form says nothing of heads."""
+    new = JournalOffsets({"a/b": 10, "a/c": 5}, revision=3, heads={"a/b": 30})
+    step = checkpoint_commit(3, (new, JournalOffsets({"a/d": 1})), 1000)
+    assert step is not None
+    assert step.heads == {"a/b": 30, "a/c": 5}
 
 
 def test_a_batch_counts_once_it_is_committed() -> None:
