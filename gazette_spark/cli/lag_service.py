@@ -29,6 +29,9 @@ EXIT_CODES = {Status.OK: 0, Status.WARN: 1, Status.ERR: 2}
 UNWRAPPED = 10_000
 """Columns of an output that is no terminal."""
 
+STALE_AFTER_S, STALE_ROUNDS = 60, 3
+"""What is known is stale if the last look is longer ago than both: seconds, and intervals between looks."""
+
 UNKNOWN = 3
 """Exit code of ``lag show`` where there is no verdict, or one that may be stale."""
 
@@ -105,7 +108,8 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("gazette_spark.lag").setLevel(options["log_level"].upper())
     with interrupted_by_signals(), _client(options) as client:
-        monitor = _monitor(options, options["expire_cache_s"])
+        stale_after_ms = round(max(STALE_AFTER_S, STALE_ROUNDS * options["interval_s"]) * 1000)
+        monitor = _monitor(options, options["expire_cache_s"], stale_after_ms)
         config = _config(options)
         api = Api(
             monitor, clock, socket.gethostname(), config, options["allow_delete"], alarms=alarms(options)
@@ -132,8 +136,8 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
 def show(wanted: str | None, output_format: str, **options: Any) -> None:  # noqa: ANN401 - what click gives
     """Show each journal's lag and verdict, once.
 
-    The windows are filled from the tables' history and the query checkpoints. The lags at earlier commits are
-    not known then, so the verdict is that of a monitor that has just been started.
+    The windows are filled from the tables' history and the query checkpoints, with the write heads that
+    queries left there. So the verdict is that of a monitor that has just been started.
 
     The exit code is that of the worst group: 0 OK, 1 WARN or an alarm, 2 ERR; 3 if there is no group, or
     something could not be read. Alarms and what could not be read are on stderr.
@@ -178,13 +182,16 @@ def _print_table(details: Sequence[dict[str, Any]]) -> None:
     for heading in ("LAG", "RECORDS", "AGE", "LEVEL IN", "LOSS IN"):
         table.add_column(heading, justify="right", no_wrap=True)
     for detail in details:
+        unknown = detail["unlisted"] or ([] if detail["journals"] else ["-"])
+        for name in unknown:
+            table.add_row(Text(detail["group"]), Text(name), Text("unknown", style="red"), *["-"] * 5)
         for journal in detail["journals"]:
             word = journal["status"]
             table.add_row(
                 Text(detail["group"]),
                 Text(journal["journal"]),
                 Text(word, style=STYLES.get(word, "red")),
-                f"{journal['lag_bytes']:,}",
+                "-" if journal["lag_bytes"] is None else f"{journal['lag_bytes']:,}",
                 "-" if journal["lag_records"] is None else f"{journal['lag_records']:,}",
                 age_text(**journal["lag_age"]),
                 duration_text(journal["catch_up_ms"]),
@@ -234,14 +241,15 @@ def _client(options: dict[str, Any]) -> Any:  # noqa: ANN401 - a context manager
     return make_connect(options["broker"], options["timeout_s"])()
 
 
-def _monitor(options: dict[str, Any], expire_cache_s: int) -> Monitor:
+def _monitor(options: dict[str, Any], expire_cache_s: int, stale_after_ms: int | None = None) -> Monitor:
     from gazette_spark.lag.evaluate import Evaluator
     from gazette_spark.lag.history import History
     from gazette_spark.lag.monitor import Monitor
 
     kept, thresholds = rules(options)
     history = History(kept)
-    return Monitor(options["cluster"], history, Evaluator(history, thresholds, expire_cache_s=expire_cache_s))
+    evaluator = Evaluator(history, thresholds, expire_cache_s=expire_cache_s)
+    return Monitor(options["cluster"], history, evaluator, stale_after_ms=stale_after_ms)
 
 
 def _feeds(options: dict[str, Any], client: Any) -> list[Feed]:  # noqa: ANN401 - a client, which loads gRPC

@@ -36,8 +36,8 @@ class Alarms:
     def raised(self, lag: GroupLag) -> list[str]:
         """Return the numbers beyond their thresholds, a line each: name, value, threshold."""
         found = []
-        total = lag.verdict.total_lag
-        if self.max_lag_bytes is not None and total > self.max_lag_bytes:
+        total = lag.lag_bytes
+        if self.max_lag_bytes is not None and total is not None and total > self.max_lag_bytes:
             found.append(f"lag_bytes={total} above {self.max_lag_bytes}")
         age_ms = lag.freshness.least_ms
         if self.max_age_ms is not None and age_ms is not None and age_ms > self.max_age_ms:

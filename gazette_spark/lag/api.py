@@ -28,8 +28,8 @@ from urllib.parse import quote, unquote_to_bytes
 
 from gazette_spark.lag import metrics
 from gazette_spark.lag.alarms import NO_ALARMS, Alarms
-from gazette_spark.lag.detail import group_detail, group_summary
-from gazette_spark.lag.monitor import Monitor
+from gazette_spark.lag.detail import feed_json, group_detail, group_summary
+from gazette_spark.lag.monitor import FeedState, Monitor
 from gazette_spark.lag.report import group_json, topics_json
 from gazette_spark.lag.rules import Status
 
@@ -218,25 +218,43 @@ def _topic_consumers(api: Api, names: tuple[str, ...], request: HttpRequest) -> 
 def _consumers(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
     api.check_cluster(names[0])
     with api.monitor.lock:
-        groups = api.monitor.history.fetch_consumers(names[0])
-    return api.ok(request, "consumer list returned", consumers=groups)
+        groups = api.monitor.history.fetch_consumers(names[0]) or []
+    unread = [group for feed in api.monitor.feeds() if feed.failure for group in _groups_of(feed)]
+    return api.ok(request, "consumer list returned", consumers=list(dict.fromkeys([*groups, *unread])))
+
+
+def _groups_of(feed: FeedState) -> tuple[str, ...]:
+    return () if feed.of_heads else feed.groups or (feed.name,)
 
 
 def _consumer(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
     api.check_cluster(names[0])
     with api.monitor.lock:
         topics = api.monitor.history.fetch_consumer(*names, now_ms=api.clock())
+    stale = _stale(api, names[1])
     if topics is None:
-        raise _NotFoundError("cluster or consumer not found")
-    return api.ok(request, "consumer detail returned", topics=topics_json(topics))
+        why = f": {stale['stale']}" if stale else ""
+        raise _NotFoundError(f"cluster or consumer not found{why}")
+    return api.ok(request, "consumer detail returned", topics=topics_json(topics), **stale)
+
+
+def _stale(api: Api, group: str) -> dict[str, Any]:
+    """Return why a group's values are not up to date: a field that Burrow lacks, and only then there."""
+    if group not in api.monitor.groups():
+        return {}
+    failure = api.monitor.failure(group, api.clock())
+    return {} if failure is None else {"stale": failure}
 
 
 def _status(api: Api, names: tuple[str, ...], request: HttpRequest, *, show_all: bool = False) -> HttpAnswer:
     with api.monitor.lock:
         verdict = api.monitor.evaluator.status(*names, now_ms=api.clock())
-    value = {"status": group_json(verdict, show_all=show_all)}
+    value = {"status": group_json(verdict, show_all=show_all)} | _stale(api, names[1])
     if verdict.status != Status.NOTFOUND:
         return api.ok(request, "consumer status returned", **value)
+    if "stale" in value:
+        # What is behind by 0 bytes is fine; of this group nothing is known.
+        value["status"]["totallag"] = None
     message = "cluster or consumer not found"
     return api._json(404, {"error": False, "message": message} | value, request)
 
@@ -292,9 +310,18 @@ def _groups(api: Api, _: tuple[str, ...], request: HttpRequest) -> HttpAnswer:
         group_summary(name, api.monitor.lag(name, now_ms), now_ms, api.alarms)
         for name in api.monitor.groups()
     ]
-    failure = api.monitor.heads_failure
+    monitor = api.monitor
     return api.ok(
-        request, "groups returned", cluster=api.monitor.cluster, now_ms=now_ms, failure=failure, groups=found
+        request,
+        "groups returned",
+        cluster=monitor.cluster,
+        now_ms=now_ms,
+        looked_ms=monitor.looked_ms,
+        heads_ms=monitor.heads_ms,
+        failure=monitor.heads_failure,
+        stale=monitor.round_failure(now_ms),
+        feeds=[feed_json(feed) for feed in monitor.feeds()],
+        groups=found,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gazette_spark.lag.alarms import Alarms
 from gazette_spark.lag.estimates import Age
-from gazette_spark.lag.monitor import GroupLag, JournalLag
+from gazette_spark.lag.monitor import FeedState, GroupLag, JournalLag
 from gazette_spark.lag.report import commit_json, shortest
 
 
@@ -17,8 +17,9 @@ def group_summary(name: str, lag: GroupLag, now_ms: int, alarms: Alarms) -> dict
         "group": name,
         "status": lag.verdict.status.name,
         "complete": shortest(lag.verdict.complete),
-        "lag_bytes": lag.verdict.total_lag,
+        "lag_bytes": lag.lag_bytes,
         "journals": len(lag.journals),
+        "unlisted": list(lag.unlisted),
         "freshness": age_json(lag.freshness),
         "last_commit_age_ms": None if lag.last_commit_ms is None else max(0, now_ms - lag.last_commit_ms),
         "catch_up_ms": _longest([each.catch_up_ms for each in lag.journals]),
@@ -48,7 +49,7 @@ def journal_json(lag: JournalLag) -> dict[str, Any]:
         "complete": shortest(lag.status.complete),
         "head": lag.head,
         "committed": commit_json(lag.status.end),
-        "lag_bytes": lag.status.current_lag,
+        "lag_bytes": lag.lag_bytes,
         "lag_records": lag.records,
         "lag_age": age_json(lag.age),
         "read_bytes_per_s": _rounded(lag.read_bytes_per_s),
@@ -56,6 +57,11 @@ def journal_json(lag: JournalLag) -> dict[str, Any]:
         "catch_up_ms": lag.catch_up_ms,
         "loss_in_ms": lag.loss_in_ms,
     }
+
+
+def feed_json(feed: FeedState) -> dict[str, Any]:
+    """Return whether a feed can be read, and when it was read last."""
+    return {"feed": feed.name, "groups": list(feed.groups), "read_ms": feed.read_ms, "failure": feed.failure}
 
 
 def age_json(age: Age) -> dict[str, int | None]:

@@ -7,6 +7,7 @@ and nothing is written.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,6 +30,8 @@ from gazette_spark.ledger.query_checkpoint import parse_offsets
 if TYPE_CHECKING:
     from gazette_spark.client import Client
     from gazette_spark.protocol import protocol_pb2 as pb
+
+log = logging.getLogger("gazette_spark.lag")
 
 BEFORE_KNOWN = 16
 """Versions read again below those known: a RESTORE mostly leads to one of them."""
@@ -71,7 +74,8 @@ class HeadFeed:
         self._stores_at_ms = 0
 
     def __repr__(self) -> str:
-        return "write heads"
+        named = self._topic or self._selector
+        return f"write heads of {named}" if named else "write heads"
 
     def poll(self, monitor: Monitor, now_ms: int) -> None:
         """Ask for all write heads; for stored fragments where a group is behind."""
@@ -244,14 +248,17 @@ def poll_all(feeds: Sequence[Feed], monitor: Monitor, now_ms: int) -> list[str]:
     """Poll each feed; return the failures, a line each. Failures do not touch other feeds."""
     failures = []
     for feed in feeds:
+        failure = None
         try:
             feed.poll(monitor, now_ms)
         except GazetteError as error:
-            text = " ".join(str(error).split())
-            for group in feed.groups:
-                monitor.observe_failure(text, group)
-            if isinstance(feed, HeadFeed):
-                monitor.observe_failure(text)
-            failures.append(f"{feed!r}: {text}")
-    monitor.observe_round()
+            failure = " ".join(str(error).split())
+        except Exception as error:
+            # A defect, or a broken file. Unnoticed, it would leave what was known looking up to date.
+            log.exception("%r cannot be read", feed)
+            failure = " ".join(f"{type(error).__name__}: {error}".split())
+        monitor.observe_feed(repr(feed), feed.groups, now_ms, failure, of_heads=isinstance(feed, HeadFeed))
+        if failure is not None:
+            failures.append(f"{feed!r}: {failure}")
+    monitor.observe_round(now_ms)
     return failures

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gazette_spark.lag.estimates import Age
-from gazette_spark.lag.monitor import GroupLag, Monitor
+from gazette_spark.lag.monitor import Figures, GroupLag, Monitor
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -42,22 +42,43 @@ GAUGES = {
         "Age of the oldest byte a table lacks: at least, at most",
     ),
     "gazette_lag_last_commit_age_seconds": (GROUP, "Since a group last committed"),
-    "gazette_lag_feed_up": (GROUP, "Whether what a group left could be read at the last look"),
+    "gazette_lag_feed_up": (
+        GROUP,
+        "Whether a group's commits, and write heads, could be read at the last look; else values are old",
+    ),
+    "gazette_lag_unlisted_journals": (GROUP, "Journals a group has read whose write heads are not known"),
+    "gazette_lag_heads_up": (("cluster",), "Whether all write heads could be read at the last look"),
+    "gazette_lag_heads_read_timestamp_seconds": (("cluster",), "When all write heads were read last"),
+    "gazette_lag_feed_read_timestamp_seconds": (("cluster", "feed"), "When a feed was read last"),
 }
 """Name → labels and help."""
 
+COUNTERS = {
+    "gazette_lag_gap_bytes": (
+        (*JOURNAL, "accepted"),
+        "Missing bytes that batches skipped, as a table's ledger says; accepted by an operator or not",
+    ),
+    "gazette_lag_skipped_bytes": (GROUP, "Missing bytes that batches skipped, as a query's progress says"),
+    "gazette_lag_malformed_records": (GROUP, "Malformed records, of a query that counts them"),
+}
+"""Name, without its end ``_total``, → labels and help."""
 
-class _Gauges:
+Family = GaugeMetricFamily | CounterMetricFamily
+
+
+class _Families:
     def __init__(self) -> None:
-        self._families = {
+        self._families: dict[str, Family] = {
             name: GaugeMetricFamily(name, text, labels=labels) for name, (labels, text) in GAUGES.items()
         }
+        for name, (labels, text) in COUNTERS.items():
+            self._families[name] = CounterMetricFamily(name, text, labels=labels)
 
     def set(self, name: str, value: float | None, *labels: str) -> None:
         if value is not None:
             self._families[name].add_metric(labels, value)
 
-    def __iter__(self) -> Iterator[GaugeMetricFamily]:
+    def __iter__(self) -> Iterator[Family]:
         return iter(self._families.values())
 
 
@@ -66,9 +87,15 @@ class _MonitorCollector(Collector):
         self._monitor = monitor
         self._now_ms = now_ms
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        gauges = _Gauges()
+    def collect(self) -> Iterator[Family]:
+        gauges = _Families()
         monitor = self._monitor
+        gauges.set("gazette_lag_heads_up", float(monitor.heads_failure is None), monitor.cluster)
+        read_s = _seconds(monitor.heads_ms)
+        gauges.set("gazette_lag_heads_read_timestamp_seconds", read_s, monitor.cluster)
+        for feed in monitor.feeds():
+            read_s = _seconds(feed.read_ms)
+            gauges.set("gazette_lag_feed_read_timestamp_seconds", read_s, monitor.cluster, feed.name)
         with monitor.lock:
             for topic in monitor.history.fetch_topics(monitor.cluster) or ():
                 for at in range(monitor.topics.count(topic)):
@@ -76,6 +103,7 @@ class _MonitorCollector(Collector):
                     gauges.set("burrow_kafka_topic_partition_offset", head, monitor.cluster, topic, str(at))
         for group in monitor.groups():
             _add_group(gauges, monitor.cluster, group, monitor.lag(group, self._now_ms), self._now_ms)
+            _add_figures(gauges, (monitor.cluster, group), monitor.figures(group))
         yield from gauges
 
 
@@ -86,12 +114,23 @@ def exposition(monitor: Monitor, now_ms: int) -> bytes:
     return generate_latest(registry)
 
 
-def _add_group(gauges: _Gauges, cluster: str, group: str, lag: GroupLag, now_ms: int) -> None:
+def _add_figures(families: _Families, whose: tuple[str, str], figures: Figures) -> None:
+    for journal, total in figures.gap_bytes.items():
+        accepted = figures.accepted_gap_bytes.get(journal, 0)
+        families.set("gazette_lag_gap_bytes", total - accepted, *whose, journal, "no")
+        families.set("gazette_lag_gap_bytes", accepted, *whose, journal, "yes")
+    if figures.skipped_bytes:
+        families.set("gazette_lag_skipped_bytes", figures.skipped_bytes, *whose)
+    families.set("gazette_lag_malformed_records", figures.malformed, *whose)
+
+
+def _add_group(gauges: _Families, cluster: str, group: str, lag: GroupLag, now_ms: int) -> None:
     whose = (cluster, group)
     gauges.set("gazette_lag_feed_up", float(lag.failure is None), *whose)
     if lag.verdict.status == 0:
         return
-    gauges.set("burrow_kafka_consumer_lag_total", lag.verdict.total_lag, *whose)
+    gauges.set("gazette_lag_unlisted_journals", len(lag.unlisted), *whose)
+    gauges.set("burrow_kafka_consumer_lag_total", lag.lag_bytes, *whose)
     gauges.set("burrow_kafka_consumer_status", lag.verdict.status, *whose)
     if lag.last_commit_ms is not None:
         age_s = max(0, now_ms - lag.last_commit_ms) / 1000
@@ -101,8 +140,8 @@ def _add_group(gauges: _Gauges, cluster: str, group: str, lag: GroupLag, now_ms:
         status = journal.status
         place = (*whose, status.topic, str(status.partition))
         name = (*whose, journal.journal)
-        gauges.set("burrow_kafka_consumer_partition_lag", status.current_lag, *place)
-        gauges.set("gazette_lag_bytes", status.current_lag, *name)
+        gauges.set("burrow_kafka_consumer_partition_lag", journal.lag_bytes, *place)
+        gauges.set("gazette_lag_bytes", journal.lag_bytes, *name)
         gauges.set("gazette_lag_records", journal.records, *name)
         _add_age(gauges, "gazette_lag_age_seconds", journal.age, name)
         gauges.set("gazette_lag_catch_up_seconds", _seconds(journal.catch_up_ms), *name)
@@ -112,7 +151,7 @@ def _add_group(gauges: _Gauges, cluster: str, group: str, lag: GroupLag, now_ms:
             gauges.set("burrow_kafka_consumer_current_offset", status.end.offset, *place)
 
 
-def _add_age(gauges: _Gauges, name: str, age: Age, labels: tuple[str, ...]) -> None:
+def _add_age(gauges: _Families, name: str, age: Age, labels: tuple[str, ...]) -> None:
     gauges.set(name, _seconds(age.least_ms), *labels, "least")
     gauges.set(name, _seconds(age.most_ms), *labels, "most")
 

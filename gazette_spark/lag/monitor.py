@@ -12,7 +12,8 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from gazette_spark.errors import InputError
 from gazette_spark.lag.estimates import (
@@ -27,11 +28,22 @@ from gazette_spark.lag.estimates import (
 from gazette_spark.lag.evaluate import Evaluator
 from gazette_spark.lag.history import History
 from gazette_spark.lag.positions import GroupCommit
-from gazette_spark.lag.rules import GroupStatus, PartitionStatus, PartitionWindow
+from gazette_spark.lag.rules import GroupStatus, PartitionStatus, PartitionWindow, Status, is_silent
 from gazette_spark.lag.topics import Topics
 
-LAG_POINTS = 360
-"""Points of a journal's chart: an hour, at one in ten seconds."""
+COURSE_MS = 3_600_000
+"""Time that a journal's chart covers."""
+
+COURSE_STEP_MS = 20_000
+"""Least distance of the points of a chart; the newest one follows at once."""
+
+LEVEL_MS = 600_000
+"""Silence before the monitor looks, up to which a query is level if it was at its last batch.
+
+A running monitor knows when bytes came, by the heads it saw. One that has just started does not.
+"""
+
+NO_HEADS = "no write head was asked for yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +80,11 @@ class JournalLag:
     records: int | None
     """Unread records, if they were counted."""
 
+    @property
+    def lag_bytes(self) -> int | None:
+        """Bytes left to read; None if the group has no commit of the journal, or its head is not known."""
+        return None if self.status.end is None or self.head is None else self.status.current_lag
+
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
@@ -78,7 +95,16 @@ class GroupLag:
     last_commit_ms: int | None
     """Time of the group's last commit, by the committer's clock."""
     failure: str | None
-    """Reason why the feed cannot be read at the moment; reported values are the last known ones."""
+    """Reason why commits or write heads cannot be read; reported values are the last known ones."""
+    unlisted: Sequence[str] = ()
+    """Journals that the group has read, and whose write heads are not known: they were deleted, no selector
+    matches them, or nothing could be listed yet."""
+
+    @property
+    def lag_bytes(self) -> int | None:
+        """Bytes left to read, in the journals whose heads are known; None if there is no such journal."""
+        known = [journal.lag_bytes for journal in self.journals if journal.lag_bytes is not None]
+        return sum(known) if known else None
 
     @property
     def freshness(self) -> Age:
@@ -90,8 +116,38 @@ class GroupLag:
         return Age(max(least, default=None), max(known) if known and len(known) == len(most) else None)
 
 
+@dataclass(frozen=True, slots=True)
+class FeedState:
+    """When a feed was read last, and why it cannot be read now."""
+
+    name: str
+    groups: tuple[str, ...]
+    """The groups it is of; none of one of write heads, and of one that was never read."""
+    of_heads: bool
+    read_ms: int | None = None
+    """Start of the last round in which it was read; None if that never was."""
+    failure: str | None = None
+    """Reason why it could not be read in the last round."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """What a group's batches left out, in all steps the monitor was told of."""
+
+    gap_bytes: dict[str, int] = field(default_factory=dict)
+    """Missing bytes that were skipped, by journal; those that an operator accepted included."""
+    accepted_gap_bytes: dict[str, int] = field(default_factory=dict)
+    skipped_bytes: int = 0
+    """Missing bytes in the progress of a query."""
+    malformed: int | None = None
+    """Malformed records; None if the query does not count them."""
+
+
 class LagSeries:
-    """Lag over time: the last points of a chart, as (milliseconds since 1970, bytes)."""
+    """Lag over time: the points of a chart, as (milliseconds since 1970, bytes).
+
+    The newest point moves on until it is a step after the one before it, or as long as the lag stays.
+    """
 
     __slots__ = ("_cells",)
 
@@ -99,13 +155,29 @@ class LagSeries:
         self._cells = array("q")
 
     def add(self, time_ms: int, lag: int) -> None:
-        """Add a point. It is in order, or the clock was set back and the chart shows that."""
-        self._cells.extend((time_ms, lag))
-        del self._cells[: -2 * LAG_POINTS]
+        """Add a point. It is in order, or the clock was set back and the chart starts again."""
+        cells = self._cells
+        if cells and time_ms < cells[-2]:
+            del cells[:]
+        if len(cells) >= 4 and (cells[-2] - cells[-4] < COURSE_STEP_MS or cells[-3] == cells[-1] == lag):
+            del cells[-2:]
+        cells.extend((time_ms, lag))
+        while len(cells) > 4 and cells[2] <= time_ms - COURSE_MS:
+            del cells[:2]
 
     def points(self) -> list[tuple[int, int]]:
         """Return the points, oldest first."""
         return list(zip(self._cells[::2].tolist(), self._cells[1::2].tolist(), strict=True))
+
+
+class _Step(NamedTuple):
+    """A commit of one journal."""
+
+    order: int
+    timestamp_ms: int
+    offset: int
+    head: int | None
+    """Write head that the committer saw."""
 
 
 @dataclass(slots=True)
@@ -114,6 +186,9 @@ class _Group:
     order: int = -1
     last_commit_ms: int | None = None
     series: dict[str, LagSeries] = field(default_factory=dict)
+    waiting: dict[str, list[_Step]] = field(default_factory=dict)
+    """The last steps in journals without a known write head: history takes none of those."""
+    figures: Figures = field(default_factory=Figures)
 
 
 class Monitor:
@@ -123,10 +198,14 @@ class Monitor:
         cluster: its name.
         history: made for that cluster; the monitor adds to it.
         evaluator: of that history.
+        stale_after_ms: what is known is stale if the last round of all feeds is longer ago; None: never.
     """
 
-    def __init__(self, cluster: str, history: History, evaluator: Evaluator) -> None:
+    def __init__(
+        self, cluster: str, history: History, evaluator: Evaluator, *, stale_after_ms: int | None = None
+    ) -> None:
         self.cluster = cluster
+        self.stale_after_ms = stale_after_ms
         self.history = history
         self.evaluator = evaluator
         self.topics = Topics()
@@ -136,9 +215,9 @@ class Monitor:
         self._stores: dict[str, JournalStore] = {}
         self._records: Mapping[Unread, int] = {}
         self._groups: dict[str, _Group] = {}
-        self._failures: dict[str, str] = {}
-        self._failure: str | None = "no write head was asked for yet"
-        self._looked = False
+        self._feeds: dict[str, FeedState] = {}
+        self._heads_ms: int | None = None
+        self._looked_ms: int | None = None
         history.add_cluster(cluster)
 
     def __repr__(self) -> str:
@@ -147,20 +226,58 @@ class Monitor:
     @property
     def heads_failure(self) -> str | None:
         """Reason why write heads cannot be read at the moment; None if they can."""
-        return self._failure
+        failures = [each.failure for each in self._feeds.values() if each.of_heads and each.failure]
+        if failures:
+            return "; ".join(dict.fromkeys(failures))
+        return NO_HEADS if self._heads_ms is None else None
+
+    @property
+    def heads_ms(self) -> int | None:
+        """When all write heads were read last; None if they never were."""
+        feeds = [each.read_ms for each in self._feeds.values() if each.of_heads]
+        known = [each for each in feeds if each is not None]
+        return self._heads_ms if not feeds else min(known) if len(known) == len(feeds) else None
+
+    @property
+    def looked_ms(self) -> int | None:
+        """When the last round of all feeds began; None before the first."""
+        return self._looked_ms
 
     @property
     def ready(self) -> bool:
         """Whether heads are known and each feed was looked at: before, a group that exists may be missing."""
-        return self._looked and self._failure is None
+        return self._looked_ms is not None and self.heads_failure is None
 
-    def observe_round(self) -> None:
-        """Note that every feed was looked at once more."""
+    def feeds(self) -> list[FeedState]:
+        """Return the state of each feed, in the order they were first read."""
         with self.lock:
-            self._looked = True
+            return list(self._feeds.values())
+
+    def observe_feed(
+        self,
+        name: str,
+        groups: Sequence[str],
+        now_ms: int,
+        failure: str | None = None,
+        *,
+        of_heads: bool = False,
+    ) -> None:
+        """Record that a feed was read, or why it cannot be: what is known from it becomes stale."""
+        with self.lock:
+            before = self._feeds.get(name)
+            read_ms = now_ms if failure is None else before.read_ms if before else None
+            self._feeds[name] = FeedState(name, tuple(groups), of_heads, read_ms, failure)
+
+    def observe_round(self, now_ms: int) -> None:
+        """Note that every feed was looked at once more, and follow each group's lag."""
+        with self.lock:
+            self._looked_ms = now_ms
+            for name in self._groups:
+                if self._failure(name, now_ms) is None:
+                    self._follow(name, now_ms)
 
     def observe_heads(self, heads: Mapping[str, int], now_ms: int, topic: str | None = None) -> None:
-        """Record the current write heads, and update each group's lag.
+        """Record the current write heads.
 
         Args:
             heads: by journal.
@@ -168,7 +285,7 @@ class Monitor:
             topic: topic of new journals; if None, each belongs to the topic of its prefix.
         """
         with self.lock:
-            self._failure = None
+            self._heads_ms = now_ms
             self.topics.add(heads, topic)
             for journal, head in heads.items():
                 place, partition = self.topics.place(journal)
@@ -178,8 +295,11 @@ class Monitor:
                 )
                 self._timelines.setdefault(journal, HeadTimeline()).add(head, now_ms)
             self._heads.update(heads)
-            for name in self._groups:
-                self._follow(name, now_ms)
+            for name, known in self._groups.items():
+                for journal in known.waiting.keys() & heads.keys():
+                    steps = known.waiting.pop(journal)
+                    for step in steps:
+                        self._record(name, journal, step, now_ms, newest=step is steps[-1], watched=False)
 
     def observe_stores(self, stores: Mapping[str, JournalStore]) -> None:
         """Record the stored fragments of some journals."""
@@ -192,11 +312,20 @@ class Monitor:
             self._records = counted
 
     def forget_journals(self, gone: Iterable[str]) -> None:
-        """Note that journals do not exist any more. A topic without any is deleted, as in Burrow."""
+        """Note that journals do not exist any more. A topic without any is deleted, as in Burrow.
+
+        Groups keep no verdict on a journal that is gone: they could only ever be stopped in it.
+        """
         with self.lock:
             for journal in gone:
                 for known in (self._heads, self._timelines, self._stores):
                     known.pop(journal, None)
+                place = self.topics.place(journal)
+                for name, group in self._groups.items():
+                    group.series.pop(journal, None)
+                    if (last := self._last_step(name, *place)) is not None:
+                        group.waiting[journal] = [last]
+                self.history.delete_partition(self.cluster, *place)
             for topic in self.topics.names():
                 journals = (self.topics.journal(topic, at) for at in range(self.topics.count(topic)))
                 if not any(journal in self._heads for journal in journals):
@@ -207,9 +336,9 @@ class Monitor:
     ) -> None:
         """Record steps of a group, oldest first, that follow the earlier recorded ones.
 
-        They are stored newest first. The write heads at the older steps are unknown, and Burrow's history
-        gives a lag to the newest commit only. So a history that is read back after a week fills the ring
-        without made-up lags.
+        Nobody watched while the older ones were made, nor while any was in the first call for a group. Their
+        lags are those the query saw when it planned them. Where it left none, only the newest has a lag: that
+        to the newest write head. So a history that is read back fills the ring without made-up lags.
 
         Args:
             group: group of the steps.
@@ -227,35 +356,82 @@ class Monitor:
                     f"group {group!r} is both that of {known.source} and of {source}; "
                     "give one of them another name, as in NAME=LOCATION"
                 )
-            self._failures.pop(group, None)
-            for commit in reversed(commits):
+            watched = known.order >= 0
+            slots = self.history.options.intervals
+            # Without merging of near commits, earlier ones would only pass through the ring.
+            kept = commits if self.history.options.min_distance_s else commits[-slots:]
+            for commit in kept:
+                newest = commit is commits[-1]
                 for journal, offset in commit.read_through.items():
-                    topic, partition = self.topics.place(journal)
-                    self.history.add_consumer_offset(
-                        self.cluster,
-                        group,
-                        topic,
-                        partition,
-                        offset,
-                        order=commit.order,
-                        timestamp_ms=commit.timestamp_ms,
-                        now_ms=now_ms,
-                    )
-                    self.history.add_consumer_owner(
-                        self.cluster, group, topic, partition, owner=group, client_id=journal
-                    )
+                    step = _Step(commit.order, commit.timestamp_ms, offset, commit.heads.get(journal))
+                    if journal in self._heads:
+                        self._record(group, journal, step, now_ms, newest=newest, watched=watched)
+                    else:
+                        waiting = known.waiting.setdefault(journal, [])
+                        waiting.append(step)
+                        del waiting[:-slots]
             if commits:
                 known.order = max(known.order, commits[-1].order)
                 known.last_commit_ms = commits[-1].timestamp_ms
-            self._follow(group, now_ms)
+            for commit in commits:
+                for gaps, total in (
+                    (commit.gaps, known.figures.gap_bytes),
+                    (commit.accepted_gaps, known.figures.accepted_gap_bytes),
+                ):
+                    for gap in gaps:
+                        total[gap.journal] = total.get(gap.journal, 0) + gap.end - gap.begin
 
-    def observe_failure(self, failure: str, group: str | None = None) -> None:
-        """Record that a group's feed, or the write heads', cannot be read: known values become stale."""
+    def observe_progress(self, group: str, skipped_bytes: int, malformed: int | None) -> None:
+        """Add the figures of a batch to those of a known group."""
         with self.lock:
-            if group is None:
-                self._failure = failure
-            else:
-                self._failures[group] = failure
+            figures = self._groups[group].figures
+            figures.skipped_bytes += skipped_bytes
+            if malformed is not None:
+                figures.malformed = (figures.malformed or 0) + malformed
+
+    def _record(
+        self, group: str, journal: str, step: _Step, now_ms: int, *, newest: bool, watched: bool
+    ) -> None:
+        topic, partition = self.topics.place(journal)
+        place = (self.cluster, group, topic, partition)
+        offset, order, timestamp_ms = step.offset, step.order, step.timestamp_ms
+        if newest and (watched or step.head is None):
+            self.history.add_consumer_offset(
+                *place, offset, order=order, timestamp_ms=timestamp_ms, now_ms=now_ms
+            )
+        else:
+            self.history.add_past_offset(
+                *place, offset, order=order, timestamp_ms=timestamp_ms, now_ms=now_ms, head=step.head
+            )
+            if newest and step.head is not None and now_ms - timestamp_ms <= LEVEL_MS:
+                self.history.add_past_head(self.cluster, topic, partition, step.head, timestamp_ms)
+        self.history.add_consumer_owner(*place, owner=group, client_id=journal)
+
+    def _last_step(self, group: str, topic: str, partition: int) -> _Step | None:
+        last = self.history.last_commit(self.cluster, group, topic, partition)
+        return None if last is None else _Step(-1, last.timestamp_ms, last.offset, None)
+
+    def _failure(self, group: str, now_ms: int) -> str | None:
+        """Return why a group's values are not up to date; None if they are."""
+        feeds = self._feeds.values()
+        found = [each.failure for each in feeds if each.failure and group in (each.groups or (each.name,))]
+        if (heads := self.heads_failure) is not None:
+            found.append(f"write heads: {heads}")
+        if (late := self.round_failure(now_ms)) is not None:
+            found.append(late)
+        return "; ".join(dict.fromkeys(found)) or None
+
+    def failure(self, group: str, now_ms: int) -> str | None:
+        """Return why a group's values are not up to date; None if they are."""
+        with self.lock:
+            return self._failure(group, now_ms)
+
+    def round_failure(self, now_ms: int) -> str | None:
+        """Return that the last round of all feeds was long ago, None if it was not."""
+        looked, limit = self._looked_ms, self.stale_after_ms
+        if limit is None or looked is None or now_ms - looked <= limit:
+            return None
+        return f"the last look was {(now_ms - looked) // 1000} s ago"
 
     def last_order(self, group: str) -> int:
         """Return the order of a group's newest step, -1 without a step."""
@@ -277,7 +453,23 @@ class Monitor:
     def groups(self) -> list[str]:
         """Return the names of the groups, those included of which nothing could be read yet."""
         with self.lock:
-            return list(dict.fromkeys([*self._groups, *self._failures]))
+            unread = (
+                group
+                for feed in self._feeds.values()
+                if feed.failure and not feed.of_heads
+                for group in feed.groups or (feed.name,)
+            )
+            return list(dict.fromkeys([*self._groups, *unread]))
+
+    def figures(self, group: str) -> Figures:
+        """Return what a group's batches left out."""
+        with self.lock:
+            known = self._groups.get(group, _Group()).figures
+            return replace(
+                known,
+                gap_bytes=dict(known.gap_bytes),
+                accepted_gap_bytes=dict(known.accepted_gap_bytes),
+            )
 
     def course(self, group: str) -> dict[str, list[tuple[int, int]]]:
         """Return how the lag went, by journal: points as (milliseconds since 1970, bytes)."""
@@ -289,16 +481,24 @@ class Monitor:
         """Return a group's verdict with this package's additions."""
         with self.lock:
             verdict = self.evaluator.status(self.cluster, group, now_ms=now_ms)
-            journals = [self._journal_lag(status, now_ms) for status in verdict.partitions]
+            failure = self._failure(group, now_ms)
+            journals = [
+                self._journal_lag(status, now_ms, stale=failure is not None)
+                for status in verdict.partitions
+                if status.client_id
+            ]
             known = self._groups.get(group, _Group())
-            return GroupLag(verdict, journals, known.last_commit_ms, self._failures.get(group))
+            return GroupLag(verdict, journals, known.last_commit_ms, failure, sorted(known.waiting))
 
-    def _journal_lag(self, status: PartitionStatus, now_ms: int) -> JournalLag:
+    def _journal_lag(self, status: PartitionStatus, now_ms: int, *, stale: bool) -> JournalLag:
         journal = self.topics.journal(status.topic, status.partition)
-        speed = read_bytes_per_s((status.start, status.end))
         head = self._heads.get(journal)
         if status.end is None or status.start is None or head is None:
-            return JournalLag(journal, status, head, Age(), speed, None, None, None, None)
+            return JournalLag(journal, status, head, Age(), None, None, None, None, None)
+        speed = read_bytes_per_s((status.start, status.end))
+        if stale or status.status > Status.ERR or is_silent((status.start, status.end), now_ms):
+            # It is the speed of a query that went on, and no word on one that may have stopped.
+            speed = None
         offset = status.end.offset
         timeline = self._timelines.get(journal, HeadTimeline())
         store = self._stores.get(journal, JournalStore())

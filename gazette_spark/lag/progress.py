@@ -48,6 +48,7 @@ class ProgressFeed:
         if heads:
             self._monitor.observe_heads(heads, now)
         step = GroupCommit(lag.batch_id, now, reached)
-        self._monitor.observe_commits(
-            lag.name or lag.query_id, [step], now, source=f"the progress of query {lag.query_id}"
-        )
+        group = lag.name or lag.query_id
+        self._monitor.observe_commits(group, [step], now, source=f"the progress of query {lag.query_id}")
+        self._monitor.observe_progress(group, lag.skipped_bytes, lag.malformed)
+        self._monitor.observe_round(now)

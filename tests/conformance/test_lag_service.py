@@ -42,12 +42,21 @@ class Orders:
             client.create_journals(spec(self.journal))
             client.append(self.journal, b"x" * 99 + b"\n")
 
-    def commit(self, offset: int, app_id: str = "orders") -> None:
-        """Commit rows up to an offset, as the sink does."""
+    def commit(self, offset: int, app_id: str = "orders", planned_ms: int | None = None) -> None:
+        """Commit rows up to an offset, as the sink does; as an old release did without ``planned_ms``."""
         at = (JournalOffsets({self.journal: offset}),)
         self.attempts += 1
         entry = LedgerEntry(
-            app_id, self.attempts, "query", self.attempts, at, at, at, f"{self.attempts}", None
+            app_id,
+            self.attempts,
+            "query",
+            self.attempts,
+            at,
+            at,
+            at,
+            f"{self.attempts}",
+            None,
+            planned_ms=planned_ms,
         )
         properties = CommitProperties(custom_metadata={"userMetadata": entry.to_json()})
         rows = pa.table({"value": [offset]})
@@ -122,6 +131,39 @@ def test_show_exits_by_the_verdict(orders: Orders) -> None:
     assert uncounted.stdout.split("STOP")[1].split()[:2] == ["54", "-"]
     assert orders.journal in behind.stdout
     assert "STOP" in behind.stdout
+
+
+def test_show_judges_a_query_between_bursts_by_the_heads_it_saw(embedded_orders: Orders) -> None:
+    """A query that was level at its last batch, seconds ago, is fine, though new bytes wait for it."""
+    embedded_orders.commit(100, planned_ms=1)
+    with Client(embedded_orders.broker.endpoint) as client:
+        client.append(embedded_orders.journal, b"y" * 50)
+    shown = show(embedded_orders)
+    assert shown.returncode == 0, shown.stdout
+    assert shown.stdout.split("OK")[1].split()[0] == "50"
+
+
+def test_show_without_a_broker_says_that_it_does_not_know(tmp_path: Path) -> None:
+    """No lag is 0 that nobody measured, and the exit code is that of what could not be read."""
+    orders = Orders.__new__(Orders)
+    orders.table, orders.journal, orders.attempts = tmp_path / "orders", "lag/orders", 0
+    orders.commit(40)
+    tables = ["--table", str(orders.table), "--table", str(tmp_path / "lost")]
+    shown = subprocess.run(
+        [*COMMAND, "lag", "show", "--broker", "http://127.0.0.1:9", "--timeout", "1", *tables],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    rows = [line.split() for line in shown.stdout.splitlines()[1:]]
+    assert rows == [
+        ["orders", "lag/orders", "unknown", *"-----"],
+        ["table", str(tmp_path / "lost"), "-", "unknown", *"-----"],
+    ]
+    assert shown.returncode == 3
+    assert "write heads: " in shown.stderr
+    assert f"table {tmp_path / 'lost'}: " in shown.stderr
 
 
 def test_two_tables_of_one_app_id_need_names(embedded_orders: Orders, tmp_path: Path) -> None:
@@ -234,14 +276,15 @@ def test_local_names_are_told_apart(host: str, local: bool) -> None:
 def test_the_page_shows_each_journal(embedded_orders: Orders, tmp_path: Path) -> None:
     """Verdict, lag and a chart; a group's name that is HTML stays text."""
     embedded_orders.commit(40, "<img src=x onerror=alert(1)>")
-    with served(embedded_orders) as address:
+    with served(embedded_orders, "--table", str(tmp_path / "lost")) as address:
         course = f"{address}/gazette/v1/groups/%3Cimg%20src=x%20onerror=alert(1)%3E"
         wait_until(
             "the chart has points",
-            lambda: len(httpx.get(course).json()["group"]["journals"][0]["course"]) > 2,
+            lambda: len(httpx.get(course).json()["group"]["journals"][0]["course"]) > 1,
         )
         page = browse(address, tmp_path / "profile")
     assert page.charts == [embedded_orders.journal]
     assert page.lines == 1
     assert {"gazette", "STOP", "60 B", embedded_orders.journal, "ERR"} <= set(page.words)
     assert "<img src=x onerror=alert(1)>" in page.words
+    assert {f"table {tmp_path / 'lost'}", "unknown"} <= set(page.words)

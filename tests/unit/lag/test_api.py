@@ -15,6 +15,7 @@ from gazette_spark.lag.history import History, HistoryOptions
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.positions import GroupCommit
 from gazette_spark.lag.rules import Thresholds
+from gazette_spark.ledger.entry import SkippedGap
 
 NOW_MS = 1_700_000_000_000
 GROUP = "größe/%2F?#\r\nx"
@@ -29,12 +30,116 @@ CONFIG: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def api() -> Api:
     """Answers about a cluster with one group, which is behind in one of two journals."""
-    history = History(HistoryOptions())
-    monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
+    monitor = empty_monitor()
     monitor.observe_heads({"shop/a": 1000, "shop/b": 50}, NOW_MS)
     step = GroupCommit(1, NOW_MS - 1000, {"shop/a": 400, "shop/b": 50})
     monitor.observe_commits(GROUP, [step], NOW_MS)
     return Api(monitor, lambda: NOW_MS, "a-host", CONFIG)
+
+
+def empty_monitor(stale_after_ms: int | None = None) -> Monitor:
+    """Return a monitor that knows nothing yet, and whose verdicts are always new."""
+    history = History(HistoryOptions())
+    evaluator = Evaluator(history, Thresholds(), expire_cache_s=0)
+    return Monitor("gazette", history, evaluator, stale_after_ms=stale_after_ms)
+
+
+@pytest.fixture
+def blind() -> Api:
+    """Answers of a monitor that reads the table of one group, but neither the brokers nor another table."""
+    monitor = empty_monitor()
+    monitor.observe_commits("orders", [GroupCommit(1, NOW_MS - 1000, {"shop/a": 400})], NOW_MS)
+    monitor.observe_feed("write heads", (), NOW_MS, "no broker", of_heads=True)
+    monitor.observe_feed("table /lake/orders", ("orders",), NOW_MS)
+    monitor.observe_feed("table /lake/lost", (), NOW_MS, "no such table")
+    monitor.observe_round(NOW_MS)
+    return Api(monitor, lambda: NOW_MS, "a-host", CONFIG)
+
+
+def test_without_write_heads_a_lag_is_unknown(blind: Api) -> None:
+    """Without a broker no view says 0 bytes, and each says why."""
+    orders, _ = fields(blind, "/gazette/v1/groups")["groups"]
+    assert (orders["status"], orders["lag_bytes"], orders["unlisted"]) == ("NOTFOUND", None, ["shop/a"])
+    assert orders["stale"] == "write heads: no broker"
+    assert orders["freshness"] == {"least_ms": None, "most_ms": None}
+    found = fields(blind, "/v3/kafka/gazette/consumer/orders/lag", status=404)
+    assert (found["status"]["totallag"], found["stale"]) == (None, "write heads: no broker")
+    text = ask(blind, "/metrics").body.decode()
+    whose = '{cluster="gazette",consumer_group="orders"}'
+    assert f"gazette_lag_feed_up{whose} 0.0\n" in text
+    assert 'gazette_lag_heads_up{cluster="gazette"} 0.0\n' in text
+    assert not any(
+        name in text for name in ("lag_total{", "gazette_lag_bytes{", "heads_read_timestamp_seconds{")
+    )
+    read = 'gazette_lag_feed_read_timestamp_seconds{cluster="gazette",feed="table /lake/orders"}'
+    assert f"{read} 1.7e+09\n" in text
+
+
+def test_a_table_that_was_never_read_is_everywhere(blind: Api) -> None:
+    """It goes by its location as long as its groups are not known, and is gone from there once they are."""
+    name = "table /lake/lost"
+    found = fields(blind, "/gazette/v1/groups")
+    assert [each["group"] for each in found["groups"]] == ["orders", name]
+    assert found["groups"][1]["stale"] == "no such table; write heads: no broker"
+    assert found["feeds"][2] == {"feed": name, "groups": [], "read_ms": None, "failure": "no such table"}
+    assert name in fields(blind, "/v3/kafka/gazette/consumer")["consumers"]
+    assert fields(blind, group_path(name))["group"]["lag_bytes"] is None
+    assert f'gazette_lag_feed_up{{cluster="gazette",consumer_group="{name}"}} 0.0\n' in (
+        ask(blind, "/metrics").body.decode()
+    )
+    blind.monitor.observe_feed(name, ("lost",), NOW_MS)
+    assert [each["group"] for each in fields(blind, "/gazette/v1/groups")["groups"]] == ["orders"]
+
+
+def test_what_was_known_is_stale_while_heads_cannot_be_read(api: Api) -> None:
+    """The last lag stays, and says that it is old; one topic that is read does not hide one that is not."""
+    monitor = api.monitor
+    monitor.observe_feed("write heads of a", (), NOW_MS, "no broker", of_heads=True)
+    monitor.observe_feed("write heads of b", (), NOW_MS, of_heads=True)
+    monitor.observe_heads({"shop/b": 50}, NOW_MS)
+    (summary,) = fields(api, "/gazette/v1/groups")["groups"]
+    assert (summary["lag_bytes"], summary["stale"]) == (600, "write heads: no broker")
+    text = ask(api, "/metrics").body.decode()
+    assert 'gazette_lag_heads_up{cluster="gazette"} 0.0\n' in text
+    up = text.split("\ngazette_lag_feed_up{")[1:]
+    assert [line.partition("} ")[2].partition("\n")[0] for line in up] == ["0.0"]
+    assert fields(api, f"/v3/kafka/gazette/consumer/{quote(GROUP, safe='')}/lag")["stale"] == summary["stale"]
+
+
+def test_a_monitor_that_hangs_is_stale() -> None:
+    """When no round ends any more, every value is stale, and says since when."""
+    monitor = empty_monitor(stale_after_ms=60_000)
+    monitor.observe_heads({"shop/a": 1000}, NOW_MS)
+    monitor.observe_commits("orders", [GroupCommit(1, NOW_MS, {"shop/a": 1000})], NOW_MS)
+    monitor.observe_round(NOW_MS)
+    now_ms = [NOW_MS + 60_000]
+    api = Api(monitor, lambda: now_ms[0], "a-host", CONFIG)
+    found = fields(api, "/gazette/v1/groups")
+    assert (found["looked_ms"], found["stale"], found["groups"][0]["stale"]) == (NOW_MS, None, None)
+    now_ms[0] += 1000
+    found = fields(api, "/gazette/v1/groups")
+    assert found["stale"] == found["groups"][0]["stale"] == "the last look was 61 s ago"
+    assert 'gazette_lag_feed_up{cluster="gazette",consumer_group="orders"} 0.0\n' in (
+        ask(api, "/metrics").body.decode()
+    )
+
+
+def test_metrics_count_what_batches_left_out(api: Api) -> None:
+    """Gaps by journal and by whether an operator accepted them; a query's malformed records."""
+    gaps = (SkippedGap("shop/a", 400, 450), SkippedGap("shop/a", 460, 500))
+    step = GroupCommit(2, NOW_MS, {"shop/a": 500}, gaps=gaps, accepted_gaps=gaps[1:])
+    api.monitor.observe_commits("gappy", [step], NOW_MS)
+    text = ask(api, "/metrics").body.decode()
+    labels = 'cluster="gazette",consumer_group="gappy",journal="shop/a"'
+    assert f'gazette_lag_gap_bytes_total{{accepted="no",{labels}}} 50.0\n' in text
+    assert f'gazette_lag_gap_bytes_total{{accepted="yes",{labels}}} 40.0\n' in text
+    assert "malformed_records_total{" not in text
+    api.monitor.observe_progress("gappy", 7, 0)
+    api.monitor.observe_progress("gappy", 0, 3)
+    text = ask(api, "/metrics").body.decode()
+    whose = '{cluster="gazette",consumer_group="gappy"}'
+    assert f"gazette_lag_skipped_bytes_total{whose} 7.0\n" in text
+    assert f"gazette_lag_malformed_records_total{whose} 3.0\n" in text
 
 
 def ask(api: Api, path: str, method: str = "GET", body: bytes = b"") -> HttpAnswer:
@@ -56,9 +161,9 @@ def test_alive_and_ready_are_words(api: Api) -> None:
     """Ready is who has seen write heads, and every feed: no group that exists is missing."""
     assert ask(api, "/burrow/admin").body == b"GOOD"
     assert ask(api, "/burrow/admin/ready").body == b"STARTING"
-    api.monitor.observe_round()
+    api.monitor.observe_round(NOW_MS)
     assert ask(api, "/burrow/admin/ready").body == b"READY"
-    api.monitor.observe_failure("no broker")
+    api.monitor.observe_feed("write heads", (), NOW_MS, "no broker", of_heads=True)
     answer = ask(api, "/burrow/admin/ready")
     assert (answer.status, answer.body) == (503, b"STARTING")
 
@@ -204,6 +309,9 @@ def test_a_group_in_detail(api: Api) -> None:
         600,
         {"least_ms": 0, "most_ms": None},
     )
+    assert behind["course"] == []
+    api.monitor.observe_round(NOW_MS)
+    behind, _ = fields(api, group_path(GROUP))["group"]["journals"]
     assert behind["course"] == [[NOW_MS, 600]]
     assert (behind["catch_up_ms"], level["catch_up_ms"], level["lag_age"]["most_ms"]) == (None, 0, 0)
 

@@ -35,6 +35,29 @@ class SlowTable:
         raise InputError("no table")
 
 
+class Broken:
+    """A feed with a defect."""
+
+    groups = ("orders",)
+
+    def poll(self, monitor: Monitor, now_ms: int) -> None:
+        """Fail as no feed should."""
+        raise KeyError("nobody expected")
+
+    def __repr__(self) -> str:
+        return "table /lake/orders"
+
+
+def test_a_defect_of_one_feed_is_seen_and_stops_no_other() -> None:
+    """What is no error of this package is a failure all the same: the group is stale, the round goes on."""
+    history = History(HistoryOptions())
+    monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
+    failures = poll_all([Broken(), Heads()], monitor, 1_700_000_000_000)
+    assert failures == ["table /lake/orders: KeyError: 'nobody expected'"]
+    assert monitor.lag("orders", 1_700_000_000_000).failure == "KeyError: 'nobody expected'"
+    assert monitor.ready
+
+
 def test_ready_is_who_has_looked_at_every_feed_once() -> None:
     """A monitor is ready after one look at every feed, failed ones included."""
     history = History(HistoryOptions())

@@ -12,7 +12,7 @@ from gazette_spark.lag.estimates import Age, StoredFragment
 from gazette_spark.lag.evaluate import Evaluator
 from gazette_spark.lag.feeds import Feed, TableFeed, poll_all
 from gazette_spark.lag.history import History, HistoryOptions
-from gazette_spark.lag.monitor import JournalStore, Monitor, Unread
+from gazette_spark.lag.monitor import JournalStore, LagSeries, Monitor, Unread
 from gazette_spark.lag.positions import GroupCommit
 from gazette_spark.lag.rules import Thresholds
 from gazette_spark.ledger.history import HistoryRow
@@ -49,7 +49,7 @@ def test_a_history_read_back_has_a_lag_for_its_newest_commit_only(monitor: Monit
 
 def test_lag_is_that_of_each_journal(monitor: Monitor) -> None:
     """Each journal has its name, lag, speed, age and the time when it will be level."""
-    monitor.observe_commits("orders", [commit(1, 100, 20), commit(2, 400, 10)], NOW_MS)
+    monitor.observe_commits("orders", [commit(1, 100, 10), commit(2, 400)], NOW_MS)
     monitor.observe_heads({"shop/a": 1100}, NOW_MS + 10_000)
     lag = monitor.lag("orders", NOW_MS + 10_000)
     (journal,) = lag.journals
@@ -67,12 +67,87 @@ def test_lag_is_that_of_each_journal(monitor: Monitor) -> None:
     assert monitor.lag("orders", NOW_MS).journals[0].records is None
 
 
-def test_the_course_has_a_point_a_look(monitor: Monitor) -> None:
-    """The course has a point for each look at the heads and for each commit."""
+def test_the_course_has_a_point_a_round(monitor: Monitor) -> None:
+    """The course has a point a round, however many feeds it has; the newest moves on with each."""
     monitor.observe_commits("orders", [commit(1, 400)], NOW_MS)
-    monitor.observe_heads({"shop/a": 1100}, NOW_MS + 1000)
-    monitor.observe_commits("orders", [GroupCommit(2, NOW_MS + 2000, {"shop/a": 1100})], NOW_MS + 2000)
-    assert monitor.course("orders") == {"shop/a": [(NOW_MS, 600), (NOW_MS + 1000, 700), (NOW_MS + 2000, 0)]}
+    for at in range(4):
+        for head in (1050, 1100):
+            monitor.observe_heads({"shop/a": head + at}, NOW_MS + 10_000 * at)
+        monitor.observe_commits("orders", [], NOW_MS + 10_000 * at)
+        monitor.observe_round(NOW_MS + 10_000 * at)
+    course = [(0, 700), (20_000, 702), (30_000, 703)]
+    assert monitor.course("orders") == {"shop/a": [(NOW_MS + at, lag) for at, lag in course]}
+
+
+@pytest.mark.parametrize("step_s", [0.2, 1, 10, 60])
+def test_the_course_is_an_hour_however_often_is_looked(step_s: float) -> None:
+    """It covers an hour with at most 182 points, and one of a lag that stays has two."""
+    busy, level = LagSeries(), LagSeries()
+    for at in range(round(4000 / step_s)):
+        busy.add(round(at * step_s * 1000), at)
+        level.add(round(at * step_s * 1000), 0)
+    points = busy.points()
+    assert 3_600_000 <= points[-1][0] - points[0][0] <= 3_660_000
+    assert len(points) <= 182
+    assert len(level.points()) == 2
+
+
+def test_the_course_has_a_hole_where_nothing_could_be_read(monitor: Monitor) -> None:
+    """A round that cannot read write heads adds no point: the lag was not known then."""
+    monitor.observe_commits("orders", [commit(1, 400)], NOW_MS)
+    monitor.observe_round(NOW_MS)
+    monitor.observe_feed("write heads", (), NOW_MS + 1000, "no broker", of_heads=True)
+    monitor.observe_round(NOW_MS + 1000)
+    assert monitor.course("orders") == {"shop/a": [(NOW_MS, 600)]}
+
+
+def test_commits_count_from_before_their_heads_were_known() -> None:
+    """A broker that cannot be reached at first does not cost the windows that tables had."""
+    kept = History(HistoryOptions(intervals=2))
+    monitor = Monitor("gazette", kept, Evaluator(kept, Thresholds(), expire_cache_s=0))
+    steps = [commit(1, 100, 20), commit(2, 400, 10), commit(3, 900)]
+    monitor.observe_commits("orders", steps, NOW_MS)
+    assert monitor.lag("orders", NOW_MS).unlisted == ["shop/a"]
+    monitor.observe_heads({"shop/a": 1000}, NOW_MS)
+    lag = monitor.lag("orders", NOW_MS)
+    assert (lag.unlisted, lag.lag_bytes, lag.verdict.partitions[0].complete) == ([], 100, 1.0)
+
+
+def planned(order: int, offset: int, head: int, ago_s: float) -> GroupCommit:
+    """Return a step whose batch saw a write head when it was planned."""
+    return GroupCommit(order, round(NOW_MS - ago_s * 1000), {"shop/a": offset}, {"shop/a": head})
+
+
+@pytest.mark.parametrize(
+    ("steps", "verdict"),
+    [
+        ([planned(at, 100 * at, 100 * at, 100 - 10 * at) for at in range(1, 10)], "OK"),
+        ([planned(at, 100 * at, 100 * at, 310 - at) for at in range(1, 10)], "OK"),
+        ([planned(at, 100 * at, 100 * at, 3000 - at) for at in range(1, 10)], "STOP"),
+        ([planned(at, 100 * at, 110 * at, 100 - 10 * at) for at in range(1, 10)], "WARN"),
+        ([planned(at, 100 * at, 110 * at, 310 - at) for at in range(1, 10)], "STOP"),
+        ([planned(at, 100, 110 * at, 100 - 10 * at) for at in range(1, 10)], "STALL"),
+    ],
+    ids=["one trigger behind", "between bursts", "dead", "falling behind", "dead while behind", "stuck"],
+)
+def test_a_history_read_back_is_judged_by_the_heads_that_batches_saw(
+    monitor: Monitor, steps: list[GroupCommit], verdict: str
+) -> None:
+    """Right after a start the verdict on a query is that of a monitor which had watched it."""
+    monitor.observe_commits("orders", steps, NOW_MS)
+    assert monitor.lag("orders", NOW_MS).verdict.partitions[0].status.name == verdict
+
+
+def test_a_stopped_query_promises_nothing(monitor: Monitor) -> None:
+    """The speed of a window is no forecast once the query is silent, or its feed cannot be read."""
+    monitor.observe_commits("orders", [commit(1, 100, 20), commit(2, 700, 10)], NOW_MS)
+    assert monitor.lag("orders", NOW_MS).journals[0].read_bytes_per_s == 60.0
+    assert monitor.lag("orders", NOW_MS + 11_000).journals[0].read_bytes_per_s is None
+    monitor.observe_heads({"shop/a": 1100}, NOW_MS + 11_000)
+    late = monitor.lag("orders", NOW_MS + 11_000).journals[0]
+    assert (late.status.status.name, late.catch_up_ms) == ("STOP", None)
+    monitor.observe_feed("table", ("orders",), NOW_MS, "gone")
+    assert monitor.lag("orders", NOW_MS).journals[0].catch_up_ms is None
 
 
 def test_retention_is_a_risk_where_it_is_known(monitor: Monitor) -> None:
@@ -99,6 +174,23 @@ def test_a_journal_that_is_gone_is_not_at_any_head(monitor: Monitor) -> None:
     assert monitor.history.fetch_topics("gazette") == []
     lag = monitor.lag("orders", NOW_MS)
     assert (lag.verdict.status.name, lag.journals) == ("OK", [])
+
+
+def test_a_journal_that_is_gone_has_no_verdict(monitor: Monitor) -> None:
+    """Its unread bytes are gone with it, so it is not STOP for ever; later commits still name it."""
+    monitor.observe_heads({"shop/b": 50}, NOW_MS)
+    offsets = {"shop/a": 400, "shop/b": 50}
+    monitor.observe_commits("orders", [GroupCommit(1, NOW_MS - 1000, offsets)], NOW_MS)
+    assert monitor.lag("orders", NOW_MS).verdict.status.name == "ERR"
+    monitor.forget_journals(["shop/a"])
+    for order in (2, 3):
+        lag = monitor.lag("orders", NOW_MS)
+        assert (lag.verdict.status.name, lag.lag_bytes) == ("OK", 0)
+        assert [each.journal for each in lag.journals] == ["shop/b"]
+        assert lag.unlisted == ["shop/a"]
+        monitor.observe_commits("orders", [GroupCommit(order, NOW_MS, offsets)], NOW_MS)
+    monitor.observe_heads({"shop/a": 500}, NOW_MS)
+    assert monitor.lag("orders", NOW_MS).lag_bytes == 100
 
 
 class Log:
