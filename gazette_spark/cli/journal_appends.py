@@ -115,7 +115,7 @@ def append_records(
     from gazette_spark.client import AppendService
 
     counts: Counter[str] = Counter()
-    with AppendService(client) as service:
+    with AppendService(client, timeout_s=client.timeout_s) as service:
         for key, record in read_keyed(source, framing, keyed=keyed):
             name, _ = target(_decode(key) if is_base64 else key)
             service.append(name, record)

@@ -50,7 +50,9 @@ def open_service(client: Client, options: WriteOptions) -> AppendService:
     """Return the append service of one task. The caller closes it."""
     # Room is never waited for there: a TaskWriter waits for its oldest append, which has its own deadline.
     pending = PENDING_BYTES + CHUNK_BYTES + 2 * options.max_record_bytes
-    return AppendService(client, max_pending_bytes=pending, max_memory_bytes=PENDING_BYTES)
+    return AppendService(
+        client, timeout_s=client.timeout_s, max_pending_bytes=pending, max_memory_bytes=PENDING_BYTES
+    )
 
 
 class Targets:

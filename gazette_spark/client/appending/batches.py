@@ -36,7 +36,7 @@ TERMINAL_STATUSES = (
     RegisterMismatchError,
     WrongAppendOffsetError,
 )
-"""Answers that trying again does not change, unless registers are checked: then another may change them."""
+"""Answers that end a journal's appends, as in Gazette v0.103: a writer that is fenced off has to stop."""
 
 REFUSAL_CODES = frozenset({"INVALID_ARGUMENT", "OUT_OF_RANGE", "UNIMPLEMENTED"})
 """gRPC codes of a request that no broker will take."""
@@ -174,7 +174,7 @@ def is_terminal(error: BaseException, options: AppendOptions) -> bool:
         case SuspendedError():
             return not options.resumes
         case StatusError():
-            return options.check_registers is None and isinstance(error, TERMINAL_STATUSES)
+            return isinstance(error, TERMINAL_STATUSES)
         case BrokerError():
             return error.code in REFUSAL_CODES or retry.is_refusal(error)
     return not isinstance(error, UnavailableError)

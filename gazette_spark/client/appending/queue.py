@@ -94,6 +94,8 @@ class AppendQueue:
         self.pending_bytes = 0
         self.memory_bytes = 0
         self.files = 0
+        self.last_error: BaseException | None = None
+        """Why a try failed most recently; None once one has succeeded."""
         self._attempt_timeout_s = attempt_timeout_s
         self._ready: deque[JournalQueue] = deque()
         self._timers: list[tuple[float, int, AppendBatch]] = []
@@ -233,6 +235,7 @@ class AppendQueue:
     def sent(self, batch: AppendBatch, result: AppendResult) -> Outcome:
         """Record that a batch was appended."""
         batch.sending = False
+        self.last_error = None
         if batch.ended:
             return self._free([batch])
         return self._end_first(batch.journal_queue, result=result)
@@ -242,6 +245,7 @@ class AppendQueue:
         batch.sending = False
         if batch.ended:
             return self._free([batch])
+        self.last_error = error
         wait_s: float | None = None
         terminal = is_terminal(error, batch.options)
         if terminal and ends_alone(error, batch):

@@ -10,6 +10,9 @@ only when all its dependencies have succeeded. An append that fails gives the re
 its journal fail, until a new service is made. The service does not promise single appends: one that is
 retried after a broken connection may be in the journal twice.
 
+An outage is no failure: unless told otherwise, appends are tried until the service is closed, and wait in
+memory, then on disk.
+
 Decisions are :mod:`gazette_spark.client.appending.queue`'s. Here are the threads that carry them out, and the
 waiting.
 """
@@ -23,6 +26,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from types import EllipsisType, TracebackType
 from typing import NoReturn, Protocol, Self, Unpack
 
@@ -52,6 +56,12 @@ _LOGGER = logging.getLogger(__name__)
 
 MAX_CONCURRENCY = 16
 """Appends on their way to brokers at a time, each to another journal; each takes a thread."""
+
+SLOW_S = 1.0
+"""Seconds without an answer after which an append hangs, and its thread is not counted any more."""
+
+MAX_THREADS = 1024
+"""Threads at a time, whatever hangs."""
 
 JOIN_TIMEOUT_S = 5.0
 """Seconds that closing waits for threads whose calls were cancelled."""
@@ -95,7 +105,7 @@ class AppendService:
         self,
         client: Client,
         *,
-        timeout_s: float | EllipsisType | None = ...,
+        timeout_s: float | None = None,
         max_pending_bytes: int = MAX_PENDING_BYTES,
         max_memory_bytes: int = MAX_MEMORY_BYTES,
         max_concurrency: int = MAX_CONCURRENCY,
@@ -107,33 +117,38 @@ class AppendService:
         Args:
             client: makes the calls.
             timeout_s: seconds a batch is tried for once it is its turn, and seconds it may wait before for
-                dependencies that the service is not at work on itself; also those a writer waits for room,
-                and for another writer to release. By default the client's; None: until the service is closed.
+                dependencies that the service is not at work on itself; then its journal has failed. None:
+                until the service is closed. Callers wait as long for room, for another writer to release, and
+                for a flush; where this is None, as long as the client's ``timeout_s``.
             max_pending_bytes: bytes that may wait to be appended; then writers wait.
             max_memory_bytes: how many of them may do so in memory; others go to files.
-            max_concurrency: appends on their way to brokers at a time.
+            max_concurrency: appends on their way to brokers at a time, beside those without an answer for
+                SLOW_S: a journal that hangs holds no other.
             spool_dir: folder of the files, by default where temporary files go. They have no names.
             clock: seconds from any beginning.
         """
-        limit_s = client.timeout_s if timeout_s is ... else timeout_s
-        if limit_s is not None and not limit_s > 0:
-            raise OptionError("timeout_s", repr(limit_s), "a number of seconds above 0, or None")
+        if timeout_s is not None and not timeout_s > 0:
+            raise OptionError("timeout_s", repr(timeout_s), "a number of seconds above 0, or None")
         if max_concurrency < 1:
             raise OptionError("max_concurrency", repr(max_concurrency), "1 or more")
         limits = Limits(pending_bytes=max_pending_bytes, memory_bytes=max_memory_bytes)
         self._client = client
-        self._timeout_s = limit_s
-        self._queue = AppendQueue(limits, timeout_s=limit_s, attempt_timeout_s=client.timeout_s)
+        self._wait_s = client.timeout_s if timeout_s is None else timeout_s
+        self._queue = AppendQueue(limits, timeout_s=timeout_s, attempt_timeout_s=client.timeout_s)
         self._max_threads = max_concurrency
         self._open_file = file_opener(spool_dir)
         self._clock = clock
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
+        self._calm = threading.Condition(self._lock)
         self._turns: dict[str, _Turn] = {}
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._sending: dict[AppendBatch, Appender] = {}
+        self._begun: dict[AppendBatch, float] = {}
+        """When the calls under way began, the oldest first."""
+        self._watcher: threading.Thread | None = None
         self._closing = False
         self._stopped = False
         self._pid = os.getpid()
@@ -218,7 +233,7 @@ class AppendService:
         """Wait until all appends begun so far have ended.
 
         Args:
-            timeout_s: seconds to wait, by default the service's; None: as long as it takes.
+            timeout_s: seconds to wait, by default the service's or the client's; None: as long as it takes.
 
         Raises:
             AppendWaitError: some have not.
@@ -237,7 +252,7 @@ class AppendService:
 
         Args:
             abort: cancel pending appends instead of flushing them.
-            timeout_s: seconds to wait, by default the service's; None: as long as it takes.
+            timeout_s: seconds to wait, by default the service's or the client's; None: as long as it takes.
 
         Raises:
             AppendWaitError: some appends have not ended in time.
@@ -267,6 +282,7 @@ class AppendService:
             )
             self._stopped = True
             self._work.notify_all()
+            self._calm.notify_all()
             sending = list(self._sending.values())
             threads = list(self._threads)
         for appender in sending:
@@ -277,7 +293,7 @@ class AppendService:
                 thread.join(JOIN_TIMEOUT_S)
 
     def _await_all(self, timeout_s: float | EllipsisType | None) -> None:
-        limit_s = self._timeout_s if timeout_s is ... else timeout_s
+        limit_s = self._wait_s if timeout_s is ... else timeout_s
         started = self._clock()
         for operation in self.pending_except(""):
             left_s = None if limit_s is None else max(0.0, limit_s - (self._clock() - started))
@@ -285,8 +301,10 @@ class AppendService:
                 operation.exception(left_s)
             except TimeoutError:
                 with self._lock:
-                    pending = self._queue.pending_bytes
+                    pending, cause = self._queue.pending_bytes, self._queue.last_error
                 problem = f"{pending} bytes are not appended yet"
+                if cause is not None:
+                    problem += f"; the last try failed: {cause}"
                 raise AppendWaitError("", limit_s or 0.0, problem) from None
 
     def _raise_first(self, failed: Iterable[JournalQueue]) -> None:
@@ -337,7 +355,7 @@ class AppendService:
             while batch is None:
                 if self._left_s(begun) == 0:
                     problem = "another writer has not released its append"
-                    raise AppendWaitError(options.journal, self._timeout_s or 0.0, problem)
+                    raise AppendWaitError(options.journal, self._wait_s, problem)
                 turn.changed.wait(self._left_s(begun))
                 self._check_open()
                 batch = self._queue.enter(options, dependencies)
@@ -372,10 +390,8 @@ class AppendService:
             self._check_stopped()
         return place
 
-    def _left_s(self, begun: float) -> float | None:
-        if self._timeout_s is None:
-            return None
-        return max(0.0, self._timeout_s - (self._clock() - begun))
+    def _left_s(self, begun: float) -> float:
+        return max(0.0, self._wait_s - (self._clock() - begun))
 
     def _wake(self) -> None:
         """Make sure that a thread starts ready work. The lock is held."""
@@ -383,11 +399,29 @@ class AppendService:
             return
         if self._idle:
             self._work.notify()
-        elif len(self._threads) < self._max_threads:
+        elif len(self._threads) < self._allowed_threads():
             name = f"append-service-{len(self._threads)}"
             thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
+        elif self._watcher is None:
+            self._watcher = threading.Thread(target=self._watch, name="append-service-watch", daemon=True)
+            self._watcher.start()
+
+    def _allowed_threads(self) -> int:
+        """Return the number of threads that may run: one more for each call that hangs."""
+        slow_since = self._clock() - SLOW_S
+        hanging = sum(1 for _ in takewhile(lambda begun: begun <= slow_since, self._begun.values()))
+        return min(self._max_threads + hanging, max(self._max_threads, MAX_THREADS))
+
+    def _watch(self) -> None:
+        """Start threads in place of those whose calls hang, as long as work waits for them."""
+        with self._lock:
+            while self._queue.has_ready and not self._stopped:
+                self._calm.wait(SLOW_S)
+                # Each thread that takes work starts the next one.
+                self._wake()
+            self._watcher = None
 
     def _wake_writers(self) -> None:
         self._room.notify_all()
@@ -428,6 +462,9 @@ class AppendService:
                         self._notice(work)
                     self._wake()
                     return work
+                if len(self._threads) > self._allowed_threads():
+                    self._threads.remove(threading.current_thread())
+                    return None
                 due = self._queue.next_due
                 self._idle += 1
                 self._work.wait(None if due is None else max(0.0, due - self._clock()))
@@ -436,13 +473,15 @@ class AppendService:
 
     def _send(self, work: Send) -> Outcome:
         batch = work.batch
+        with self._lock:
+            self._begun[batch] = self._clock()
         try:
             result = self._client.try_append(
                 batch.options, batch.spool, timeout_s=work.timeout_s, on_start=partial(self._started, batch)
             )
         except Exception as error:  # noqa: BLE001  # Whatever it is, the batch's writers have to hear of it.
             with self._lock:
-                self._sending.pop(batch, None)
+                self._forget(batch)
                 outcome = self._queue.failed(batch, error, self._clock())
                 self._notice(outcome)
             if not batch.ended:
@@ -451,10 +490,14 @@ class AppendService:
                 )
             return outcome
         with self._lock:
-            self._sending.pop(batch, None)
+            self._forget(batch)
             outcome = self._queue.sent(batch, result)
             self._notice(outcome)
         return outcome
+
+    def _forget(self, batch: AppendBatch) -> None:
+        self._sending.pop(batch, None)
+        self._begun.pop(batch, None)
 
     def _started(self, batch: AppendBatch, appender: Appender) -> None:
         with self._lock:

@@ -392,23 +392,63 @@ def test_what_stays_ends_the_journal(service: AppendService, journals: Journals,
         service.flush()
 
 
-def test_with_registers_checked_refusals_are_tried_again(service: AppendService, journals: Journals) -> None:
-    """Another writer may hand the journal back."""
-    journals.failures[JOURNAL] = [status(pb.REGISTER_MISMATCH), status(pb.NOT_ALLOWED)]
+def test_a_fenced_writer_stops(service: AppendService, journals: Journals) -> None:
+    """A writer whose registers do not match any more is told at once, and appends nothing more."""
+    journals.failures[JOURNAL] = [status(pb.REGISTER_MISMATCH)]
     mine = pb.LabelSelector(include=label_set({"author": "me"}))
     with service.start_append(JOURNAL, check_registers=mine) as fenced:
         fenced.write(b"x")
-    assert fenced.result(SOON).end == 1
+    assert isinstance(fenced.err(SOON), RegisterMismatchError)
+    with service.start_append(JOURNAL, check_registers=mine) as later:
+        later.write(b"y")
+    assert isinstance(later.err(SOON), RegisterMismatchError)
+    assert journals.requests == [(JOURNAL, b"x")]
 
 
 @pytest.mark.parametrize("act", [Fail(), Hang()], ids=["broken connection", "silence"])
 def test_trying_ends_at_the_deadline(hasty: Client, stub: StubBroker, act: Act) -> None:
     """The last cause is raised, and the journal has failed."""
     stub.script("Append", [act])
-    with AppendService(hasty) as service:
+    with AppendService(hasty, timeout_s=1.0) as service:
         with pytest.raises(UnavailableError):
             service.append(JOURNAL, b"x").result(SOON)
         assert isinstance(service.append(JOURNAL, b"y").err(SOON), UnavailableError)
+
+
+def test_an_outage_is_no_failure(stub: StubBroker, journals: Journals) -> None:
+    """Appends outlast an outage that is longer than the client's time, in their order."""
+    journals.failures[JOURNAL] = [Fail()] * 5
+    with Client(stub.endpoint, timeout_s=0.3) as client, AppendService(client) as service:
+        appended = [service.append(JOURNAL, b"%d;" % each) for each in range(10)]
+        assert appended[-1].result(SOON)
+    assert journals.contents[JOURNAL] == b"".join(b"%d;" % each for each in range(10))
+
+
+def test_closing_in_an_outage_tells_its_cause(stub: StubBroker) -> None:
+    """A flush ends with the client's time, and says why the last try failed."""
+    stub.script("Append", [Fail()])
+    with Client(stub.endpoint, timeout_s=0.3) as client:
+        service = AppendService(client)
+        appended = service.append(JOURNAL, b"x")
+        with pytest.raises(AppendWaitError, match=r"1 bytes are not appended yet; .*scripted failure"):
+            service.close()
+        assert isinstance(appended.err(0), ClosedError)
+
+
+def test_journals_that_hang_hold_no_other(client: Client, journals: Journals) -> None:
+    """More journals than there are threads never answer; the others' appends go on."""
+    hung = [f"hung/{each}" for each in range(5)]
+    journals.failures = {name: [Hang()] for name in hung}
+    service = AppendService(client, max_concurrency=2)
+    try:
+        for name in hung:
+            service.append(name, b"x")
+        others = [service.append(f"part/{each}", b"x") for each in range(20)]
+        assert {each.result(SOON).end for each in others} == {1}
+        assert service.pending_bytes == len(hung)
+    finally:
+        service.close(abort=True)
+    assert not any(thread.is_alive() for thread in service._threads)
 
 
 def test_waiting_for_dependencies_ends_at_the_deadline(client: Client, journals: Journals) -> None:
@@ -667,8 +707,8 @@ def test_appends_are_futures(service: AppendService, journals: Journals) -> None
 
 
 def test_few_threads_serve_many_journals(client: Client, journals: Journals) -> None:
-    """A thousand journals take no more threads than are allowed."""
-    with AppendService(client, max_concurrency=3) as service:
+    """A thousand journals take no more threads than are allowed, while none hangs."""
+    with AppendService(client, max_concurrency=3, clock=lambda: 0.0) as service:
         journals.gate.clear()
         for each in range(1000):
             service.append(f"part/{each}", b"x")
