@@ -86,6 +86,7 @@ from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.query_batches import QueryBatches, keep_state
 from gazette_spark.table.trim import kept_rows, missing_columns, origin_columns
 from gazette_spark.table.upsert import Upsert
+from gazette_spark.table.violations import named_rows
 
 log = logging.getLogger(__name__)
 
@@ -444,8 +445,9 @@ class DeltaSink:
             split = self._router.split(self._new_rows(df, batch, decision), batch, before, decision)
             if split is None:
                 continue
-            write = self._audited(split)
-            conflict = self._write(split.rows, batch, before, write)
+            with named_rows(spark, self._target.name, self.app_id, batch.batch_id):
+                write = self._audited(split)
+                conflict = self._write(split.rows, batch, before, write)
             after = known = self._known = self._target.ledger(spark, self.app_id, before)
             outcome = verify(before, after, write.entry, batch, conflict=conflict is not None)
             if isinstance(outcome, Refusal):

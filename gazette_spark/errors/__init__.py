@@ -49,6 +49,7 @@ from gazette_spark.errors.journal_errors import (
     SeekRequiresNewReaderError,
 )
 from gazette_spark.errors.sink_errors import (
+    BadRowError,
     BatchMismatchError,
     ColumnProblem,
     DeadLetterError,
@@ -90,6 +91,7 @@ __all__ = [
     "AppendWaitError",
     "AuthError",
     "BacklogError",
+    "BadRowError",
     "BatchMismatchError",
     "BrokerError",
     "BrokerRootError",

@@ -128,6 +128,19 @@ class UpsertError(SinkError):
 
 
 @dataclass(eq=False)
+class BadRowError(SinkError):
+    """A row of a batch cannot be written; nothing of the batch was written to the table."""
+
+    table: str
+    app_id: str
+    batch_id: int
+    problem: str
+
+    def __str__(self) -> str:
+        return f"table {self.table}, app id {self.app_id!r}, batch {self.batch_id}: {self.problem}"
+
+
+@dataclass(eq=False)
 class DeadLetterError(SinkError):
     """Rows cannot be split into rows that fit a table and dead letters; nothing was written."""
 

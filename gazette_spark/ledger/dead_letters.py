@@ -4,37 +4,27 @@ Each table has its own ledger. A batch is written to the two in this order:
 
 1. read the dead letters' ledger, then the main table's, and decide on the main table
    (:mod:`~gazette_spark.ledger.decision`);
-2. commit the dead letters, with an entry of the same bytes, on the entry read in 1;
-3. commit the other rows to the main table, on the entry read in 1.
+2. merge the rows that do not fit into the dead letters: by journal and offset, only those that are not there;
+3. append to the main table the rows that are not among the dead letters *after* 2.
 
-In 1 the order matters if the dead letters are restored meanwhile: they must not look as if they were
-in step with an entry of the main table that is not the newest any more.
+Both commits are compare-and-sets on the entries read in 1. **The main table is the authority**: its entries
+alone decide the range of a batch, and whether it is done. **What 2 committed is the authority for a row**: a
+record that is a dead letter stays one, whatever the rules or a second evaluation say. A row of 3 that does
+not fit was fit in 2, so its expression is not deterministic: it ends the query, and 3 commits nothing.
 
-Both commits are compare-and-sets. **The main table stays the authority**: its entries alone decide the range
-of a batch, and whether it is done. After a crash between the two commits the dead letters are
-*ahead*, and the bytes that they have and the main table has not are *pending*. Of these, the records in the
-dead-letter table are dead whatever the rules say by now (a constraint may have come or gone, the query may
-parse differently): they are neither written again nor let into the main table. All other rows are sorted by
-the current rules.
+Step 2 must not come between the two commits of another writer, whose rows of 3 may be its dead letters. An
+entry of the main table names the newest entry of the dead letters that it was made with. If that is still
+their newest, the two are *in step*: nobody has committed 2 and not yet 3, for that would be a newer entry. If
+they are not in step (a crash between 2 and 3, a RESTORE of either table, dead letters switched on) somebody
+may have. Then the writer first commits a *fence* to the main table, an entry that moves no offset and names
+the newest dead letters. Every step 3 decided on before conflicts with it. The writer then starts again.
 
-Where the two ledgers end at the same offsets they are *in step*. No other writer can have a pending commit of
-rows then that the main table would accept: that writer would have committed its dead letters first, after the
-newest entry of the main table, and so be ahead. Where the ledgers are not in step another writer may have
-one, so the writer first *takes over*: it commits an entry to the main table that moves no offset. Every
-commit decided on before conflicts with that entry. The take-over is valid only while neither ledger changes.
+In 1 the order matters if the dead letters are restored meanwhile: they must not look as if they were in step
+with an entry of the main table that is not the newest any more.
 
-An entry of the main table names the table of dead letters it was written with. Where that is not the
-writer's (they were switched off, or sent elsewhere) the writer *leaves* it: if no pending record is in it,
-the writer closes it, by an entry that moves no offset and names no table. A closed ledger is not in step.
-
-=============================================  =====================================================
-the dead letters' ledger                       action
-=============================================  =====================================================
-ends where the main table's does               rows go to both
-ahead: a crash, or the main table restored     take over; records that are in it are dead already
-behind: switched on later, restored, emptied   take over; the bytes it never had are an accepted gap
-closed, or not named by the main table         take over
-=============================================  =====================================================
+A writer without dead letters, or with others, first *closes* those that the main table names, by an entry
+that moves no offset: no step 2 decided on before can land. If they end further than the main table, somebody
+may have committed 2 and not 3, or the main table was restored: the writer is refused.
 """
 
 from __future__ import annotations
@@ -53,14 +43,7 @@ from gazette_spark.ledger.decision import (
     next_entry,
     verify,
 )
-from gazette_spark.ledger.entry import (
-    COMPLETES_NOTHING,
-    Batch,
-    LedgerEntry,
-    LedgerState,
-    Positions,
-    SkippedGap,
-)
+from gazette_spark.ledger.entry import COMPLETES_NOTHING, Batch, LedgerEntry, LedgerState, Positions
 from gazette_spark.offsets import JournalOffsets
 
 APP_ID_SUFFIX = "/dead-letters"
@@ -89,44 +72,27 @@ class DeadLetters:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeoverState:
-    """The newest entries of both tables at a writer's take-over; valid while both are the newest."""
-
-    main: str
-    """Attempt of its entry in the main table."""
-    dead: str | None
-    """Attempt of the dead letters' newest entry before the take-over, None if they had no entry."""
-
-
-@dataclass(frozen=True, slots=True)
-class Takeover:
+class Fence:
     """Commit this entry to the main table, without rows; then look again."""
 
     entry: LedgerEntry
-    taken: TakeoverState
 
 
 @dataclass(frozen=True, slots=True)
 class Divert:
-    """Commit the rows that do not fit to the dead letters, then the others to the main table."""
+    """Merge the rows that do not fit into the dead letters, then write the others to the main table."""
 
     batch: Batch
     """The batch that the dead letters' table is to commit."""
     entry: LedgerEntry
     """The dead letters' entry."""
-    pending_from: int | None
-    """Records at this offset or later may be dead letters already; None if no records are pending."""
+    may_have_some: bool
+    """Records of the batch may be dead letters already."""
 
 
 def plan(
-    dead: LedgerState,
-    main: LedgerState,
-    write: Write,
-    *,
-    table: str,
-    taken: TakeoverState | None,
-    attempt: str,
-) -> Takeover | Divert | None:
+    dead: LedgerState, main: LedgerState, write: Write, *, table: str, attempt: str
+) -> Fence | Divert | None:
     """Say how a batch for the main table is split.
 
     Args:
@@ -134,11 +100,10 @@ def plan(
         main: The main table's state.
         write: The decision on ``main``.
         table: Name of the table of dead letters.
-        taken: The writer's last take-over of this batch.
         attempt: A new, unique name for an entry.
 
     Returns:
-        None if the batch has no bytes, and so no rows.
+        None if the batch has no bytes, so that none of its rows may be a dead letter.
 
     Raises:
         RestoredError: the dead letters were restored in the middle of a commit.
@@ -146,43 +111,54 @@ def plan(
     batch = dead_batch(write.entry, table)
     if batch.begin == batch.end:
         return None
-    check_fence(dead, batch)
+    check_restored(dead, batch)
     assert main.entry is not None  # A batch with bytes continues an entry.
-    if not in_step(dead, main.entry, table) and taken != TakeoverState(main.entry.attempt, _attempt(dead)):
-        entry = fence_entry(main, write.entry, attempt, dead_letters=table)
-        return Takeover(entry, TakeoverState(attempt, _attempt(dead)))
+    if not in_step(dead, main.entry, table):
+        return Fence(with_letters(fence_entry(main, write.entry, attempt), table, dead))
     begins, recorded = _offsets(batch.begin), dead.entry.read_through if dead.entry else {}
-    known = {name: (recorded[name], begin) for name, begin in begins.items() if name in recorded}
-    behind = [SkippedGap(name, at, begin) for name, (at, begin) in known.items() if at < begin]
-    pending = [begin for at, begin in known.values() if at > begin]
-    entry = next_entry(dead, batch, attempt, Allowed(gaps=frozenset(behind)))
-    return Divert(batch, replace(entry, dead_letters=table), min(pending, default=None))
+    entry = next_entry(dead, batch, attempt, Allowed())
+    known = any(recorded.get(name, 0) > begin for name, begin in begins.items())
+    return Divert(batch, replace(entry, dead_letters=table), may_have_some=known)
 
 
 def dead_batch(entry: LedgerEntry, table: str) -> Batch:
     """Return the dead letters' batch that belongs to an entry of the main table."""
     app_id = entry.app_id + APP_ID_SUFFIX
-    return Batch(table, app_id, entry.query_id, entry.batch_id, entry.begin, entry.end, entry.gaps)
+    return Batch(
+        table,
+        app_id,
+        entry.query_id,
+        entry.batch_id,
+        entry.begin,
+        entry.end,
+        entry.gaps,
+        planned_ms=entry.planned_ms,
+    )
 
 
 def in_step(dead: LedgerState, main: LedgerEntry, table: str) -> bool:
-    """Say whether two ledgers end at the same offsets, with both tables in use as one."""
-    if dead.entry is None or not dead.entry.dead_letters == main.dead_letters == table:
-        return False
-    recorded = dead.entry.read_through
-    return all(recorded.get(journal) == at for journal, at in main.read_through.items())
+    """Say whether an entry of the main table was made with the newest of the dead letters."""
+    return main.dead_letters == table and main.dead_attempt == _attempt(dead)
 
 
-def fence_entry(
-    state: LedgerState, about: LedgerEntry, attempt: str, *, dead_letters: str | None
-) -> LedgerEntry:
-    """Return an entry that moves no offset and becomes the newest one.
+def with_letters(entry: LedgerEntry, table: str, dead: LedgerState) -> LedgerEntry:
+    """Return an entry of the main table that names the dead letters' table and newest entry."""
+    return replace(entry, dead_letters=table, dead_attempt=_attempt(dead))
+
+
+def is_ahead(dead: LedgerState, main: LedgerEntry) -> bool:
+    """Say whether dead letters may be of bytes that the main table has not passed."""
+    recorded = dead.entry.read_through if dead.entry else {}
+    return any(at > main.read_through.get(name, 0) for name, at in recorded.items())
+
+
+def fence_entry(state: LedgerState, about: LedgerEntry, attempt: str) -> LedgerEntry:
+    """Return an entry that moves no offset, names no dead letters and becomes the newest one.
 
     Args:
         state: State of the entry's table, which has an entry.
         about: Names query and batch.
         attempt: A new, unique name.
-        dead_letters: The entry's table of dead letters, if any.
     """
     assert state.entry is not None
     return replace(
@@ -195,11 +171,13 @@ def fence_entry(
         parent=state.entry.attempt,
         gaps=(),
         accepted_gaps=(),
-        dead_letters=dead_letters,
+        dead_letters=None,
+        dead_attempt=None,
         audit=None,
         adopted=False,
         planned_ms=COMPLETES_NOTHING,
         heads={},
+        on_parent=None,
         deltas=0,
         full_ms=None,
         stateful=about.stateful,
@@ -221,7 +199,7 @@ def reconcile(
     return Refusal(_advised(outcome.error, after))
 
 
-def check_fence(dead: LedgerState, batch: Batch) -> None:
+def check_restored(dead: LedgerState, batch: Batch) -> None:
     """Check that a table of dead letters was not restored in the middle of a commit to it.
 
     Raises:
@@ -229,6 +207,10 @@ def check_fence(dead: LedgerState, batch: Batch) -> None:
     """
     if error := check_parent(dead, batch):
         raise _advised(error, dead)
+
+
+def _attempt(state: LedgerState) -> str | None:
+    return state.entry.attempt if state.entry else None
 
 
 def _advised(error: SinkError, dead: LedgerState) -> SinkError:
@@ -240,17 +222,6 @@ def _advised(error: SinkError, dead: LedgerState) -> SinkError:
             f"to instead, restore version {dead.entry_version - 1}. Then the same query checkpoint goes on"
         )
     return error
-
-
-def pending_from(dead: LedgerState, main: LedgerEntry) -> int | None:
-    """Return the least offset of what dead letters may have and the main table has not passed."""
-    recorded = dead.entry.read_through if dead.entry else {}
-    done = main.read_through
-    return min((done.get(name, 0) for name, at in recorded.items() if at > done.get(name, 0)), default=None)
-
-
-def _attempt(state: LedgerState) -> str | None:
-    return state.entry.attempt if state.entry else None
 
 
 def _offsets(positions: Positions) -> Mapping[str, int]:

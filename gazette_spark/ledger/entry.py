@@ -80,6 +80,8 @@ class LedgerEntry:
     """
     dead_letters: str | None = None
     """Table for rows that do not fit, with which the commit was made; its own entries name it, too."""
+    dead_attempt: str | None = None
+    """Attempt of that table's newest entry at the commit; None without one, and in old releases."""
     planned_ms: int | None = None
     """When Spark planned the batch, as its checkpoint says: names this planning of the batch and no other.
     :data:`COMPLETES_NOTHING` if the entry completes no batch; None in entries of old releases and of batches
@@ -133,6 +135,8 @@ class LedgerEntry:
             value["adopted"] = True
         if self.dead_letters is not None:
             value["dead_letters"] = self.dead_letters
+        if self.dead_attempt is not None:
+            value["dead_attempt"] = self.dead_attempt
         if self.planned_ms is not None:
             value["planned_ms"] = self.planned_ms
         if self.stateful:
@@ -288,7 +292,11 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
             "start": list(start),
             "begin": list(begin),
             "end": list(end),
-        } if isinstance(value.get("dead_letters", ""), str) and type(value.get("planned_ms", 0)) is int:
+        } if (
+            isinstance(value.get("dead_letters", ""), str)
+            and isinstance(value.get("dead_attempt", ""), str)
+            and type(value.get("planned_ms", 0)) is int
+        ):
             return LedgerEntry(
                 app_id,
                 txn_version,
@@ -305,6 +313,7 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
                 audit=_audit(value.get("audit"), app_id),
                 adopted=value.get("adopted") is True,
                 dead_letters=value.get("dead_letters"),
+                dead_attempt=value.get("dead_attempt"),
                 planned_ms=value.get("planned_ms"),
                 stateful=value.get("stateful") is True,
                 heads=_offsets(value.get("heads", {}), app_id),

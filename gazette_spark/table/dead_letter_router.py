@@ -1,19 +1,21 @@
-"""Parts the rows of a batch between the main table and its dead letters, and commits the latter.
+"""Splits the rows of a batch between the main table and its dead letters, and commits the latter.
 
 What is decided, and why it holds, is in :mod:`gazette_spark.ledger.dead_letters`; which rows are dead, in
 :mod:`gazette_spark.table.violations`. Here tables are read and written.
+
+The merge into the dead letters is an append of the rows that an anti-join leaves. A ``MERGE`` statement reads
+the whole table, so each commit of another stream that shares the table would conflict with it.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 from pyspark.sql.types import StructType
 
@@ -23,14 +25,14 @@ from gazette_spark.ledger.dead_letters import (
     APP_ID_SUFFIX,
     DeadLetters,
     Divert,
-    Takeover,
-    TakeoverState,
-    check_fence,
+    Fence,
+    check_restored,
     dead_batch,
     fence_entry,
-    pending_from,
+    is_ahead,
     plan,
     reconcile,
+    with_letters,
 )
 from gazette_spark.ledger.decision import KeptRange, Landed, Refusal, Write
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState
@@ -38,18 +40,29 @@ from gazette_spark.ledger.query_checkpoint import is_inside
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.new_table import NewTable
-from gazette_spark.table.trim import kept_rows, missing_columns, origin_columns
+from gazette_spark.table.trim import kept_rows, missing_columns, origin_columns, range_columns
 from gazette_spark.table.upsert import Upsert
 from gazette_spark.table.violations import (
     ALWAYS_UNWANTED,
     NOT_FOR_THE_TABLE,
+    REASON,
     TableRules,
     dead_rows,
-    fitting,
+    failing,
     with_reasons,
+    without_helpers,
 )
 
 log = logging.getLogger(__name__)
+
+CHANGED = (
+    "a row that was none of the dead letters does not fit the table: the batch was evaluated twice, with two "
+    "results. Make the query's expressions deterministic, or persist the batch:"
+)
+"""Begin of the error text at a row that fits in the first pass over a batch and not in the second."""
+
+PLACE = "__gazette_letter"
+"""Helper column of letters, in no table: journal and offset."""
 
 RULE_PREFIX = "delta.constraints."
 """Table properties with this prefix hold the expressions of CHECK constraints."""
@@ -62,7 +75,7 @@ class SplitBatch:
     rows: DataFrame
     write: Write
     whole: bool = True
-    """The write completes the batch. If not, it is a take-over, and the batch has to be decided again."""
+    """The write completes the batch. If not, it is a fence, and the batch has to be decided again."""
 
 
 class DeadLetterRouter:
@@ -99,7 +112,6 @@ class DeadLetterRouter:
         self._table = DeltaTable(path=wanted.path, table=wanted.table) if wanted else None
         self._dead = LedgerState()
         """Last known state of the dead letters' history; the next read starts from there."""
-        self._taken: TakeoverState | None = None
         self._rules = TableRules()
         self._ruled: tuple[int, str] | None = None
         """Version and newest attempt of the main table for which the rules are known to hold."""
@@ -161,59 +173,56 @@ class DeadLetterRouter:
         if self._table is None or self._wanted is None:
             return SplitBatch(rows, decided)
         origin = self._origin(rows, batch)
-        write = replace(decided, entry=replace(decided.entry, dead_letters=mine))
-        step = plan(
-            self._dead, main, write, table=self._table.name, taken=self._taken, attempt=uuid.uuid4().hex
-        )
-        rules = self._rules_now(spark, main, write)
+        step = plan(self._dead, main, decided, table=self._table.name, attempt=uuid.uuid4().hex)
+        rules = self._rules_now(spark, main, decided)
         delete_when = self._upsert.delete_when if self._upsert else None
         reasoned = with_reasons(rows, rules, self._wanted.corrupt_column, delete_when)
-        if isinstance(step, Takeover):
-            self._taken = step.taken
+        if isinstance(step, Fence):
             log.info("dead letters are not in step app_id=%s table=%s", self._app_id, mine)
-            nothing = fitting(reasoned, rules, self._wanted.corrupt_column, self._unwanted).limit(0)
-            return SplitBatch(nothing, replace(write, entry=step.entry, kept=()), whole=False)
+            return SplitBatch(self._stored(reasoned).limit(0), Write(step.entry), whole=False)
+        dead, letters = self._dead, None
         if step is not None:
-            reasoned = self._without_pending(reasoned, step, origin)
-            if not self._divert(reasoned, step, write, origin):
+            ranges = decided.kept or tuple(_whole_ranges(step.batch))
+            landed = self._merge(reasoned, step, ranges, origin)
+            if landed is None:
                 return None
-        return SplitBatch(fitting(reasoned, rules, self._wanted.corrupt_column, self._unwanted), write)
+            dead, letters = landed, self._letters(spark, landed.entry_version, ranges)
+        entry = with_letters(decided.entry, self._table.name, dead)
+        return SplitBatch(self._stored(_others(reasoned, letters, origin)), replace(decided, entry=entry))
 
-    def _divert(self, reasoned: DataFrame, step: Divert, write: Write, origin: tuple[str, str]) -> bool:
-        """Commit the dead letters; return whether they landed."""
+    def _merge(
+        self, reasoned: DataFrame, step: Divert, ranges: Sequence[KeptRange], origin: tuple[str, str]
+    ) -> LedgerState | None:
+        """Commit the batch's dead letters that are not there; return the state with them if that landed."""
         assert self._table is not None
         assert self._wanted is not None
+        spark = reasoned.sparkSession
         dead = dead_rows(reasoned, self._app_id, self._wanted.corrupt_column, origin)
-        ranges = write.kept or tuple(_whole_ranges(step.batch))
         dead = kept_rows(dead, ranges, ("journal", "offset"), doing="divert")
-        if not self._commit(dead, self._table, self._dead, step.entry, step.batch):
-            return False
-        for gap in step.entry.accepted_gaps:
-            log.warning(
-                "dead letters begin later, recorded app_id=%s journal=%s begin=%d end=%d",
-                self._app_id,
-                gap.journal,
-                gap.begin,
-                gap.end,
-            )
-        failpoint("sink.dead_letters_written")
-        return True
+        if step.may_have_some:
+            known = self._letters(spark, self._dead.table_version, ranges)
+            dead = dead.join(known, _place(dead, ("journal", "offset")) == known[PLACE], "left_anti")
+        landed = self._commit(dead, self._table, self._dead, step.entry, step.batch)
+        if landed is not None:
+            failpoint("sink.dead_letters_written")
+        return landed
 
-    def _without_pending(self, rows: DataFrame, step: Divert, origin: tuple[str, str]) -> DataFrame:
-        """Leave out the records that are dead letters already."""
-        if step.pending_from is None or self._table is None:
-            return rows
-        journal, offset = origin
-        pending = self._letters(rows.sparkSession, self._table, self._dead, step.pending_from)
-        # Of columns that are equal Spark would hold the letters, too, against the ranges of the batch.
-        same = F.struct(rows[journal].alias("journal"), rows[offset].alias("offset")) == pending["place"]
-        return rows.join(pending, same, "left_anti")
+    def _letters(self, spark: SparkSession, version: int, ranges: Sequence[KeptRange]) -> DataFrame:
+        """Return the places of this stream's letters in some ranges, at a version of their table."""
+        assert self._table is not None
+        begin, _, end = range_columns(ranges, F.col("journal"))
+        mine = self._table.rows(spark, version).where(
+            (F.col("app_id") == self._app_id)
+            & (F.col("offset") >= min(each.begin for each in ranges))  # These two prune files.
+            & (F.col("offset") < max(each.end for each in ranges))
+            & (F.col("offset") >= begin)
+            & (F.col("offset") < end)
+        )
+        return mine.select(F.struct("journal", "offset").alias(PLACE))
 
-    def _letters(self, spark: SparkSession, table: DeltaTable, state: LedgerState, since: int) -> DataFrame:
-        """Return the places of this stream's letters, from an offset on, as of a state: one struct each."""
-        letters = table.rows(spark, state.table_version)
-        mine = (F.col("app_id") == self._app_id) & (F.col("offset") >= since)
-        return letters.where(mine).select(F.struct("journal", "offset").alias("place"))
+    def _stored(self, reasoned: DataFrame) -> DataFrame:
+        assert self._wanted is not None
+        return without_helpers(reasoned, self._rules, self._wanted.corrupt_column, self._unwanted)
 
     def _leave(self, spark: SparkSession, name: str, main: LedgerEntry, decided: Write) -> bool:
         """Close the dead letters that the main table was written with last; return whether that landed.
@@ -226,31 +235,22 @@ class DeadLetterRouter:
         if dead.entry is None:
             return True  # It is gone, or empties of what it had: nobody can be ahead in it.
         about = dead_batch(decided.entry, name)
-        check_fence(dead, about)
-        since = pending_from(dead, main)
-        if since is not None and self._has_pending(spark, table, dead, main, since):
+        check_restored(dead, about)
+        if is_ahead(dead, main):
             problem = (
-                f"{name}, to which they went until now, has records that this table has not passed yet: "
-                "the query was stopped between its two commits. Start it as it was, with dead_letters for "
-                f"{name}, until a batch is done, then change it"
+                f"{name}, to which they went until now, may have records that this table has not passed yet: "
+                "the query was stopped between its two commits, or this table was restored. Start it as it "
+                f"was, with dead_letters for {name}, until it has passed them, then change it"
             )
             raise self._error(problem)
-        entry = fence_entry(dead, decided.entry, uuid.uuid4().hex, dead_letters=None)
+        entry = fence_entry(dead, decided.entry, uuid.uuid4().hex)
         log.info("dead letters are closed app_id=%s table=%s", self._app_id, name)
-        return self._commit(table.rows(spark).limit(0), table, dead, entry, about)
-
-    def _has_pending(
-        self, spark: SparkSession, table: DeltaTable, dead: LedgerState, main: LedgerEntry, since: int
-    ) -> bool:
-        done = F.from_json(F.lit(json.dumps(main.read_through)), "MAP<STRING, BIGINT>")
-        letters = self._letters(spark, table, dead, since)
-        passed = F.coalesce(F.try_element_at(done, F.col("place.journal")), F.lit(0))
-        return bool(letters.where(F.col("place.offset") >= passed).limit(1).collect())
+        return self._commit(table.rows(spark).limit(0), table, dead, entry, about) is not None
 
     def _commit(
         self, rows: DataFrame, table: DeltaTable, before: LedgerState, entry: LedgerEntry, batch: Batch
-    ) -> bool:
-        """Append to a table of dead letters once; return whether that landed.
+    ) -> LedgerState | None:
+        """Append to a table of dead letters once; return its state if that landed.
 
         Raises:
             SinkError: it did not, and never will.
@@ -266,7 +266,7 @@ class DeadLetterRouter:
         outcome = reconcile(before, after, entry, batch, conflict=conflict is not None)
         if isinstance(outcome, Refusal):
             raise outcome.error from conflict
-        return isinstance(outcome, Landed)
+        return after if isinstance(outcome, Landed) else None
 
     def _state(self, spark: SparkSession, table: DeltaTable, known: LedgerState | None = None) -> LedgerState:
         return table.ledger(spark, self._app_id + APP_ID_SUFFIX, known)
@@ -308,6 +308,23 @@ def read_rules(spark: SparkSession, table: DeltaTable) -> TableRules:
         if name.startswith(RULE_PREFIX)
     }
     return TableRules(table.schema(spark), tuple(sorted(checks.items())))
+
+
+def _others(reasoned: DataFrame, letters: DataFrame | None, origin: tuple[str, str]) -> DataFrame:
+    """Return the rows that are no letters; running it fails at one that does not fit."""
+    if letters is not None:
+        reasoned = reasoned.join(letters, _place(reasoned, origin) == letters[PLACE], "left_anti")
+    return failing(reasoned, F.col(REASON), CHANGED)
+
+
+def _place(rows: DataFrame, origin: tuple[str, str]) -> Column:
+    """Return journal and offset as one value.
+
+    Spark carries conditions over from one of equal columns to the other, and :func:`kept_rows` fails at rows
+    that are not the batch's.
+    """
+    journal, offset = origin
+    return F.struct(rows[journal].alias("journal"), rows[offset].alias("offset"))
 
 
 def _whole_ranges(batch: Batch) -> Iterator[KeptRange]:

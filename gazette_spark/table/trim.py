@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
 
@@ -52,16 +52,22 @@ def kept_rows(
     """Return the rows in the given ranges; running it fails at a row outside the batch's offsets.
 
     ``doing`` is the impossible action in the error's text.
-
-    The ranges go into one constant, a map by journal: a condition per journal would be too deep a tree.
     """
     journal, offset = (F.col(name) for name in columns)
-    ranges = json.dumps({each.journal: [each.begin, each.since, each.end] for each in kept})
-    span = F.try_element_at(F.from_json(F.lit(ranges), "MAP<STRING, ARRAY<BIGINT>>"), journal)
-    begin, since, end = (F.get(span, index) for index in range(3))
+    begin, since, end = range_columns(kept, journal)
     shown = (F.coalesce(column.cast("string"), F.lit("null")) for column in (journal, offset))
     problem = F.concat_ws(
         " ", F.lit(f"cannot {doing}: the batch has no row of"), F.lit(f"{columns[0]}, {columns[1]} ="), *shown
     )
     inside = (offset >= begin) & (offset < end)
     return df.where(F.when(inside, offset >= since).otherwise(F.raise_error(problem)))
+
+
+def range_columns(kept: Sequence[KeptRange], journal: Column) -> tuple[Column, Column, Column]:
+    """Return begin, since and end of a journal's range, null for other journals.
+
+    The ranges go into one constant, a map by journal: a condition per journal would be too deep a tree.
+    """
+    ranges = json.dumps({each.journal: [each.begin, each.since, each.end] for each in kept})
+    span = F.try_element_at(F.from_json(F.lit(ranges), "MAP<STRING, ARRAY<BIGINT>>"), journal)
+    return F.get(span, 0), F.get(span, 1), F.get(span, 2)

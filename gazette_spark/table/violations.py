@@ -7,14 +7,19 @@ expression over the batch, so a row's fate follows from the row and the table's 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from pyspark.sql import Column, DataFrame
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructField, StructType
 
+from gazette_spark.errors import BadRowError
+from gazette_spark.table.files import jvm_errors
 from gazette_spark.table.sql_names import quoted
 from gazette_spark.table.trim import origin_columns
 
@@ -96,10 +101,10 @@ def with_reasons(
     return df.withColumns(missing).withColumn(REASON, reason).drop(*missing)
 
 
-def fitting(
+def without_helpers(
     reasoned: DataFrame, rules: TableRules, corrupt_column: str, unwanted: tuple[str, ...]
 ) -> DataFrame:
-    """Return the rows that the table takes, without columns that are for dead letters alone.
+    """Return rows without the columns that are for dead letters alone.
 
     Args:
         reasoned: Rows with their reasons.
@@ -111,7 +116,7 @@ def fitting(
     left_out = [
         name for name in (corrupt_column, *unwanted) if name in reasoned.columns and not rules.has(name)
     ]
-    return reasoned.where(F.col(REASON).isNull()).drop(REASON, *left_out)
+    return reasoned.drop(REASON, *left_out)
 
 
 def dead_rows(reasoned: DataFrame, app_id: str, corrupt_column: str, origin: tuple[str, str]) -> DataFrame:
@@ -148,16 +153,47 @@ def without_unchecked_nulls(df: DataFrame, wanted: StructType) -> DataFrame:
         for column, check in null_checks(wanted, df.schema)
         if not check.by_delta
     ]
-    return fail_with(df, F.concat_ws("; ", *found)) if found else df
+    return failing(df, F.concat_ws("; ", *found)) if found else df
 
 
-def fail_with(df: DataFrame, problem: Column) -> DataFrame:
-    """Return rows whose running fails at a row with a problem: its text is not empty."""
+def failing(df: DataFrame, problem: Column, said: str = "") -> DataFrame:
+    """Return rows whose running fails at one that has a problem; see :func:`named_rows`.
+
+    Spark moves conditions before joins and other conditions, where they meet rows that those leave out. It
+    leaves this one in its place, and later ones behind it, because part of it is not deterministic.
+
+    Args:
+        df: Rows, with or without the columns of a row's origin.
+        problem: A text, null or empty in rows without a problem.
+        said: Begin of the error's text.
+    """
     origin = origin_columns(df.schema) or ()
     shown = [F.coalesce(F.col(name).cast("string"), F.lit("null")) for name in origin]
     where = [F.lit(f"in the row of {', '.join(origin)} ="), *shown] if origin else []
-    error = F.raise_error(F.concat_ws(" ", problem, *where))
-    return df.where(F.when(problem == "", problem == "").otherwise(error))
+    error = F.raise_error(F.concat_ws(" ", F.lit("row: " + said), problem, *where, F.lit("|")))
+    stays = F.spark_partition_id() >= 0
+    fine = F.coalesce(problem, F.lit("")) == ""
+    return df.where(F.when(~stays, 0).when(fine, 1).otherwise(error) == 1)
+
+
+BAD_ROW = re.compile(r"\brow: (.*?) \|")
+"""Spark's error text at a row for which :func:`failing` fails, with a group for the problem."""
+
+
+@contextmanager
+def named_rows(spark: SparkSession, table: str, app_id: str, batch_id: int) -> Iterator[None]:
+    """Raise the package's error where rows of :func:`failing` are run and fail.
+
+    Raises:
+        BadRowError: naming the row.
+    """
+    failures: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
+    try:
+        yield
+    except failures as error:
+        if found := BAD_ROW.search(str(error)):
+            raise BadRowError(table, app_id, batch_id, found[1].strip()) from error
+        raise
 
 
 def null_checks(wanted: StructType, given: StructType) -> Iterator[tuple[str, NullCheck]]:

@@ -2,14 +2,15 @@
 
 The model is that of ``test_ledger.py``, with a main table and two for dead letters. A record is one byte.
 Which records a writer takes for dead depends on its rules, and those change, as do its dead letters: on,
-off, elsewhere. Writers are generators that stop before each look at a table and each commit; they are
-crashed by being dropped.
+off, elsewhere. Some rules are not deterministic: a writer's second pass over a batch goes by others than its
+first. Writers are generators that stop before each look at a table and each commit; they are crashed by being
+dropped.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -23,16 +24,16 @@ from gazette_spark.errors import RestoredError, SinkError
 from gazette_spark.ledger.dead_letters import (
     APP_ID_SUFFIX,
     Divert,
-    Takeover,
-    TakeoverState,
-    check_fence,
+    Fence,
+    check_restored,
     dead_batch,
     fence_entry,
-    pending_from,
+    is_ahead,
     plan,
     reconcile,
+    with_letters,
 )
-from gazette_spark.ledger.decision import Allowed, Landed, Refusal, Skip, Write, decide, verify
+from gazette_spark.ledger.decision import Again, Allowed, Landed, Refusal, Skip, Write, decide, verify
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState
 from gazette_spark.ledger.history import REPLACING, read_state, visible_entries
 from gazette_spark.offsets import JournalOffsets
@@ -91,6 +92,8 @@ class Writer:
     """Its table of dead letters."""
     rules: int
     allowed: Allowed
+    second: int | None = None
+    """Its rules in the second pass over a batch, if they are others."""
     commits: int = 0
     seen: str | None = None
     steps: Iterator[None] | None = None
@@ -114,9 +117,10 @@ class Writer:
         begins = self.ends[-2] if len(self.ends) > 1 else {}
         return bytes_of((j, begins.get(j, end), end) for j, end in self.ends[-1].items())
 
-    def misfits(self, found: set[Byte]) -> set[Byte]:
-        """Those that its rules have for dead."""
-        return {(journal, at) for journal, at in found if (at + self.rules) % 3 == 0}
+    def misfits(self, found: set[Byte], *, again: bool = False) -> set[Byte]:
+        """Those that its rules have for dead, in the first pass over a batch or the second."""
+        rules = self.second if again and self.second is not None else self.rules
+        return {(journal, at) for journal, at in found if (at + rules) % 3 == 0}
 
 
 class Over(Exception):  # noqa: N818 - it is no error.
@@ -135,9 +139,6 @@ class TwoTables(RuleBasedStateMachine):
         self.writers: list[Writer] = []
         self.undone: dict[str, set[Byte]] = {name: set() for name in self.letters}
         """Dead letters that somebody's RESTORE took away."""
-        self.late: set[Byte] = set()
-        """Dead letters of bytes that their ledger had passed: the main table was restored, and the rules
-        have changed. An older version of that ledger claims these bytes without them."""
         self.seen: set[str] = set()
 
     def teardown(self) -> None:
@@ -154,14 +155,15 @@ class TwoTables(RuleBasedStateMachine):
         resume=st.booleans(),
         letters=st.sampled_from(["d1", "d1", "d2", None]),
         rules=st.integers(0, 2),
+        second=st.sampled_from([None, None, None, 0, 1]),
         trim=st.booleans(),
     )
-    def start(self, resume: bool, letters: str | None, rules: int, trim: bool) -> None:
+    def start(self, resume: bool, letters: str | None, rules: int, second: int | None, trim: bool) -> None:
         """A query without a checkpoint."""
         entry = self.main.state().entry
         first = {**dict.fromkeys(JOURNALS, 0), **(entry.read_through if resume and entry else {})}
         name = f"query-{next(self.names)}"
-        self.writers.append(Writer(name, [first], letters, rules, Allowed(trim)))
+        self.writers.append(Writer(name, [first], letters, rules, Allowed(trim), second))
 
     @rule(data=st.data())
     def copy(self, data: st.DataObject) -> None:
@@ -169,17 +171,21 @@ class TwoTables(RuleBasedStateMachine):
         if self.writers:
             one = data.draw(st.sampled_from(self.writers))
             ends = [dict(end) for end in one.ends]
-            self.writers.append(Writer(one.name, ends, one.letters, one.rules, one.allowed, one.commits))
+            copied = Writer(one.name, ends, one.letters, one.rules, one.allowed, one.second, one.commits)
+            self.writers.append(copied)
 
     @rule(
-        data=st.data(), letters=st.sampled_from(["d1", "d2", None, "same", "same"]), rules=st.integers(0, 2)
+        data=st.data(),
+        letters=st.sampled_from(["d1", "d2", None, "same", "same"]),
+        rules=st.integers(0, 2),
+        second=st.sampled_from([None, None, 0, 1]),
     )
-    def crash(self, data: st.DataObject, letters: str | None, rules: int) -> None:
+    def crash(self, data: st.DataObject, letters: str | None, rules: int, second: int | None) -> None:
         """A process dies wherever it is, and starts again from its checkpoint, maybe otherwise."""
         if self.writers:
             writer = data.draw(st.sampled_from(self.writers))
             writer.forget()
-            writer.rules = rules
+            writer.rules, writer.second = rules, second
             writer.letters = writer.letters if letters == "same" else letters
 
     @rule(data=st.data(), what=st.sampled_from(["optimize", "restore", "restore"]))
@@ -240,30 +246,30 @@ class TwoTables(RuleBasedStateMachine):
 
     def run_batch(self, writer: Writer) -> Iterator[None]:
         """Bring a batch in, as ``DeltaSink`` and its router do; yield before each look and each commit."""
-        seen, writer.seen, taken = writer.seen, None, None
+        seen, writer.seen = writer.seen, None
         with suppress(Over):
             for _ in range(TRIES):
                 dead, main = yield from self.look(writer)
                 decision = self.decide(writer, main, seen)
                 if not (yield from self.leave_another(writer, main, decision)):
                     continue
-                step = self.step(writer, dead, main, decision, taken)
-                found = writer.new_records(decision)
-                decision = replace(decision, entry=replace(decision.entry, dead_letters=writer.letters))
-                if isinstance(step, Takeover):
-                    self.seen.add("a writer takes over")
-                    decision, taken, found = Write(step.entry), step.taken, set()
-                if isinstance(step, Divert):
+                step = self.step(writer, dead, main, decision)
+                found, entry = writer.new_records(decision), decision.entry
+                if isinstance(step, Fence):
+                    self.seen.add("a writer sets a fence")
+                    entry, found = step.entry, set()
+                elif isinstance(step, Divert):
                     table = self.letters[writer.letters or ""]
-                    dying, found = self.part(writer, found, table.records(dead.table_version), step, dead)
-                    about = (step.batch, dying)
-                    known = dead.entry.read_through if dead.entry else {}
-                    self.late |= {each for each in dying if each[1] < known.get(each[0], 0)}
-                    if not (yield from self.commit_dead(writer, table, dead, step.entry, about)):
+                    merged = yield from self.merge(writer, table, dead, step, found)
+                    if not merged:
                         continue
-                if (yield from self.commit_main(writer, main, decision, found)):
-                    seen = decision.entry.attempt
-                    if not isinstance(step, Takeover):
+                    entry = with_letters(entry, table.name, merged)
+                    found = self.without_letters(writer, table, dead, merged, found)
+                elif writer.letters:
+                    entry = with_letters(entry, writer.letters, dead)
+                if (yield from self.commit_main(writer, main, entry, found)):
+                    seen = entry.attempt
+                    if not isinstance(step, Fence):
                         self.done(writer, seen)
             self.stop(writer, None)
 
@@ -286,18 +292,13 @@ class TwoTables(RuleBasedStateMachine):
         return made
 
     def step(
-        self,
-        writer: Writer,
-        dead: LedgerState,
-        main: LedgerState,
-        decision: Write,
-        taken: TakeoverState | None,
-    ) -> Takeover | Divert | None:
-        """Say how the batch is parted, if it is."""
+        self, writer: Writer, dead: LedgerState, main: LedgerState, decision: Write
+    ) -> Fence | Divert | None:
+        """Say how the batch is split, if it is."""
         if writer.letters is None:
             return None
         try:
-            return self.plan(dead, main, decision, writer.letters, taken)
+            return self.plan(dead, main, decision, writer.letters)
         except RestoredError as error:
             return self.stop(writer, error)
 
@@ -321,18 +322,39 @@ class TwoTables(RuleBasedStateMachine):
             return True
         about = dead_batch(decision.entry, name)
         try:
-            check_fence(dead, about)
+            check_restored(dead, about)
         except RestoredError as error:
             self.stop(writer, error)
-        done = main.read_through
-        if pending_from(dead, main) is not None and any(
-            at >= done.get(journal, 0) for journal, at in table.records(dead.table_version)
-        ):
+        if is_ahead(dead, main):
             self.seen.add("dead letters cannot be left")
             self.stop(writer, None)
         self.seen.add("dead letters are left")
-        entry = fence_entry(dead, decision.entry, self.attempt(), dead_letters=None)
-        return (yield from self.commit_dead(writer, table, dead, entry, (about, set())))
+        entry = fence_entry(dead, decision.entry, self.attempt())
+        return bool((yield from self.commit_dead(writer, table, dead, entry, (about, set()))))
+
+    def merge(
+        self, writer: Writer, table: Side, dead: LedgerState, step: Divert, found: set[Byte]
+    ) -> Generator[None, None, LedgerState | None]:
+        """Commit the dead letters of the first pass that are not there; return the state that has them."""
+        dying = writer.misfits(found)
+        if step.may_have_some:
+            self.seen.add("records of the batch may be dead letters")
+            dying -= self.known(table, dead)
+        return (yield from self.commit_dead(writer, table, dead, step.entry, (step.batch, dying)))
+
+    def without_letters(
+        self, writer: Writer, table: Side, before: LedgerState, merged: LedgerState, found: set[Byte]
+    ) -> set[Byte]:
+        """Return the records for the main table, by the second pass; one that does not fit ends the query."""
+        left = found - table.records(merged.entry_version)
+        if writer.misfits(left, again=True):
+            self.seen.add("a record has changed its mind")
+            self.stop(writer, None)
+        return left
+
+    def known(self, table: Side, dead: LedgerState) -> set[Byte]:
+        """The records that are dead letters already."""
+        return table.records(dead.table_version)
 
     def commit_dead(
         self,
@@ -341,46 +363,47 @@ class TwoTables(RuleBasedStateMachine):
         before: LedgerState,
         entry: LedgerEntry,
         about: tuple[Batch, set[Byte]],
-    ) -> Generator[None, None, bool]:
-        """Commit to a table of dead letters; return whether that landed."""
+    ) -> Generator[None, None, LedgerState | None]:
+        """Commit to a table of dead letters; return its state if that landed."""
         yield
         writer.between = True
         batch, rows = about
-        table.append(entry, records(rows))
+        self.append_dead(table, entry, rows)
         yield
-        outcome = reconcile(before, table.state(), entry, batch, conflict=False)
+        after = table.state()
+        outcome = self.reconcile(before, after, entry, batch)
         if isinstance(outcome, Refusal):
             self.stop(writer, outcome.error)
-        return isinstance(outcome, Landed)
+        return after if isinstance(outcome, Landed) else None
+
+    def append_dead(self, table: Side, entry: LedgerEntry, rows: set[Byte]) -> None:
+        """The commit to a table of dead letters; mutants have their own."""
+        table.append(entry, records(rows))
+
+    def reconcile(
+        self, before: LedgerState, after: LedgerState, entry: LedgerEntry, batch: Batch
+    ) -> Landed | Again | Refusal:
+        """The package's outcome; mutants have their own."""
+        return reconcile(before, after, entry, batch, conflict=False)
 
     def commit_main(
-        self, writer: Writer, before: LedgerState, decision: Write, rows: set[Byte]
+        self, writer: Writer, before: LedgerState, entry: LedgerEntry, rows: set[Byte]
     ) -> Generator[None, None, bool]:
         """Commit to the main table; return whether that landed."""
         yield
-        self.main.append(decision.entry, records(rows))
+        self.main.append(entry, records(rows))
         yield
         writer.between = False
-        outcome = verify(before, self.main.state(), decision.entry, writer.batch(), conflict=False)
+        outcome = verify(before, self.main.state(), entry, writer.batch(), conflict=False)
         if isinstance(outcome, Refusal):
             self.stop(writer, outcome.error)
         return isinstance(outcome, Landed)
 
     def plan(
-        self, dead: LedgerState, main: LedgerState, decision: Write, table: str, taken: TakeoverState | None
-    ) -> Takeover | Divert | None:
+        self, dead: LedgerState, main: LedgerState, decision: Write, table: str
+    ) -> Fence | Divert | None:
         """The package's plan; mutants have their own."""
-        return plan(dead, main, decision, table=table, taken=taken, attempt=self.attempt())
-
-    def part(
-        self, writer: Writer, found: set[Byte], letters: set[Byte], step: Divert, dead: LedgerState
-    ) -> tuple[set[Byte], set[Byte]]:
-        """Return the dead letters to commit and the records for the main table; mutants have their own."""
-        if step.pending_from is not None:
-            self.seen.add("dead letters are ahead")
-            found = found - {each for each in letters if each[1] >= step.pending_from}
-        dying = writer.misfits(found)
-        return dying, found - dying
+        return plan(dead, main, decision, table=table, attempt=self.attempt())
 
     def attempt(self) -> str:
         """A fresh name."""
@@ -416,20 +439,7 @@ class TwoTables(RuleBasedStateMachine):
         assert isinstance(start, JournalOffsets)
         passed = bytes_of((j, start.read_through[j], at) for j, at in entry.read_through.items())
         assert rows <= passed
-        for journal, at in passed - rows - dead["d1"] - dead["d2"]:
-            assert any(self.is_recorded(name, journal, at) for name in self.letters)
-
-    def is_recorded(self, name: str, journal: str, at: int) -> bool:
-        """Whether a table of dead letters lost a record to a RESTORE, and does not claim to have it."""
-        if (journal, at) not in self.undone[name]:
-            return False
-        entry = self.letters[name].state().entry
-        if entry is None or not isinstance(start := entry.start[0], JournalOffsets):
-            return True
-        begin, end = start.read_through.get(journal, 0), entry.read_through.get(journal, 0)
-        if not begin <= at < end or (journal, at) in self.late:
-            return True
-        return (journal, at) in bytes_of(self.letters[name].missing())
+        assert passed - rows - dead["d1"] - dead["d2"] <= self.undone["d1"] | self.undone["d2"]
 
 
 TwoTables.TestCase.settings = settings(
@@ -441,39 +451,70 @@ TwoTables.TestCase.settings = settings(
 TestTwoTables = TwoTables.TestCase
 
 
-class NeverTakesOver(TwoTables):
-    """Parts a batch whatever state the dead letters are in."""
+class NeverFences(TwoTables):
+    """Splits a batch whatever state the dead letters are in."""
 
     def plan(
-        self, dead: LedgerState, main: LedgerState, decision: Write, table: str, taken: TakeoverState | None
-    ) -> Takeover | Divert | None:
-        mine = (
-            TakeoverState(main.entry.attempt, dead.entry.attempt if dead.entry else None)
-            if main.entry
-            else None
-        )
-        return super().plan(dead, main, decision, table, mine)
+        self, dead: LedgerState, main: LedgerState, decision: Write, table: str
+    ) -> Fence | Divert | None:
+        if main.entry is not None:
+            main = replace(main, entry=with_letters(main.entry, table, dead))
+        return super().plan(dead, main, decision, table)
 
 
-class TrustsOffsets(TwoTables):
-    """Takes what the dead letters' ledger covers for parted, by the rules of the day."""
+class LooksTooEarly(TwoTables):
+    """Leaves out the dead letters of before its own."""
 
-    def part(
-        self, writer: Writer, found: set[Byte], letters: set[Byte], step: Divert, dead: LedgerState
-    ) -> tuple[set[Byte], set[Byte]]:
-        done = dead.entry.read_through if dead.entry else {}
-        dying = writer.misfits(found)
-        return {each for each in dying if each[1] >= done.get(each[0], 0)}, found - dying
+    def without_letters(
+        self, writer: Writer, table: Side, before: LedgerState, merged: LedgerState, found: set[Byte]
+    ) -> set[Byte]:
+        left = found - table.records(before.table_version)
+        return left - writer.misfits(left, again=True)
 
 
-class IgnoresWhatIsPending(TwoTables):
-    """Writes dead letters again after a crash between the commits."""
+class FiltersTwice(TwoTables):
+    """Drops what does not fit in the second pass, too."""
 
-    def part(
-        self, writer: Writer, found: set[Byte], letters: set[Byte], step: Divert, dead: LedgerState
-    ) -> tuple[set[Byte], set[Byte]]:
-        dying = writer.misfits(found)
-        return dying, found - dying
+    def without_letters(
+        self, writer: Writer, table: Side, before: LedgerState, merged: LedgerState, found: set[Byte]
+    ) -> set[Byte]:
+        left = found - table.records(merged.entry_version)
+        return left - writer.misfits(left, again=True)
+
+
+class TrustsRules(TwoTables):
+    """Takes the rows of both passes by the rules alone."""
+
+    def without_letters(
+        self, writer: Writer, table: Side, before: LedgerState, merged: LedgerState, found: set[Byte]
+    ) -> set[Byte]:
+        return found - writer.misfits(found)
+
+
+class MergesBlindly(TwoTables):
+    """Writes dead letters again that are there."""
+
+    def known(self, table: Side, dead: LedgerState) -> set[Byte]:
+        return set()
+
+
+class MergesWithoutComparing(TwoTables):
+    """Commits dead letters whoever else has committed some."""
+
+    def append_dead(self, table: Side, entry: LedgerEntry, rows: set[Byte]) -> None:
+        number = max(entry.txn_version, table.highest + 1)
+        table.append(replace(entry, txn_version=number, parent=newest(table)), records(rows))
+
+    def reconcile(
+        self, before: LedgerState, after: LedgerState, entry: LedgerEntry, batch: Batch
+    ) -> Landed | Again | Refusal:
+        return Landed()
+
+
+def newest(table: Side) -> str | None:
+    """Attempt of a table's newest entry."""
+    entry = table.state().entry
+    return entry.attempt if entry else None
 
 
 class LeavesTheDoorOpen(TwoTables):
@@ -489,8 +530,9 @@ class LeavesTheDoorOpen(TwoTables):
 @pytest.mark.parametrize(
     "mutant",
     [
-        pytest.param(TrustsOffsets, marks=pytest.mark.soak),
-        IgnoresWhatIsPending,
+        LooksTooEarly,
+        FiltersTwice,
+        MergesBlindly,
         LeavesTheDoorOpen,
     ],
 )
@@ -500,23 +542,17 @@ def test_the_model_catches_a_broken_sink(mutant: type[TwoTables]) -> None:
         run_state_machine_as_test(mutant, settings=MUTANT_SETTINGS)
 
 
-def overtaken(machine: TwoTables) -> None:
-    """Let a writer with other rules come between the two commits of one, which then goes on."""
+def two_writers(machine: TwoTables) -> tuple[Writer, Writer]:
+    """Return a writer with a batch to write and one with other rules on a copy of its checkpoint."""
     slow = Writer("query-0", [dict.fromkeys(JOURNALS, 0)], "d1", 0, Allowed())
-    machine.writers.append(slow)
     list(machine.run_batch(slow))
     slow.ends.append(dict(machine.heads))
-    steps = run_until_diverted(machine, slow)
-    fast = Writer("query-0", [dict(end) for end in slow.ends], "d1", 1, Allowed(), slow.commits)
-    machine.writers.append(fast)
-    rest = run_until_diverted(machine, fast)
-    list(steps)
-    list(rest)
-    machine.every_record_is_in_one_table_once()
-    assert slow.commits + fast.commits == 3
+    fast = Writer("query-0", [dict(end) for end in slow.ends], "d1", 1, Allowed(), None, slow.commits)
+    machine.writers += [slow, fast]
+    return slow, fast
 
 
-def run_until_diverted(machine: TwoTables, writer: Writer) -> Iterator[None]:
+def run_until_merged(machine: TwoTables, writer: Writer) -> Iterator[None]:
     """Run a batch until its dead letters are committed, and return its other steps."""
     steps, before = machine.run_batch(writer), machine.letters["d1"].records()
     while machine.letters["d1"].records() == before:
@@ -524,8 +560,49 @@ def run_until_diverted(machine: TwoTables, writer: Writer) -> Iterator[None]:
     return steps
 
 
-def test_a_writer_overtaken_between_its_commits_adds_nothing() -> None:
-    """An overtaken writer's rows get in only without a take-over: the other took them for dead."""
-    overtaken(TwoTables())
+def overtaken(machine: TwoTables) -> None:
+    """Let a writer with other rules come between the two commits of one, which then goes on."""
+    slow, fast = two_writers(machine)
+    steps = run_until_merged(machine, slow)
+    rest = run_until_merged(machine, fast)
+    list(steps)
+    list(rest)
+    machine.every_record_is_in_one_table_once()
+    assert slow.commits + fast.commits == 3
+
+
+def at_once(machine: TwoTables) -> None:
+    """Let two writers with different rules merge what both decided on the same entries."""
+    slow, fast = two_writers(machine)
+    both = [machine.run_batch(slow), machine.run_batch(fast)]
+    while not slow.between:
+        for steps in both:
+            next(steps, None)
+    for steps in both:
+        list(steps)
+    machine.every_record_is_in_one_table_once()
+    assert slow.commits == fast.commits == 2
+
+
+def crashed(machine: TwoTables) -> None:
+    """Let a writer crash between its commits, and another with other rules go on."""
+    slow, fast = two_writers(machine)
+    run_until_merged(machine, slow)
+    slow.forget()
+    list(machine.run_batch(fast))
+    machine.every_record_is_in_one_table_once()
+    assert fast.commits == 2
+
+
+@pytest.mark.parametrize(
+    ("schedule", "mutant"),
+    [(overtaken, NeverFences), (at_once, MergesWithoutComparing), (crashed, TrustsRules)],
+    ids=["overtaken", "at once", "crashed"],
+)
+def test_writers_with_different_rules_double_nothing(
+    schedule: Callable[[TwoTables], None], mutant: type[TwoTables]
+) -> None:
+    """Each schedule doubles records without the one rule that is for it."""
+    schedule(TwoTables())
     with pytest.raises(AssertionError):
-        overtaken(NeverTakesOver())
+        schedule(mutant())

@@ -1,4 +1,4 @@
-"""How a batch is parted between a table and its dead letters, by the ledgers of both."""
+"""How a batch is split between a table and its dead letters, by the ledgers of both."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ from gazette_spark.errors import LedgerLostError, OptionError, RestoredError
 from gazette_spark.ledger.dead_letters import (
     DeadLetters,
     Divert,
-    Takeover,
-    TakeoverState,
-    check_fence,
+    Fence,
+    check_restored,
     dead_batch,
     fence_entry,
-    pending_from,
+    is_ahead,
     plan,
     reconcile,
+    with_letters,
 )
 from gazette_spark.ledger.decision import Again, Landed, Refusal, Write
-from gazette_spark.ledger.entry import LedgerEntry, LedgerState, SkippedGap
+from gazette_spark.ledger.entry import COMPLETES_NOTHING, LedgerEntry, LedgerState
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table.delta_table import DeltaTable
 
 TABLE = "dead"
 
 
-def state(end: int | None, attempt: str = "d1", *, letters: str | None = TABLE) -> LedgerState:
-    """A table's state whose entry ends at an offset of journal ``x/a``; none if that is None."""
+def state(
+    end: int | None, attempt: str = "d1", *, letters: str | None = TABLE, dead: str | None = None
+) -> LedgerState:
+    """A table's state whose entry ends at an offset of journal ``x/a``, without an entry if that is None."""
     if end is None:
         return LedgerState()
     at = (JournalOffsets({"x/a": end}),)
     start = (JournalOffsets({"x/a": 0}),)
     entry = LedgerEntry("app", 5, "query-1", 3, start, at, at, attempt, "older", dead_letters=letters)
-    return LedgerState(entry, "older", 5, 9, 9)
+    return LedgerState(replace(entry, dead_attempt=dead), "older", 5, 9, 9)
 
 
-MAIN = state(10, "m1")
+MAIN = state(10, "m1", dead="d1")
 
 
 def batch(begin: int = 10, end: int = 30) -> Write:
@@ -47,71 +49,70 @@ def batch(begin: int = 10, end: int = 30) -> Write:
     return Write(replace(MAIN.entry, begin=begins, end=ends, attempt="m2", parent="m1", txn_version=6))
 
 
-def planned(
-    dead: LedgerState,
-    main: LedgerState = MAIN,
-    *,
-    taken: TakeoverState | None = None,
-    write: Write | None = None,
-) -> Takeover | Divert | None:
+def planned(dead: LedgerState, main: LedgerState = MAIN, write: Write | None = None) -> Fence | Divert | None:
     """The plan for a batch."""
-    return plan(dead, main, write or batch(), table=TABLE, taken=taken, attempt="new")
-
-
-def test_tables_in_step_part_a_batch() -> None:
-    """The dead letters' entry is of the main table's bytes, under an app id of its own."""
-    step = planned(state(10))
-    assert isinstance(step, Divert)
-    assert step.pending_from is None
-    assert (step.entry.app_id, step.entry.txn_version, step.entry.parent) == ("app/dead-letters", 6, "d1")
-    assert (step.entry.begin, step.entry.end) == (batch().entry.begin, batch().entry.end)
-    assert (step.entry.dead_letters, step.entry.gaps) == (TABLE, ())
+    return plan(dead, main, write or batch(), table=TABLE, attempt="new")
 
 
 @pytest.mark.parametrize(
-    ("dead", "main", "begin", "gaps", "pending"),
+    ("dead", "main", "begin", "end", "known"),
     [
-        pytest.param(state(20), MAIN, 20, (), 10, id="ahead"),
-        pytest.param(state(40), MAIN, 40, (), 10, id="far ahead"),
-        pytest.param(state(4), MAIN, 4, (SkippedGap("x/a", 4, 10),), None, id="behind"),
-        pytest.param(state(None), MAIN, 10, (), None, id="new"),
-        pytest.param(state(10, letters=None), MAIN, 10, (), None, id="closed"),
-        pytest.param(state(10), state(10, "m1", letters=None), 10, (), None, id="switched on"),
-        pytest.param(state(10), state(10, "m1", letters="others"), 10, (), None, id="from elsewhere"),
+        pytest.param(state(10), MAIN, 10, 30, False, id="same end"),
+        pytest.param(state(4), MAIN, 4, 30, False, id="behind"),
+        pytest.param(state(20), MAIN, 20, 30, True, id="ahead"),
+        pytest.param(state(40), MAIN, 40, 40, True, id="far ahead"),
+        pytest.param(state(None), state(10, "m1"), 10, 30, False, id="new"),
     ],
 )
-def test_a_writer_out_of_step_takes_over_first(
-    dead: LedgerState, main: LedgerState, begin: int, gaps: tuple[SkippedGap, ...], pending: int | None
+def test_tables_in_step_split_a_batch(
+    dead: LedgerState, main: LedgerState, begin: int, end: int, known: bool
 ) -> None:
-    """A writer first commits an entry that moves nothing, then parts the batch for the bytes left."""
+    """The dead letters' entry goes on from their last one, under another app id."""
     step = planned(dead, main)
-    assert isinstance(step, Takeover)
-    assert main.entry is not None
-    assert (step.entry.begin, step.entry.end, step.entry.parent) == (main.entry.end, main.entry.end, "m1")
-    assert (step.entry.attempt, step.entry.txn_version, step.entry.dead_letters) == ("new", 6, TABLE)
-    taken = replace(main, entry=step.entry)
-    then = planned(dead, taken, taken=step.taken)
-    assert isinstance(then, Divert)
-    assert then.entry.begin == (JournalOffsets({"x/a": begin}),)
-    assert then.entry.end == (JournalOffsets({"x/a": max(begin, 30)}),)
-    assert (then.entry.accepted_gaps, then.pending_from) == (gaps, pending)
+    assert isinstance(step, Divert)
+    assert (step.entry.app_id, step.entry.attempt, step.entry.dead_letters) == (
+        "app/dead-letters",
+        "new",
+        TABLE,
+    )
+    assert step.entry.parent == (dead.entry.attempt if dead.entry else None)
+    assert step.entry.txn_version == dead.txn_version + 1
+    assert (step.entry.begin, step.entry.end) == (
+        (JournalOffsets({"x/a": begin}),),
+        (JournalOffsets({"x/a": end}),),
+    )
+    assert step.may_have_some is known
 
 
 @pytest.mark.parametrize(
     ("dead", "main"),
     [
-        pytest.param(state(20, "d2"), state(10, "new"), id="dead letters moved"),
-        pytest.param(state(20), state(10, "m2"), id="main table moved"),
+        pytest.param(state(20, "d2"), MAIN, id="a crash"),
+        pytest.param(state(4, "d0"), MAIN, id="dead letters restored"),
+        pytest.param(state(None), MAIN, id="dead letters emptied"),
+        pytest.param(state(10, "closing", letters=None), MAIN, id="closed"),
+        pytest.param(state(10), state(10, "m1"), id="old release"),
+        pytest.param(state(None), state(10, "m1", letters=None), id="switched on"),
+        pytest.param(state(10), state(10, "m1", letters="others", dead="d1"), id="from elsewhere"),
     ],
 )
-def test_a_take_over_ends_when_somebody_else_commits(dead: LedgerState, main: LedgerState) -> None:
-    """Then there may be another write under way, so it is taken over again."""
-    assert isinstance(planned(dead, main, taken=TakeoverState("new", "d1")), Takeover)
+def test_a_writer_out_of_step_sets_a_fence(dead: LedgerState, main: LedgerState) -> None:
+    """The fence moves nothing in the main table and names the newest dead letters; then all is in step."""
+    step = planned(dead, main)
+    assert isinstance(step, Fence)
+    assert main.entry is not None
+    fence = step.entry
+    assert (fence.begin, fence.end, fence.parent) == (main.entry.end, main.entry.end, "m1")
+    assert (fence.attempt, fence.txn_version, fence.planned_ms) == ("new", 6, COMPLETES_NOTHING)
+    assert (fence.dead_letters, fence.dead_attempt) == (TABLE, dead.entry.attempt if dead.entry else None)
+    assert isinstance(planned(dead, replace(main, entry=fence)), Divert)
 
 
-def test_a_batch_without_bytes_is_not_parted() -> None:
-    """A batch without bytes has no rows, so the dead letters stay as they are."""
+def test_a_batch_without_bytes_has_no_dead_letters() -> None:
+    """A batch without bytes leaves the dead letters as they are, and its entry names them."""
     assert planned(state(None), write=batch(10, 10)) is None
+    named = with_letters(batch(10, 10).entry, TABLE, state(10, "d7"))
+    assert (named.dead_letters, named.dead_attempt) == (TABLE, "d7")
 
 
 def test_a_faster_writer_is_no_reason_to_stop() -> None:
@@ -135,31 +136,31 @@ def test_a_restore_in_the_middle_of_a_commit_is_refused() -> None:
     torn = replace(state(30), previous="undone", jumps=(8,))
     about = dead_batch(batch().entry, TABLE)
     with pytest.raises(RestoredError, match=r"AS OF 7 mends.*restore version 8.*same query checkpoint"):
-        check_fence(torn, about)
+        check_restored(torn, about)
     with pytest.raises(RestoredError):
         planned(torn)
-    check_fence(state(30), about)
+    check_restored(state(30), about)
 
 
 def test_an_entry_that_closes_says_so() -> None:
     """It moves nothing and names no table."""
-    entry = fence_entry(state(10), batch().entry, "closing", dead_letters=None)
+    entry = fence_entry(state(10), batch().entry, "closing")
     assert (entry.begin, entry.end, entry.parent, entry.dead_letters) == (entry.end, entry.end, "d1", None)
 
 
 @pytest.mark.parametrize(
-    ("end", "since"),
+    ("end", "ahead"),
     [
-        pytest.param(10, None, id="in step"),
-        pytest.param(4, None, id="behind"),
-        pytest.param(None, None, id="new"),
-        pytest.param(20, 10, id="ahead"),
+        pytest.param(10, False, id="same end"),
+        pytest.param(4, False, id="behind"),
+        pytest.param(None, False, id="new"),
+        pytest.param(20, True, id="ahead"),
     ],
 )
-def test_pending_bytes_begin_where_the_main_table_ends(end: int | None, since: int | None) -> None:
-    """Pending bytes begin where the main table ends, if the dead letters go further."""
+def test_dead_letters_are_ahead_by_their_offsets(end: int | None, ahead: bool) -> None:
+    """Letters of bytes that the main table has not passed may be there, if their ledger goes further."""
     assert MAIN.entry is not None
-    assert pending_from(state(end), MAIN.entry) == since
+    assert is_ahead(state(end, "any"), MAIN.entry) is ahead
 
 
 @pytest.mark.parametrize("arguments", [{}, {"path": "/d", "table": "t"}], ids=["no place", "two places"])

@@ -518,6 +518,16 @@ def test_an_entry_names_its_dead_letters() -> None:
         parse_entry(text.replace('"shop.orders_dead"', "7"), "orders")
 
 
+def test_an_entry_names_the_newest_dead_letters() -> None:
+    """The field is new; an entry without it is one of an old release."""
+    text = (GOLDEN / "entry-1-dead-attempt.json").read_text(encoding="utf-8").rstrip("\n")
+    entry = replace(GOLDEN_ENTRY, dead_letters="shop.orders_dead", dead_attempt="d7")
+    assert entry.to_json() == text
+    assert parse_entry(text, "orders") == entry
+    with pytest.raises(LedgerFormatError):
+        parse_entry(text.replace('"d7"', "7"), "orders")
+
+
 def skipping(offset: int, *gaps: tuple[int, int]) -> JournalOffsets:
     """A position in ``x/a`` whose batch skips gaps."""
     return JournalOffsets({"x/a": offset}, gaps={"x/a": gaps})
