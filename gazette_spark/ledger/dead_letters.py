@@ -177,6 +177,7 @@ def fence_entry(state: LedgerState, about: LedgerEntry, attempt: str) -> LedgerE
         adopted=False,
         planned_ms=COMPLETES_NOTHING,
         heads={},
+        recreated={},
         on_parent=None,
         deltas=0,
         full_ms=None,

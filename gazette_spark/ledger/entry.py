@@ -133,12 +133,12 @@ class LedgerEntry:
             value["audit"] = [each.to_value() for each in self.audit]
         if self.adopted:
             value["adopted"] = True
-        if self.dead_letters is not None:
-            value["dead_letters"] = self.dead_letters
-        if self.dead_attempt is not None:
-            value["dead_attempt"] = self.dead_attempt
-        if self.planned_ms is not None:
-            value["planned_ms"] = self.planned_ms
+        given = (
+            ("dead_letters", self.dead_letters),
+            ("dead_attempt", self.dead_attempt),
+            ("planned_ms", self.planned_ms),
+        )
+        value |= {name: each for name, each in given if each is not None}
         if self.stateful:
             value["stateful"] = True
         if self.heads:

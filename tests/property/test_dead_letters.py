@@ -443,7 +443,7 @@ class TwoTables(RuleBasedStateMachine):
 
 
 TwoTables.TestCase.settings = settings(
-    max_examples=examples(60),
+    max_examples=examples(150),
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -143,8 +143,12 @@ def test_a_restore_in_the_middle_of_a_commit_is_refused() -> None:
 
 
 def test_an_entry_that_closes_says_so() -> None:
-    """It moves nothing and names no table."""
-    entry = fence_entry(state(10), batch().entry, "closing")
+    """It moves nothing, names no table, and repeats nothing that its parent says of one batch."""
+    known = state(10)
+    assert known.entry is not None
+    known = replace(known, entry=replace(known.entry, recreated={"x/a": 5}, heads={"x/a": 7}))
+    entry = fence_entry(known, batch().entry, "closing")
+    assert (entry.recreated, entry.heads) == ({}, {})
     assert (entry.begin, entry.end, entry.parent, entry.dead_letters) == (entry.end, entry.end, "d1", None)
 
 
