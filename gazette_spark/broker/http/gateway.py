@@ -34,10 +34,10 @@ from gazette_spark.broker.api.call import Call, ServiceContext
 from gazette_spark.broker.api.list_apply import list_journals
 from gazette_spark.broker.api.message_pump import NoMessage
 from gazette_spark.broker.api.read import read
-from gazette_spark.broker.http.browser_guard import is_cross_site, is_own_host
 from gazette_spark.broker.http.server import IDLE_TIMEOUT_S, Exchange, HttpPeer, RequestError
 from gazette_spark.errors import GazetteError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.browser_guard import is_cross_site, is_own_host
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.tokens import Capability, Claims
 

@@ -1,6 +1,7 @@
 """Tells requests that a foreign web page made a browser send.
 
-A developer's browser reaches a gateway on the loopback interface, so each page that it shows could, too.
+A developer's browser reaches a server on the loopback interface, such as the embedded broker's gateway or the
+lag monitor, so each page that it shows could, too.
 There are two ways. A page's own host name is made to lead here (DNS rebinding): then ``Host`` is that name,
 and not this server's. Or a page sends a request to this server's address: then the browser adds ``Origin`` or
 ``Sec-Fetch-Site``. Clients that are no browsers send neither.
