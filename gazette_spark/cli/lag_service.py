@@ -278,7 +278,14 @@ def _feeds(options: dict[str, Any], client: Any) -> list[Feed]:  # noqa: ANN401 
 
 
 def _notifier(options: dict[str, Any]) -> Any:  # noqa: ANN401 - a notifier, which loads httpx
-    from gazette_spark.lag.notifier import CommandSender, Notifier, NotifyOptions, Sender, WebhookSender
+    from gazette_spark.lag.notifier import (
+        BackgroundSender,
+        CommandSender,
+        Notifier,
+        NotifyOptions,
+        Sender,
+        WebhookSender,
+    )
 
     senders: list[Sender] = []
     if options["notify_command"]:
@@ -293,7 +300,7 @@ def _notifier(options: dict[str, Any]) -> Any:  # noqa: ANN401 - a notifier, whi
         send_once=options["send_once"],
         send_close=options["send_close"],
     )
-    return Notifier(when, senders) if senders else None
+    return Notifier(when, [BackgroundSender(each) for each in senders]) if senders else None
 
 
 def _words(command: str) -> tuple[str, ...]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
+import queue
 import subprocess
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +26,10 @@ from gazette_spark.lag.rules import GroupStatus, Status
 log = logging.getLogger("gazette_spark.lag")
 
 SEND_TIMEOUT_S = 10
-"""Timeout of a command or a webhook, in seconds. Polls wait meanwhile."""
+"""Timeout of a command or a webhook, in seconds."""
+
+MAX_WAITING = 100
+"""Notices that wait for a sender; beyond it new ones are dropped, with a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +153,49 @@ class Notifier:
             self._incidents[verdict.group] = incident
         if notice is not None:
             for sender in self._senders:
-                try:
-                    sender(notice)
-                except (OSError, subprocess.SubprocessError, httpx.HTTPError) as error:
-                    kind = type(error).__name__
-                    log.warning("notice not sent group=%s sender=%r error=%s", verdict.group, sender, kind)
+                _try(sender, notice)
+
+
+def _try(sender: Sender, notice: Notice) -> None:
+    try:
+        sender(notice)
+    except (OSError, subprocess.SubprocessError, httpx.HTTPError) as error:
+        kind = type(error).__name__
+        log.warning("notice not sent group=%s sender=%r error=%s", notice.verdict.group, sender, kind)
+
+
+class BackgroundSender:
+    """Sends notices by another sender, one after the other, on a thread of its own: nobody waits for it.
+
+    Args:
+        sender: does the work. Its failures are logged.
+    """
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self._waiting: queue.Queue[Notice] = queue.Queue(MAX_WAITING)
+        self._thread = threading.Thread(target=self._send, name="lag-notices", daemon=True)
+
+    def __repr__(self) -> str:
+        return repr(self._sender)
+
+    def __call__(self, notice: Notice) -> None:
+        """Have a notice sent soon; for one thread."""
+        if self._thread.ident is None:
+            self._thread.start()
+        try:
+            self._waiting.put_nowait(notice)
+        except queue.Full:
+            group = notice.verdict.group
+            log.warning("notice dropped, as %d wait group=%s sender=%r", MAX_WAITING, group, self)
+
+    def _send(self) -> None:
+        while True:
+            notice = self._waiting.get()
+            try:
+                _try(self._sender, notice)
+            except Exception:
+                log.exception("notice not sent group=%s sender=%r", notice.verdict.group, self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import queue
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +16,15 @@ import httpx
 import pytest
 
 from gazette_spark.errors import OptionError
-from gazette_spark.lag.notifier import CommandSender, Notice, Notifier, NotifyOptions, WebhookSender
+from gazette_spark.lag.notifier import (
+    MAX_WAITING,
+    BackgroundSender,
+    CommandSender,
+    Notice,
+    Notifier,
+    NotifyOptions,
+    WebhookSender,
+)
 from gazette_spark.lag.rules import GroupStatus, Status
 
 
@@ -133,6 +143,26 @@ def test_a_sender_that_fails_hinders_no_other(caplog: pytest.LogCaptureFixture) 
     ]
     assert "secret" not in caplog.text
     assert "secret" not in repr(hook)
+
+
+def test_nobody_waits_for_a_sender(caplog: pytest.LogCaptureFixture) -> None:
+    """A webhook that hangs delays no poll; its notices follow in order, and beyond a limit are dropped."""
+    hangs, sent = threading.Event(), queue.Queue[Notice]()
+
+    def sender(notice: Notice) -> None:
+        assert hangs.wait(30)
+        sent.put(notice)
+        raise ValueError("a defect")
+
+    background = BackgroundSender(sender)
+    notifier = Notifier(NotifyOptions(), [background])
+    for at in range(MAX_WAITING + 3):
+        notifier.observe(replace(verdict(WARN), group=f"group {at}"), 1000)
+    dropped = [record for record in caplog.records if record.message.startswith("notice dropped")]
+    assert 2 <= len(dropped) <= 3  # The first one may be with the sender already.
+    hangs.set()
+    arrived = [sent.get(timeout=30).verdict.group for _ in range(MAX_WAITING)]
+    assert arrived == [f"group {at}" for at in range(MAX_WAITING)]
 
 
 class Hook(BaseHTTPRequestHandler):
