@@ -6,6 +6,7 @@ answers; here are the socket and the clock.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import socket
@@ -16,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gazette_spark.errors import OptionError
 from gazette_spark.lag.api import MAX_BODY_BYTES, PLAIN, Api, HttpAnswer, HttpRequest
@@ -23,6 +25,7 @@ from gazette_spark.lag.feeds import Feed, poll_all
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.notifier import Notifier
 from gazette_spark.lag.positions import now_ms as clock
+from gazette_spark.protocol.browser_guard import is_cross_site, is_own_host
 
 log = logging.getLogger("gazette_spark.lag")
 
@@ -31,7 +34,13 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 REQUEST_TIMEOUT_S = 30
-"""Time an idle connection is kept."""
+"""Time for a request to come whole, and an idle connection is kept."""
+
+MAX_HEAD_BYTES = 16_384
+"""Maximum size of a request's line and headers together."""
+
+MAX_CONNECTIONS = 64
+"""Connections in which requests are answered. In others, up to twice as many, the answer is 503."""
 
 STOP_TIMEOUT_S = 10
 
@@ -68,6 +77,10 @@ class LagService:
         self.address = f"http://{host}:{port}" if ":" not in host else f"http://[{host}]:{port}"
         config = uvicorn.Config(
             _application(api, only_local=ipaddress.ip_address(host).is_loopback),
+            http=_BoundedHttp,
+            ws="none",
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+            limit_concurrency=MAX_CONNECTIONS,
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -128,25 +141,76 @@ class LagService:
             self._ended.wait(max(0.0, started + self._interval_s - time.monotonic()))
 
 
+class _BoundedHttp(H11Protocol):
+    """uvicorn's HTTP, with a limit on connections, and one on the time that a request takes to come."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """Take a connection if there are not too many."""
+        super().connection_made(transport)
+        if len(self.connections) > 2 * MAX_CONNECTIONS:
+            transport.abort()
+            return
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes."""
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """Start to wait for a request; uvicorn does so only after one, and until its first byte."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._unwatch()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(REQUEST_TIMEOUT_S, self.transport.abort)
+
+    def _unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 def _application(api: Api, *, only_local: bool) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        if only_local and not _is_local(_host_header(scope)):
+        method, headers = scope["method"], _headers(scope)
+        if only_local and not is_own_host(headers.get("host"), ()):
             await _send(send, HttpAnswer(421, PLAIN, b"this server answers to localhost only\n"))
             return
-        body = b""
-        while (message := await receive())["type"] == "http.request":
-            body += message.get("body", b"")
-            if len(body) > MAX_BODY_BYTES:
-                await _send(send, HttpAnswer(413, PLAIN, b"body too large\n"))
-                return
-            if not message.get("more_body"):
-                break
+        if method not in ("GET", "HEAD") and is_cross_site(headers):
+            await _send(send, HttpAnswer(403, PLAIN, b"a page of another site may change nothing here\n"))
+            return
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                body = await _body(receive)
+        except TimeoutError:
+            await _send(send, HttpAnswer(408, PLAIN, b"the body did not come\n"))
+            return
+        if len(body) > MAX_BODY_BYTES:
+            await _send(send, HttpAnswer(413, PLAIN, b"body too large\n"))
+            return
         path = scope["raw_path"].decode("latin-1")
-        await _send(send, api.answer(HttpRequest(scope["method"], path, body)))
+        await _send(send, api.answer(HttpRequest(method, path, body)))
 
     return application
+
+
+async def _body(receive: Receive) -> bytes:
+    """Return a request's body, or so much of it that it is too large."""
+    body = b""
+    while (message := await receive())["type"] == "http.request":
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY_BYTES or not message.get("more_body"):
+            break
+    return body
 
 
 async def _send(send: Send, answer: HttpAnswer) -> None:
@@ -160,20 +224,9 @@ async def _send(send: Send, answer: HttpAnswer) -> None:
     await send({"type": "http.response.body", "body": answer.body})
 
 
-def _host_header(scope: Scope) -> str:
-    hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-    return hosts[0] if hosts else ""
-
-
-def _is_local(host: str) -> bool:
-    """Tell whether a request was meant for this machine, not for a name that was made to lead here."""
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-    if name.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name.strip("[]")).is_loopback
-    except ValueError:
-        return False
+def _headers(scope: Scope) -> dict[str, str]:
+    """Return the headers by lower-case name."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 def _bound(listen: str) -> socket.socket:

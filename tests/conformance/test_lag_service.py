@@ -17,7 +17,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from gazette_spark.client import Client
-from gazette_spark.lag.server import _bound, _is_local
+from gazette_spark.lag.server import _bound
 from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.offsets import JournalOffsets
 from tests.browser import browse
@@ -252,25 +252,6 @@ def test_the_socket_is_known_to_be_tcp() -> None:
     """A server's socket is TCP to asyncio, or else Nagle's algorithm delays every answer by 40 ms."""
     with _bound("127.0.0.1:0") as bound:
         assert bound.proto == socket.IPPROTO_TCP
-
-
-@pytest.mark.parametrize(
-    ("host", "local"),
-    [
-        ("localhost", True),
-        ("LocalHost:8000", True),
-        ("127.0.0.1:80", True),
-        ("[::1]:80", True),
-        ("[::1]", True),
-        ("", False),
-        ("localhost.evil.example", False),
-        ("10.0.0.1:80", False),
-        ("127.0.0.1.evil.example:80", False),
-    ],
-)
-def test_local_names_are_told_apart(host: str, local: bool) -> None:
-    """Local names are told apart with and without a port, in both families."""
-    assert _is_local(host) is local
 
 
 def test_the_page_shows_each_journal(embedded_orders: Orders, tmp_path: Path) -> None:

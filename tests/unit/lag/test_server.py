@@ -1,0 +1,112 @@
+"""The monitor's server takes only so much from anybody."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import httpx
+import pytest
+
+from gazette_spark.lag import server
+from gazette_spark.lag.api import Api
+from gazette_spark.lag.server import LagService
+from tests.unit.lag.test_api import CONFIG, NOW_MS, empty_monitor
+from tests.waiting import wait_until
+
+
+@contextmanager
+def served() -> Iterator[LagService]:
+    """Run a server of a monitor that knows nothing."""
+    logger = logging.getLogger("test_server")
+    api = Api(empty_monitor(), lambda: NOW_MS, "a-host", CONFIG, logger=logger)
+    with LagService(api, [], listen="127.0.0.1:0") as service:
+        yield service
+
+
+def connection(service: LagService) -> socket.socket:
+    """Connect to it."""
+    return socket.create_connection(("127.0.0.1", int(service.address.rpartition(":")[2])), timeout=30)
+
+
+def rest(connected: socket.socket) -> bytes:
+    """Return what comes until the server ends the connection."""
+    found = b""
+    try:
+        while part := connected.recv(65536):
+            found += part
+    except ConnectionResetError:
+        pass
+    return found
+
+
+@pytest.mark.parametrize(
+    "begin", [b"GET /", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "], ids=["line", "header"]
+)
+def test_an_endless_head_is_refused(begin: bytes) -> None:
+    """A line or a header that goes on and on is refused near its limit, not kept."""
+    sent = 0
+    with served() as service, connection(service) as connected:
+        connected.sendall(begin)
+        try:
+            while sent < 100 * 2**20:
+                sent += connected.send(b"x" * 65536)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        assert sent < 16 * 2**20  # What the sockets hold is on the way.
+
+
+def test_a_head_beyond_its_limit_is_a_400() -> None:
+    """A client that sends a bit too much is told so."""
+    with served() as service, connection(service) as connected:
+        connected.sendall(b"GET /" + b"x" * server.MAX_HEAD_BYTES)
+        assert rest(connected).startswith(b"HTTP/1.1 400 ")
+
+
+def test_connections_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit the answer is 503, and far beyond it the connection ends; all is well once they go."""
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
+    with served() as service:
+        with ExitStack() as held:
+            for _ in range(3):
+                held.enter_context(connection(service))
+            assert httpx.get(service.address).status_code == 503
+            for _ in range(3):
+                held.enter_context(connection(service))
+            assert rest(held.enter_context(connection(service))) == b""
+        wait_until("they are gone", lambda: httpx.get(service.address).status_code == 200)
+
+
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        (b"", b""),
+        (b"GET / HTTP/1.1\r\nHost: local", b""),
+        (b"GET /burrow/admin HTTP/1.1\r\nHost: localhost\r\n\r\nGET /", b"GOOD"),
+        (b"POST /v3/admin/loglevel HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{", b"408"),
+    ],
+    ids=["nothing", "half a head", "half of a second one", "half a body"],
+)
+def test_a_request_that_does_not_come_ends_its_connection(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes, answer: bytes
+) -> None:
+    """Nobody holds a connection by sending nothing, or half of something."""
+    monkeypatch.setattr(server, "REQUEST_TIMEOUT_S", 0.5)
+    with served() as service, connection(service) as connected:
+        connected.sendall(sent)
+        assert answer in rest(connected)
+
+
+def test_a_page_of_another_site_changes_nothing() -> None:
+    """A browser says where a request is from; who is no browser says nothing."""
+    with served() as service:
+        address, body = f"{service.address}/v3/admin/loglevel", b'{"level":"error"}'
+        before = httpx.get(address).json()["level"]
+        for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+            assert httpx.post(address, content=body, headers=headers).status_code == 403
+            assert httpx.get(address).json()["level"] == before != "error"
+        assert httpx.post(address, content=body, headers={"Host": "evil.example"}).status_code == 421
+        assert httpx.post(address, content=body, headers={"Origin": service.address}).status_code == 200
+        assert httpx.get(address).json()["level"] == "error"
