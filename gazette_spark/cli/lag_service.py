@@ -112,7 +112,13 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
         monitor = _monitor(options, options["expire_cache_s"], stale_after_ms)
         config = _config(options)
         api = Api(
-            monitor, clock, socket.gethostname(), config, options["allow_delete"], alarms=alarms(options)
+            monitor,
+            clock,
+            socket.gethostname(),
+            config,
+            options["allow_delete"],
+            alarms=alarms(options),
+            more_metrics=client.metrics.exposition,
         )
         with LagService(
             api,

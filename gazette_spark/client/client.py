@@ -31,6 +31,7 @@ from gazette_spark.client.listing import listings as listing
 from gazette_spark.client.listing.apply import CHANGES_PER_APPLY, apply_changes, apply_in_batches
 from gazette_spark.client.listing.listings import FragmentsOptions, ListedFragment, StoreHealth
 from gazette_spark.client.listing.snapshots import Listing
+from gazette_spark.client.metrics import ClientMetrics
 from gazette_spark.client.reading import heads
 from gazette_spark.client.reading.fetch_limit import FetchLimit
 from gazette_spark.client.reading.fragment_urls import FragmentOpener
@@ -120,11 +121,14 @@ class Client:
             cache=RouteCache(route_cache_size, route_cache_ttl_s) if route_cache_size != 0 else None,
             zone=zone,
         )
+        self.metrics = ClientMetrics()
+        """What this client has read and appended so far."""
         self._opener = FragmentOpener(
             fragment_root,
             frozenset(fragment_hosts),
             broker=self._dialer.default.endpoint.host,
             http=self._dialer.default.http,
+            metrics=self.metrics,
         )
 
     @classmethod
@@ -376,7 +380,7 @@ class Client:
         """Return an append to write to piece by piece; never tried again. Arguments as of :meth:`append`."""
         options = append_options(journal, **asked)
         connection = self._dialer.for_primary(options.journal)
-        return Appender(connection, options, timeout_s=self._limit_s(timeout_s))
+        return Appender(connection, options, timeout_s=self._limit_s(timeout_s), metrics=self.metrics)
 
     def try_append(
         self,
@@ -391,7 +395,7 @@ class Client:
         ``on_start`` gets the appender before its call begins, to abort it from another thread.
         """
         connection = self._dialer.for_primary(options.journal)
-        with Appender(connection, options, timeout_s=timeout_s) as appender:
+        with Appender(connection, options, timeout_s=timeout_s, metrics=self.metrics) as appender:
             if on_start is not None:
                 on_start(appender)
             for piece in content:

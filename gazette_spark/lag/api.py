@@ -87,6 +87,7 @@ class Api:
         allow_delete: let groups and topics be deleted.
         alarms: thresholds for ``/gazette/v1``.
         logger: logger whose level is shown and set.
+        more_metrics: returns more metrics, in Prometheus' text format.
     """
 
     monitor: Monitor
@@ -96,6 +97,7 @@ class Api:
     allow_delete: bool = False
     alarms: Alarms = NO_ALARMS
     logger: logging.Logger = LOGGER
+    more_metrics: Callable[[], str] = str
 
     def answer(self, request: HttpRequest) -> HttpAnswer:
         """Answer a request; never raises for an invalid request."""
@@ -180,7 +182,8 @@ def _ready(api: Api, _: tuple[str, ...], __: HttpRequest) -> HttpAnswer:
 
 
 def _metrics(api: Api, _: tuple[str, ...], __: HttpRequest) -> HttpAnswer:
-    return HttpAnswer(200, metrics.CONTENT_TYPE, metrics.exposition(api.monitor, api.clock()))
+    found = metrics.exposition(api.monitor, api.clock()) + api.more_metrics().encode()
+    return HttpAnswer(200, metrics.CONTENT_TYPE, found)
 
 
 def _clusters(api: Api, _: tuple[str, ...], request: HttpRequest) -> HttpAnswer:

@@ -21,6 +21,7 @@ import grpc
 
 from gazette_spark.client.connection.channel import Connection
 from gazette_spark.client.connection.status import check_status
+from gazette_spark.client.metrics import APPEND_BYTES, ClientMetrics
 from gazette_spark.errors import ClosedError, ProtocolError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
@@ -179,8 +180,16 @@ class Appender:
     :meth:`reset` makes it usable again. As a context manager it aborts an append that was not committed.
     """
 
-    def __init__(self, connection: Connection, options: AppendOptions, *, timeout_s: float) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        options: AppendOptions,
+        *,
+        timeout_s: float,
+        metrics: ClientMetrics | None = None,
+    ) -> None:
         self.options = options
+        self._metrics = metrics or ClientMetrics()
         self._connection = connection
         self._timeout_s = timeout_s
         self._begin()
@@ -282,7 +291,9 @@ class Appender:
                 raise UnavailableError(self._connection.endpoint.text, "the append was cancelled") from None
         assert self.response is not None
         self._connection.observe(self.options.journal, self.response.header)
-        return append_result(self.response, self.options.journal, self.sent_bytes)
+        result = append_result(self.response, self.options.journal, self.sent_bytes)
+        self._metrics.add(APPEND_BYTES, self.sent_bytes, self.options.journal)
+        return result
 
     def _check_open(self) -> None:
         if self._over:

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit
 
+from gazette_spark.client.metrics import ClientMetrics
 from gazette_spark.client.reading.fetch_limit import FetchLimit
 from gazette_spark.client.reading.fragments import URL_FIELD, FragmentReader, without_query
 from gazette_spark.errors import (
@@ -78,6 +79,7 @@ class FragmentOpener:
         broker: host of the broker the URLs come from; empty: unknown, and treated as public.
         http: gives the HTTP client to fetch with; by default each fetch has a new one.
         resolve: finds a host's addresses.
+        metrics: counts what is read.
 
     Raises:
         OptionError: the root is not a folder below ``/``, or a host is invalid.
@@ -88,6 +90,7 @@ class FragmentOpener:
     broker: str = ""
     http: Callable[[], httpx.Client] | None = field(default=None, repr=False)
     resolve: Resolve = field(default=resolve, repr=False)
+    metrics: ClientMetrics = field(default_factory=ClientMetrics, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.root is not None:
@@ -135,7 +138,8 @@ class FragmentOpener:
         """
         check_url(url)
         if url.startswith(FILE_SCHEME) and self.root is not None:
-            return _open_file(fragment, resolve_file(url, self.root), offset, end_offset)
+            path = resolve_file(url, self.root)
+            return _open_file(fragment, path, offset, end_offset, self.metrics)
         if urlsplit(url).scheme not in _HTTP_SCHEMES:
             raise DirectReadError(without_query(url), "no way to open such a URL", refused=True)
         # Loaded here: who reads by the broker needs no HTTP, and each of Spark's workers would load it.
@@ -159,7 +163,14 @@ class FragmentOpener:
         try:
             codec = fragment_http.left_of_codec(fragment.codec, body.response())
             return FragmentReader(
-                body, fragment, offset, end_offset=end_offset, codec=codec, source=source, limit=limit
+                body,
+                fragment,
+                offset,
+                end_offset=end_offset,
+                codec=codec,
+                source=source,
+                limit=limit,
+                metrics=self.metrics,
             )
         except BaseException:
             body.close()
@@ -338,14 +349,18 @@ class _File:
         self._file.close()
 
 
-def _open_file(fragment: Fragment, path: str, offset: int | None, end_offset: int) -> FragmentReader:
+def _open_file(
+    fragment: Fragment, path: str, offset: int | None, end_offset: int, metrics: ClientMetrics
+) -> FragmentReader:
     file = _File(path)
     try:
         start = fragment.begin
         if fragment.codec == pb.NONE:
             start = max(start, min(offset or start, fragment.end))
             file.skip_to(fragment, start)
-        return FragmentReader(file, fragment, offset, end_offset=end_offset, start=start, source=path)
+        return FragmentReader(
+            file, fragment, offset, end_offset=end_offset, start=start, source=path, metrics=metrics
+        )
     except BaseException:
         file.close()
         raise

@@ -18,6 +18,12 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from gazette_spark.client.metrics import (
+    DISCARD_FRAGMENT_BYTES,
+    FRAGMENT_OPEN,
+    READ_FRAGMENT_BYTES,
+    ClientMetrics,
+)
 from gazette_spark.client.reading.chunks import Chunk, ChunkReader
 from gazette_spark.client.reading.decoders import BinaryStream, CodecError, decode_fragment
 from gazette_spark.client.reading.fetch_limit import FetchLimit
@@ -79,6 +85,7 @@ class FragmentReader(ChunkReader):
         codec: int | None = None,
         source: str = "",
         limit: FetchLimit | None = None,
+        metrics: ClientMetrics | None = None,
     ) -> None:
         """Own a stream, which is closed with the reader.
 
@@ -93,6 +100,7 @@ class FragmentReader(ChunkReader):
                 its files.
             source: a name of the stream for errors; nothing secret.
             limit: bounds the stream's waits.
+            metrics: counts the fragment and its bytes.
 
         Raises:
             OffsetError: the offset is outside the fragment, or the end is before it.
@@ -111,6 +119,10 @@ class FragmentReader(ChunkReader):
         self.source = source
         self._stream: Source | None = stream
         self._limit = limit
+        self._metrics = metrics or ClientMetrics()
+        self._counted = fragment.begin if start is None else start
+        """Offset up to which bytes are counted, as read or as discarded."""
+        self._metrics.add(FRAGMENT_OPEN, 1, fragment.journal, fragment.codec)
         self._at = offset
         self._stop = min(end_offset or fragment.end, fragment.end)
         pieces = decode_fragment(stream, fragment.codec if codec is None else codec)
@@ -148,11 +160,19 @@ class FragmentReader(ChunkReader):
                 if chunk.end > self._at:
                     chunk = _clip(chunk, self._at, self._stop)  # noqa: PLW2901
                     self._at = chunk.end
+                    self._count(chunk)
                     return chunk
         except GazetteError as error:
             self._failure = error
             raise
         return None
+
+    def _count(self, chunk: Chunk) -> None:
+        journal, codec = self.fragment.journal, self.fragment.codec
+        self._metrics.add(READ_FRAGMENT_BYTES, len(chunk.content), journal, codec)
+        if skipped := chunk.offset - self._counted:
+            self._metrics.add(DISCARD_FRAGMENT_BYTES, skipped, journal, codec)
+        self._counted = chunk.end
 
     def _move(self, offset: int) -> None:
         if not self._at <= offset < self._stop:

@@ -18,9 +18,10 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Protocol
 
+from gazette_spark.client.metrics import READ_BYTES
 from gazette_spark.client.reading.chunks import Chunk, ChunkReader
 from gazette_spark.client.reading.fetch_limit import FetchLimit
 from gazette_spark.client.reading.fragment_urls import FragmentOpener
@@ -168,6 +169,12 @@ class Reader(ChunkReader):
 
     def run(self) -> Generator[Chunk, None, None]:
         """Yield the call's chunks, once; failures are raised as they came, not yet explained."""
+        with closing(self._run()) as chunks:
+            for chunk in chunks:
+                self._opener.metrics.add(READ_BYTES, len(chunk.content), self.journal)
+                yield chunk
+
+    def _run(self) -> Generator[Chunk, None, None]:
         if self._at_end():
             return
         url = yield from self._stream_chunks()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -314,6 +315,13 @@ def test_a_group_in_detail(api: Api) -> None:
     behind, _ = fields(api, group_path(GROUP))["group"]["journals"]
     assert behind["course"] == [[NOW_MS, 600]]
     assert (behind["catch_up_ms"], level["catch_up_ms"], level["lag_age"]["most_ms"]) == (None, 0, 0)
+
+
+def test_metrics_have_those_of_the_monitors_client(api: Api) -> None:
+    """The counters of the client that asks for write heads stand behind the monitor's."""
+    text = ask(replace(api, more_metrics=lambda: "gazette_read_bytes_total 1\n"), "/metrics").body.decode()
+    assert text.endswith("\ngazette_read_bytes_total 1\n")
+    assert text.startswith(ask(api, "/metrics").body.decode())
 
 
 def test_metrics_have_burrows_names_and_labels(api: Api) -> None:

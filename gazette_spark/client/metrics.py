@@ -1,0 +1,70 @@
+"""What a client has read and appended, as counters with the names of Gazette's Go client.
+
+A client counts by itself, without a library of metrics; :meth:`ClientMetrics.exposition` writes Prometheus'
+text format. ``gazette-spark lag serve`` has its own client's counters below ``/metrics``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+from gazette_spark.protocol import protocol_pb2 as pb
+
+APPEND_BYTES = "gazette_append_bytes_total"
+READ_BYTES = "gazette_read_bytes_total"
+FRAGMENT_OPEN = "gazette_fragment_open_total"
+READ_FRAGMENT_BYTES = "gazette_read_fragment_bytes_total"
+DISCARD_FRAGMENT_BYTES = "gazette_discard_fragment_bytes_total"
+
+COUNTERS = {
+    APPEND_BYTES: ("Total number of journal bytes appended.", ("journal",)),
+    READ_BYTES: ("Total number of journal bytes read.", ("journal",)),
+    FRAGMENT_OPEN: ("Total number of journal fragments opened for reading.", ("journal", "codec")),
+    READ_FRAGMENT_BYTES: (
+        "Total number of uncompressed journal fragment bytes read, excluding discarded bytes.",
+        ("journal", "codec"),
+    ),
+    DISCARD_FRAGMENT_BYTES: (
+        "Total number of uncompressed journal fragment bytes discarded while seeking to desired offset.",
+        ("journal", "codec"),
+    ),
+}
+"""Name → help and labels."""
+
+
+class ClientMetrics:
+    """Counters of one client. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: Counter[tuple[str, tuple[str, ...]]] = Counter()
+
+    def add(self, name: str, amount: int, journal: str, codec: int | None = None) -> None:
+        """Count an amount for a journal, whatever its metadata suffix, and for a codec's number."""
+        labels: tuple[str, ...] = (journal.partition(";")[0],)
+        if codec is not None:
+            known = codec in pb.CompressionCodec.values()
+            labels += (
+                pb.CompressionCodec.Name(pb.CompressionCodec.ValueType(codec)) if known else str(codec),
+            )
+        with self._lock:
+            self._values[name, labels] += amount
+
+    def values(self) -> dict[tuple[str, tuple[str, ...]], int]:
+        """Return all counters, by name and labels."""
+        with self._lock:
+            return dict(self._values)
+
+    def exposition(self) -> str:
+        """Return the counters in Prometheus' text format."""
+        values = sorted(self.values().items())
+        lines = []
+        for name, (text, labels) in COUNTERS.items():
+            lines += [f"# HELP {name} {text}", f"# TYPE {name} counter"]
+            for (each, given), value in values:
+                if each == name:
+                    # Neither journals nor codecs have characters to escape: brokers refuse such names.
+                    shown = ",".join(f'{key}="{found}"' for key, found in zip(labels, given, strict=True))
+                    lines.append(f"{name}{{{shown}}} {value}")
+        return "\n".join(lines) + "\n"
