@@ -29,15 +29,19 @@ class Page(HTMLParser):
         self.words: list[str] = []
         self.charts: list[str] = []
         self.lines = 0
+        self.body = ""
+        """Class of the body."""
         self._script = False
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Count charts and lines."""
+        """Count charts and lines, and note the body's class."""
         self._script = tag in ("script", "style")
         if tag == "svg":
             self.charts.append(dict(attrs)["data-journal"] or "")
         self.lines += tag == "polyline"
+        if tag == "body":
+            self.body = dict(attrs).get("class") or ""
 
     def handle_endtag(self, tag: str) -> None:
         """Leave a script."""

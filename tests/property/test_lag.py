@@ -285,3 +285,32 @@ def test_bad_only_drops_nothing_but_what_is_fine(
     everything, bad = group_json(status, show_all=True), group_json(status, show_all=False)
     assert bad.pop("partitions") == [each for each in everything.pop("partitions") if each["status"] != "OK"]
     assert bad == everything
+
+
+@given(
+    st.lists(st.tuples(small, small, st.integers(0, 3)), min_size=1, max_size=8),
+    st.integers(1, 4),
+    st.integers(0, 2),
+)
+@settings(max_examples=examples(200))
+def test_a_history_read_back_is_that_of_who_watched(
+    course: list[tuple[int, int, int]], intervals: int, min_distance_s: int
+) -> None:
+    """Commits with heads that batches saw give the window of a monitor which saw those just then."""
+    options = HistoryOptions(intervals=intervals, min_distance_s=min_distance_s)
+    watched, read_back = History(options, ["c"]), History(options, ["c"])
+    read_back.add_broker_offset("c", "t", 0, 99, partition_count=1, timestamp_ms=NOW_S * 1000)
+    at_s = NOW_S - 100
+    for order, (offset, head, passed_s) in enumerate(course):
+        at_s += passed_s
+        watched.add_broker_offset("c", "t", 0, head, partition_count=1, timestamp_ms=at_s * 1000)
+        watched.add_consumer_offset(
+            "c", "g", "t", 0, offset, order=order, timestamp_ms=at_s * 1000, now_ms=NOW_S * 1000
+        )
+        read_back.add_past_offset(
+            "c", "g", "t", 0, offset, order=order, timestamp_ms=at_s * 1000, now_ms=NOW_S * 1000, head=head
+        )
+    windows = [
+        (each.fetch_consumer("c", "g", now_ms=NOW_S * 1000) or {})["t"][0] for each in (watched, read_back)
+    ]
+    assert windows[0].offset_commits == windows[1].offset_commits
