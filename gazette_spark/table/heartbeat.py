@@ -33,6 +33,7 @@ def heartbeat_entry(state: LedgerState, attempt: str) -> LedgerEntry:
         accepted_gaps=(),
         audit=None,
         adopted=False,
+        recreated={},
         on_parent=None,
         deltas=0,
         full_ms=None,

@@ -18,7 +18,9 @@ STATE = LedgerState(ENTRY, "older", 6, 10, 9)
 
 def test_the_same_batch_is_a_replay_of_the_entry_that_was_written_again() -> None:
     """With state, too, and the batch after it goes on; a batch in which nothing moved is not doubled."""
-    again = heartbeat_entry(STATE, "second")
+    made_again = replace(STATE, entry=replace(ENTRY, recreated={"x/a": 900}))
+    again = heartbeat_entry(made_again, "second")
+    assert again.recreated == {}
     assert (again.txn_version, again.parent, again.begin, again.end) == (7, "first", END, END)
     assert parse_entry(again.to_json(), "app") == again
     state = LedgerState(again, "first", 7, 11, 11)
