@@ -124,7 +124,7 @@ test-protobuf: install ## Load and round-trip the generated stubs on protobuf 5.
 	sh tests/protobuf_matrix.sh
 
 .PHONY: crash
-crash: install jvm class-archive ## Run N random schedules of crashes from SEED on against a Delta table; print the seeds that fail
+crash: install jvm class-archive ## Run N random schedules of crashes from SEED on, each kind of sink in turn; print the seeds that fail
 	@$(WITH_JAVA) $(PYTHON) -m tests.rig.crashes --schedules $(or $(N),10) $(if $(SEED),--seed $(SEED)) $(CRASH_FLAGS)
 
 .PHONY: bench

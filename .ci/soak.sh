@@ -4,7 +4,8 @@
 # runs whatever became of the one before; the last lines say which failed. Seeds are printed.
 #
 # SOAK_SEED: the seed of examples and crash schedules; a new one if unset.
-# SOAK_SCHEDULES: crash schedules of about 75 crashes each, 14 if unset.  SOAK_PYTEST: further arguments of pytest.
+# SOAK_CRASHES: crashes of random schedules, 1,000 if unset; three in ten are SIGKILLs.  SOAK_PYTEST: further
+# arguments of pytest.
 set -u
 cd "$(dirname "$0")/.."
 bin=.venv/bin
@@ -29,8 +30,9 @@ stage protobuf sh tests/protobuf_matrix.sh
 stage tests $bin/pytest --soak --hypothesis-seed="$seed" -n 3 --dist loadgroup --no-loadscope-reorder \
     --durations=50 --junitxml="$reports/soak.xml" --cov=gazette_spark --cov-report= --cov-fail-under=86 \
     ${SOAK_PYTEST:-}
-stage crashes $bin/python -m tests.rig.crashes --schedules "${SOAK_SCHEDULES:-14}" --seed "$seed" --steps 20 \
-    --kill-share 0.1 --two-writers 240 --log "$reports/crashes.jsonl"
+crashes=${SOAK_CRASHES:-1000}
+stage crashes $bin/python -m tests.rig.crashes --schedules 4 --crashes "$crashes" --kills $((crashes * 3 / 10)) --seed "$seed" --steps 20 \
+    --kill-share 0.3 --two-writers 240 --log "$reports/crashes.jsonl"
 
 if [ -n "$failed" ]; then
     echo "failed:$failed (seed $seed)"

@@ -1,4 +1,4 @@
-"""The oracle of upsert tables: at every version each key's row is that of its last record.
+"""The oracle of tables by key: at every version each key's row is that of its last record.
 
 It reads the table's log and Parquet files itself, with neither Spark nor the sink's own search, and compares
 each version with the rows of the journals' true bytes, up to the offsets in the version's entry.
@@ -11,34 +11,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-from gazette_spark.testing.oracle import Version, monotonic, read_versions, split_records
+from gazette_spark.testing.oracle import Verdict, Version, monotonic, read_versions, split_records
 
 Row = tuple[Any, ...]
 
 ReadRecord = Callable[[str, int, bytes], tuple[Hashable, Row | None]]
 """Takes a record's journal, offset and value; returns its key and its row, None for a deletion."""
-
-
-@dataclass(slots=True)
-class UpsertVerdict:
-    """Result of a check."""
-
-    rows: int = 0
-    versions: int = 0
-    entries: int = 0
-    violations: list[str] = field(default_factory=list)
-
-    @property
-    def exact(self) -> bool:
-        """Whether nothing at all is wrong."""
-        return not self.violations
 
 
 def check_upserts(
@@ -49,7 +33,7 @@ def check_upserts(
     *,
     app_id: str,
     complete: bool = True,
-) -> UpsertVerdict:
+) -> Verdict:
     """Check a table against the true bytes of its journals.
 
     Args:
@@ -60,17 +44,18 @@ def check_upserts(
         app_id: App id of the sink that wrote it.
         complete: The query has read everything, so the newest entry records every whole record.
     """
-    verdict = UpsertVerdict()
+    verdict = Verdict()
     files = _Files(directory, columns)
     before: Version | None = None
     for version in read_versions(directory, app_id):
         recorded = version.recorded()
         held = files.rows(version.files)
-        verdict.violations += _different(version, held, last_rows(truth, recorded, read))
+        wanted_rows = last_rows(truth, recorded, read)
+        verdict.violations += _different(version, held, wanted_rows)
         verdict.violations += monotonic(version, before)
         verdict.versions += 1
         verdict.entries += version.entry is not (before.entry if before else None)
-        verdict.rows = held.total()
+        _count(verdict, held, wanted_rows)
         before = version
     recorded = before.recorded() if before else {}
     wanted = {journal: content.rfind(b"\n") + 1 for journal, content in truth.items()}
@@ -87,6 +72,21 @@ def last_rows(truth: Mapping[str, bytes], ends: Mapping[str, int], read: ReadRec
             key, row = read(journal, offset, value)
             by_key[key] = row
     return Counter(row for row in by_key.values() if row is not None)
+
+
+def newest_rows(directory: Path, columns: Sequence[str]) -> Counter[Row]:
+    """Return the rows of a table's newest version, none where there is no table."""
+    versions = list(read_versions(directory, ""))
+    return _Files(directory, columns).rows(versions[-1].files) if versions else Counter()
+
+
+def _count(verdict: Verdict, held: Counter[Row], wanted: Counter[Row]) -> None:
+    """Have the verdict count one version: rows that lack, that are there again, that no record makes."""
+    extra = held - wanted
+    verdict.rows = held.total()
+    verdict.lost = (wanted - held).total()
+    verdict.duplicated = sum(count for row, count in extra.items() if row in wanted)
+    verdict.altered = extra.total() - verdict.duplicated
 
 
 class _Files:

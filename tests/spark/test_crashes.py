@@ -1,11 +1,13 @@
-"""A schedule of crashes, zombies, lost and stale checkpoints and RESTOREs: exact after every step.
+"""Schedules of crashes, zombies, lost and stale checkpoints and RESTOREs: exact after every step.
 
-``make crash`` draws random ones, with SIGKILLs; this one takes no process beside the session's.
+There is one for each kind of sink; together they come by all that a schedule without kills has.
+
+``make crash`` draws random ones, with SIGKILLs; these take no process beside the session's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +17,47 @@ from pyspark.sql import DataFrame, SparkSession
 from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
-from tests.rig.crashes.points import reachable
-from tests.rig.crashes.scenario import APP_ID, Scenario, TableInexactError, WriteBatch
-from tests.rig.crashes.schedules import Step
+from tests.rig.crashes.points import BY_NAME, reachable
+from tests.rig.crashes.scenario import APP_ID, Scenario, TableInexactError
+from tests.rig.crashes.schedules import WEIGHTS, Step
+from tests.rig.crashes.sinks import SINKS
 
-CYCLES = 25
+CRASHES = 6
+"""Of each kind of sink at least: 25 in all."""
 
-SINK_CRASHES = Step("sink crashes", "before the write|before the read-back|before the commit log", records=9)
+POINTS: Mapping[str, tuple[str, ...]] = {
+    "raw": ("before the WAL", "in a task", "after the commit log"),
+    "upsert": ("after the WAL", "files half written", "during MERGE"),
+    "dead letters": ("at the sink's entry", "before the read-back", "between dead letters and rows"),
+    "stateful": ("before the write", "before the read-back", "before the commit log", "after the WAL"),
+}
+"""Where the queries die, by kind of sink: at every point in all."""
+
+SINK_CRASHES = Step("sink crashes", "before the write|before the read-back|before the commit log", records=6)
 """What follows until there were so many."""
 
-AFTERWARDS = (
-    Step("zombie", "sink.before_write", records=6, fraction=0.2),
-    Step("roll"),
-    Step("stale checkpoint", records=6),
-    Step("restore", fraction=0.7),
-    Step("lose checkpoint", records=6),
-    Step("new journal"),
-    Step("zombie", "sink.after_write", records=6, fraction=0.8),
-    Step("optimize"),
-    Step("other writer"),
-)
+AFTERWARDS: Mapping[str, tuple[Step, ...]] = {
+    "raw": (
+        Step("zombie", "sink.before_write", records=6, fraction=0.2),
+        Step("roll"),
+        Step("stale checkpoint", records=6),
+        Step("new journal"),
+    ),
+    "upsert": (
+        Step("zombie", "sink.after_write", records=6, fraction=0.8),
+        Step("other writer"),
+        Step("optimize"),
+    ),
+    "dead letters": (
+        Step("restore", fraction=0.7),
+        Step("lose checkpoint", records=6),
+    ),
+    "stateful": (
+        Step("restore", fraction=0.7),
+        Step("stale checkpoint", records=6),
+        Step("lose checkpoint"),
+    ),
+}
 """What else happens. It comes last, for a checkpoint that is refused comes by no point of a batch."""
 
 OVERTAKEN = (Step("run", records=9), Step("zombie", "sink.before_write", records=9))
@@ -57,24 +80,34 @@ def quiet(spark: SparkSession) -> Iterator[SparkSession]:
     spark.sparkContext.setLogLevel("ERROR")
 
 
-def crashes() -> Iterator[Step]:
-    """Die at each point of a batch that an exception reaches, as soon as the point lets it."""
-    for point in reachable(frozenset(), by_kill=False):
-        yield Step("crash", point.name, point.nths[0], records=9)
+def crashes(kind: str) -> Iterator[Step]:
+    """Die at some points of a batch, as soon as the point lets it."""
+    for name in POINTS[kind]:
+        yield Step("crash", name, BY_NAME[name].nths[0], records=6)
 
 
 @pytest.mark.timeout(900)
-def test_crashes_lose_and_double_nothing(quiet: SparkSession, tmp_path: Path) -> None:
-    """At each point of a batch that an exception reaches; and every record is there in the end."""
-    scenario = Scenario(quiet, tmp_path)
+@pytest.mark.parametrize("kind", SINKS)
+def test_crashes_lose_and_double_nothing(quiet: SparkSession, tmp_path: Path, kind: str) -> None:
+    """At each point the query died, and everything is there in the end."""
+    scenario = Scenario(quiet, tmp_path, sink=kind)
     counts = scenario.counts
-    for step in (*crashes(), *AFTERWARDS):
+    for step in (*crashes(kind), *AFTERWARDS[kind]):
         scenario.carry_out(step)
-    while counts.cycles + counts.retries < CYCLES:
+    assert counts.cycles == len(POINTS[kind])
+    while counts.crashes < CRASHES:
         scenario.carry_out(SINK_CRASHES)
     assert scenario.finish().rows > 0
-    assert counts.zombies > 0
-    assert {point.name for point in reachable(frozenset(), by_kill=False)} <= counts.points.keys()
+    assert set(POINTS[kind]) <= counts.points.keys()
+    assert counts.zombies == sum(step.kind == "zombie" for step in AFTERWARDS[kind])
+
+
+def test_all_points_and_steps_are_there() -> None:
+    """Of all kinds of sink together: each point that an exception reaches, each step but a kill."""
+    points = {point.name for point in reachable(frozenset(SINKS), by_kill=False)}
+    assert {name for names in POINTS.values() for name in names} == points
+    steps = {step.kind for steps in AFTERWARDS.values() for step in steps}
+    assert steps | {"crash", "sink crashes", "run", "property"} == WEIGHTS.keys()
 
 
 class Unfenced(DeltaTable):
@@ -95,7 +128,7 @@ class Twofold(DeltaTable):
         super().append(df.limit(0), entry, **options)
 
 
-def with_table(kind: type[DeltaTable], scenario: Scenario, checkpoint: Path) -> WriteBatch:
+def with_table(kind: type[DeltaTable], scenario: Scenario, checkpoint: Path) -> DeltaSink:
     """Our sink on another kind of table."""
     sink = DeltaSink(APP_ID, path=str(scenario.table), checkpoint=str(checkpoint))
     sink._target = kind(path=str(scenario.table), table=None)

@@ -2,6 +2,8 @@
 
 - ``points``       where a query can be made to die
 - ``schedules``    steps, and how a schedule is drawn from a seed
+- ``sinks``        the kinds of sink that it is about
+- ``oracles``      what their tables have to hold
 - ``scenario``     carries steps out, and asks the oracle after each
 - ``children``     child processes that are ready to run the query and be killed
 - ``child``        what such a process runs

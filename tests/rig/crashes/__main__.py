@@ -7,6 +7,7 @@ command that runs it again are printed. Each schedule leaves one line of JSON in
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shlex
@@ -25,9 +26,10 @@ from gazette_spark.session import INTERPRETED, local_spark
 from gazette_spark.testing.oracle import Verdict, check_table
 from tests.rig.class_archive import find_archive
 from tests.rig.crashes.children import CrashChildren, Query
-from tests.rig.crashes.report import summary
+from tests.rig.crashes.report import crashes, summary
 from tests.rig.crashes.scenario import APP_ID, SMALL_BATCH_BYTES, Scenario
 from tests.rig.crashes.schedules import WEIGHTS, Settings, draw
+from tests.rig.crashes.sinks import SINKS
 from tests.rig.crashes.two_writers import records_coming, run_two_writers
 from tests.rig.worker_python import write_worker_python
 
@@ -45,19 +47,20 @@ def run_schedule(
 ) -> dict[str, Any]:
     """Run one schedule; return its line of the log. A failure is part of that."""
     began = time.monotonic()
-    steps = draw(seed, settings)
-    scenario = Scenario(spark, root, children=children)
+    schedule = draw(seed, settings)
+    scenario = Scenario(spark, root, sink=schedule.sink, children=children)
     failure = ""
     verdict: Verdict | None
     try:
-        verdict = scenario.run(steps)
+        verdict = scenario.run(schedule.steps)
     except Exception as error:  # noqa: BLE001 - whatever it is, the other schedules go on
         failure = f"{scenario.at}: {type(error).__name__}: {error}"
         verdict = getattr(error, "verdict", None)
     return {
         "seed": seed,
         "replay": replay(seed, settings),
-        "steps": [str(step) for step in steps],
+        "sink": schedule.sink,
+        "steps": [str(step) for step in schedule.steps],
         "cycles": scenario.counts.cycles,
         "retries": scenario.counts.retries,
         "sigkills": scenario.counts.sigkills,
@@ -69,6 +72,7 @@ def run_schedule(
         "lost": verdict.lost if verdict else 0,
         "duplicated": verdict.duplicated if verdict else 0,
         "altered": verdict.altered if verdict else 0,
+        "seconds_by_step": {kind: round(taken, 1) for kind, taken in scenario.counts.seconds.items()},
         "seconds": round(time.monotonic() - began, 1),
         "failure": failure,
     }
@@ -78,18 +82,29 @@ def replay(seed: int, settings: Settings) -> str:
     """Return the command that runs a schedule again."""
     command = f"python -m tests.rig.crashes --schedules 1 --seed {seed} --steps {settings.steps}"
     only = ["--only", *sorted(settings.only)] if settings.only else []
-    return shlex.join([*command.split(), "--kill-share", str(settings.kill_share), *only])
+    share = ["--kill-share", str(settings.kill_share)]
+    return shlex.join([*command.split(), *share, "--sinks", *settings.sinks, *only])
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.rig.crashes", description=__doc__)
-    parser.add_argument("--schedules", type=int, default=10, help="how many")
+    parser.add_argument("--schedules", type=int, default=10, help="how many at least")
+    parser.add_argument("--crashes", type=int, default=0, help="go on until there were so many")
+    parser.add_argument("--kills", type=int, default=0, help="and so many SIGKILLs among them")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the first one")
     parser.add_argument("--steps", type=int, default=20, help="steps of a schedule")
     parser.add_argument("--kill-share", type=float, default=0.1, help="share of steps that are SIGKILLs")
     parser.add_argument(
         "--only", choices=list(WEIGHTS), nargs="+", default=[], metavar="KIND", help="of the other steps"
+    )
+    parser.add_argument(
+        "--sinks",
+        choices=list(SINKS),
+        nargs="+",
+        default=list(SINKS),
+        metavar="KIND",
+        help="in turn",
     )
     parser.add_argument(
         "--two-writers",
@@ -100,7 +115,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--log", type=Path, help="file that gets a line of JSON for each schedule")
     parser.add_argument("--sum-up", type=Path, nargs="+", help="run nothing, add up such files")
     parser.add_argument("--directory", type=Path, help="keep journals and tables there")
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    if given.kills and not given.kill_share:
+        parser.error("--kills needs a --kill-share above 0")
+    return given
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -108,9 +126,8 @@ def main(arguments: Sequence[str]) -> int:
     given = parse(arguments)
     if given.sum_up:
         return _sum_up(given.sum_up)
-    settings = Settings(given.steps, given.kill_share, frozenset(given.only))
-    seeds = range(given.seed, given.seed + given.schedules)
-    print(f"{len(seeds)} schedules from seed {given.seed} on", flush=True)  # noqa: T201 - a command
+    settings = Settings(given.steps, given.kill_share, frozenset(given.only), tuple(given.sinks))
+    print(f"schedules from seed {given.seed} on", flush=True)  # noqa: T201 - a command
     archive = find_archive()
     os.environ.update(archive.environment() if archive else {})
     with ExitStack() as stack:
@@ -126,8 +143,10 @@ def main(arguments: Sequence[str]) -> int:
             query = Query(APP_ID, "file_journals", options)
             children = stack.enter_context(CrashChildren(root / "children", query, ready=READY_BESIDE))
         exact = _two_writers(children, root, given) if given.two_writers and children else True
-        records = []
-        for seed in seeds:
+        records: list[dict[str, Any]] = []
+        for seed in itertools.count(given.seed):
+            if _is_enough(records, given):
+                break
             record = run_schedule(spark, root / f"seed-{seed}", seed, settings, children)
             records.append(record)
             _tell(record, given.log)
@@ -135,6 +154,16 @@ def main(arguments: Sequence[str]) -> int:
                 shutil.rmtree(root / f"seed-{seed}")
     print(summary(records))  # noqa: T201 - a command
     return 0 if exact and not any(record["failure"] for record in records) else 1
+
+
+def _is_enough(records: Sequence[dict[str, Any]], given: argparse.Namespace) -> bool:
+    """Say whether as much has been run as is wanted."""
+    kills = sum(record["sigkills"] for record in records)
+    return (
+        len(records) >= given.schedules
+        and sum(crashes(record) for record in records) >= given.crashes
+        and kills >= given.kills
+    )
 
 
 def _sum_up(logs: Sequence[Path]) -> int:
@@ -150,7 +179,8 @@ def _sum_up(logs: Sequence[Path]) -> int:
 def _tell(record: dict[str, Any], log: Path | None) -> None:
     said = record["failure"] or "exact"
     print(  # noqa: T201 - a command
-        f"seed {record['seed']}: {record['cycles']} crashes, {record['sigkills']} SIGKILLs, "
+        f"seed {record['seed']}, {record['sink']}: {record['cycles']} queries crashed, "
+        f"{record['retries']} sinks alone, {record['sigkills']} SIGKILLs, "
         f"{record['zombies']} overtaken, {record['rows']} rows, {record['seconds']} s: {said}",
         flush=True,
     )

@@ -48,6 +48,7 @@ CONF = INTERPRETED | {
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "gazette_spark.testing.FailAtRename",
     "spark.sql.streaming.minBatchesToRetain": "5",
     "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.shuffle.partitions": "1",
 }
 
 Settings = dict[str, Any]
@@ -118,13 +119,12 @@ def contend(spark: SparkSession, settings: Settings, command: Settings) -> None:
 
 def run(spark: SparkSession, rows: DataFrame, settings: Settings, command: Settings) -> None:
     """Run the query until killed, or to the journals' present ends."""
-    make = SINKS[command.get("sink", "raw")]
+    kind = SINKS[command.get("sink", "raw")]
+    sink = kind.sink(settings["app_id"], command["table"])
     if command["options"] or not Path(command["checkpoint"], "offsets", "0").exists():
-        _, sink = make(rows, settings["app_id"], command["table"])
         rows = load(sink.resume(journals(spark, settings), spark), settings)
-    rows, sink = make(rows, settings["app_id"], command["table"])
     trigger = {"availableNow": True} if command["until"] == "end" else {"processingTime": "0 seconds"}
-    sink.start(rows, checkpoint=command["checkpoint"], **trigger).awaitTermination()
+    sink.start(kind.shape(rows), checkpoint=command["checkpoint"], **trigger).awaitTermination()
 
 
 def recover(spark: SparkSession, settings: Settings, command: Settings) -> None:

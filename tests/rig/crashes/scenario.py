@@ -5,12 +5,16 @@ to be killed, in a child's. After a step the table has to be exact up to what it
 have ended in a way that the step accounts for: a query checkpoint that continues the table is never refused,
 one that does not may be, and is then replaced by a new one that resumes from the table. In the end everything
 is read, and every record must be there once.
+
+A query with state is bound to its checkpoint. So a new one and a copy must be refused, with the ways out, and
+the query goes on with the checkpoint of the table's newest entry; a RESTORE is undone.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,15 +25,22 @@ from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
-from gazette_spark.errors import GazetteError
+from gazette_spark.errors import GazetteError, SinkError
 from gazette_spark.failpoints import FailpointError, calling
+from gazette_spark.ledger.decision import BOUND_ADVICE
+from gazette_spark.ledger.entry import LedgerEntry
+from gazette_spark.ledger.query_checkpoint import parse_query_id
 from gazette_spark.sink import DeltaSink
-from gazette_spark.testing.oracle import Verdict, check_table
+from gazette_spark.table.files import clear_unfinished
+from gazette_spark.testing.oracle import Verdict, read_versions
 from tests.rig.crashes.children import END_WITHIN_S, CrashChildren, command_to_die
+from tests.rig.crashes.oracles import check
 from tests.rig.crashes.outcomes import CRASHED, ENDED, UnexpectedEndError, outcome
 from tests.rig.crashes.points import BY_NAME
 from tests.rig.crashes.schedules import Step
+from tests.rig.crashes.sinks import SINKS
 from tests.rig.file_source import FileJournals
 
 APP_ID = "crashes"
@@ -75,11 +86,18 @@ class Counts:
     """Crashes and kills, by point."""
     endings: Counter[str] = field(default_factory=Counter)
     """Queries in this process, by the way they ended."""
+    seconds: Counter[str] = field(default_factory=Counter)
+    """Duration of the steps, oracle and all, by their kind."""
+
+    @property
+    def crashes(self) -> int:
+        """All but the overtaken writers."""
+        return self.cycles + self.retries + self.sigkills
 
 
-def our_sink(scenario: Scenario, checkpoint: Path) -> WriteBatch:
+def our_sink(scenario: Scenario, checkpoint: Path) -> DeltaSink:
     """Return the writer under test, as a fresh process would make it."""
-    return DeltaSink(APP_ID, path=str(scenario.table), checkpoint=str(checkpoint))
+    return SINKS[scenario.sink].sink(APP_ID, str(scenario.table), str(checkpoint))
 
 
 class Scenario:
@@ -90,7 +108,8 @@ class Scenario:
         spark: SparkSession,
         root: Path,
         *,
-        make_sink: Callable[[Scenario, Path], WriteBatch] = our_sink,
+        sink: str = "raw",
+        make_sink: Callable[[Scenario, Path], DeltaSink] = our_sink,
         children: CrashChildren | None = None,
     ) -> None:
         """Make two empty journals.
@@ -98,18 +117,21 @@ class Scenario:
         Args:
             spark: Runs the queries of this process.
             root: Directory for journals, table and query checkpoints; made if need be.
+            sink: Kind of the query and its sink; see :data:`tests.rig.crashes.sinks.SINKS`.
             make_sink: Makes the writer of one run.
             children: Where child processes come from; without them a schedule with kills fails.
         """
         spark.dataSource.register(FileJournals)
         self.spark = spark
         self.table = root / "table"
+        self.sink = sink
         self.counts = Counts()
         self.at = "the beginning"
         """Current step, for reports."""
         self._root = root
         self._journals = root / "journals"
         self._journals.mkdir(parents=True)
+        self._kind = SINKS[sink]
         self._make_sink = make_sink
         self._children = children
         self._crash_file = root / "crash"
@@ -118,6 +140,8 @@ class Scenario:
         self._written = 0
         self._fits = True
         """Whether the newest checkpoint must continue the table."""
+        self._error = ""
+        """Text of the error that ended the last run, if one did."""
         self._new_checkpoint()
         for name in ("a", "b"):
             (self._journals / name).touch()
@@ -140,10 +164,14 @@ class Scenario:
 
     def carry_out(self, step: Step) -> None:
         """Carry out one step and check the table."""
+        began = time.monotonic()
         self._append(step.records)
         getattr(self, f"_{step.kind.replace(' ', '_')}")(step)
         if self.table.exists():
             self.check()
+            if self._kind.bound:
+                self._keep_newest()
+        self.counts.seconds[step.kind] += time.monotonic() - began
 
     def finish(self) -> Verdict:
         """Read everything and check that it is there."""
@@ -161,8 +189,9 @@ class Scenario:
             TableInexactError: something is wrong.
         """
         truth = {file.name: file.read_bytes() for file in self._journals.iterdir()}
-        verdict = check_table(
-            self.table, truth, app_id=APP_ID, complete=complete, checkpoints=self._checkpoints
+        checkpoints = self._checkpoints
+        verdict = check(
+            self.sink, self.table, truth, app_id=APP_ID, complete=complete, checkpoints=checkpoints
         )
         if not verdict.exact:
             raise TableInexactError(verdict)
@@ -223,20 +252,41 @@ class Scenario:
         self.counts.points["random moment"] += 1
 
     def _lose_checkpoint(self, step: Step) -> None:
+        if self._kind.bound:
+            self._mislay_checkpoint()
+            return
         shutil.rmtree(self._checkpoints[-1], ignore_errors=True)
         self._new_checkpoint()
         self._accept(self._run_main())
 
+    def _mislay_checkpoint(self) -> None:
+        """Start a query that is bound to its checkpoint with a new one, then have that found again."""
+        started = self._newest() is not None
+        new = self._root / f"new-{uuid.uuid4().hex[:8]}"
+        self._checkpoints.insert(0, new)
+        ended = self._run_query(new, SMALL_BATCH_BYTES)
+        if started:
+            self._must_be_refused(ended)
+            self._accept(self._run_main())
+
     def _stale_checkpoint(self, step: Step) -> None:
         """Have a copy of the checkpoint stay behind, then run it with larger batches."""
-        copy = self._copy(own_id=True)
+        own_id = not self._kind.bound or step.fraction < 0.5  # A back-up has the query's id.
+        copy = self._copy(own_id=own_id)
         self._accept(self._run_main())
         if copy is None:
             return
         versions = self._versions()
         self._append(step.records)
-        self._accept(self._run_query(copy, SMALL_BATCH_BYTES * 3), may_refuse=True)
-        self._fits = self._fits and self._versions() == versions
+        ended = self._run_query(copy, SMALL_BATCH_BYTES * 3)
+        self._accept(ended, may_refuse=True)
+        wrote = self._versions() > versions
+        if not self._kind.bound:
+            self._fits = self._fits and not wrote
+        elif own_id and not self._wrote_newest(copy):
+            self._must_be_refused(ended)
+        elif wrote:  # It was not behind: no batch came after it was copied.
+            self._checkpoints.append(copy)
 
     def _zombie(self, step: Step) -> None:
         """Have a copy of the checkpoint run to the end in the middle of a batch: the first writer loses."""
@@ -264,8 +314,20 @@ class Scenario:
 
     def _restore(self, step: Step) -> None:
         if versions := self._versions():
+            before = self._newest()
             self._sql(f"RESTORE TABLE {{t}} TO VERSION AS OF {int(step.fraction * versions)}")
-            self._fits = False
+            if not self._kind.bound:
+                self._fits = False
+            elif self._newest() != before:
+                self._undo_restore(versions - 1)
+
+    def _undo_restore(self, version: int) -> None:
+        """Have a query that is bound to its checkpoint refused, and bring the table back to a version."""
+        if self._has_batches(self._checkpoints[-1]):
+            ended = self._run_main()
+            if ended in (ENDED, CRASHED):
+                raise UnexpectedEndError(f"after a RESTORE, a query with state {ended}")
+        self._sql(f"RESTORE TABLE {{t}} TO VERSION AS OF {version}")
 
     def _optimize(self, step: Step) -> None:
         self._sql("OPTIMIZE {t}")
@@ -296,26 +358,38 @@ class Scenario:
 
     def _run_query(self, checkpoint: Path, batch_bytes: int, write: WriteBatch | None = None) -> str:
         """Run a query up to the journals' present ends; return how it ended."""
-        writer = self._stream(checkpoint, batch_bytes).writeStream
-        writer = writer.foreachBatch(write or self._make_sink(self, checkpoint)).trigger(availableNow=True)
-        query = writer.option("checkpointLocation", str(checkpoint)).start()
+        rows = self._stream(checkpoint, batch_bytes)
+        self._error = ""
         try:
+            query = self._start(rows, checkpoint, write)
             if not query.awaitTermination(DEADLINE_S):
                 query.stop()
                 raise UnexpectedEndError(f"the query did not end within {DEADLINE_S} s")
             ended = ENDED
         except StreamingQueryException as error:
-            ended = outcome(str(error))
+            self._error = str(error)
+            ended = outcome(self._error)
+        except SinkError as error:
+            self._error = f"{type(error).__name__}: {error}"
+            ended = outcome(self._error)
         self.counts.endings[ended] += 1
         return ended
 
+    def _start(self, rows: DataFrame, checkpoint: Path, write: WriteBatch | None) -> StreamingQuery:
+        if write is None:
+            sink = self._make_sink(self, checkpoint)
+            return sink.start(rows, checkpoint=str(checkpoint), availableNow=True)
+        clear_unfinished(self.spark, str(checkpoint))  # As the sink would.
+        writer = rows.writeStream.foreachBatch(write).trigger(availableNow=True)
+        return writer.option("checkpointLocation", str(checkpoint)).start()
+
     def _stream(self, checkpoint: Path, batch_bytes: int) -> DataFrame:
-        """Return the journals as a stream; where there is a checkpoint its options do not matter."""
-        if not (checkpoint / "offsets" / "0").exists():
+        """Return the rows as a stream; where there is a checkpoint the reader's options do not matter."""
+        if not self._has_batches(checkpoint):
             sink = DeltaSink(APP_ID, path=str(self.table))
-            return sink.resume(self._reader(batch_bytes), self.spark).load()
+            return self._kind.shape(sink.resume(self._reader(batch_bytes), self.spark).load())
         if batch_bytes not in self._streams:
-            self._streams[batch_bytes] = self._reader(batch_bytes).load()
+            self._streams[batch_bytes] = self._kind.shape(self._reader(batch_bytes).load())
         return self._streams[batch_bytes]
 
     def _reader(self, batch_bytes: int) -> Any:
@@ -333,6 +407,7 @@ class Scenario:
             "table": str(self.table),
             "checkpoint": str(self._checkpoints[-1]),
             "options": self._options(),
+            "sink": self.sink,
         }
 
     def _crash_children(self) -> CrashChildren:
@@ -367,13 +442,36 @@ class Scenario:
         if not may_refuse:
             self._new_checkpoint()
 
+    def _must_be_refused(self, ended: str) -> None:
+        """Check that a query that is bound to another checkpoint was refused, with the ways out."""
+        if ended not in ("OverlapError", "GapError") or BOUND_ADVICE not in self._error:
+            raise UnexpectedEndError(f"a query with state and a strange checkpoint: {ended} {self._error}")
+
+    def _keep_newest(self) -> None:
+        """Go on with the checkpoint whose query wrote the newest entry."""
+        self._fits = True
+        if self._newest() is not None and not self._wrote_newest(self._checkpoints[-1]):
+            self._checkpoints.append([each for each in self._checkpoints if self._wrote_newest(each)][-1])
+
+    def _wrote_newest(self, checkpoint: Path) -> bool:
+        """Say whether the newest entry is of a checkpoint's query."""
+        newest, about = self._newest(), checkpoint / "metadata"
+        if newest is None or not about.exists():
+            return False
+        return parse_query_id(about.read_text(), str(about)) == newest.query_id
+
+    def _newest(self) -> LedgerEntry | None:
+        """Return the table's newest entry, None without one."""
+        entries = [version.entry for version in read_versions(self.table, APP_ID)]
+        return entries[-1] if entries else None
+
     # Files.
 
     def _append(self, records: int) -> None:
         """Append numbered records to the journals in turn."""
         names = sorted(file.name for file in self._journals.iterdir())
         for _ in range(records):
-            line = b"record %d %s\n" % (self._written, b"x" * (self._written % 7))
+            line = b"%d %s\n" % (self._written, b"x" * (7 + self._written % 7))
             with (self._journals / names[self._written % len(names)]).open("ab") as file:
                 file.write(line)
             self._written += 1
@@ -386,7 +484,7 @@ class Scenario:
     def _copy(self, *, own_id: bool) -> Path | None:
         """Copy the newest checkpoint as it is, None if there is no checkpoint."""
         original = self._checkpoints[-1]
-        if not (original / "offsets" / "0").exists():
+        if not self._has_batches(original):
             return None
         copy = shutil.copytree(original, self._root / f"copy-{uuid.uuid4().hex[:8]}")
         if own_id:  # Spark stops the older of two queries with one id.
@@ -394,6 +492,9 @@ class Scenario:
             (copy / ".metadata.crc").unlink(missing_ok=True)
         self._checkpoints.insert(-1, copy)
         return copy
+
+    def _has_batches(self, checkpoint: Path) -> bool:
+        return (checkpoint / "offsets" / "0").exists()
 
     def _versions(self) -> int:
         return len(list((self.table / "_delta_log").glob("*.json")))

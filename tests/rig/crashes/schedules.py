@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from tests.rig.crashes.points import reachable
+from tests.rig.crashes.sinks import SINKS
 
 Kind = Literal[
     "crash",
@@ -36,8 +37,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 SIGKILLS: frozenset[Kind] = frozenset({"kill", "random kill"})
 
 WEIGHTS: Mapping[Kind, int] = {
-    "crash": 12,
-    "sink crashes": 14,
+    "crash": 24,
+    "sink crashes": 1,
     "run": 1,
     "lose checkpoint": 1,
     "stale checkpoint": 1,
@@ -49,12 +50,12 @@ WEIGHTS: Mapping[Kind, int] = {
     "other writer": 1,
     "new journal": 1,
 }
-"""Weights of the steps that need no child process. To kill a sink alone costs a tenth of a query."""
+"""Weights of the steps that need no child process. Sink crashes are several a step."""
 
 OVERTAKEN_AT = ("sink.entry", "sink.before_write", "sink.after_write", "sink.return")
 """Where a second writer may overtake."""
 
-SINK_CRASHES = 4
+SINK_CRASHES = 3
 """Kill points on each batch, where only the sink is made again."""
 
 KILL_NTHS = (1, 1, 1, 2)
@@ -88,45 +89,55 @@ class Settings:
     """Share of the steps that are SIGKILLs of a child process."""
     only: frozenset[Kind] = frozenset()
     """Kinds of the other steps; empty: all."""
-    features: frozenset[str] = frozenset()
-    """Features of the sink; see :attr:`tests.rig.crashes.points.Point.feature`."""
+    sinks: tuple[str, ...] = tuple(SINKS)
+    """Kinds of sink, which successive seeds take in turn."""
 
 
-def draw(seed: int, settings: Settings) -> tuple[Step, ...]:
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Steps of one query."""
+
+    sink: str
+    """Kind of its sink; see :data:`tests.rig.crashes.sinks.SINKS`."""
+    steps: tuple[Step, ...]
+
+
+def draw(seed: int, settings: Settings) -> Schedule:
     """Draw a schedule."""
     rng = random.Random(seed)
-    return tuple(_step(rng, settings) for _ in range(settings.steps))
+    sink = settings.sinks[seed % len(settings.sinks)]
+    return Schedule(sink, tuple(_step(rng, settings, sink) for _ in range(settings.steps)))
 
 
-def _step(rng: random.Random, settings: Settings) -> Step:
+def _step(rng: random.Random, settings: Settings, sink: str) -> Step:
     kind: Kind
     if rng.random() < settings.kill_share:
         kind = rng.choice(("kill", "kill", "random kill"))
     else:
         kinds = [each for each in WEIGHTS if not settings.only or each in settings.only]
         (kind,) = rng.choices(kinds, [WEIGHTS[each] for each in kinds])
-    point, nth = _POINT_OF.get(kind, _nowhere)(rng, settings)
+    point, nth = _POINT_OF.get(kind, _nowhere)(rng, frozenset({sink}))
     return Step(kind, point, nth, records=rng.randint(6, 12), fraction=round(rng.random(), 3))
 
 
-def _crash_point(rng: random.Random, settings: Settings, *, by_kill: bool) -> tuple[str, int]:
-    point = rng.choice(reachable(settings.features, by_kill=by_kill))
+def _crash_point(rng: random.Random, features: frozenset[str], *, by_kill: bool) -> tuple[str, int]:
+    point = rng.choice(reachable(features, by_kill=by_kill))
     return point.name, rng.choice(KILL_NTHS if by_kill else point.nths)
 
 
-def _sink_points(rng: random.Random, settings: Settings) -> tuple[str, int]:
-    found = reachable(settings.features, by_kill=False)
+def _sink_points(rng: random.Random, features: frozenset[str]) -> tuple[str, int]:
+    found = reachable(features, by_kill=False)
     points = [point.name for point in found if point.raises and point.raises.startswith("sink.")]
     return "|".join(rng.choices(points, k=SINK_CRASHES)), 1
 
 
-def _nowhere(rng: random.Random, settings: Settings) -> tuple[str, int]:
+def _nowhere(rng: random.Random, features: frozenset[str]) -> tuple[str, int]:
     return "", 1
 
 
-_POINT_OF: Mapping[Kind, Callable[[random.Random, Settings], tuple[str, int]]] = {
-    "crash": lambda rng, settings: _crash_point(rng, settings, by_kill=False),
+_POINT_OF: Mapping[Kind, Callable[[random.Random, frozenset[str]], tuple[str, int]]] = {
+    "crash": lambda rng, features: _crash_point(rng, features, by_kill=False),
     "sink crashes": _sink_points,
-    "kill": lambda rng, settings: _crash_point(rng, settings, by_kill=True),
+    "kill": lambda rng, features: _crash_point(rng, features, by_kill=True),
     "zombie": lambda rng, _: (rng.choice(OVERTAKEN_AT), rng.randint(1, 2)),
 }

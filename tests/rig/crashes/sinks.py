@@ -1,4 +1,4 @@
-"""The writers that a driver can have: of raw rows, of one row for each key, and with dead letters.
+"""The writers that a driver can have: of raw rows, of one row a key, with dead letters, and with state.
 
 Records begin with a number and a blank.
 """
@@ -6,7 +6,9 @@ Records begin with a number and a blank.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -20,10 +22,29 @@ KEYS = 40
 UNFIT = 7
 """Interval of records that do not fit, where those go to a separate table."""
 
+ALIKE = 10
+"""Successive numbers of which a query with state keeps one record of each journal."""
+
 COLUMNS = ("journal", "offset", "key", "value")
 """Columns of a table with one row of each key."""
 
 NUMBER = "CAST(substring_index(CAST(value AS STRING), ' ', 1) AS BIGINT)"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkKind:
+    """A query from journals into a table."""
+
+    shape: Callable[[DataFrame], DataFrame]
+    """Makes the rows of raw ones."""
+    options: Callable[[str], dict[str, Any]]
+    """Returns the further arguments of the sink, by the table's directory."""
+    bound: bool = False
+    """The query is bound to its checkpoint: a new one, or a copy, is refused."""
+
+    def sink(self, app_id: str, table: str, checkpoint: str | None = None) -> DeltaSink:
+        """Return the writer."""
+        return DeltaSink(app_id, path=table, checkpoint=checkpoint, **self.options(table))
 
 
 def dead_table(table: str | Path) -> Path:
@@ -31,42 +52,61 @@ def dead_table(table: str | Path) -> Path:
     return Path(f"{table}-dead")
 
 
-def raw(rows: DataFrame, app_id: str, table: str) -> tuple[DataFrame, DeltaSink]:
-    """Return raw rows as they are."""
-    return rows, DeltaSink(app_id, path=table)
-
-
-def upsert(rows: DataFrame, app_id: str, table: str) -> tuple[DataFrame, DeltaSink]:
+def keyed(rows: DataFrame) -> DataFrame:
     """Return rows of which the last of each key is kept."""
-    keyed = rows.selectExpr(
+    return rows.selectExpr(
         "journal",
         "offset",
         f"concat(journal, ' ', {NUMBER} % {KEYS}) AS key",
         "value",
     )
-    return keyed, DeltaSink(app_id, path=table, upsert=Upsert(("key",)))
 
 
 def read_keyed(journal: str, offset: int, value: bytes) -> tuple[str, tuple[str, int, str, bytes]]:
-    """Return key and row of a record, as :func:`upsert` makes them."""
-    key = f"{journal} {int(value.split(b' ')[0]) % KEYS}"
+    """Return key and row of a record, as :func:`keyed` makes them."""
+    key = f"{journal} {_number(value) % KEYS}"
     return key, (journal, offset, key, value)
 
 
-def dead_letters(rows: DataFrame, app_id: str, table: str) -> tuple[DataFrame, DeltaSink]:
+def parsed(rows: DataFrame) -> DataFrame:
     """Return rows of which some do not parse."""
-    parsed = rows.selectExpr("*", f"IF({NUMBER} % {UNFIT} = 0, 'unfit', NULL) AS _corrupt_record")
-    return parsed, DeltaSink(app_id, path=table, dead_letters=DeadLetters(path=str(dead_table(table))))
+    return rows.selectExpr("*", f"IF({NUMBER} % {UNFIT} = 0, 'unfit', NULL) AS _corrupt_record")
 
 
 def fits(value: bytes) -> bool:
-    """Say whether a record fits, where :func:`dead_letters` splits them."""
-    return int(value.split(b" ")[0]) % UNFIT != 0
+    """Say whether a record fits, where :func:`parsed` splits them."""
+    return _number(value) % UNFIT != 0
 
 
-SINKS: Mapping[str, Callable[[DataFrame, str, str], tuple[DataFrame, DeltaSink]]] = {
-    "raw": raw,
-    "upsert": upsert,
-    "dead letters": dead_letters,
+def distinct(rows: DataFrame) -> DataFrame:
+    """Return one row of all records of a journal that are alike, from state that is never dropped.
+
+    The watermark is a day behind records that are a second apart. Each batch with rows moves it, so that
+    Spark runs batches in which no source moved.
+    """
+    timed = rows.selectExpr(
+        "journal", f"{NUMBER} AS number", f"timestamp_seconds(1000000 + {NUMBER}) AS time"
+    )
+    alike = timed.selectExpr("journal", f"number DIV {ALIKE} AS key", "time").withWatermark("time", "1 day")
+    return alike.dropDuplicatesWithinWatermark(["journal", "key"]).select("journal", "key")
+
+
+def read_distinct(journal: str, offset: int, value: bytes) -> tuple[tuple[str, int], tuple[str, int]]:
+    """Return key and row of a record, as :func:`distinct` makes them."""
+    row = journal, _number(value) // ALIKE
+    return row, row
+
+
+def _number(value: bytes) -> int:
+    return int(value.split(b" ")[0])
+
+
+SINKS: Mapping[str, SinkKind] = {
+    "raw": SinkKind(lambda rows: rows, lambda _: {}),
+    "upsert": SinkKind(keyed, lambda _: {"upsert": Upsert(("key",))}),
+    "dead letters": SinkKind(
+        parsed, lambda table: {"dead_letters": DeadLetters(path=str(dead_table(table)))}
+    ),
+    "stateful": SinkKind(distinct, lambda _: {}, bound=True),
 }
 """Sinks by the feature that a point needs; see :attr:`tests.rig.crashes.points.Point.feature`."""

@@ -11,11 +11,10 @@ from tests.rig.crashes.__main__ import parse, replay
 from tests.rig.crashes.children import command_to_die
 from tests.rig.crashes.outcomes import CRASHED, UnexpectedEndError, outcome
 from tests.rig.crashes.points import BY_NAME, POINTS, reachable
-from tests.rig.crashes.report import summary
+from tests.rig.crashes.report import COLUMNS, summary
 from tests.rig.crashes.scenario import Scenario
-from tests.rig.crashes.schedules import KINDS, SIGKILLS, Kind, Settings, draw
-
-ALL = frozenset(point.feature for point in POINTS)
+from tests.rig.crashes.schedules import KINDS, SIGKILLS, SINK_CRASHES, WEIGHTS, Kind, Settings, draw
+from tests.rig.crashes.sinks import SINKS
 
 
 def test_a_seed_is_a_schedule() -> None:
@@ -24,30 +23,42 @@ def test_a_seed_is_a_schedule() -> None:
     assert draw(7, settings) == draw(7, settings) != draw(8, settings)
 
 
-def test_every_kind_and_point_comes_up() -> None:
-    """Long schedules have each kind of step, and die at each point that the sink reaches."""
-    steps = draw(1, Settings(steps=3000, kill_share=0.3, features=ALL))
+@pytest.mark.parametrize("sink", SINKS)
+def test_every_kind_and_point_comes_up(sink: str) -> None:
+    """Long schedules have each kind of step, and die at each point that the sink reaches, and no other."""
+    steps = draw(1, Settings(steps=3000, kill_share=0.3, sinks=(sink,))).steps
     assert {step.kind for step in steps} == set(KINDS) == set(get_args(Kind))
     for kind in ("crash", "kill"):
-        wanted = {point.name for point in reachable(ALL, by_kill=kind == "kill")}
+        wanted = {point.name for point in reachable(frozenset({sink}), by_kill=kind == "kill")}
         assert {step.point for step in steps if step.kind == kind} == wanted
+    alone = {name for step in steps if step.kind == "sink crashes" for name in step.point.split("|")}
+    assert alone <= {point.name for point in reachable(frozenset({sink}), by_kill=False)}
+
+
+def test_successive_seeds_take_the_kinds_of_sink_in_turn() -> None:
+    """Four schedules have all four; each point that a kind of sink has for itself is one of a kind."""
+    assert {draw(seed, Settings(steps=1)).sink for seed in range(7, 7 + len(SINKS))} == SINKS.keys()
+    assert {point.feature for point in POINTS if point.feature} < SINKS.keys()
+
+
+def test_most_crashes_are_those_of_whole_queries() -> None:
+    """Even if each step of sink crashes has three batches, and each third crash comes by no point."""
+    assert 2 / 3 * WEIGHTS["crash"] > WEIGHTS["sink crashes"] * SINK_CRASHES * 3
 
 
 def test_without_kills_no_child_process_is_needed() -> None:
-    """A schedule without kills needs no child process, and no point that only some sinks reach."""
-    steps = draw(1, Settings(steps=1000))
-    assert not SIGKILLS & {step.kind for step in steps}
-    names = {name for step in steps for name in step.point.split("|")}
-    assert not names & {point.name for point in POINTS if point.feature}
+    """A schedule without kills needs no child process."""
+    assert not SIGKILLS & {step.kind for step in draw(1, Settings(steps=1000)).steps}
 
 
 def test_a_schedule_of_some_kinds_is_replayed_by_its_command() -> None:
     """Other kinds are not drawn; kills come by their own share."""
-    settings = Settings(1000, 0.1, frozenset({"zombie", "sink crashes"}))
-    assert {step.kind for step in draw(1, settings)} == {"zombie", "sink crashes", *SIGKILLS}
+    settings = Settings(1000, 0.1, frozenset({"zombie", "sink crashes"}), ("upsert", "dead letters"))
+    assert {step.kind for step in draw(1, settings).steps} == {"zombie", "sink crashes", *SIGKILLS}
     given = parse(shlex.split(replay(7, settings))[3:])
     assert (given.seed, given.schedules) == (7, 1)
-    assert Settings(given.steps, given.kill_share, frozenset(given.only)) == settings
+    only, sinks = frozenset(given.only), tuple(given.sinks)
+    assert Settings(given.steps, given.kill_share, only, sinks) == settings
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,9 +92,11 @@ def test_endings_are_told_apart() -> None:
 
 def record(**fields: Any) -> dict[str, Any]:
     """A schedule without a failure."""
-    numbers = dict.fromkeys(("sigkills", "zombies", "lost", "duplicated", "altered"), 0)
+    numbers = dict.fromkeys(COLUMNS, 0)
     usual = {
         "seed": 3,
+        "sink": "raw",
+        "seconds_by_step": {"crash": 300, "restore": 9},
         "replay": "again",
         "cycles": 150,
         "retries": 50,
@@ -98,8 +111,24 @@ def record(**fields: Any) -> dict[str, Any]:
 def test_the_summary_bounds_the_rate_of_failures() -> None:
     """The rule of three bounds the rate, over all crashes and kills."""
     text = summary([record(), record(sigkills=100, points={"before the WAL": 2})])
-    assert "crash cycles 300, of the sink alone 100\nSIGKILLs 100" in text
+    assert "| queries ended by an exception | 300 | 60% | 2.0 |" in text
+    assert "| drivers ended by SIGKILL | 100 | 20% | 0.0 |\n| sinks alone, within a batch | 100 | 20%" in text
     assert "no failure in 500 crashes: with 95 % confidence below 0.60%" in text
+
+
+def test_the_summary_adds_up_by_kind_of_sink() -> None:
+    """Each kind has a line, and all have one."""
+    text = summary([record(), record(sink="upsert", sigkills=9, lost=2), record(sigkills=1)])
+    assert "| raw | 2 | 300 | 1 | 100 | 0 | 18 | 8 | 0 | 0 | 0 |" in text
+    assert "| upsert | 1 | 150 | 9 | 50 | 0 | 9 | 4 | 2 | 0 | 0 |" in text
+    assert "| all | 3 | 450 | 10 | 150 | 0 | 27 | 12 | 2 | 0 | 0 |" in text
+
+
+def test_kills_are_ordered_with_a_share() -> None:
+    """Without one there would never be so many."""
+    assert parse(["--crashes", "1000", "--kills", "300", "--kill-share", "0.3"]).kills == 300
+    with pytest.raises(SystemExit):
+        parse(["--kills", "300", "--kill-share", "0"])
 
 
 def test_the_summary_shows_how_to_run_a_failure_again() -> None:

@@ -1,0 +1,80 @@
+"""The oracle of each kind of sink: the table's files beside what the journals' bytes say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gazette_spark.testing.oracle import Row, Verdict, check_table, read_versions, split_records
+from tests.rig.crashes.sinks import COLUMNS, dead_table, fits, read_distinct, read_keyed
+from tests.rig.upsert_oracle import check_upserts, newest_rows
+
+
+def check(
+    kind: str,
+    table: Path,
+    truth: Mapping[str, bytes],
+    *,
+    app_id: str,
+    complete: bool,
+    checkpoints: Sequence[Path] = (),
+) -> Verdict:
+    """Check a table, at every version, against the true bytes of its journals.
+
+    Args:
+        kind: Kind of the sink; see :data:`tests.rig.crashes.sinks.SINKS`.
+        table: Directory of the table.
+        truth: All bytes ever appended, by journal.
+        app_id: App id of the sink.
+        complete: The query has read everything.
+        checkpoints: Directories of the queries that wrote it.
+    """
+    match kind:
+        case "raw":
+            return check_table(table, truth, app_id=app_id, complete=complete, checkpoints=checkpoints)
+        case "upsert":
+            return check_upserts(table, truth, read_keyed, COLUMNS, app_id=app_id, complete=complete)
+        case "stateful":
+            columns = ("journal", "key")
+            return check_upserts(table, truth, read_distinct, columns, app_id=app_id, complete=complete)
+        case "dead letters":
+            columns = ("journal", "offset", "value")
+            verdict = check_upserts(table, truth, read_fitting, columns, app_id=app_id, complete=complete)
+            return check_dead(verdict, table, truth, app_id=app_id, complete=complete)
+    raise ValueError(f"no oracle of a sink that is {kind!r}")
+
+
+def read_fitting(journal: str, offset: int, value: bytes) -> tuple[tuple[str, int], Row | None]:
+    """Return key and row of a record of the main table, no row for a dead letter."""
+    return (journal, offset), (journal, offset, value) if fits(value) else None
+
+
+def check_dead(
+    verdict: Verdict, table: Path, truth: Mapping[str, bytes], *, app_id: str, complete: bool
+) -> Verdict:
+    """Check the newest dead letters, and add what is wrong with them to the main table's verdict.
+
+    They are committed before the rows, so they may be ahead of the main table. In the end they may not.
+    """
+    entry = [version.entry for version in read_versions(table, app_id)][-1]
+    ends = entry.read_through if entry else {}
+    unfit = {
+        (journal, offset, value)
+        for journal, content in truth.items()
+        for offset, value in split_records(content)
+        if not fits(value)
+    }
+    due = {row for row in unfit if row[1] < ends.get(row[0], 0)}
+    held = newest_rows(dead_table(table), ("journal", "offset", "raw"))
+    lost, wrong = due - held.keys(), held.keys() - (due if complete else unfit)
+    doubled = held.total() - len(held)
+    verdict.rows += held.total()
+    verdict.lost += len(lost)
+    verdict.altered += len(wrong)
+    verdict.duplicated += doubled
+    if lost or wrong or doubled:
+        first = min(lost | wrong, default="none")
+        verdict.violations.append(
+            f"dead letters: {len(lost)} lost, {len(wrong)} to be none, {doubled} doubled, e.g. {first}"
+        )
+    return verdict
