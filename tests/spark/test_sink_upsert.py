@@ -25,7 +25,8 @@ from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.maintenance import Prepared
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.upsert import Upsert
-from tests.rig.upsert_oracle import UpsertVerdict, check_upserts
+from gazette_spark.testing.oracle import Verdict
+from tests.rig.upsert_oracle import check_upserts
 from tests.spark.conftest import APP_ID, FileStream
 from tests.spark.test_sink_writers import other_query
 
@@ -68,12 +69,12 @@ class Changes(FileStream):
             )
         )
 
-    def verdict(self, *, complete: bool = True) -> UpsertVerdict:  # type: ignore[override]
+    def verdict(self, *, complete: bool = True) -> Verdict:
         """What the oracle of upserts says about the table."""
         truth = self.truth()
         return check_upserts(self.table, truth, read_change, COLUMNS, app_id=APP_ID, complete=complete)
 
-    def check(self, *, complete: bool = True) -> UpsertVerdict:
+    def check(self, *, complete: bool = True) -> Verdict:
         """Hold every version against the changes that it records."""
         verdict = self.verdict(complete=complete)
         assert verdict.exact, verdict

@@ -158,12 +158,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def _is_enough(records: Sequence[dict[str, Any]], given: argparse.Namespace) -> bool:
     """Say whether as much has been run as is wanted."""
-    kills = sum(record["sigkills"] for record in records)
-    return (
-        len(records) >= given.schedules
-        and sum(crashes(record) for record in records) >= given.crashes
-        and kills >= given.kills
+    done = (
+        (len(records), given.schedules),
+        (sum(crashes(record) for record in records), given.crashes),
+        (sum(record["sigkills"] for record in records), given.kills),
     )
+    return all(count >= wanted for count, wanted in done)
 
 
 def _sum_up(logs: Sequence[Path]) -> int:

@@ -35,8 +35,9 @@ def check(
         case "upsert":
             return check_upserts(table, truth, read_keyed, COLUMNS, app_id=app_id, complete=complete)
         case "stateful":
-            columns = ("journal", "key")
-            return check_upserts(table, truth, read_distinct, columns, app_id=app_id, complete=complete)
+            return check_upserts(
+                table, truth, read_distinct, ("journal", "key"), app_id=app_id, complete=complete
+            )
         case "dead letters":
             columns = ("journal", "offset", "value")
             verdict = check_upserts(table, truth, read_fitting, columns, app_id=app_id, complete=complete)

@@ -16,7 +16,7 @@ import json
 import shutil
 import time
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -86,7 +86,7 @@ class Counts:
     """Crashes and kills, by point."""
     endings: Counter[str] = field(default_factory=Counter)
     """Queries in this process, by the way they ended."""
-    seconds: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Duration of the steps, oracle and all, by their kind."""
 
     @property
