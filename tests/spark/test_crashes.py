@@ -53,7 +53,7 @@ AFTERWARDS: Mapping[str, tuple[Step, ...]] = {
         Step("lose checkpoint", records=6),
     ),
     "stateful": (
-        Step("restore", fraction=0.7),
+        Step("restore", records=6, fraction=0.7),
         Step("stale checkpoint", records=6),
         Step("lose checkpoint"),
     ),

@@ -322,11 +322,18 @@ class Scenario:
                 self._undo_restore(versions - 1)
 
     def _undo_restore(self, version: int) -> None:
-        """Have a query that is bound to its checkpoint refused, and bring the table back to a version."""
-        if self._has_batches(self._checkpoints[-1]):
-            ended = self._run_main()
-            if ended in (ENDED, CRASHED):
-                raise UnexpectedEndError(f"after a RESTORE, a query with state {ended}")
+        """Have a query that is bound to its checkpoint refused, and bring the table back to a version.
+
+        If it had not completed the batches that are undone, it runs them again, and nothing is lost.
+        """
+        newest, done = self._newest(), _completed(self._checkpoints[-1])
+        ended = self._run_main()
+        if ended == ENDED and done <= (newest.batch_id if newest else -1):
+            return
+        if ended == ENDED:
+            raise UnexpectedEndError(
+                f"a query with state has completed batch {done}, and goes on after {newest}"
+            )
         self._sql(f"RESTORE TABLE {{t}} TO VERSION AS OF {version}")
 
     def _optimize(self, step: Step) -> None:
@@ -503,3 +510,8 @@ class Scenario:
         """Run a statement on the table, written ``{t}``, if there is a table."""
         if self._versions():
             self.spark.sql(statement.format(t=f"delta.`{self.table}`")).collect()
+
+
+def _completed(checkpoint: Path) -> int:
+    """Return the last batch that a query has completed, -1 if none."""
+    return max((int(file.name) for file in checkpoint.glob("commits/*") if file.name.isdigit()), default=-1)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, get_args
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from gazette_spark.ledger.entry import LedgerEntry
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.testing.oracle import Verdict, split_records
 from tests.rig.crashes.__main__ import parse, replay
 from tests.rig.crashes.children import command_to_die
+from tests.rig.crashes.oracles import check
 from tests.rig.crashes.outcomes import CRASHED, UnexpectedEndError, outcome
 from tests.rig.crashes.points import BY_NAME, POINTS, reachable
 from tests.rig.crashes.report import COLUMNS, summary
 from tests.rig.crashes.scenario import Scenario
 from tests.rig.crashes.schedules import KINDS, SIGKILLS, SINK_CRASHES, WEIGHTS, Kind, Settings, draw
-from tests.rig.crashes.sinks import SINKS
+from tests.rig.crashes.sinks import SINKS, dead_table, fits
 
 
 def test_a_seed_is_a_schedule() -> None:
@@ -136,3 +145,68 @@ def test_the_summary_shows_how_to_run_a_failure_again() -> None:
     text = summary([record(), record(seed=17, failure="lost 1", replay="python -m x --seed 17")])
     assert "seed 17: lost 1\n  run it again: python -m x --seed 17" in text
     assert "confidence" not in text
+
+
+TRUTH = {"a": b"".join(b"%d x\n" % number for number in range(30))}
+
+
+def table_of(directory: Path, rows: list[tuple[Any, ...]], columns: str) -> None:
+    """Write one version of a table, with an entry up to the end of the journal ``a``."""
+    log = directory / "_delta_log"
+    log.mkdir(parents=True)
+    names = columns.split()
+    table = pa.table({name: [row[at] for row in rows] for at, name in enumerate(names)})
+    pq.write_table(table, directory / "part-0.parquet")
+    end = (JournalOffsets({"a": len(TRUTH["a"])}),)
+    entry = LedgerEntry("app", 0, "q", 0, end, end, end, "0", None, mode="append")
+    info = {"commitInfo": {"operation": "WRITE", "userMetadata": entry.to_json()}}
+    lines = [info, {"add": {"path": "part-0.parquet"}}]
+    (log / f"{0:020d}.json").write_text("\n".join(json.dumps(line) for line in lines))
+
+
+def read(kind: str, directory: Path) -> Verdict:
+    """What the oracle of a kind of sink says."""
+    return check(kind, directory, TRUTH, app_id="app", complete=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "counts"),
+    [
+        (lambda rows: rows, (0, 0, 0)),
+        (lambda rows: rows[1:], (1, 0, 0)),
+        (lambda rows: [*rows, rows[0]], (0, 1, 0)),
+        (lambda rows: [*rows, ("a", 99)], (0, 0, 1)),
+    ],
+    ids=["exact", "lost", "doubled", "made up"],
+)
+def test_the_oracle_of_state_finds(
+    tmp_path: Path, change: Callable[[list[Any]], list[Any]], counts: tuple[int, int, int]
+) -> None:
+    """A row lost because state ran ahead, and one doubled because state was lost."""
+    table_of(tmp_path / "table", change([("a", 0), ("a", 1), ("a", 2)]), "journal key")
+    verdict = read("stateful", tmp_path / "table")
+    assert (verdict.lost, verdict.duplicated, verdict.altered) == counts
+    assert verdict.exact is (counts == (0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("change", "counts"),
+    [
+        (lambda rows: rows, (0, 0, 0)),
+        (lambda rows: rows[1:], (1, 0, 0)),
+        (lambda rows: [*rows, rows[0]], (0, 1, 0)),
+        (lambda rows: [*rows, ("a", 4, b"1 x")], (0, 0, 1)),
+    ],
+    ids=["exact", "lost", "doubled", "not dead"],
+)
+def test_the_oracle_of_dead_letters_finds(
+    tmp_path: Path, change: Callable[[list[Any]], list[Any]], counts: tuple[int, int, int]
+) -> None:
+    """Each record is in one of both tables, once."""
+    records = [("a", offset, value) for offset, value in split_records(TRUTH["a"])]
+    table_of(tmp_path / "table", [row for row in records if fits(row[2])], "journal offset value")
+    dead = change([row for row in records if not fits(row[2])])
+    table_of(dead_table(tmp_path / "table"), dead, "journal offset raw")
+    verdict = read("dead letters", tmp_path / "table")
+    assert (verdict.lost, verdict.duplicated, verdict.altered) == counts
+    assert verdict.exact is (counts == (0, 0, 0))
