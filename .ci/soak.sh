@@ -31,8 +31,8 @@ stage tests $bin/pytest --soak --hypothesis-seed="$seed" -n 3 --dist loadgroup -
     --durations=50 --junitxml="$reports/soak.xml" --cov=gazette_spark --cov-report= --cov-fail-under=86 \
     ${SOAK_PYTEST:-}
 crashes=${SOAK_CRASHES:-1000}
-stage crashes $bin/python -m tests.rig.crashes --schedules 4 --crashes "$crashes" --kills $((crashes * 3 / 10)) --seed "$seed" --steps 20 \
-    --kill-share 0.3 --two-writers 240 --log "$reports/crashes.jsonl"
+stage crashes $bin/python -m tests.rig.crashes --schedules 4 --seed "$seed" --steps 20 --crashes "$crashes" \
+    --kills $((crashes * 3 / 10)) --kill-share 0.3 --two-writers 240 --log "$reports/crashes.jsonl"
 
 if [ -n "$failed" ]; then
     echo "failed:$failed (seed $seed)"

@@ -38,6 +38,9 @@ CONF = INTERPRETED | {
     "spark.sql.shuffle.partitions": "1",
 }
 
+MOST_FAILURES = 10
+"""Schedules that fail before no more are run to get to a number of crashes."""
+
 READY_BESIDE = 1
 """Child processes that start while this process runs queries itself."""
 
@@ -145,7 +148,7 @@ def main(arguments: Sequence[str]) -> int:
         exact = _two_writers(children, root, given) if given.two_writers and children else True
         records: list[dict[str, Any]] = []
         for seed in itertools.count(given.seed):
-            if _is_enough(records, given):
+            if is_enough(records, given):
                 break
             record = run_schedule(spark, root / f"seed-{seed}", seed, settings, children)
             records.append(record)
@@ -156,14 +159,15 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if exact and not any(record["failure"] for record in records) else 1
 
 
-def _is_enough(records: Sequence[dict[str, Any]], given: argparse.Namespace) -> bool:
+def is_enough(records: Sequence[dict[str, Any]], given: argparse.Namespace) -> bool:
     """Say whether as much has been run as is wanted."""
     done = (
         (len(records), given.schedules),
         (sum(crashes(record) for record in records), given.crashes),
         (sum(record["sigkills"] for record in records), given.kills),
     )
-    return all(count >= wanted for count, wanted in done)
+    hopeless = sum(bool(record["failure"]) for record in records) >= max(MOST_FAILURES, given.schedules)
+    return hopeless or all(count >= wanted for count, wanted in done)
 
 
 def _sum_up(logs: Sequence[Path]) -> int:

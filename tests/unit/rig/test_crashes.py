@@ -15,7 +15,7 @@ import pytest
 from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.testing.oracle import Verdict, split_records
-from tests.rig.crashes.__main__ import parse, replay
+from tests.rig.crashes.__main__ import is_enough, parse, replay
 from tests.rig.crashes.children import command_to_die
 from tests.rig.crashes.oracles import check
 from tests.rig.crashes.outcomes import CRASHED, UnexpectedEndError, outcome
@@ -138,6 +138,15 @@ def test_kills_are_ordered_with_a_share() -> None:
     assert parse(["--crashes", "1000", "--kills", "300", "--kill-share", "0.3"]).kills == 300
     with pytest.raises(SystemExit):
         parse(["--kills", "300", "--kill-share", "0"])
+
+
+def test_schedules_go_on_until_there_were_so_many_crashes() -> None:
+    """Of all kinds, and of kills; where schedule after schedule fails, they do not go on."""
+    given = parse(["--schedules", "1", "--crashes", "400", "--kills", "9", "--kill-share", "0.3"])
+    assert not is_enough([record(), record()], given)
+    assert not is_enough([record(sigkills=9)], given)
+    assert is_enough([record(sigkills=9), record()], given)
+    assert is_enough([record(failure="lost 1", cycles=0, retries=0)] * 10, given)
 
 
 def test_the_summary_shows_how_to_run_a_failure_again() -> None:
