@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from time import time
 from typing import Any, ClassVar
 
 import httpx
@@ -131,6 +132,9 @@ def test_show_exits_by_the_verdict(orders: Orders) -> None:
     with Client(orders.broker.endpoint) as client:
         client.append(orders.journal, b"y" * 50)
         client.append(orders.journal, b"y\ny\n")
+    # Burrow's clock has seconds: within that of the only commit nobody is silent.
+    committed_s = int(time())
+    wait_until("the commit's second is over", lambda: int(time()) > committed_s)
     behind = show(orders, "--max-lag", "53", "--count-records", "54")
     assert behind.returncode == 2, behind.stderr
     assert behind.stderr == "orders: lag_bytes=54 above 53\n"

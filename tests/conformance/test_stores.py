@@ -175,7 +175,10 @@ def test_a_gap_and_a_lie_are_found(client: Client, broker: BrokerHandle, journal
     with pytest.raises(DataLossError, match=f"offset {two.begin}, the next byte left is at {three.begin}"):
         rows_of(files, path=journal_name)
     left = rows_of(files, path=journal_name, failOnDataLoss="false")
-    assert left == [row for row in stored.records(three.end) if not two.begin <= row[1] < two.end]
+    rows = stored.records(three.end)
+    # The first line after missing bytes may be half of a record, for all that its reader knows.
+    behind = [row for row in rows if row[1] >= two.end][1:]
+    assert left == [row for row in rows if row[1] < two.begin] + behind
     path.write_bytes(kept)
     other = stored.content[one.begin : one.end - 37].swapcase()
     lie = fragment_of(journal_name, one.begin, other, pb.GZIP)
