@@ -70,6 +70,7 @@ from gazette_spark.ledger.entry import (
     LedgerState,
     Mode,
     SkippedGap,
+    entry_without_rows,
     least_offsets,
     unknown_journals,
 )
@@ -79,7 +80,7 @@ from gazette_spark.table.batch_digest import audit_rows
 from gazette_spark.table.dead_letter_router import DeadLetterRouter, SplitBatch
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.files import clear_unfinished
-from gazette_spark.table.heartbeat import Heartbeat, heartbeat_entry
+from gazette_spark.table.heartbeat import Heartbeat
 from gazette_spark.table.maintenance import TableMaintenance
 from gazette_spark.table.merge import check_keys_once, last_rows, upsert_rows
 from gazette_spark.table.new_table import NewTable
@@ -374,7 +375,8 @@ class DeltaSink:
             before = self._target.ledger(spark, self.app_id, known)
             if before.entry is None or before.entry.attempt != seen:
                 return False  # Another writer has moved on; the next batch hears of it.
-            entry = heartbeat_entry(before, uuid.uuid4().hex)
+            # It keeps query, batch and time: the same batch is its replay.
+            entry = entry_without_rows(before, uuid.uuid4().hex)
             self._target.append(self._target.rows(spark).limit(0), entry, exists=True)
             after = self._target.ledger(spark, self.app_id, before)
             if after.entry is None or after.entry.attempt != entry.attempt:

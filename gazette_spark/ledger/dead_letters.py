@@ -43,7 +43,14 @@ from gazette_spark.ledger.decision import (
     next_entry,
     verify,
 )
-from gazette_spark.ledger.entry import COMPLETES_NOTHING, Batch, LedgerEntry, LedgerState, Positions
+from gazette_spark.ledger.entry import (
+    COMPLETES_NOTHING,
+    Batch,
+    LedgerEntry,
+    LedgerState,
+    Positions,
+    entry_without_rows,
+)
 from gazette_spark.offsets import JournalOffsets
 
 APP_ID_SUFFIX = "/dead-letters"
@@ -160,27 +167,14 @@ def fence_entry(state: LedgerState, about: LedgerEntry, attempt: str) -> LedgerE
         about: Names query and batch.
         attempt: A new, unique name.
     """
-    assert state.entry is not None
     return replace(
-        state.entry,
-        txn_version=state.txn_version + 1,
+        entry_without_rows(state, attempt),
         query_id=about.query_id,
         batch_id=about.batch_id,
-        begin=state.entry.end,
-        attempt=attempt,
-        parent=state.entry.attempt,
-        gaps=(),
-        accepted_gaps=(),
         dead_letters=None,
         dead_attempt=None,
-        audit=None,
-        adopted=False,
         planned_ms=COMPLETES_NOTHING,
         heads={},
-        recreated={},
-        on_parent=None,
-        deltas=0,
-        full_ms=None,
         stateful=about.stateful,
     )
 

@@ -401,6 +401,31 @@ class LedgerState:
     """Without ``entry``: where the rows of the newest undone entry began, if the history shows one."""
 
 
+def entry_without_rows(state: LedgerState, attempt: str) -> LedgerEntry:
+    """Return an entry to put on top of the newest one, which it repeats but for what a batch alone has.
+
+    Args:
+        state: State of the entry's table, which has an entry.
+        attempt: A new, unique name.
+    """
+    assert state.entry is not None
+    return replace(
+        state.entry,
+        txn_version=state.txn_version + 1,
+        begin=state.entry.end,
+        attempt=attempt,
+        parent=state.entry.attempt,
+        gaps=(),
+        accepted_gaps=(),
+        audit=None,
+        adopted=False,
+        recreated={},
+        on_parent=None,
+        deltas=0,
+        full_ms=None,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A query's request to write the rows between two positions."""

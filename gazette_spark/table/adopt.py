@@ -21,7 +21,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
 from gazette_spark.errors import TableRefusedError
-from gazette_spark.ledger.entry import COMPLETES_NOTHING, LedgerEntry, LedgerState, Mode, SourcePosition
+from gazette_spark.ledger.entry import (
+    COMPLETES_NOTHING,
+    LedgerEntry,
+    LedgerState,
+    Mode,
+    SourcePosition,
+    entry_without_rows,
+)
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.trim import origin_columns
@@ -113,24 +120,15 @@ def recreated_entry(state: LedgerState, offsets: JournalOffsets, attempt: str) -
 
     ends = tuple(moved(position) for position in entry.end)
     return replace(
-        entry,
-        txn_version=state.txn_version + 1,
+        entry_without_rows(state, attempt),
         query_id=f"adopt-{attempt}",
         batch_id=0,
         start=tuple(moved(position) for position in entry.start),
         begin=ends,
         end=ends,
-        attempt=attempt,
-        parent=entry.attempt,
-        gaps=(),
-        accepted_gaps=(),
-        audit=None,
-        adopted=False,
         planned_ms=COMPLETES_NOTHING,
         heads={},
         recreated={name: entry.read_through[name] for name in new},
-        deltas=0,
-        full_ms=None,
     )
 
 

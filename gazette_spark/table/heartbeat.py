@@ -10,34 +10,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import replace
-
-from gazette_spark.ledger.entry import LedgerEntry, LedgerState
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 24 * 3600.0
 """Seconds without a batch after which the newest entry is written again."""
-
-
-def heartbeat_entry(state: LedgerState, attempt: str) -> LedgerEntry:
-    """Return the newest entry under another name: no offset moves, and the same batch is its replay."""
-    assert state.entry is not None
-    return replace(
-        state.entry,
-        txn_version=state.txn_version + 1,
-        begin=state.entry.end,
-        attempt=attempt,
-        parent=state.entry.attempt,
-        gaps=(),
-        accepted_gaps=(),
-        audit=None,
-        adopted=False,
-        recreated={},
-        on_parent=None,
-        deltas=0,
-        full_ms=None,
-    )
 
 
 class Heartbeat:

@@ -7,9 +7,9 @@ import threading
 from dataclasses import replace
 
 from gazette_spark.ledger.decision import Skip, Write, decide
-from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, parse_entry
+from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, entry_without_rows, parse_entry
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.table.heartbeat import Heartbeat, heartbeat_entry
+from gazette_spark.table.heartbeat import Heartbeat
 
 BEGIN, END = (JournalOffsets({"x/a": 3}),), (JournalOffsets({"x/a": 7}),)
 ENTRY = LedgerEntry("app", 4, "q", 2, BEGIN, BEGIN, END, "first", "older", planned_ms=99, stateful=True)
@@ -19,7 +19,7 @@ STATE = LedgerState(ENTRY, "older", 6, 10, 9)
 def test_the_same_batch_is_a_replay_of_the_entry_that_was_written_again() -> None:
     """With state, too, and the batch after it goes on; a batch in which nothing moved is not doubled."""
     made_again = replace(STATE, entry=replace(ENTRY, recreated={"x/a": 900}))
-    again = heartbeat_entry(made_again, "second")
+    again = entry_without_rows(made_again, "second")
     assert again.recreated == {}
     assert (again.txn_version, again.parent, again.begin, again.end) == (7, "first", END, END)
     assert parse_entry(again.to_json(), "app") == again
