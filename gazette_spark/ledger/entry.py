@@ -37,6 +37,9 @@ Positions = tuple[SourcePosition, ...]
 COMPLETES_NOTHING = -1
 """``planned_ms`` of an entry that only takes its turn: the batch it names is still to be written."""
 
+Moved = tuple[Mapping[str, int | list[int]] | str | None, ...]
+"""By source: the new end of each journal that moved, or begin and end of one that is new; a text."""
+
 Mode = Literal["append", "upsert"]
 """How a writer adds rows: as new rows, or in place of the row with the same key."""
 
@@ -93,8 +96,8 @@ class LedgerEntry:
     recreated: Mapping[str, int] = field(default_factory=dict)
     """Journals that were deleted and made again, with the end of the old one's rows. From this entry on
     ``start`` and ``end`` are those of the new one."""
-    on_parent: LedgerEntry | None = field(default=None, compare=False, repr=False)
-    """The parent, if the entry is to be stored as what moved since."""
+    moved: Moved | None = field(default=None, compare=False, repr=False)
+    """What moved since the parent, if that is stored in place of all positions."""
     deltas: int = field(default=0, compare=False)
     """Entries stored as what moved, from the last one with all positions to this one."""
     full_ms: int | None = field(default=None, compare=False)
@@ -116,13 +119,13 @@ class LedgerEntry:
             "attempt": self.attempt,
             "parent": self.parent,
         }
-        moved = _moved(self.on_parent, self) if self.on_parent else None
-        if moved is None:
+        if self.moved is None:
             value["start"] = _positions_value(self.start)
             value["begin"] = _positions_value(self.begin)
             value["end"] = _positions_value(self.end)
         else:
-            value |= {"format_version": 2, "moved": moved, "deltas": self.deltas, "full_ms": self.full_ms}
+            value |= {"format_version": 2, "moved": self.moved}
+            value |= {"deltas": self.deltas, "full_ms": self.full_ms}
         if self.gaps:
             value["gaps"] = [[gap.journal, gap.begin, gap.end] for gap in self.gaps]
         if self.accepted_gaps:
@@ -154,8 +157,7 @@ class EntryDelta:
 
     entry: LedgerEntry
     """The entry, but for ``start``, ``begin`` and ``end``."""
-    moved: tuple[Mapping[str, int | list[int]] | str | None, ...]
-    """By source: the new end of each journal that moved, or begin and end of one that is new; a text."""
+    moved: Moved
 
     @property
     def attempt(self) -> str:
@@ -189,24 +191,25 @@ class EntryDelta:
         return replace(self.entry, start=tuple(starts), begin=tuple(begins), end=tuple(ends))
 
 
-def _moved(parent: LedgerEntry, entry: LedgerEntry) -> list[Any] | None:
+def _moved(parent: LedgerEntry, entry: LedgerEntry) -> Moved | None:
     """Return what moved between an entry and its parent, None if it takes all positions to say it."""
     if len(parent.end) != len(entry.end):
         return None
-    moved: list[Any] = []
+    found: list[Mapping[str, int | list[int]] | str | None] = []
     for begin, old, new in zip(entry.begin, parent.end, entry.end, strict=True):
         if not (isinstance(old, JournalOffsets) and isinstance(new, JournalOffsets)):
-            moved.append(new if isinstance(new, str) else None)
+            found.append(new if isinstance(new, str) else None)
             continue
         known, begins = old.read_through, begin.read_through if isinstance(begin, JournalOffsets) else {}
-        moved.append(
+        found.append(
             {
                 journal: at if journal in known else [begins.get(journal, at), at]
                 for journal, at in new.read_through.items()
                 if known.get(journal) != at
             }
         )
-    whole = EntryDelta(entry, tuple(moved)).on(parent)
+    moved = tuple(found)
+    whole = EntryDelta(entry, moved).on(parent)
     same = whole and (whole.start, whole.begin, whole.end) == (entry.start, entry.begin, entry.end)
     return moved if same else None
 
@@ -223,9 +226,9 @@ def stored_on_parent(entry: LedgerEntry, parent: LedgerEntry | None) -> LedgerEn
         return replace(entry, full_ms=now_ms)
     if parent.deltas + 1 > MAX_DELTAS or not 0 <= now_ms - full_ms <= MAX_DELTA_AGE_MS:
         return replace(entry, full_ms=now_ms)
-    if _moved(parent, entry) is None:
+    if (moved := _moved(parent, entry)) is None:
         return replace(entry, full_ms=now_ms)
-    return replace(entry, on_parent=parent, deltas=parent.deltas + 1, full_ms=full_ms)
+    return replace(entry, moved=moved, deltas=parent.deltas + 1, full_ms=full_ms)
 
 
 def parse_entry(text: str | None, app_id: str) -> LedgerEntry | EntryDelta | None:
@@ -420,7 +423,7 @@ def entry_without_rows(state: LedgerState, attempt: str) -> LedgerEntry:
         audit=None,
         adopted=False,
         recreated={},
-        on_parent=None,
+        moved=None,
         deltas=0,
         full_ms=None,
     )

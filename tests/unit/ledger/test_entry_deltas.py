@@ -169,7 +169,7 @@ def test_the_stored_form_is_the_golden_one() -> None:
     assert entry.start == (JournalOffsets({"shop/a": 200, "shop/b": 5, "shop/new": 7}), positions[1])
     assert entry.begin == (JournalOffsets({"shop/a": 200, "shop/b": 5, "shop/new": 7}), positions[1])
     assert entry.end == (JournalOffsets({"shop/a": 300, "shop/b": 5, "shop/new": 7}), '{"logOffset":3}')
-    assert replace(entry, on_parent=parent).to_json() == text.strip()
+    assert replace(entry, moved=stored.moved).to_json() == text.strip()
     assert stored.on(replace(parent, attempt="another")) is None
     assert stored.on(replace(parent, end=positions[:1])) is None
 
