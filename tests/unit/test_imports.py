@@ -24,6 +24,7 @@ RANKS = (
     ("options",),
     ("ledger", "framing"),
     ("client", "lag"),
+    ("message",),
     ("store", "scan", "write", "broker"),
     ("source",),
     ("listener", "table", "sink", "backfill", "audit"),
