@@ -287,3 +287,13 @@ class EmptyListingError(GazetteError):
 
     def __str__(self) -> str:
         return f"{self.problem}: no journal to map a message to. Check the selector of the listing"
+
+
+@dataclass(eq=False)
+class MessageError(GazetteError, ValueError):
+    """A message cannot be framed, its UUID cannot be read or set, or its content type has no framing."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem

@@ -2,4 +2,61 @@
 
 A producer stamps each message with a UUID that holds its producer id, a clock and flags. Readers use these to
 drop repeated messages and to hold back messages of a transaction until its acknowledgement arrives.
+
+Names are loaded when they are asked for: the columns' code, which Spark's workers load, needs no client.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gazette_spark.message.interfaces import (
+        Envelope,
+        Framing,
+        JournalProducer,
+        Message,
+        NewMessage,
+        ProducerState,
+        framing_by_content_type,
+        framing_of_journal,
+    )
+    from gazette_spark.message.uuids import Clock, ProducerId, build_uuid, new_producer_id, split_uuid
+
+__all__ = [
+    "Clock",
+    "Envelope",
+    "Framing",
+    "JournalProducer",
+    "Message",
+    "NewMessage",
+    "ProducerId",
+    "ProducerState",
+    "build_uuid",
+    "framing_by_content_type",
+    "framing_of_journal",
+    "new_producer_id",
+    "split_uuid",
+]
+
+_MODULES = {
+    "interfaces": (
+        "Envelope",
+        "Framing",
+        "JournalProducer",
+        "Message",
+        "NewMessage",
+        "ProducerState",
+        "framing_by_content_type",
+        "framing_of_journal",
+    ),
+    "uuids": ("Clock", "ProducerId", "build_uuid", "new_producer_id", "split_uuid"),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,179 @@
+"""What messages, envelopes and framings are: the names that publishers, sequencers and readers share.
+
+A record's bytes are those between what frames them: a line without its newline, the payload of a fixed frame.
+A journal's label ``content-type`` names the framing of its messages, and is compared as it is, as in Gazette.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from gazette_spark.errors import MessageError
+from gazette_spark.framing.base import Cut
+from gazette_spark.framing.base import Framing as RecordFraming
+from gazette_spark.framing.csv import CSV
+from gazette_spark.framing.fixed import FIXED, MAGIC
+from gazette_spark.framing.lines import LINES
+from gazette_spark.message.uuids import Clock, ProducerId
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.labels import (
+    CONTENT_TYPE,
+    CONTENT_TYPE_CSV,
+    CONTENT_TYPE_NDJSON,
+    CONTENT_TYPE_PROTO_FIXED,
+    CONTENT_TYPE_RECOVERY_LOG,
+    values_of,
+)
+
+NIL_UUID = uuid.UUID(int=0)
+"""UUID of a message that has none: it is never taken for a repeated one, and belongs to no transaction."""
+
+NO_OFFSET = -1
+"""``begin`` of a producer without an open transaction."""
+
+MAX_PAYLOAD_BYTES = (1 << 32) - 1
+"""Longest payload that a fixed frame's header can tell."""
+
+
+class Message(Protocol):
+    """What can be published, and read back: any class with these methods."""
+
+    def get_uuid(self) -> uuid.UUID:
+        """Return the message's UUID; :data:`NIL_UUID` opts the message out of sequencing."""
+
+    def set_uuid(self, stamp: uuid.UUID) -> None:
+        """Give the message a UUID. A class without a place for one does nothing."""
+
+    def new_acknowledgement(self, journal: str) -> Message:
+        """Return a message of this class that acknowledges this one, and others, in a journal.
+
+        A publisher gives it its UUID. The reader's class must be able to read it.
+        """
+
+    def __bytes__(self) -> bytes:
+        """Return the record's bytes, without its frame."""
+
+
+NewMessage = Callable[[pb.JournalSpec, bytes], Message]
+"""Makes a message of the bytes of a record of a journal; raises MessageError, or another ValueError, if they
+are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A message, and where it was read: its frame is ``[begin, end)`` of the journal."""
+
+    journal: str
+    begin: int
+    end: int
+    message: Message
+
+
+class JournalProducer(NamedTuple):
+    """A producer, in one of the journals it writes to."""
+
+    journal: str
+    producer: ProducerId
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """What a sequencer's checkpoint keeps of a producer in a journal."""
+
+    journal: str
+    producer: ProducerId
+    last_ack: Clock
+    """Clock of the newest message that was acknowledged and delivered."""
+    begin: int = NO_OFFSET
+    """Where the producer's open transaction begins in the journal; -1: none is open."""
+
+    @property
+    def key(self) -> JournalProducer:
+        """What the state is of."""
+        return JournalProducer(self.journal, self.producer)
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How the messages of a content type stand in a journal."""
+
+    content_type: str
+    records: RecordFraming
+    """Finds the records in a journal's bytes."""
+
+    def marshal(self, message: Message) -> bytes:
+        """Return a message in its frame.
+
+        Raises:
+            MessageError: readers would not find exactly this one record.
+        """
+        return self.frame(bytes(message))
+
+    def frame(self, record: bytes) -> bytes:
+        """Return a record in its frame; errors are those of :meth:`marshal`."""
+        if self.records is FIXED:
+            if len(record) > MAX_PAYLOAD_BYTES:
+                raise MessageError(f"{len(record)} bytes do not fit a fixed frame")
+            return MAGIC + len(record).to_bytes(4, "little") + record
+        if not self._is_one_record(record):
+            raise MessageError(f"{record[:80]!r} is not exactly one record of {self.content_type}")
+        return record + b"\n"
+
+    def _is_one_record(self, record: bytes) -> bool:
+        if self.records is LINES:
+            return record != b"" and b"\n" not in record
+        found = self.records.cut(record + b"\n", 0)
+        return record != b"" and (found.starts.tolist(), found.ends.tolist()) == ([0], [len(record)])
+
+    def unmarshal(self, data: bytes, offset: int = 0) -> Cut:
+        """Find the whole records at the beginning of a journal's bytes, which begin with a record.
+
+        Args:
+            data: Bytes of a journal.
+            offset: Where in the journal they begin.
+
+        Returns:
+            Where in ``data`` the records are, how many bytes are done, and bytes that are in no frame.
+        """
+        return self.records.cut(data, offset)
+
+
+FRAMINGS = {
+    content_type: Framing(content_type, records)
+    for content_type, records in (
+        (CONTENT_TYPE_NDJSON, LINES),
+        (CONTENT_TYPE_CSV, CSV),
+        (CONTENT_TYPE_PROTO_FIXED, FIXED),
+    )
+}
+"""Framing of each content type that has one."""
+
+
+def framing_by_content_type(content_type: str, journal: str = "") -> Framing:
+    """Return the framing of a content type, compared as it is: parameters are not known.
+
+    Args:
+        content_type: Value of the label, empty if there is none.
+        journal: Name of the journal, for the error.
+
+    Raises:
+        MessageError: it has no framing of messages, as a recovery log has none.
+    """
+    found = FRAMINGS.get(content_type)
+    if found is not None:
+        return found
+    where = f"journal {journal!r}: " if journal else ""
+    what = f"has no framing of messages: {CONTENT_TYPE}={content_type}"
+    if content_type == CONTENT_TYPE_RECOVERY_LOG:
+        what = f"{content_type} is a recovery log, which holds no messages"
+    elif not content_type:
+        what = f"there is no label {CONTENT_TYPE}, which names the framing of messages"
+    raise MessageError(f"{where}{what}; messages are in journals of {', '.join(FRAMINGS)}")
+
+
+def framing_of_journal(spec: pb.JournalSpec) -> Framing:
+    """Return the framing of a journal's messages, by its label; errors name the journal."""
+    return framing_by_content_type(next(iter(values_of(spec.labels, CONTENT_TYPE)), ""), spec.name)
