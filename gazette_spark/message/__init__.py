@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         framing_by_content_type,
         framing_of_journal,
     )
+    from gazette_spark.message.locator import Locator, RawMessage, locator_for, raw_messages
     from gazette_spark.message.uuids import Clock, ProducerId, build_uuid, new_producer_id, split_uuid
 
 __all__ = [
@@ -29,14 +30,18 @@ __all__ = [
     "Envelope",
     "Framing",
     "JournalProducer",
+    "Locator",
     "Message",
     "NewMessage",
     "ProducerId",
     "ProducerState",
+    "RawMessage",
     "build_uuid",
     "framing_by_content_type",
     "framing_of_journal",
+    "locator_for",
     "new_producer_id",
+    "raw_messages",
     "split_uuid",
 ]
 
@@ -51,6 +56,7 @@ _MODULES = {
         "framing_by_content_type",
         "framing_of_journal",
     ),
+    "locator": ("Locator", "RawMessage", "locator_for", "raw_messages"),
     "uuids": ("Clock", "ProducerId", "build_uuid", "new_producer_id", "split_uuid"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
