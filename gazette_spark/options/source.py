@@ -18,7 +18,8 @@ The rules of values, the same for all options:
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -62,17 +63,23 @@ FORMAT_FRAMINGS = {"json": "lines", "csv": "csv", "protobuf": "fixed"}
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The journals a query reads: those with these names, or those a label selector matches."""
+    """The journals a query reads: those with these names, or those that match, also if they match later."""
 
     option: str
     """Name of the option that says so."""
     names: tuple[str, ...] = ()
     """Each must exist."""
     selector: str = ""
-    """Canonical text; new journals that match later are read too."""
+    """Canonical text of a label selector; empty matches all."""
+    pattern: str = ""
+    """Regular expression of whole names, of those that the selector matches; empty matches all."""
 
     def __str__(self) -> str:
-        return ", ".join(self.names) or self.selector
+        return ", ".join(self.names) or self.pattern or self.selector
+
+    def matches(self, journal: str) -> bool:
+        """Tell whether a journal that the names or the selector match is selected."""
+        return not self.pattern or re.fullmatch(self.pattern, journal) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +164,7 @@ def parse_options(
         _check_alone("fragmentPostfixLevels", "fragmentStore", texts)
     values["security"] = take_security(values, texts)
     values["selection"] = _one_selection(
-        {name: values.pop(name) for name in ("journals", "selector", "path")}
+        [values.pop(name) for name in ("journals", "journals_pattern", "selector", "path")]
     )
     _check_framing(values["framing"], values["format"])
     _check_message(values)
@@ -167,12 +174,16 @@ def parse_options(
     return SourceOptions(**values)
 
 
-def _one_selection(given: Mapping[str, Selection | None]) -> Selection:
-    found = {name: selection for name, selection in given.items() if selection is not None}
+def _one_selection(given: Sequence[Selection | None]) -> Selection:
+    found = [selection for selection in given if selection is not None]
     if len(found) == 1:
-        return next(iter(found.values()))
-    ways = "exactly one of option 'journals', option 'selector', load('a/journal') and load('a/prefix/')"
-    raise OptionError(" and ".join(found) or "journals", "more than one" if found else "nothing", ways)
+        return found[0]
+    ways = (
+        "exactly one of option 'journals', option 'journalsPattern', option 'selector', load('a/journal') "
+        "and load('a/prefix/')"
+    )
+    names = " and ".join(each.option for each in found)
+    raise OptionError(names or "journals", "more than one" if found else "nothing", ways)
 
 
 def _default_start(use: Use | None) -> OffsetChoice:
@@ -232,6 +243,28 @@ def _parse_journals(name: str, text: str) -> Selection:
     return Selection(name, names=names)
 
 
+def _parse_pattern(name: str, text: str) -> Selection:
+    expected = "a regular expression of whole names, in Python's syntax, such as shop/orders-[0-9]+"
+    if not text or text != text.strip():
+        raise OptionError(name, shown(text), expected)
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise OptionError(name, f"{shown(text)} ({error})", expected) from None
+    prefix = literal_prefix(text)
+    return Selection(name, selector=f"prefix={prefix}" if prefix else "", pattern=text)
+
+
+def literal_prefix(pattern: str) -> str:
+    """Return a directory, with its slash, that holds all journals a pattern matches; empty if unknown.
+
+    Brokers list this directory only.
+    """
+    # A quantifier may make what is before it optional, and an alternative need not begin so.
+    found = re.match(r"((?:[\w%=-]+/)+)(?![?*{])", pattern, re.ASCII)
+    return found[1] if found and "|" not in pattern else ""
+
+
 def parse_selector_option(name: str, text: str) -> Selection:
     """Parse a label selector."""
     if not text.strip():
@@ -261,6 +294,13 @@ DAY_MS = 24 * 60 * 60 * 1000
 OPTIONS: tuple[Option, ...] = (
     Option("brokerAddress", parse_address, None, "Broker to ask first; BROKER_ADDRESS if not given."),
     Option("journals", _parse_journals, None, "Names of journals, comma separated; each must exist."),
+    Option(
+        "journalsPattern",
+        _parse_pattern,
+        None,
+        "Regular expression, in Python's syntax, of journals' whole names; journals that match it later are "
+        "read too.",
+    ),
     Option(
         "selector", parse_selector_option, None, "Label selector; journals that match it later are read too."
     ),

@@ -170,7 +170,7 @@ class Selection:
         options = self._view.options
         journals = sorted(self.selected(fresh=True))
         if not journals:
-            got = f"{options.selection.selector!r}, which matches no journal"
+            got = f"{str(options.selection)!r}, which matches no journal"
             raise OptionError(options.selection.option, got, "at least one journal when a query starts")
         edges = (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets))
         for option, choice in edges:
@@ -237,9 +237,12 @@ class Selection:
         self.revision = max(listing.revision, start.revision) if listing.revision else 0
         if listing is self._listing:
             return
-        for entry in listing.journals:
-            self._view.cache_spec(entry.spec)
-        self._listing, self._names = listing, frozenset(listing.names)
+        matching = [
+            entry.spec for entry in listing.journals if self._view.options.selection.matches(entry.spec.name)
+        ]
+        for spec in matching:
+            self._view.cache_spec(spec)
+        self._listing, self._names = listing, frozenset(spec.name for spec in matching)
         self._youngest = max((entry.create_revision for entry in listing.journals), default=0)
         self._absent = self.paused = frozenset()
         self.gone = ()

@@ -74,7 +74,7 @@ class MemoryFiles:
     def list(self, directories: Sequence[str]) -> Iterator[StoreFile]:
         self.listed.append(list(directories))
         for path in sorted(self.files):
-            if any(path.startswith(f"{each}/") for each in directories):
+            if any(not each or path.startswith(f"{each}/") for each in directories):
                 yield StoreFile(path, len(self.files[path]), self.mod_times.get(path, MOD_TIME))
 
     def open(self, stored: StoredFragment, offset: int, end_offset: int) -> FragmentReader:
@@ -109,7 +109,7 @@ def store_options(**options: str) -> SourceOptions:
     Each directory is a journal: where one begins at the end of another, that has to be said.
     """
     given = {"fragmentStore": "file:///a/store", "framing": "lines", "fragmentPostfixLevels": "0"} | options
-    if not given.keys() & {"journals", "path"}:
+    if not given.keys() & {"journals", "journalsPattern", "path"}:
         given["path"] = "log/"
     return parse_options(given, "batch", environ={})
 

@@ -50,6 +50,8 @@ ANOTHER = "prop/another/"
 """Journals of another source."""
 MOST_JOURNALS = 4
 TIMEOUT_S = 30.0
+SELECTIONS = [{"path": PREFIX}, {"journalsPattern": PREFIX + "[0-9]"}, {"journalsPattern": "x|.*/source/.*"}]
+"""Ways to select the journals of the query."""
 LABELS = {
     "lines": "application/x-ndjson",
     "csv": "text/csv",
@@ -175,13 +177,18 @@ class SourceMachine(RuleBasedStateMachine):
         urls=st.sampled_from(["file", "http"]),
         whole=st.sampled_from(["", "", "", "none"]),
         kind=kinds,
-        where=st.sampled_from(["earliest", "latest"]),
+        query=st.tuples(st.sampled_from(["earliest", "latest"]), st.sampled_from(SELECTIONS)),
     )
     def set_up(
-        self, chunk_bytes: int, urls: Literal["file", "http"], whole: str, kind: str, where: str
+        self,
+        chunk_bytes: int,
+        urls: Literal["file", "http"],
+        whole: str,
+        kind: str,
+        query: tuple[str, dict[str, str]],
     ) -> None:
         self.whole = whole
-        self.where = where
+        self.where, self.selection = query
         self.broker = EmbeddedBroker(
             self.root,
             chunk_bytes=chunk_bytes,
@@ -282,7 +289,7 @@ class SourceMachine(RuleBasedStateMachine):
     def start_with_another_source(self, available_now: bool) -> None:
         """A query whose sources were swapped gives this one the other's checkpoint."""
         self.stop()
-        run = self.query.start(lambda: self.reader({"path": ANOTHER}), available_now=available_now)
+        run = self.query.start(lambda: self.reader({}, {"path": ANOTHER}), available_now=available_now)
         with pytest.raises(OtherJournalsError, match=f"'{ANOTHER}0', .* '{PREFIX}0'"):
             run.batch()
         run.stop()
@@ -309,11 +316,15 @@ class SourceMachine(RuleBasedStateMachine):
     def start_of(self, journal: Journal) -> int:
         return 0 if self.where == "earliest" else self.last_boundary(journal)
 
-    def reader(self, options: dict[str, str]) -> source.StreamReader:
-        return self.data_source({"startingOffsets": self.where} | options).streamReader(SCHEMA)
+    def reader(self, options: dict[str, str], selection: dict[str, str] | None = None) -> source.StreamReader:
+        given = {"startingOffsets": self.where} | options
+        return self.data_source(given, selection).streamReader(SCHEMA)
 
-    def data_source(self, options: dict[str, str]) -> GazetteDataSource:
-        given = {"brokerAddress": self.broker.endpoint, "path": PREFIX, "format": "raw"} | options
+    def data_source(
+        self, options: dict[str, str], selection: dict[str, str] | None = None
+    ) -> GazetteDataSource:
+        given = {"brokerAddress": self.broker.endpoint, "format": "raw"} | options
+        given |= selection or self.selection
         if self.whole:
             given["framing"] = self.whole
         if "fragmentRoot" in given:

@@ -21,7 +21,7 @@ def parse(use: Use | None = None, environ: dict[str, str] | None = None, /, **gi
     """Parse options as Spark hands them over: names in lower case; a broker and a journal if not given."""
     texts = {name.lower(): text for name, text in given.items()}
     texts.setdefault("brokeraddress", ADDRESS)
-    if not texts.keys() & {"journals", "selector", "path"}:
+    if not texts.keys() & {"journals", "journalspattern", "selector", "path"}:
         texts["path"] = "events/clicks"
     return parse_options(texts, use, environ=environ or {})
 
@@ -36,7 +36,8 @@ def refusal(use: Use | None = None, /, **given: str) -> OptionError:
 def test_the_table_and_the_parsed_form_have_the_same_names() -> None:
     """An option cannot be added to one and forgotten in the other."""
     fields = {field.name for field in dataclasses.fields(SourceOptions)}
-    joined = {"journals", "selector", "path"} | {option.key for option in SECURITY_OPTIONS}
+    joined = {"journals", "journals_pattern", "selector", "path"}
+    joined |= {option.key for option in SECURITY_OPTIONS}
     assert {option.key for option in OPTIONS} - joined | {"selection", "security"} == fields
 
 
@@ -91,6 +92,7 @@ def test_an_unknown_option_lists_the_valid_ones(name: str, hint: str) -> None:
         pytest.param({"journals": "events/a", "selector": "app=x"}, id="names_and_selector"),
         pytest.param({"journals": "events/a", "path": "events/"}, id="names_and_path"),
         pytest.param({"selector": "app=x", "path": "events/"}, id="selector_and_path"),
+        pytest.param({"journals": "events/a", "journalsPattern": "events/a"}, id="names_and_pattern"),
     ],
 )
 def test_two_selections_are_refused(given: dict[str, str]) -> None:
@@ -115,6 +117,51 @@ def test_a_prefix_is_a_selector() -> None:
     """A prefix is a selector, so journals made later under it are found."""
     assert parse(path="events/").selection.selector == "prefix=events/"
     assert parse(path="events/").selection.names == ()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "selector"),
+    [
+        pytest.param("events/a/[a-z]+", "prefix=events/a/", id="two directories"),
+        pytest.param("events/.*", "prefix=events/", id="all of a directory"),
+        pytest.param("events/clicks?", "prefix=events/", id="a quantifier behind the directory"),
+        pytest.param("events/a/*b", "prefix=events/", id="a quantifier on a slash"),
+        pytest.param("events/?a", "", id="a quantifier on the only slash"),
+        pytest.param("events/a|clicks/b", "", id="another directory"),
+        pytest.param("(?i)EVENTS/.*", "", id="any case"),
+        pytest.param("ev.*", "", id="no directory"),
+    ],
+)
+def test_a_pattern_lists_the_directory_that_it_names(pattern: str, selector: str) -> None:
+    """Brokers list one directory where every match lies in it, and everything else where that is not sure."""
+    selection = parse(journalsPattern=pattern).selection
+    assert (selection.selector, str(selection)) == (selector, pattern)
+
+
+def test_a_pattern_matches_whole_names() -> None:
+    """A name that has a match in it is another journal."""
+    selection = parse(journalsPattern="events/[a-z]+").selection
+    assert selection.matches("events/clicks")
+    assert not selection.matches("events/clicks/2")
+    assert not selection.matches("old/events/clicks")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        pytest.param("", '""', id="empty"),
+        pytest.param(" events/a", '" events/a"', id="blank"),
+        pytest.param("events/(a", "unterminated subpattern at position 7", id="open group"),
+        pytest.param("*", "nothing to repeat", id="a glob"),
+        pytest.param("a{99999999999}", "repetition", id="too many"),
+    ],
+)
+def test_a_pattern_that_cannot_be_used_is_refused(text: str, problem: str) -> None:
+    """The error shows the text, the reason and an example."""
+    error = refusal(journalsPattern=text)
+    assert error.option == "journalsPattern"
+    assert problem in error.got
+    assert "such as shop/orders-[0-9]+" in error.expected
 
 
 def test_names_keep_their_order() -> None:

@@ -15,6 +15,7 @@ from gazette_spark.errors import (
 )
 from gazette_spark.framing.fixed import frame
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.protocol.labels import parse_selector
 from gazette_spark.scan.admission import Limits
 from gazette_spark.scan.ranges import Piece
 from tests.oracles.brokers import FIXED, FakeJournal, at, lines, planner_of
@@ -442,6 +443,28 @@ def test_a_journal_that_appears_is_a_change_by_itself() -> None:
     """A new journal is a change, because its first offset must reach the query checkpoint."""
     planner, _ = planner_of({"log/a": FakeJournal(), "log/b": FakeJournal()})
     assert planner.next(at(a=0)) == at(a=0, b=0)
+
+
+def test_a_pattern_selects_journals_that_match_it_later_too() -> None:
+    """Journals that match are read whenever they appear; the others count as journals of no query."""
+    journals = {f"log/{name}": FakeJournal(lines(1)) for name in ("a1", "a2", "b1", "a1/old")}
+    planner, client = planner_of(journals, journalsPattern="log/a[0-9]+", startingOffsets="earliest")
+    start = planner.next(planner.initial())
+    assert start == at(a1=0, a2=0).at("pinned")
+    client.journals["log/a31"] = FakeJournal(lines(2))
+    client.journals["log/b2"] = FakeJournal(lines(2))
+    assert planner.next(start) == at(a1=10, a2=10, a31=0)
+    assert {str(selector) for selector in client.listed} == {str(parse_selector("prefix=log/"))}
+
+
+def test_a_pattern_that_is_narrowed_keeps_the_offsets_of_what_it_leaves_out() -> None:
+    """A journal that a new pattern leaves out is paused, and one that matches nothing starts no query."""
+    journals = {"log/a": FakeJournal(lines(2)), "log/b": FakeJournal(lines(2))}
+    planner, _ = planner_of(journals, journalsPattern="log/[a]")
+    assert planner.next(at(a=10, b=10)) == at(a=20, b=10)
+    other, _ = planner_of(journals, journalsPattern="log/c.*")
+    with pytest.raises(OptionError, match=r"'journalsPattern': got 'log/c\.\*', which matches no journal"):
+        other.initial()
 
 
 def test_available_now_ends_at_the_heads_taken_at_its_start() -> None:

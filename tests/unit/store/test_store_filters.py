@@ -53,6 +53,15 @@ def test_filters_leave_files_unopened(files: MemoryFiles, case: str) -> None:
     assert len(set(files.opened)) <= at_most
 
 
+@pytest.mark.parametrize("pattern", ["log/[bc]", "[a-z]+/b|log/c"])
+def test_a_pattern_chooses_journals_of_a_store(files: MemoryFiles, pattern: str) -> None:
+    """Stores have names, so patterns choose among them, with a directory in common or without."""
+    options = store_options(journalsPattern=pattern)
+    rows = read(files, options, plan(files, options))
+    assert {row[0] for row in rows} == {"log/b"}
+    assert len(rows) == 50
+
+
 def test_gaps_of_a_store(files: MemoryFiles) -> None:
     """A gap is a range that no file holds, before the end of the last one."""
     lost = next(path for path in files.files if path.startswith(f"log/b/{200:016x}-"))
