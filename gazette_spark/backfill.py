@@ -37,9 +37,11 @@ RANGE_OPTIONS = frozenset(
         "endingoffsets",
         "endingtimestamp",
         "journals",
+        "journalspattern",
         "path",
         "selector",
         "startingoffsets",
+        "startingoffsetsbytimestamp",
         "startingoffsetsbytimestampstrategy",
         "startingtimestamp",
     }

@@ -295,7 +295,7 @@ class DeltaSink:
 
         Args:
             reader: ``spark.readStream.format("gazette")`` with its options. Where the table has a ledger,
-                ``startingOffsets`` and ``startingTimestamp`` are of no effect.
+                ``startingOffsets`` and the starting times are of no effect.
             spark: The session, if not the active one.
 
         Returns:

@@ -86,6 +86,23 @@ def parse_timestamp(name: str, text: str) -> int:
     raise OptionError(name, shown(text), expected)
 
 
+def parse_timestamps(name: str, text: str) -> Mapping[str, int]:
+    """Parse times by journal, as milliseconds like :func:`parse_timestamp`."""
+    expected = 'JSON of milliseconds since 1970 UTC by journal, such as {"a/journal":1700000000000}'
+    try:
+        named = parse_json_object(text)
+    except OffsetError as error:
+        raise OptionError(name, f"{shown(text)} ({error.problem.split('; expected')[0]})", expected) from None
+    if not named:
+        raise OptionError(name, shown(text), expected)
+    for journal, timestamp in named.items():
+        check_journal(name, journal)
+        if type(timestamp) is not int or not 0 <= timestamp <= MAX_TIMESTAMP_MS:
+            got = f"{shown(timestamp)} for journal {journal!r}"
+            raise OptionError(name, got, f"milliseconds since 1970 UTC, from 0 to {MAX_TIMESTAMP_MS}")
+    return named
+
+
 def check_offsets(start: OffsetChoice, end: OffsetChoice, *, batch: bool) -> None:
     """Check that a query between two choices can have rows.
 
@@ -104,11 +121,14 @@ def check_offsets(start: OffsetChoice, end: OffsetChoice, *, batch: bool) -> Non
             raise OptionError("endingOffsets", problem, f"at least {start.of(journal)}")
 
 
-def check_timestamps(start_ms: int | None, end_ms: int | None) -> None:
-    """Check that a query does not end before it starts.
+def check_timestamps(start_ms: int | None, named_ms: Mapping[str, int], end_ms: int | None) -> None:
+    """Check that a query ends in no journal before it starts, by time.
 
     Raises:
         OptionError: it does.
     """
-    if start_ms is not None and end_ms is not None and end_ms < start_ms:
-        raise OptionError("endingTimestamp", f"{end_ms}, before startingTimestamp", f"at least {start_ms}")
+    starts = {"startingTimestamp": start_ms} if start_ms is not None else {}
+    starts |= {f"the time of journal {journal!r}": named for journal, named in named_ms.items()}
+    for start, begin_ms in starts.items():
+        if end_ms is not None and end_ms < begin_ms:
+            raise OptionError("endingTimestamp", f"{end_ms}, before {start}", f"at least {begin_ms}")

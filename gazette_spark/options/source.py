@@ -36,6 +36,7 @@ from gazette_spark.options.query_range import (
     parse_resume_offsets,
     parse_starting_offsets,
     parse_timestamp,
+    parse_timestamps,
 )
 from gazette_spark.options.security import SECURITY_OPTIONS, Security, take_security
 from gazette_spark.options.store import check_store, parse_store
@@ -116,6 +117,8 @@ class SourceOptions:
     starting_timestamp: int | None
     """Milliseconds since 1970, as is the other one."""
     ending_timestamp: int | None
+    starting_offsets_by_timestamp: Mapping[str, int]
+    """By journal, in place of ``starting_timestamp``."""
     starting_offsets_by_timestamp_strategy: str
     max_bytes_per_trigger: int | None
     max_fragments_per_trigger: int | None
@@ -140,6 +143,10 @@ class SourceOptions:
     def origin(self) -> str:
         """Source of the bytes, in a form without secrets."""
         return self.broker_address or (self.fragment_store or "").partition("?")[0]
+
+    def timestamp_of(self, journal: str) -> int | None:
+        """Return the time at which a new query starts in a journal; None if it does not start by time."""
+        return self.starting_offsets_by_timestamp.get(journal, self.starting_timestamp)
 
 
 def parse_options(
@@ -192,17 +199,23 @@ def _default_start(use: Use | None) -> OffsetChoice:
 
 def _check_range(values: dict[str, Any], texts: Mapping[str, str], use: Use | None) -> None:
     """Check where the query starts and ends, and set where it starts if nothing is said."""
-    for edge in ("starting", "ending"):
-        offsets, timestamp = f"{edge}Offsets", f"{edge}Timestamp"
+    for offsets, timestamp in (
+        ("startingOffsets", "startingTimestamp"),
+        ("startingOffsets", "startingOffsetsByTimestamp"),
+        ("endingOffsets", "endingTimestamp"),
+    ):
         if {offsets.lower(), timestamp.lower()} <= texts.keys():
             raise OptionError(f"{offsets} and {timestamp}", "both", "one of them")
-    if values["starting_timestamp"] is None:
-        _check_alone("startingOffsetsByTimestampStrategy", "startingTimestamp", texts)
-    values["starting_offsets"] = values["starting_offsets"] or _default_start(use)
-    timed = values["starting_timestamp"] is not None
-    start = OffsetChoice(EARLIEST) if timed else values["starting_offsets"]
+    common, named = values["starting_timestamp"], values["starting_offsets_by_timestamp"] or {}
+    if common is None and not named:
+        ways = "startingTimestamp or startingOffsetsByTimestamp"
+        _check_alone("startingOffsetsByTimestampStrategy", ways, texts)
+    values["starting_offsets_by_timestamp"] = named
+    unset = OffsetChoice(EARLIEST) if named else _default_start(use)
+    values["starting_offsets"] = values["starting_offsets"] or unset
+    start = OffsetChoice(EARLIEST) if common is not None else values["starting_offsets"]
     check_offsets(start, values["ending_offsets"], batch=use == "batch")
-    check_timestamps(values["starting_timestamp"], values["ending_timestamp"])
+    check_timestamps(common, named, values["ending_timestamp"])
 
 
 def _check_limits(values: Mapping[str, Any], texts: Mapping[str, str]) -> None:
@@ -403,7 +416,7 @@ OPTIONS: tuple[Option, ...] = (
         None,
         "Where a table ends, by journal, as DeltaSink.resume sets it: a new query starts there, and at the "
         "earliest in selected journals that it does not name. Journals that are not selected or were deleted "
-        "do not count. It comes before startingOffsets and startingTimestamp.",
+        "do not count. It comes before startingOffsets and the starting times.",
         use="stream",
     ),
     Option(
@@ -422,6 +435,13 @@ OPTIONS: tuple[Option, ...] = (
         "fragment stored at that time or later, so that nothing appended since is left out.",
     ),
     Option(
+        "startingOffsetsByTimestamp",
+        parse_timestamps,
+        None,
+        "Likewise, as JSON of times by journal; journals not named start at startingTimestamp, without it at "
+        "the earliest.",
+    ),
+    Option(
         "endingTimestamp",
         parse_timestamp,
         None,
@@ -433,7 +453,7 @@ OPTIONS: tuple[Option, ...] = (
         "startingOffsetsByTimestampStrategy",
         word("error", "latest"),
         "error",
-        "What to do where nothing was stored at startingTimestamp or later: fail, or start at latest.",
+        "What to do where nothing was stored at the starting time or later: fail, or start at latest.",
     ),
     Option(
         "maxBytesPerTrigger",

@@ -38,8 +38,8 @@ def gaps_of_query(client: JournalSource, options: SourceOptions) -> list[Fragmen
 def byte_range(journal: str, fragments: list[Fragment], head: int, options: SourceOptions) -> tuple[int, int]:
     """Return begin and end of a batch query in a journal, records aside."""
     begin, end = options.starting_offsets.of(journal), options.ending_offsets.of(journal)
-    if options.starting_timestamp is not None:
-        stored = offset_at(fragments, options.starting_timestamp)
+    if (timestamp_ms := options.timestamp_of(journal)) is not None:
+        stored = offset_at(fragments, timestamp_ms)
         begin = head if stored is None else stored
     elif begin == EARLIEST:
         begin = min((each.begin for each in fragments), default=head)

@@ -63,18 +63,18 @@ class RangeResolver:
     def _starts_by(self, journal: str, offset: int) -> bool:
         """Tell whether the options name an offset up to this one: the start may lie behind what is gone."""
         options = self._view.options
-        return options.starting_timestamp is None and 0 <= options.starting_offsets.of(journal) <= offset
+        return options.timestamp_of(journal) is None and 0 <= options.starting_offsets.of(journal) <= offset
 
     def _starts(self, journals: Sequence[str]) -> JournalOffsets:
-        choice, timestamp_ms = self._view.options.starting_offsets, self._view.options.starting_timestamp
-        resumed = self._view.options.resume_offsets
+        options = self._view.options
+        choice, resumed = options.starting_offsets, options.resume_offsets
         heads = self._view.settled_heads(journals)
 
         def start_of(journal: str) -> int:
             if resumed is not None:
                 chosen = resumed.get(journal, EARLIEST)
                 return self._start_of(journal, chosen, heads[journal], "resumeOffsets (the end of the table)")
-            if timestamp_ms is not None:
+            if (timestamp_ms := options.timestamp_of(journal)) is not None:
                 return self._start_at(journal, timestamp_ms, heads[journal])
             return self._start_of(journal, choice.of(journal), heads[journal])
 
@@ -87,8 +87,10 @@ class RangeResolver:
     def _start_at(self, journal: str, timestamp_ms: int, head: int) -> int:
         found = self._view.offset_at(journal, timestamp_ms)
         if found is None and self._view.options.starting_offsets_by_timestamp_strategy == "error":
+            named = journal in self._view.options.starting_offsets_by_timestamp
+            option = "startingOffsetsByTimestamp" if named else "startingTimestamp"
             raise OffsetError(
-                f"nothing was stored at startingTimestamp {timestamp_ms} or later; "
+                f"nothing was stored at {option} {timestamp_ms} or later; "
                 "set startingOffsetsByTimestampStrategy=latest to start at its write head",
                 journal,
                 head,

@@ -172,9 +172,12 @@ class Selection:
         if not journals:
             got = f"{str(options.selection)!r}, which matches no journal"
             raise OptionError(options.selection.option, got, "at least one journal when a query starts")
-        edges = (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets))
-        for option, choice in edges:
-            for journal in sorted(choice.named.keys() - set(journals)):
+        for option, named in (
+            ("startingOffsets", options.starting_offsets.named),
+            ("startingOffsetsByTimestamp", options.starting_offsets_by_timestamp),
+            ("endingOffsets", options.ending_offsets.named),
+        ):
+            for journal in sorted(named.keys() - set(journals)):
                 self._check_named(option, journal)
                 got = f"journal {journal!r}, which option {options.selection.option!r} leaves out"
                 raise OptionError(option, got, "journals of the query only")

@@ -50,6 +50,15 @@ ANOTHER = "prop/another/"
 """Journals of another source."""
 MOST_JOURNALS = 4
 TIMEOUT_S = 30.0
+STARTS = {
+    "earliest": {"startingOffsets": "earliest"},
+    "latest": {"startingOffsets": "latest"},
+    "one at the latest": {
+        "startingOffsetsByTimestamp": f'{{"{PREFIX}0":32503680000000}}',
+        "startingOffsetsByTimestampStrategy": "latest",
+    },
+}
+"""Ways to start the query; nothing is stored in the year 3000."""
 SELECTIONS = [{"path": PREFIX}, {"journalsPattern": PREFIX + "[0-9]"}, {"journalsPattern": "x|.*/source/.*"}]
 """Ways to select the journals of the query."""
 LABELS = {
@@ -177,7 +186,7 @@ class SourceMachine(RuleBasedStateMachine):
         urls=st.sampled_from(["file", "http"]),
         whole=st.sampled_from(["", "", "", "none"]),
         kind=kinds,
-        query=st.tuples(st.sampled_from(["earliest", "latest"]), st.sampled_from(SELECTIONS)),
+        query=st.tuples(st.sampled_from(sorted(STARTS)), st.sampled_from(SELECTIONS)),
     )
     def set_up(
         self,
@@ -314,10 +323,11 @@ class SourceMachine(RuleBasedStateMachine):
         self.do(turn.events.pop(step, ""))
 
     def start_of(self, journal: Journal) -> int:
-        return 0 if self.where == "earliest" else self.last_boundary(journal)
+        at_latest = self.where == "latest" or (self.where != "earliest" and journal is self.journals[0])
+        return self.last_boundary(journal) if at_latest else 0
 
     def reader(self, options: dict[str, str], selection: dict[str, str] | None = None) -> source.StreamReader:
-        given = {"startingOffsets": self.where} | options
+        given = STARTS[self.where] | options
         return self.data_source(given, selection).streamReader(SCHEMA)
 
     def data_source(

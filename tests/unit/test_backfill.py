@@ -54,6 +54,12 @@ def test_a_range_is_read_by_itself() -> None:
     }
     again = parse_options(pinned, "batch", environ={})
     assert (again.selection.names, again.starting_offsets.named) == (("log/a",), {"log/a": 1})
+    other = {name: text for name, text in BROKER.items() if name != "path"}
+    other |= {"journalsPattern": "log/.", "startingOffsetsByTimestamp": '{"log/b":5}'}
+    given = pinned_options(other, parse_options(other, "batch", environ={}), at(a=1, b=5), at(a=9, b=5))
+    assert parse_options(given, "batch", environ={}) == parse_options(
+        {name: text for name, text in pinned.items() if name != "format"}, "batch", environ={}
+    )
     stored = pinned_options(STORE, parse_options(STORE, "batch", environ={}), at(a=1), at(a=9))
     assert parse_options(stored, "batch", environ={}).fragment_store == "file:///a/store"
 

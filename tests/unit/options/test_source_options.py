@@ -332,6 +332,16 @@ def test_bad_offsets_are_refused(option: str, text: str) -> None:
         pytest.param(
             {"startingTimestamp": "9", "endingTimestamp": "8"}, "endingTimestamp", id="ends_before_its_time"
         ),
+        pytest.param(
+            {"startingOffsetsByTimestamp": '{"events/a":9}', "endingTimestamp": "8"},
+            "endingTimestamp",
+            id="ends_before_the_time_of_one",
+        ),
+        pytest.param(
+            {"startingOffsetsByTimestamp": '{"events/a":9}', "startingOffsets": "earliest"},
+            "startingOffsets and startingOffsetsByTimestamp",
+            id="two_starts",
+        ),
     ],
 )
 def test_a_batch_that_makes_no_sense_is_refused(given: dict[str, str], option: str) -> None:
@@ -353,6 +363,41 @@ def test_a_query_starts_or_ends_by_time() -> None:
     given = {"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "Latest"}
     assert parse("stream", **given).starting_offsets_by_timestamp_strategy == "latest"
     assert parse("batch", startingTimestamp="5", endingTimestamp="5").ending_timestamp == 5
+
+
+def test_a_query_starts_by_time_in_each_journal() -> None:
+    """Journals not named start at startingTimestamp; without it at the earliest, a stream too."""
+    text = '{"events/a":5,"events/b":0}'
+    options = parse("stream", startingOffsetsByTimestamp=text)
+    assert [options.timestamp_of(f"events/{name}") for name in "abc"] == [5, 0, None]
+    assert options.starting_offsets == OffsetChoice(EARLIEST)
+    options = parse("batch", startingOffsetsByTimestamp=text, startingTimestamp="7", endingTimestamp="8")
+    assert [options.timestamp_of(f"events/{name}") for name in "abc"] == [5, 0, 7]
+    given = {"startingOffsetsByTimestamp": text, "startingOffsetsByTimestampStrategy": "latest"}
+    assert parse("stream", **given).starting_offsets_by_timestamp_strategy == "latest"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        pytest.param("", '""', id="empty"),
+        pytest.param("5", '"5"', id="a number"),
+        pytest.param("{}", '"{}"', id="no journal"),
+        pytest.param('{"events/a":5', "events/a", id="cut"),
+        pytest.param('{"events/a":-1}', "-1 for journal 'events/a'", id="latest"),
+        pytest.param('{"events/a":"5"}', "\"5\" for journal 'events/a'", id="text"),
+        pytest.param('{"events/a":true}', "true for journal 'events/a'", id="boolean"),
+        pytest.param('{"events/a":1700000000000000}', "1700000000000000 for journal", id="microseconds"),
+        pytest.param('{"events/a":{"0":5}}', "for journal 'events/a'", id="partitions of Kafka's"),
+        pytest.param('{"../a":5}', "../a", id="no journal's name"),
+        pytest.param('{"events/a":5,"events/a":6}', "events/a", id="twice"),
+    ],
+)
+def test_bad_times_by_journal_are_refused(text: str, problem: str) -> None:
+    """The error names the journal and its time, and shows the form."""
+    error = refusal("batch", startingOffsetsByTimestamp=text)
+    assert error.option == "startingOffsetsByTimestamp"
+    assert problem in error.got
 
 
 @pytest.mark.parametrize(
@@ -397,7 +442,7 @@ def test_a_bad_timestamp_is_refused(option: str, text: str) -> None:
         pytest.param(
             {"startingOffsetsByTimestampStrategy": "latest"},
             "startingOffsetsByTimestampStrategy",
-            "to be used with startingTimestamp only",
+            "to be used with startingTimestamp or startingOffsetsByTimestamp only",
             id="strategy_alone",
         ),
         pytest.param(

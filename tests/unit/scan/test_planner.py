@@ -132,6 +132,24 @@ def test_a_broker_that_has_just_started_cannot_pin_a_start_too_low() -> None:
             id="time_without_bytes",
         ),
         pytest.param(
+            {"startingOffsetsByTimestamp": '{"log/a":5000}'},
+            OffsetError,
+            "nothing was stored at startingOffsetsByTimestamp 5000 or later; set startingOffsetsByTime",
+            id="time_of_a_journal_without_bytes",
+        ),
+        pytest.param(
+            {"startingOffsetsByTimestamp": '{"log/none":5000}'},
+            JournalNotFoundError,
+            "option 'startingOffsetsByTimestamp' names it",
+            id="time_of_no_journal",
+        ),
+        pytest.param(
+            {"journals": "log/a", "startingOffsetsByTimestamp": '{"log/b":5000}'},
+            OptionError,
+            "'startingOffsetsByTimestamp': got journal 'log/b', which option 'journals' leaves out",
+            id="time_of_a_journal_not_selected",
+        ),
+        pytest.param(
             {"journals": "log/other"}, OptionError, "content-type=application/other; expected", id="type"
         ),
         pytest.param(
@@ -185,6 +203,23 @@ def test_a_start_by_time(timestamp: str, start: JournalOffsets) -> None:
     """The first fragment stored since, from the begin of the record it begins in."""
     options = {"startingTimestamp": timestamp, "startingOffsetsByTimestampStrategy": "latest"}
     assert planner_of(STORED, **options)[0].initial() == start.at("initial")
+
+
+@pytest.mark.parametrize(
+    ("options", "start"),
+    [
+        pytest.param({}, at(a=120, b=0, c=0), id="the others at the earliest"),
+        pytest.param({"startingTimestamp": "6000"}, at(a=120, b=10, c=0), id="the others at a time"),
+    ],
+)
+def test_a_start_by_time_in_one_journal(options: dict[str, str], start: JournalOffsets) -> None:
+    """A journal's own time counts for a stream and for a batch; the others start as the options say."""
+    options |= {
+        "startingOffsetsByTimestamp": '{"log/a":11000}',
+        "startingOffsetsByTimestampStrategy": "latest",
+    }
+    assert planner_of(STORED, **options)[0].initial() == start.at("initial")
+    assert planner_of(STORED, "batch", **options)[0].batch()[0] == start
 
 
 def test_a_suspended_journal_has_nothing_stored() -> None:

@@ -55,6 +55,7 @@ def ranged(**given: str) -> tuple[int, int]:
         ),
         pytest.param({"startingTimestamp": "6000", "endingTimestamp": "10000"}, (30, 45), id="by time"),
         pytest.param({"startingTimestamp": "10000"}, (45, 45), id="nothing since"),
+        pytest.param({"startingOffsetsByTimestamp": '{"ab/c":6000}'}, (30, 45), id="by the journal's time"),
     ],
 )
 def test_the_range_is_that_of_the_options(options: dict[str, str], expected: tuple[int, int]) -> None:
