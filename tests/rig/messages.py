@@ -1,0 +1,92 @@
+"""Messages as an application defines them, one class for each framing."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from gazette_spark.message.interfaces import NIL_UUID, Message
+from gazette_spark.protocol.labels import CONTENT_TYPE_CSV, CONTENT_TYPE_NDJSON, CONTENT_TYPE_PROTO_FIXED
+
+
+@dataclass
+class Document:
+    """A JSON document that keeps its UUID at ``/_meta/uuid``."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    stamp: uuid.UUID = NIL_UUID
+
+    def get_uuid(self) -> uuid.UUID:
+        """Return the UUID."""
+        return self.stamp
+
+    def set_uuid(self, stamp: uuid.UUID) -> None:
+        """Set the UUID."""
+        self.stamp = stamp
+
+    def new_acknowledgement(self, _journal: str) -> Message:
+        """Return a document of nothing but its UUID."""
+        return Document()
+
+    def __bytes__(self) -> bytes:
+        return json.dumps({"_meta": {"uuid": str(self.stamp)}} | self.fields).encode()
+
+
+@dataclass
+class Record:
+    """A record of CSV that keeps its UUID in the first column."""
+
+    columns: list[str]
+    stamp: uuid.UUID = NIL_UUID
+
+    def get_uuid(self) -> uuid.UUID:
+        """Return the UUID."""
+        return self.stamp
+
+    def set_uuid(self, stamp: uuid.UUID) -> None:
+        """Set the UUID."""
+        self.stamp = stamp
+
+    def new_acknowledgement(self, _journal: str) -> Message:
+        """Return a record of as many columns, as Gazette's reader demands."""
+        return Record([""] * len(self.columns))
+
+    def __bytes__(self) -> bytes:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="").writerow([str(self.stamp), *self.columns])
+        return text.getvalue().encode()
+
+
+@dataclass
+class Payload:
+    """A protobuf message that keeps its UUID in field 1, and a number in field 2."""
+
+    number: int = 0
+    stamp: uuid.UUID = NIL_UUID
+
+    def get_uuid(self) -> uuid.UUID:
+        """Return the UUID."""
+        return self.stamp
+
+    def set_uuid(self, stamp: uuid.UUID) -> None:
+        """Set the UUID."""
+        self.stamp = stamp
+
+    def new_acknowledgement(self, _journal: str) -> Message:
+        """Return a message without a number."""
+        return Payload()
+
+    def __bytes__(self) -> bytes:
+        return b"\x0a\x10" + self.stamp.bytes + (bytes([0x10, self.number]) if self.number else b"")
+
+
+KINDS = {
+    CONTENT_TYPE_NDJSON: lambda number: Document({"number": number}),
+    CONTENT_TYPE_CSV: lambda number: Record([str(number), 'a "quoted", text']),
+    CONTENT_TYPE_PROTO_FIXED: Payload,
+}
+"""Makes a numbered message for journals of each content type."""

@@ -1,0 +1,317 @@
+"""A publisher appends messages in the order of their clocks, and commits exactly what it says."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+
+from gazette_spark.broker import EmbeddedBroker, Faults
+from gazette_spark.client import AppendService, Client
+from gazette_spark.client.appending.mappings import RandomMapping
+from gazette_spark.errors import EmptyListingError, MessageError, NotAllowedError
+from gazette_spark.message.interfaces import NIL_UUID, Message
+from gazette_spark.message.publisher import AckIntent, Publisher, PublisherClock, write_ack_intents
+from gazette_spark.message.uuids import (
+    ACK_TXN,
+    CONTINUE_TXN,
+    OUTSIDE_TXN,
+    TICK,
+    Clock,
+    build_uuid,
+    split_uuid,
+)
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
+from tests.rig.messages import Document
+
+FAULTS = Faults()
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A client of a broker that fails as it is told."""
+    root = tmp_path_factory.mktemp("publisher")
+    with (
+        EmbeddedBroker(root, faults=FAULTS, fsync=False) as broker,
+        Client(broker.endpoint, timeout_s=30) as opened,
+    ):
+        yield opened
+
+
+@pytest.fixture
+def service(client: Client) -> Iterator[AppendService]:
+    """An append service; a failure that nobody asked for fails the test."""
+    with AppendService(client, timeout_s=30) as opened:
+        yield opened
+
+
+def to(journal: str) -> Callable[[Message], tuple[str, str]]:
+    """Return the mapping of all messages to one journal of documents."""
+    return lambda _: (journal, CONTENT_TYPE_NDJSON)
+
+
+def made(client: Client, prefix: str, *names: str) -> list[str]:
+    """Create journals of documents."""
+    journals = [prefix + name for name in names]
+    client.create_journals(
+        *(journal_spec(name, labels={"content-type": CONTENT_TYPE_NDJSON}) for name in journals)
+    )
+    return journals
+
+
+def found(client: Client, journal: str) -> list[tuple[bytes, int, int, str | None]]:
+    """Return producer, clock, flags and text of each document in a journal."""
+    head = client.write_head(journal)
+    with client.read(journal, end_offset=head) as reader:
+        documents = [json.loads(line) for line in (reader.read() if head else b"").splitlines()]
+    return [(*split_uuid(uuid.UUID(each["_meta"]["uuid"])), each.get("text")) for each in documents]
+
+
+def text(words: str) -> Document:
+    """Return a document."""
+    return Document({"text": words})
+
+
+def test_committed_messages_count_at_once(client: Client, service: AppendService, fresh_prefix: str) -> None:
+    """Each message is outside a transaction, and has the next clock."""
+    (journal,) = made(client, fresh_prefix, "a")
+    publisher = Publisher(service, PublisherClock())
+    for words in ("hello", "world", "beer!"):
+        publisher.publish_committed(to(journal), text(words)).result()
+    me = publisher.producer_id
+    assert found(client, journal) == [
+        (me, 160, OUTSIDE_TXN, "hello"),
+        (me, 320, OUTSIDE_TXN, "world"),
+        (me, 480, OUTSIDE_TXN, "beer!"),
+    ]
+    assert publisher.build_ack_intents() == []
+
+
+def test_a_transaction_has_an_intent_for_each_journal(
+    client: Client, service: AppendService, fresh_prefix: str
+) -> None:
+    """Intents come in the order of first touch, tick once each, and are forgotten then."""
+    one, two, three = made(client, fresh_prefix, "1", "2", "3")
+    publisher = Publisher(service, PublisherClock())
+    for journal, words in ((two, "value one"), (one, "value two"), (two, "value three")):
+        publisher.publish_uncommitted(to(journal), text(words)).result()
+    intents = publisher.build_ack_intents()
+    assert [each.journal for each in intents] == [two, one]
+    assert write_ack_intents(client, intents) == []
+    for journal, words in ((three, "value four"), (two, "value five")):
+        publisher.publish_uncommitted(to(journal), text(words)).result()
+    write_ack_intents(client, publisher.build_ack_intents())
+    assert publisher.build_ack_intents() == []
+    me = publisher.producer_id
+    assert found(client, two) == [
+        (me, 160, CONTINUE_TXN, "value one"),
+        (me, 480, CONTINUE_TXN, "value three"),
+        (me, 640, ACK_TXN, None),
+        (me, 1120, CONTINUE_TXN, "value five"),
+        (me, 1440, ACK_TXN, None),
+    ]
+    assert found(client, one) == [(me, 320, CONTINUE_TXN, "value two"), (me, 800, ACK_TXN, None)]
+    assert found(client, three) == [(me, 960, CONTINUE_TXN, "value four"), (me, 1280, ACK_TXN, None)]
+
+
+def test_clocks_follow_the_time(client: Client, service: AppendService, fresh_prefix: str) -> None:
+    """Without a clock from the caller a publisher's follows the time, and never goes back with it."""
+    (journal,) = made(client, fresh_prefix, "a")
+    times = iter([1_000, 3_000_000, 2_000_000])
+    publisher = Publisher(service, now_ns=lambda: next(times))
+    for _ in range(3):
+        publisher.publish_committed(to(journal), text("x")).result()
+    clocks = [clock for _, clock, _, _ in found(client, journal)]
+    later = Clock.at(3_000_000) + TICK
+    assert clocks == [Clock.at(1_000) + TICK, later, later + TICK]
+
+
+def test_publishers_may_share_a_clock(client: Client, service: AppendService, fresh_prefix: str) -> None:
+    """Two publishers on one clock are two producers, whose clocks interleave; the caller updates it."""
+    (journal,) = made(client, fresh_prefix, "a")
+    clock = PublisherClock(Clock(1_600))
+    pair = Publisher(service, clock), Publisher(service, clock)
+    for publisher in (*pair, pair[0]):
+        publisher.publish_committed(to(journal), text("x")).result()
+    clock.update(0)
+    assert [clock for _, clock, _, _ in found(client, journal)] == [1_760, 1_920, 2_080]
+    assert pair[0].producer_id != pair[1].producer_id
+    assert repr(clock) == f"PublisherClock({int(Clock.at(0))})"
+
+
+def test_clocks_ascend_in_each_journal_whatever_threads_publish(
+    client: Client, service: AppendService, fresh_prefix: str
+) -> None:
+    """Messages of many threads to few journals are there once each, in the order of their clocks."""
+    journals = made(client, fresh_prefix, "a", "b")
+    publisher = Publisher(service)
+    threads, each_thread = 8, 150
+    begin = threading.Barrier(threads)
+
+    def publish(thread: int) -> None:
+        begin.wait(30)
+        for number in range(each_thread):
+            publisher.publish_committed(to(journals[number % 2]), text(f"{thread}-{number}"))
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(publish, range(threads)))
+    service.flush()
+    there = [found(client, journal) for journal in journals]
+    for each in there:
+        clocks = [clock for _, clock, _, _ in each]
+        assert clocks == sorted(set(clocks))
+    texts = sorted(words or "" for each in there for *_, words in each)
+    assert texts == sorted(f"{n}-{m}" for n in range(threads) for m in range(each_thread))
+
+
+@dataclass
+class Checked(Document):
+    """A document that may be told to refuse."""
+
+    problem: str = ""
+
+    def validate(self) -> None:
+        """Refuse."""
+        if self.problem:
+            raise ValueError(self.problem)
+
+
+def test_messages_are_checked_and_mapped_without_a_uuid(
+    client: Client, service: AppendService, fresh_prefix: str
+) -> None:
+    """A message that is invalid is not mapped; the one that is mapped has no UUID yet."""
+    (journal,) = made(client, fresh_prefix, "a")
+    publisher = Publisher(service, PublisherClock())
+    seen: list[uuid.UUID] = []
+
+    def mapping(message: Checked) -> tuple[str, str]:
+        seen.append(message.get_uuid())
+        return journal, CONTENT_TYPE_NDJSON
+
+    with pytest.raises(ValueError, match="whoops"):
+        publisher.publish_committed(mapping, Checked(problem="whoops"))
+    assert seen == []
+    valid = Checked()
+    publisher.publish_committed(mapping, valid).result()
+    assert seen == [NIL_UUID]
+    assert valid.get_uuid() == build_uuid(publisher.producer_id, Clock(160), OUTSIDE_TXN)
+
+
+class Broken(Document):
+    """A document whose bytes are two lines, and whose acknowledgement is as broken, if it has one."""
+
+    def new_acknowledgement(self, _journal: str) -> Message:
+        """Return another one, or none."""
+        if self.fields:
+            raise KeyError("no acknowledgement")
+        return Broken()
+
+    def __bytes__(self) -> bytes:
+        return b"two\nlines"
+
+
+def test_what_cannot_be_published_leaves_nothing(
+    client: Client, service: AppendService, fresh_prefix: str
+) -> None:
+    """A message that fails is in no journal and in no transaction; later ones are published."""
+    (journal,) = made(client, fresh_prefix, "a")
+    publisher = Publisher(service, PublisherClock())
+    none: RandomMapping = RandomMapping(())
+    with pytest.raises(EmptyListingError):
+        publisher.publish_uncommitted(none, text("x"))
+    with pytest.raises(MessageError, match=r"two.*not exactly one record"):
+        publisher.publish_uncommitted(to(journal), Broken())
+    with pytest.raises(MessageError, match=f"{journal}.*text/plain"):
+        publisher.publish_uncommitted(lambda _: (journal, "text/plain"), text("x"))
+    with pytest.raises(KeyError, match="no acknowledgement"):
+        publisher.publish_uncommitted(to(journal), Broken({"no": "acknowledgement"}))
+    assert publisher.build_ack_intents() == []
+    assert client.write_head(journal) == 0
+    publisher.publish_uncommitted(to(journal), text("y")).result()
+    assert [words for *_, words in found(client, journal)] == ["y"]
+
+
+class BrokenAck(Document):
+    """A document whose acknowledgement cannot be framed."""
+
+    def new_acknowledgement(self, _journal: str) -> Message:
+        """Return one that is broken."""
+        return Broken()
+
+
+def test_intents_that_cannot_be_built_are_not_forgotten(
+    client: Client, service: AppendService, fresh_prefix: str
+) -> None:
+    """No transaction is committed in part: it stays open in all its journals."""
+    one, two = made(client, fresh_prefix, "1", "2")
+    publisher = Publisher(service, PublisherClock())
+    publisher.publish_uncommitted(to(one), text("x"))
+    publisher.publish_uncommitted(to(two), BrokenAck())
+    for _ in range(2):
+        with pytest.raises(MessageError, match="not exactly one record"):
+            publisher.build_ack_intents()
+    assert repr(publisher) == f"Publisher({publisher.producer_id.hex()}, open_journals=2)"
+
+
+def test_a_committed_message_does_not_discard_a_transaction(
+    client: Client, service: AppendService, fresh_prefix: str
+) -> None:
+    """A committed message is refused where the same publisher has uncommitted ones, and only there."""
+    one, two = made(client, fresh_prefix, "1", "2")
+    publisher = Publisher(service, PublisherClock())
+    publisher.publish_uncommitted(to(one), text("x"))
+    with pytest.raises(MessageError, match=f"{one}.*would discard.*another publisher"):
+        publisher.publish_committed(to(one), text("y"))
+    publisher.publish_committed(to(two), text("y"))
+    write_ack_intents(client, publisher.build_ack_intents())
+    publisher.publish_committed(to(one), text("z"))
+    service.flush()
+    assert [words for *_, words in found(client, one)] == ["x", None, "z"]
+
+
+def test_intents_are_written_again_byte_for_byte(client: Client, fresh_prefix: str) -> None:
+    """All intents are appended, those of one journal in one append, and what is gone is named."""
+    one, two = made(client, fresh_prefix, "1", "2")
+    gone = fresh_prefix + "gone"
+    intents = [
+        AckIntent(one, b"a\n"),
+        AckIntent(gone, b"b\n"),
+        AckIntent(two, b"c\n"),
+        AckIntent(one, b"d\n"),
+    ]
+    for _ in range(2):
+        assert write_ack_intents(client, intents) == [gone]
+    with client.read(one, end_offset=8) as reader:
+        assert reader.read() == b"a\nd\na\nd\n"
+    assert client.write_head(two) == 4
+
+
+def test_an_intent_that_fails_holds_no_other(client: Client, fresh_prefix: str) -> None:
+    """A journal that takes no appends is an error, and all other journals have their intents."""
+    (one,) = made(client, fresh_prefix, "1")
+    closed = journal_spec(fresh_prefix + "closed")
+    closed.flags = pb.JournalSpec.O_RDONLY
+    client.apply([pb.ApplyRequest.Change(upsert=closed)])
+    intents = [AckIntent(closed.name, b"a\n"), AckIntent(one, b"b\n")]
+    with pytest.raises(NotAllowedError, match="closed"):
+        write_ack_intents(client, intents)
+    assert client.write_head(one) == 2
+
+
+def test_an_append_that_is_made_again_repeats_its_uuids(
+    client: Client, service: AppendService, fresh_prefix: str
+) -> None:
+    """Where an append's answer is lost its messages are there twice, under the UUIDs that readers drop."""
+    (journal,) = made(client, fresh_prefix, "a")
+    publisher = Publisher(service, PublisherClock())
+    FAULTS.lose_answer(journal=journal)
+    publisher.publish_committed(to(journal), text("x")).result()
+    me = publisher.producer_id
+    assert found(client, journal) == [(me, 160, OUTSIDE_TXN, "x")] * 2
