@@ -44,6 +44,12 @@ def test_the_lag_monitor() -> None:
     assert output == "verdicts agree\n"
 
 
+def test_messages_beside_gos() -> None:
+    """Both publishers commit all their messages, each once, as Gazette's reader sees them."""
+    output = run_benchmark("message_bench.py", timeout_s=120)
+    assert output == "2000 messages, embedded broker: all are committed, once\n"
+
+
 @pytest.mark.parametrize("name", ["scan_bench.py", "framing_bench.py"])
 def test_framings_and_formats(name: str) -> None:
     """The rows of each framing and format are counted right."""

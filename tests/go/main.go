@@ -49,6 +49,8 @@ var modes = map[string]mode{
 	"bench-read":     {about: "read to nowhere and print MB/s", run: runBenchRead},
 	"bench-append":   {about: "append and print MB/s", run: runBenchAppend},
 	"bench-service":  {about: "append small records by an AppendService and print records/s", run: runBenchService},
+	"bench-publish":  {about: "publish documents by a Publisher and print messages/s", run: runBenchPublish},
+	"read-committed": {about: "print the committed messages up to the write head", run: runReadCommitted},
 }
 
 type options struct {
@@ -72,6 +74,7 @@ type options struct {
 	appendSize int
 	recordSize int
 	bufferSize int
+	ringSize   int
 }
 
 func parse(name string, args []string) (*options, error) {
@@ -101,6 +104,7 @@ func parse(name string, args []string) (*options, error) {
 	f.IntVar(&o.appendSize, "append-size", 16<<20, "bytes of one append")
 	f.IntVar(&o.recordSize, "record-size", 200, "bytes of one small record")
 	f.IntVar(&o.bufferSize, "buffer-size", 1<<17, "bytes to read at once")
+	f.IntVar(&o.ringSize, "ring-size", 8192, "messages that a Sequencer keeps for their commit")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
