@@ -48,6 +48,7 @@ from gazette_spark.errors.journal_errors import (
     RecordError,
     RowError,
     SeekRequiresNewReaderError,
+    SequencerError,
 )
 from gazette_spark.errors.sink_errors import (
     BadRowError,
@@ -147,6 +148,7 @@ __all__ = [
     "RowError",
     "SchemaMismatchError",
     "SeekRequiresNewReaderError",
+    "SequencerError",
     "SinkError",
     "StatusError",
     "SuspendedError",

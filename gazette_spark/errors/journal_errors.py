@@ -297,3 +297,15 @@ class MessageError(GazetteError, ValueError):
 
     def __str__(self) -> str:
         return self.problem
+
+
+@dataclass(eq=False)
+class SequencerError(GazetteError, ValueError):
+    """A sequencer is used out of order, or a replay brought messages that are not of its range."""
+
+    journal: str
+    offset: int
+    problem: str
+
+    def __str__(self) -> str:
+        return f"journal {self.journal!r}, offset {self.offset}: {self.problem}"

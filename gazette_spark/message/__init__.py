@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         framing_of_journal,
     )
     from gazette_spark.message.locator import Locator, RawMessage, locator_for, raw_messages
+    from gazette_spark.message.sequencer import Outcome, ReplayRange, Sequencer, SequencerCheckpoint
     from gazette_spark.message.uuids import Clock, ProducerId, build_uuid, new_producer_id, split_uuid
 
 __all__ = [
@@ -33,9 +34,13 @@ __all__ = [
     "Locator",
     "Message",
     "NewMessage",
+    "Outcome",
     "ProducerId",
     "ProducerState",
     "RawMessage",
+    "ReplayRange",
+    "Sequencer",
+    "SequencerCheckpoint",
     "build_uuid",
     "framing_by_content_type",
     "framing_of_journal",
@@ -57,6 +62,7 @@ _MODULES = {
         "framing_of_journal",
     ),
     "locator": ("Locator", "RawMessage", "locator_for", "raw_messages"),
+    "sequencer": ("Outcome", "ReplayRange", "Sequencer", "SequencerCheckpoint"),
     "uuids": ("Clock", "ProducerId", "build_uuid", "new_producer_id", "split_uuid"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}

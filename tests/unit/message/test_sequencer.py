@@ -1,0 +1,296 @@
+"""The reference sequencer, in the scenarios of Gazette's own tests and in each of its refusals."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterator
+
+import pytest
+
+from gazette_spark.errors import SequencerError
+from gazette_spark.message import Clock, Envelope, ProducerState, Sequencer
+from gazette_spark.message.sequencer import HORIZON_NS, Outcome, ReplayRange
+from tests.rig.histories import Stamp, messages, producer_named, replayed, word_of
+
+A, B = producer_named("A"), producer_named("B")
+
+
+class Reader:
+    """Feeds a sequencer with words, and keeps what it was fed with."""
+
+    def __init__(self, ring: int = 3, sequencer: Sequencer | None = None) -> None:
+        self.sequencer = sequencer or Sequencer(ring_messages=ring)
+        self.history: list[Envelope] = []
+        self.replays: list[ReplayRange] = []
+
+    def feed(self, text: str) -> list[Outcome]:
+        """Queue messages; return their outcomes. All but the last message must deliver nothing."""
+        ends = {each.journal: each.end for each in self.history}
+        found = []
+        for envelope in messages(text, ends):
+            self.history.append(envelope)
+            found.append(self.sequencer.queue(envelope))
+            if found[-1] is Outcome.ACK_COMMIT_REPLAY:
+                self.replays.append(self.sequencer.replay_range())
+                self.sequencer.start_replay(replayed(self.history, self.sequencer))
+        return found
+
+    def drain(self) -> str:
+        """Return the words of what is delivered."""
+        return " ".join(map(word_of, iter(self.sequencer.step, None)))
+
+    def read(self, text: str) -> str:
+        """Queue messages, and return the words of all that is delivered after each of them."""
+        found = []
+        for word in text.split():
+            self.feed(word)
+            found.append(self.drain())
+        return " ".join(filter(None, found))
+
+
+def test_scenarios() -> None:
+    """Repeated, rolled back, interleaved and replayed transactions come out as Gazette delivers them."""
+    reader = Reader(ring=3)
+    steps = [
+        ("A1C A2C A1C A2C A3K", "A1C A2C A3K", 0),
+        ("A4K", "A4K", 0),
+        ("A5C A7C A6K", "A5C A6K", 0),
+        ("A7C B1C A7C A8C B2C A6K", "", 0),
+        ("B3K", "B1C B2C B3K", 1),
+        ("B4C B1C B4C B5C B6C B2C B7C B8K", "B4C B5C B6C B7C B8K", 1),
+        ("B9C B11C B12C B13C B10K", "B9C B10K", 1),
+        ("B11C A7C A8C B12C A9K", "A7C A8C A9K", 1),
+        ("B13K", "B11C B12C B13K", 1),
+        ("B8K B9C B10K", "B9C B10K", 0),
+    ]
+    for text, delivered, replays in steps:
+        before = len(reader.replays)
+        assert (text, reader.read(text), len(reader.replays) - before) == (text, delivered, replays)
+    assert not reader.sequencer.has_pending()
+    assert reader.sequencer.offsets == {"a": 10 * len(reader.history)}
+
+
+@pytest.mark.parametrize(
+    ("text", "delivered"),
+    [
+        ("A1O A2O A1O A2O", "A1O A2O"),
+        ("A3C A4C A5O", "A5O"),
+        ("A3C A4C A5O A3C A4C A6K", "A5O A6K"),
+        ("A0O A0O A0C A0K", "A0O A0O A0C A0K"),
+        ("A1U A1U A2C A3U", "A1U A3U"),
+        ("A1C A2C A3K A3K A4C A3K A5K", "A1C A2C A3K A5K"),
+        ("A1C b/A1C A2K b/A2K b/A2C", "A1C A2K b/A1C b/A2K"),
+        ("A5K A3K A4C A5K", "A5K A4C A5K"),
+    ],
+    ids=[
+        "outside",
+        "mixed",
+        "mixed-again",
+        "nil",
+        "unknown",
+        "ack-again",
+        "journals",
+        "ack-lower",
+    ],
+)
+@pytest.mark.parametrize("ring", [1, 2, 100])
+def test_flags(text: str, delivered: str, ring: int) -> None:
+    """What is delivered depends on flags and clocks, not on the size of the ring."""
+    assert Reader(ring).read(text) == delivered
+
+
+def test_a_replay_repeats_what_opted_out() -> None:
+    """A message with a producer and no clock comes again in its producer's replay, as in Gazette."""
+    assert Reader(ring=100).read("B1C B0O B2K") == "B0O B1C B2K"
+    assert Reader(ring=1).read("B1C B0O B2K") == "B0O B1C B0O B2K"
+
+
+def test_outcomes_are_told() -> None:
+    """Each decision has its outcome."""
+    reader = Reader(ring=2)
+    assert reader.feed("A1C A2C A2C A3K") == [
+        Outcome.CONTINUE_BEGIN_SPAN,
+        Outcome.CONTINUE_EXTEND_SPAN,
+        Outcome.CONTINUE_TXN_CLOCK_LARGER,
+        # Even a message that is dropped takes the place of the oldest in a full ring.
+        Outcome.ACK_COMMIT_REPLAY,
+    ]
+    assert reader.drain() == "A1C A2C A3K"
+    assert reader.feed("A3C A3K A2O") == [
+        Outcome.CONTINUE_ALREADY_ACKED,
+        Outcome.ACK_ROLLBACK,
+        Outcome.OUTSIDE_ALREADY_ACKED,
+    ]
+    assert reader.feed("A4K") == [Outcome.ACK_EMPTY]
+    assert reader.drain() == "A4K"
+    assert reader.feed("A5O") == [Outcome.OUTSIDE_COMMIT]
+    assert reader.drain() == "A5O"
+    assert reader.feed("A6C A7K") == [Outcome.CONTINUE_BEGIN_SPAN, Outcome.ACK_COMMIT_RING]
+    assert reader.drain() == "A6C A7K"
+
+
+def test_a_transaction_open_at_a_checkpoint_is_replayed() -> None:
+    """After a restart a transaction is read again from its begin; what a retry repeated comes once."""
+    reader = Reader(ring=100)
+    assert reader.read("A1C A2C A3C") == ""
+    offsets, states = reader.sequencer.checkpoint()
+    assert (offsets, states) == ({"a": 30}, (ProducerState("a", A, Clock(0), 0),))
+    reader.sequencer = Sequencer(offsets, states, 100)
+    # The largest clock is not in the checkpoint, so the repeated messages are held back once more.
+    assert reader.feed("A1C A2C A3C") == [Outcome.CONTINUE_EXTEND_SPAN] * 3
+    assert reader.read("A4K") == "A1C A2C A3C A4K"
+    assert reader.replays == [ReplayRange("a", 0, 30)]
+
+
+def test_a_crash_while_messages_are_delivered() -> None:
+    """A checkpoint between two messages of a transaction stays before its ACK, and after the first."""
+    reader = Reader(ring=100)
+    reader.feed("A1C A2C A3K")
+    assert reader.sequencer.step() is reader.history[0]
+    # The message was delivered, and is not known to be processed.
+    crashed = reader.sequencer.checkpoint()
+    assert crashed == ({"a": 20}, (ProducerState("a", A, Clock(0), 0),))
+    assert reader.sequencer.step() is reader.history[1]
+    offsets, states = reader.sequencer.checkpoint()
+    assert (offsets, states) == ({"a": 20}, (ProducerState("a", A, Clock(1), 10),))
+    sequencer = Sequencer(offsets, states)
+    assert sequencer.queue(reader.history[2]) is Outcome.ACK_COMMIT_REPLAY
+    assert sequencer.replay_range() == ReplayRange("a", 10, 20)
+    sequencer.start_replay([reader.history[1]])
+    assert Reader(sequencer=sequencer).drain() == "A2C A3K"
+    assert sequencer.offsets == {"a": 30}
+
+
+def test_pending_is_what_was_opened_since_the_checkpoint() -> None:
+    """A checkpoint forgets that transactions are pending; a rollback and an acknowledgement close them."""
+    reader = Reader(ring=100)
+    reader.read("A1C B1C")
+    assert reader.sequencer.has_pending()
+    reader.read("A2K")
+    assert reader.sequencer.has_pending()
+    reader.sequencer.checkpoint()
+    assert not reader.sequencer.has_pending()
+    reader.read("B2C")
+    assert not reader.sequencer.has_pending()
+    reader.read("A5C")
+    assert reader.sequencer.has_pending()
+    reader.read("A2K")
+    assert not reader.sequencer.has_pending()
+
+
+def test_old_producers_are_forgotten() -> None:
+    """A checkpoint drops producers that are further back than the horizon, in their journal alone."""
+    now = int(Clock.at(1_700_000_000_000_000_000))
+    old = now - (HORIZON_NS // 100 << 4)
+    reader = Reader(ring=100)
+    reader.read(f"A{old - 1}O B{now}O C{old}O D{old - 3}C D{old - 2}C D{old - 1}C b/A{old - 1}O")
+    kept = reader.sequencer.checkpoint(HORIZON_NS).states
+    assert [(state.journal, state.producer[:1]) for state in kept] == [("a", b"B"), ("a", b"C"), ("b", b"A")]
+    assert reader.read(f"A{old - 1}O C{old}O") == f"A{old - 1}O"
+    assert len(reader.sequencer.checkpoint().states) == 4
+
+
+def test_a_horizon_wraps() -> None:
+    """Clocks smaller than the horizon are forgotten at once, as in Gazette."""
+    reader = Reader()
+    reader.read("A5O B7O")
+    assert reader.sequencer.checkpoint(HORIZON_NS).states == ()
+
+
+def test_a_program_may_change_what_it_got() -> None:
+    """A delivered message that gets another UUID, as one that is published again does, changes nothing."""
+    reader = Reader(ring=2)
+    reader.feed("A1C A2K")
+    for _ in range(2):
+        found = reader.sequencer.step()
+        assert found is not None
+        found.message.set_uuid(messages("B9O")[0].message.get_uuid())
+    assert reader.sequencer.step() is None
+    assert reader.read("A2C A1C A3C A4K") == "A3C A4K"
+
+
+def test_a_replay_that_fails_is_started_again() -> None:
+    """A replay whose reader raises goes on with another one, after the message that was delivered last."""
+
+    def failing(found: list[Envelope]) -> Iterator[Envelope]:
+        yield from found
+        raise OSError("the broker is gone")
+
+    reader = Reader(ring=1)
+    for envelope in (history := messages("A1C B1C A2C A3C A4K")):
+        reader.sequencer.queue(envelope)
+    sequencer = reader.sequencer
+    sequencer.start_replay(failing(history[:3]))
+    assert [sequencer.step(), sequencer.step()] == [history[0], history[2]]
+    with pytest.raises(OSError, match="the broker is gone"):
+        sequencer.step()
+    with pytest.raises(SequencerError, match=r"offset 20: start_replay\(\) with the messages up to 40"):
+        sequencer.step()
+    sequencer.start_replay(history[2:4])
+    assert reader.drain() == "A3C A4K"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (Envelope("b", 0, 10, messages("A1C")[0].message), "brought \\[0, 10\\) of 'b'"),
+        (messages("A1C", {"a": -10})[0], r"a replay of \[0, 20\) brought \[-10, 0\) of 'a'"),
+        (messages("A1C", {"a": 11})[0], r"brought \[11, 21\)"),
+    ],
+    ids=["journal", "before", "after"],
+)
+def test_a_replay_of_other_bytes_is_refused(wrong: Envelope, says: str) -> None:
+    """A replay that brings messages of other bytes is an error."""
+    sequencer = Sequencer(ring_messages=1)
+    for envelope in messages("A1C A2C A3K"):
+        sequencer.queue(envelope)
+    sequencer.start_replay([wrong])
+    with pytest.raises(SequencerError, match=says) as caught:
+        sequencer.step()
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_what_is_out_of_order_is_refused() -> None:
+    """Queueing before all is delivered, a step before a replay and a replay that is not needed are errors."""
+    sequencer = Sequencer(ring_messages=1)
+    with pytest.raises(SequencerError, match="no replay is needed"):
+        sequencer.replay_range()
+    with pytest.raises(SequencerError, match="no replay is needed"):
+        sequencer.start_replay([])
+    history = messages("A1C A2K A3C")
+    assert sequencer.step() is None
+    sequencer.queue(history[0])
+    sequencer.queue(history[1])
+    with pytest.raises(SequencerError, match=r"'a', offset 20: step\(\) has committed messages left"):
+        sequencer.queue(history[2])
+    with pytest.raises(SequencerError, match="start_replay"):
+        sequencer.step()
+    assert "delivering" in repr(sequencer)
+    sequencer.start_replay(history[:1])
+    assert Reader(sequencer=sequencer).drain() == "A1C A2K"
+    assert "1 producers, 0 pending, idle" in repr(sequencer)
+
+
+def test_oddities_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A producer that went back, mixed its publishing or used unknown flags is named in the log."""
+    with caplog.at_level(logging.WARNING):
+        Reader().read("A5K A4K B1C B2O B3U")
+    assert [record.getMessage().split(" journal=")[0] for record in caplog.records] == [
+        "ACK_TXN is less than the last one: messages may be delivered again",
+        "OUTSIDE_TXN discards the producer's open transaction",
+        "unknown flags 0x3 of a UUID, taken for OUTSIDE_TXN",
+    ]
+    assert str(messages("A4K")[0].message.get_uuid()) in caplog.text
+
+
+def test_a_message_without_a_producer_has_no_state() -> None:
+    """A nil UUID is delivered as often as it is written, and leaves no state."""
+    sequencer = Sequencer()
+    for envelope in (
+        Envelope("a", at, at + 1, Stamp(messages("A0C")[0].message.get_uuid())) for at in range(3)
+    ):
+        assert sequencer.queue(envelope) is Outcome.OUTSIDE_COMMIT
+        assert sequencer.step() is envelope
+        assert sequencer.step() is None
+    assert sequencer.checkpoint() == ({"a": 3}, ())
