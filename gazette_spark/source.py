@@ -40,7 +40,7 @@ from pyspark.sql.datasource import (
     Filter,
     InputPartition,
 )
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -138,10 +138,9 @@ class GazetteDataSource(DataSource):
             return GAPS_DDL
         if options.infer_schema:
             # Loaded when asked for: Spark starts many processes.
-            from gazette_spark.scan.inference import infer_schema
+            from gazette_spark.scan.inference import query_schema
 
-            with open_journals(options) as journals:
-                return from_arrow_schema(infer_schema(journals, options))
+            return query_schema(options, lambda: open_journals(options))
         if options.format not in (None, "raw"):
             expected = "the columns, given with .schema(...), or inferSchema=true"
             raise OptionError("format", f"{options.format} without a schema", expected)

@@ -38,8 +38,9 @@ from gazette_spark.options.query_range import (
     parse_timestamp,
     parse_timestamps,
 )
+from gazette_spark.options.schema_hints import SchemaHint, parse_hints
 from gazette_spark.options.security import SECURITY_OPTIONS, Security, take_security
-from gazette_spark.options.store import check_store, parse_store
+from gazette_spark.options.store import check_store, parse_location, parse_store
 from gazette_spark.options.table import Option, Use, option_texts, parse_texts
 from gazette_spark.options.values import (
     check_journal,
@@ -95,6 +96,9 @@ class SourceOptions:
     header: bool
     infer_schema: bool
     sampling_bytes: int
+    schema_hints: tuple[SchemaHint, ...]
+    schema_location: str | None
+    """URL of a directory."""
     time_zone: str
     date_format: str | None
     timestamp_format: str | None
@@ -175,6 +179,7 @@ def parse_options(
     )
     _check_framing(values["framing"], values["format"])
     _check_message(values)
+    _check_inference(values, texts)
     check_csv(values, texts)
     _check_range(values, texts, use)
     _check_limits(values, texts)
@@ -229,6 +234,14 @@ def _check_limits(values: Mapping[str, Any], texts: Mapping[str, str]) -> None:
 def _check_alone(name: str, other: str, texts: Mapping[str, str]) -> None:
     if name.lower() in texts:
         raise OptionError(name, f"no {other}", f"to be used with {other} only")
+
+
+def _check_inference(values: dict[str, Any], texts: Mapping[str, str]) -> None:
+    """Check the options that say more of an inferred schema."""
+    if not values["infer_schema"]:
+        for name in ("schemaHints", "schemaLocation"):
+            _check_alone(name, "inferSchema=true", texts)
+    values["schema_hints"] = values["schema_hints"] or ()
 
 
 def _check_message(values: Mapping[str, Any]) -> None:
@@ -349,6 +362,20 @@ OPTIONS: tuple[Option, ...] = (
         size(),
         "1m",
         "How much of each journal inferSchema looks at, in up to 16 journals.",
+    ),
+    Option(
+        "schemaHints",
+        parse_hints,
+        None,
+        "Columns and types that inferSchema takes in place of the sample's, or in addition. A path leads "
+        "into structs; through element into arrays.",
+    ),
+    Option(
+        "schemaLocation",
+        parse_location,
+        None,
+        "Directory that keeps the columns which inferSchema found first, in schema.json: later starts of the "
+        "query have the same. For one query alone.",
     ),
     Option(
         "timeZone",

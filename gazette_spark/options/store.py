@@ -51,6 +51,16 @@ def parse_store(name: str, text: str) -> str:
     return text
 
 
+def parse_location(name: str, text: str) -> str:
+    """Parse a directory that is written to: a path, or a URL as of a store."""
+    if text.startswith("/"):
+        text = f"file://{quote(text)}"
+    try:
+        return parse_store(name, text)
+    except OptionError as error:
+        raise OptionError(name, error.got, f"an absolute path, or {STORE_FORM}") from None
+
+
 def check_store(values: dict[str, Any], texts: Mapping[str, str], *, framed: bool) -> None:
     """Check the options of a query without brokers, and clear the broker's address.
 

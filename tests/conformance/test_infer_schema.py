@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
@@ -117,6 +119,31 @@ def test_a_sample_without_a_column_is_refused(journals: Journals, content: bytes
     journals.append("a", content)
     with pytest.raises(OptionError, match=f"inferSchema.*{problem}.*schema"):
         journals.columns()
+
+
+def test_hints_come_before_the_sample(journals: Journals) -> None:
+    """A hint may give a column that no record of the sample has, one of the record's origin, and a type."""
+    journals.append("a", b'{"id":1,"user":{"since":"2026-01-01"}}\n')
+    hints = "user.since DATE, note STRING, _offset BIGINT"
+    expected = "struct<id:bigint,user:struct<since:date>,note:string,_offset:bigint>"
+    assert journals.columns(schemaHints=hints) == expected
+    assert journals.columns(schemaHints=hints, rescuedDataColumn="rest") == f"{expected[:-1]},rest:string>"
+    with pytest.raises(OptionError, match=r"'schemaHints': got 'id\.x', and 'id' is of type long"):
+        journals.columns(schemaHints="id.x INT")
+
+
+def test_a_restart_has_the_columns_of_the_first_start(journals: Journals, tmp_path: Path) -> None:
+    """A field that appeared later is in no column until a hint says so, or the file is deleted."""
+    given = {"schemaLocation": str(tmp_path / "schema")}
+    name = journals.append("a", b'{"id":1}\n')
+    assert journals.columns(**given) == "struct<id:bigint>"
+    journals.client.append(name, b'{"id":1.5,"note":"x"}\n')
+    assert journals.columns() == "struct<id:double,note:string>"
+    assert journals.columns(**given) == "struct<id:bigint>"
+    assert journals.columns(**given, schemaHints="note STRING") == "struct<id:bigint,note:string>"
+    assert journals.columns(**given, rescuedDataColumn="rest") == "struct<id:bigint,rest:string>"
+    (tmp_path / "schema" / "schema.json").unlink()
+    assert journals.columns(**given) == "struct<id:double,note:string>"
 
 
 @pytest.mark.parametrize("form", ["raw", "protobuf"])

@@ -365,6 +365,14 @@ def test_a_query_starts_or_ends_by_time() -> None:
     assert parse("batch", startingTimestamp="5", endingTimestamp="5").ending_timestamp == 5
 
 
+@pytest.mark.parametrize(("name", "text"), [("schemaHints", "id BIGINT"), ("schemaLocation", "/data/schema")])
+def test_what_is_said_of_an_inferred_schema_needs_one(name: str, text: str) -> None:
+    """A query with a schema would ignore it in silence."""
+    error = refusal(**{name: text})
+    assert (error.option, error.expected) == (name, "to be used with inferSchema=true only")
+    assert parse(inferSchema="true", **{name: text}).infer_schema
+
+
 def test_a_query_starts_by_time_in_each_journal() -> None:
     """Journals not named start at startingTimestamp; without it at the earliest, a stream too."""
     text = '{"events/a":5,"events/b":0}'
