@@ -330,18 +330,18 @@ class Sequencer:
             horizon_ns: A producer is forgotten this long before the newest acknowledgement of its journal; 0:
                 none is.
         """
-        newest: dict[str, int] = {}
-        for key, sequence in self._sequences.items():
-            newest[key.journal] = max(newest.get(key.journal, 0), sequence.min)
-        # Unsigned as in Gazette: clocks smaller than the horizon wrap around.
-        reach = (horizon_ns // 100) << 4
-        least = {
-            journal: (clock - reach) & MAX_CLOCK if horizon_ns > 0 else 0 for journal, clock in newest.items()
-        }
+        least: dict[str, int] = {}
+        if horizon_ns > 0:
+            newest: dict[str, int] = {}
+            for key, sequence in self._sequences.items():
+                newest[key.journal] = max(newest.get(key.journal, 0), sequence.min)
+            # Unsigned as in Gazette: clocks smaller than the horizon wrap around, but for 0.
+            reach = (horizon_ns // 100) << 4
+            least = {journal: (clock - reach) & MAX_CLOCK for journal, clock in newest.items() if clock}
         self._sequences = {
             key: sequence
             for key, sequence in sorted(self._sequences.items())
-            if sequence.max >= least[key.journal]
+            if sequence.max >= least.get(key.journal, 0)
         }
         self._pending.clear()
         states = tuple(

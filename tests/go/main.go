@@ -35,6 +35,8 @@ func emit(e event) {
 type mode struct {
 	about string
 	run   func(ctx context.Context, o *options, rjc pb.RoutedJournalClient) (event, error)
+	// offline is true if the mode needs no broker.
+	offline bool
 	// endless is true if only the end of standard input ends the mode.
 	endless bool
 }
@@ -46,6 +48,7 @@ var modes = map[string]mode{
 	"append":         {about: "append standard input by Append, which retries", run: runAppend},
 	"append-service": {about: "append the orders of standard input by an AppendService", run: runAppendService},
 	"watch":          {about: "print each update of a WatchedList", run: runWatch, endless: true},
+	"sequence":       {about: "run the cases of standard input by a Sequencer", run: runSequence, offline: true},
 	"bench-read":     {about: "read to nowhere and print MB/s", run: runBenchRead},
 	"bench-append":   {about: "append and print MB/s", run: runBenchAppend},
 	"bench-service":  {about: "append small records by an AppendService and print records/s", run: runBenchService},
@@ -107,6 +110,9 @@ func parse(name string, args []string) (*options, error) {
 	f.IntVar(&o.ringSize, "ring-size", 8192, "messages that a Sequencer keeps for their commit")
 	if err := f.Parse(args); err != nil {
 		return nil, err
+	}
+	if modes[name].offline && address == "" {
+		return &o, nil
 	}
 	o.client.Address = pb.Endpoint(address)
 	return &o, o.client.Address.Validate()
@@ -192,7 +198,10 @@ func main() {
 
 	var ctx, cancel = context.WithCancel(context.Background())
 	defer cancel()
-	var rjc = o.client.MustRoutedJournalClient(ctx)
+	var rjc pb.RoutedJournalClient
+	if !chosen.offline {
+		rjc = o.client.MustRoutedJournalClient(ctx)
+	}
 	var until = ctx
 	if chosen.endless || o.block {
 		until = untilInputEnds(ctx)
