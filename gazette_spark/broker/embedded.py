@@ -6,7 +6,7 @@ Its promises:
   ListFragments, FragmentStoreHealth - so that ``gazctl`` and every Gazette client work against it.
 * Acknowledged changes are durable: specs, revisions, registers, write heads and the bytes not yet in a
   fragment file survive the end of the process, SIGKILL included, and a power cut - the latter unless
-  ``fsync=False``, which is for tests that make many small appends.
+  ``StorageSettings(fsync=False)``, which is for tests that make many small appends.
 * Fragment files under the root have Gazette's names and codecs; a Gazette broker given the same root
   lists and reads them, and the other way round.
 * One broker at a time uses a root; a second one is refused.
@@ -23,12 +23,11 @@ from __future__ import annotations
 import secrets
 import ssl
 import threading
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import grpc
 
@@ -44,30 +43,26 @@ from gazette_spark.broker.http.server import HttpServer
 from gazette_spark.broker.http.signed_urls import SignedUrls, UrlOf, UrlSigner, file_url
 from gazette_spark.broker.identity import BrokerIdentity
 from gazette_spark.broker.journal import JournalSettings, LiveJournal
-from gazette_spark.broker.registry import LONE_MEMBER, JournalKeyspace, JournalRegistry
+from gazette_spark.broker.registry import LONE_MEMBER, JournalRegistry
 from gazette_spark.broker.replication.peers import Peers
 from gazette_spark.broker.replication.replicator import Replicator
 from gazette_spark.broker.replication.topology import Member
+from gazette_spark.broker.settings import (
+    AS_GAZETTE,
+    DURABLE,
+    GatewaySettings,
+    Membership,
+    ServingSettings,
+    StorageSettings,
+)
 from gazette_spark.broker.storage.persister import Persister
 from gazette_spark.broker.tls import ServerTls
 from gazette_spark.errors import OptionError
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.tokens import KeySet
 
-PULSE_INTERVAL_S = 60.0
-"""Gazette's own: within it an idle journal's first fragment is stored, and flush intervals are seen."""
-
-MIN_APPEND_RATE = 1 << 16
-"""Gazette's own, in bytes per second: a slower append is aborted so that others get their turn."""
-
-CHUNK_BYTES = 1 << 18
-"""Content per message of a read; Gazette sends 32 KiB, which costs Python eight times the messages."""
-
 MAX_REQUEST_BYTES = 4 << 20
 """Gazette's own limit of a request's size."""
-
-THREADS = 512
-"""Most threads that serve calls; made as they are needed."""
 
 RESERVED_THREADS = 64
 """Threads that reads and watches, which may last indefinitely, leave to other calls."""
@@ -86,32 +81,13 @@ _CHANNEL_OPTIONS = [
 class _Options:
     """Settings of a broker. Fields are arguments of :class:`EmbeddedBroker`."""
 
-    pulse_interval_s: float
-    min_append_rate: int
-    max_append_rate: int
-    chunk_bytes: int
-    threads: int
-    fsync: bool
+    storage: StorageSettings
+    serving: ServingSettings
+    gateway: GatewaySettings | None
     auth_keys: KeySet | None
     tls: ServerTls | None
-    gateway_port: int | None
-    gateway_names: Sequence[str]
-    fragment_urls: Literal["file", "http"]
     faults: Faults | None
     membership: Membership | None
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """Settings that make a broker a member of a cluster."""
-
-    keyspace: JournalKeyspace
-    spools: Path
-    """Directory of the broker's spools."""
-    interceptors: tuple[grpc.ServerInterceptor[Any, Any], ...] = ()
-    """gRPC interceptors that each call to the broker passes first."""
-    is_reachable: Callable[[Member], bool] = lambda _member: True
-    """Whether a call to another member goes through."""
 
 
 class EmbeddedBroker:
@@ -123,20 +99,12 @@ class EmbeddedBroker:
         *,
         port: int = 0,
         host: str = "127.0.0.1",
-        pulse_interval_s: float = PULSE_INTERVAL_S,
-        min_append_rate: int = MIN_APPEND_RATE,
-        max_append_rate: int = 0,
-        chunk_bytes: int = CHUNK_BYTES,
-        threads: int = THREADS,
-        fsync: bool = True,
+        storage: StorageSettings = DURABLE,
+        serving: ServingSettings = AS_GAZETTE,
+        gateway: GatewaySettings | None = None,
         auth_keys: str | KeySet | None = None,
         tls: ServerTls | None = None,
-        gateway_port: int | None = None,
-        gateway_names: Sequence[str] = (),
-        fragment_urls: Literal["file", "http"] = "file",
         faults: Faults | None = None,
-        zone: str = LONE_MEMBER.zone,
-        suffix: str = LONE_MEMBER.suffix,
         membership: Membership | None = None,
     ) -> None:
         """Prepare a broker; entering it, or :meth:`start`, runs it.
@@ -146,55 +114,23 @@ class EmbeddedBroker:
                 it does not exist.
             port: 0 takes any free one.
             host: address to listen on.
-            pulse_interval_s: time between two looks at an idle journal, at the latest.
-            min_append_rate: bytes a second that an append has to deliver; 0 lets it stall without end.
-            max_append_rate: maximum bytes a second of appends to a journal, where its spec allows more; 0
-                leaves it to the spec. As in Gazette, it does not apply to a journal whose spec has no rate.
-            chunk_bytes: most content in one message of a read.
-            threads: most threads serving calls; reads and watches use all but 64 of them, or half.
-            fsync: force every append to the disk before it is answered. Without, a power cut may take the
-                last ones; the end of the process takes none either way.
+            storage: how bytes are kept.
+            serving: how calls are served.
+            gateway: where the HTTP gateway is; None: no gateway.
             auth_keys: keys that bearer tokens have to verify against, as ``BROKER_AUTH_KEYS`` has them;
                 None allows every call everything.
             tls: certificate to serve by, gRPC and HTTP; None is plain text.
-            gateway_port: port of the HTTP gateway; 0 takes any free one, None: no gateway. The gateway's GET,
-                HEAD and PUT need no token, as Gazette's.
-            gateway_names: host names by which clients may call the gateway, beside ``host``, localhost and
-                any address. Others are refused, since a web page's name can be made to lead here.
-            fragment_urls: ``file`` names stored fragments by their path below the root; ``http`` by signed
-                URLs that the broker serves itself, at any free port, so that clients read past its
-                gRPC service as they do with an object store.
             faults: faults that a test orders.
-            zone: zone of the broker.
-            suffix: name of the broker within the zone.
             membership: settings of a cluster; None is a cluster of one.
 
         Raises:
-            OptionError: ``auth_keys`` or ``fragment_urls`` is invalid.
+            OptionError: ``auth_keys`` is invalid.
         """
         self.root = Path(root)
-        self.zone = zone
-        self.suffix = suffix
         self.host = host
         self.port = port
-        if fragment_urls not in ("file", "http"):
-            raise OptionError("fragment_urls", repr(fragment_urls), "'file' or 'http'")
         keys = KeySet.parse(auth_keys, "auth_keys") if isinstance(auth_keys, str) else auth_keys
-        self._options = _Options(
-            pulse_interval_s,
-            min_append_rate,
-            max_append_rate,
-            chunk_bytes,
-            threads,
-            fsync,
-            keys,
-            tls,
-            gateway_port,
-            gateway_names,
-            fragment_urls,
-            faults,
-            membership,
-        )
+        self._options = _Options(storage, serving, gateway, keys, tls, faults, membership)
         self._lock = threading.Lock()
         self._running: Running | None = None
 
@@ -275,8 +211,9 @@ class Running:
 
     def __init__(self, broker: EmbeddedBroker, options: _Options) -> None:
         membership = options.membership
-        self.pool = ThreadPoolExecutor(options.threads, thread_name_prefix="gazette-serve")
-        self.pumps = ThreadPoolExecutor(options.threads, thread_name_prefix="gazette-pump")
+        threads = options.serving.threads
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="gazette-serve")
+        self.pumps = ThreadPoolExecutor(threads, thread_name_prefix="gazette-pump")
         interceptors = list(membership.interceptors) if membership is not None else []
         self.server = grpc.server(self.pool, options=_CHANNEL_OPTIONS, interceptors=interceptors)
         try:
@@ -290,19 +227,20 @@ class Running:
         is_reachable = membership.is_reachable if membership is not None else lambda _member: True
         self.peers = Peers(member, keys=options.auth_keys, is_reachable=is_reachable)
         self.replicator = Replicator(self.registry, identity, self.peers)
-        self.persister = Persister(self.registry.journals, options.pulse_interval_s, self.replicator.pulse)
+        pulse_interval_s = options.storage.pulse_interval_s
+        self.persister = Persister(self.registry.journals, pulse_interval_s, self.replicator.pulse)
         self.watch = CallWatch()
         self.gateway: HttpServer | None = None
         self.fragments: HttpServer | None = None
         try:
             service = self._service(broker, identity, options)
-            if options.gateway_port is not None:
-                names = (broker.host, *options.gateway_names)
+            if options.gateway is not None:
+                names, port = (broker.host, *options.gateway.names), options.gateway.port
                 answers = Gateway(service, lambda: self.gateway.endpoint if self.gateway else "", names)
                 self.gateway = HttpServer(
-                    answers, broker.host, options.gateway_port, option="gateway_port", tls=_ssl(options)
+                    answers, broker.host, port, option="gateway_port", tls=_ssl(options)
                 )
-            max_streams = max(options.threads - RESERVED_THREADS, options.threads // 2)
+            max_streams = max(threads - RESERVED_THREADS, threads // 2)
             served: pb_grpc.JournalServicer = JournalService(service, max_streams)
             if options.faults is not None:
                 served = FaultyService(served, options.faults, service.header)
@@ -317,14 +255,18 @@ class Running:
             raise
 
     def _registry(self, broker: EmbeddedBroker, options: _Options) -> JournalRegistry:
+        fsync = options.storage.fsync
         settings = JournalSettings(
-            root=broker.root, is_journal=lambda _name: False, fsync=options.fsync, on_sealed=self._on_sealed
+            root=broker.root, is_journal=lambda _name: False, fsync=fsync, on_sealed=self._on_sealed
         )
-        member = Member(broker.zone, broker.suffix, broker.endpoint)
-        if options.membership is None:
+        cluster = options.membership
+        if cluster is None:
+            member = Member(LONE_MEMBER.zone, LONE_MEMBER.suffix, broker.endpoint)
             return JournalRegistry(broker.root, settings, member=member)
-        keyspace, spools = options.membership.keyspace, options.membership.spools
-        return JournalRegistry(broker.root, settings, member=member, keyspace=keyspace, spools=spools)
+        member = Member(cluster.zone, cluster.suffix, broker.endpoint)
+        return JournalRegistry(
+            broker.root, settings, member=member, keyspace=cluster.keyspace, spools=cluster.spools
+        )
 
     def _service(self, broker: EmbeddedBroker, identity: BrokerIdentity, options: _Options) -> ServiceContext:
         return ServiceContext(
@@ -332,9 +274,9 @@ class Running:
             persister=self.persister,
             identity=identity,
             pumps=self.pumps,
-            min_append_rate=options.min_append_rate,
-            max_append_rate=options.max_append_rate,
-            chunk_bytes=options.chunk_bytes,
+            min_append_rate=options.serving.min_append_rate,
+            max_append_rate=options.serving.max_append_rate,
+            chunk_bytes=options.serving.chunk_bytes,
             authorizer=Authorizer(options.auth_keys),
             watch=self.watch,
             url_of=self._fragment_urls(broker, options),
@@ -343,7 +285,7 @@ class Running:
         )
 
     def _fragment_urls(self, broker: EmbeddedBroker, options: _Options) -> UrlOf:
-        if options.fragment_urls == "file":
+        if options.storage.fragment_urls == "file":
             return file_url
         signer = UrlSigner(secrets.token_bytes(32))
         answers = FragmentServer(broker.root, signer, options.faults)

@@ -83,7 +83,7 @@ def serve(  # noqa: PLR0917 - an argument an option
 
     Prints the endpoint once it can be used, and on the next line that of the gateway.
     """
-    from gazette_spark.broker.embedded import EmbeddedBroker
+    from gazette_spark.broker import EmbeddedBroker, GatewaySettings, ServingSettings, StorageSettings
 
     # Not an Event: a handler that sets one waits for its lock, which the interrupted thread may hold.
     ends: SimpleQueue[int] = SimpleQueue()
@@ -97,14 +97,11 @@ def serve(  # noqa: PLR0917 - an argument an option
         embedded = EmbeddedBroker(
             root,
             port=port,
-            gateway_port=gateway_port,
-            gateway_names=gateway_names,
-            pulse_interval_s=pulse_interval,
-            fsync=fsync,
+            storage=StorageSettings(fsync, pulse_interval, fragment_urls),
+            serving=ServingSettings(max_append_rate=max_append_rate),
+            gateway=None if gateway_port is None else GatewaySettings(gateway_port, gateway_names),
             auth_keys=auth_keys or None,
             tls=_tls(tls_cert, tls_key, tls_client_ca),
-            max_append_rate=max_append_rate,
-            fragment_urls=fragment_urls,
         )
         with embedded as running:
             click.echo(running.endpoint)

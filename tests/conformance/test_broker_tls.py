@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from gazette_spark.broker import EmbeddedBroker, ServerTls
+from gazette_spark.broker import EmbeddedBroker, GatewaySettings, ServerTls, StorageSettings
 from gazette_spark.client import Client
 from gazette_spark.client.connection.credentials import TlsOptions
 from gazette_spark.client.reading.heads import MANY
@@ -160,8 +160,13 @@ def test_our_client_by_mutual_tls(tmp_path: Path) -> None:
 def test_http_ports_serve_tls_too(tmp_path: Path) -> None:
     """The gateway and signed URLs are https, by the same certificate."""
     trusted = ssl.create_default_context(cadata=AUTHORITY.cert_pem.bytes().decode())
-    options = {"tls": server_tls(tmp_path), "gateway_port": 0, "fragment_urls": "http"}
-    with EmbeddedBroker(tmp_path / "root", **options) as broker:  # type: ignore[arg-type]
+    embedded = EmbeddedBroker(
+        tmp_path / "root",
+        storage=StorageSettings(fragment_urls="http"),
+        gateway=GatewaySettings(),
+        tls=server_tls(tmp_path),
+    )
+    with embedded as broker:
         authority = tmp_path / "trusted.pem"
         authority.write_bytes(AUTHORITY.cert_pem.bytes())
         with Client(broker.endpoint, tls=TlsOptions(str(authority)), timeout_s=20) as client:

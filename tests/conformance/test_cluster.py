@@ -15,6 +15,7 @@ import grpc
 import httpx
 import pytest
 
+from gazette_spark.broker.settings import GatewaySettings
 from gazette_spark.client import Client
 from gazette_spark.errors import (
     InsufficientJournalBrokersError,
@@ -153,7 +154,7 @@ def test_client_follows_a_primary_that_moves(cluster: EmbeddedCluster) -> None:
 
 def test_the_gateway_passes_appends_on(tmp_path: Path) -> None:
     """Any broker's gateway takes a journal's appends, and commits a complete body only."""
-    with EmbeddedCluster(tmp_path, brokers=2, replication=1, gateway_port=0) as cluster:
+    with EmbeddedCluster(tmp_path, brokers=2, replication=1, gateway=GatewaySettings()) as cluster:
         with Wire(cluster.endpoints[0]) as wire:
             wire.create(spec(NAME))
         gateway = cluster.others(NAME)[0].gateway_endpoint

@@ -21,6 +21,7 @@ import pytest
 import trustme
 
 from gazette_spark.broker.embedded import EmbeddedBroker
+from gazette_spark.broker.settings import ServingSettings, StorageSettings
 from gazette_spark.errors import BrokerRootError, OptionError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
@@ -188,7 +189,10 @@ def test_a_stalled_append_lets_the_next_one_in(tmp_path: Path) -> None:
         yield pb.AppendRequest(content=b"never")
         release.wait(DEADLINE_S)
 
-    with EmbeddedBroker(tmp_path, min_append_rate=1 << 20) as broker, Wire(broker.endpoint) as wire:
+    with (
+        EmbeddedBroker(tmp_path, serving=ServingSettings(min_append_rate=1 << 20)) as broker,
+        Wire(broker.endpoint) as wire,
+    ):
         wire.create(spec(NAME))
         stalled = wire.stub.Append.future(stalling(), timeout=CALL_TIMEOUT_S)
         begin = monotonic()
@@ -203,7 +207,10 @@ def test_a_stalled_append_lets_the_next_one_in(tmp_path: Path) -> None:
 
 def test_waiting_readers_leave_threads_for_appends(tmp_path: Path) -> None:
     """Appends go on beside as many tailing readers as are served; the next reader is told to try again."""
-    with EmbeddedBroker(tmp_path, threads=8) as broker, Wire(broker.endpoint) as wire:
+    with (
+        EmbeddedBroker(tmp_path, serving=ServingSettings(threads=8)) as broker,
+        Wire(broker.endpoint) as wire,
+    ):
         wire.create(spec(NAME))
         wire.append(NAME, b"x")
         readers = [wire.open_read(NAME, block=True) for _ in range(4)]
@@ -238,7 +245,10 @@ def test_many_readers_see_the_same(tmp_path: Path) -> None:
         request = pb.ReadRequest(journal=NAME, block=True, end_offset=len(whole))
         got.append(b"".join(message.content for message in wire.stub.Read(request, timeout=DEADLINE_S)))
 
-    with EmbeddedBroker(tmp_path, pulse_interval_s=0.1) as broker, Wire(broker.endpoint) as wire:
+    with (
+        EmbeddedBroker(tmp_path, storage=StorageSettings(pulse_interval_s=0.1)) as broker,
+        Wire(broker.endpoint) as wire,
+    ):
         wire.create(spec(NAME, length=4096))
         threads = [threading.Thread(target=tail, args=(wire,)) for _ in range(100)]
         for thread in threads:
@@ -252,7 +262,10 @@ def test_many_readers_see_the_same(tmp_path: Path) -> None:
 
 def test_pulse_stores_the_first_fragment(tmp_path: Path) -> None:
     """The first fragment of an idle journal is stored without another append; a later one is not."""
-    with EmbeddedBroker(tmp_path, pulse_interval_s=0.1) as broker, Wire(broker.endpoint) as wire:
+    with (
+        EmbeddedBroker(tmp_path, storage=StorageSettings(pulse_interval_s=0.1)) as broker,
+        Wire(broker.endpoint) as wire,
+    ):
         wire.create(spec(NAME))
         wire.append(NAME, b"first")
         wire.wait_persisted(NAME, 1)
@@ -323,7 +336,10 @@ def test_replicate_is_not_offered(tmp_path: Path) -> None:
 
 def test_a_brokers_own_maximum_rate(tmp_path: Path) -> None:
     """The broker's maximum rate holds back journals that have one, and no others."""
-    with EmbeddedBroker(tmp_path, max_append_rate=200_000) as broker, Wire(broker.endpoint) as wire:
+    with (
+        EmbeddedBroker(tmp_path, serving=ServingSettings(max_append_rate=200_000)) as broker,
+        Wire(broker.endpoint) as wire,
+    ):
         wire.create(spec(NAME, max_append_rate=1 << 30), spec("embedded/free"))
         chunks = [b"x" * 100_000] * 3
         assert wire.append(NAME, *chunks).delayed_chunks == 1
@@ -386,7 +402,10 @@ def test_strangers_at_the_port(tmp_path: Path, sent: bytes) -> None:
 
 def test_a_thousand_streams_at_once(tmp_path: Path) -> None:
     """As many of a thousand tailing reads as there is room for are served, others told; appends go on."""
-    with EmbeddedBroker(tmp_path, threads=64) as broker, Wire(broker.endpoint) as wire:
+    with (
+        EmbeddedBroker(tmp_path, serving=ServingSettings(threads=64)) as broker,
+        Wire(broker.endpoint) as wire,
+    ):
         wire.create(spec(NAME))
         wire.append(NAME, b"x")
         readers = [wire.open_read(NAME, block=True) for _ in range(1000)]

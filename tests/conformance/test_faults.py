@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from gazette_spark.broker import EmbeddedBroker, Faults
+from gazette_spark.broker.settings import ServingSettings, StorageSettings
 from gazette_spark.client import Client
 from gazette_spark.errors import CorruptFragmentError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -31,7 +32,12 @@ def faults() -> Faults:
 @pytest.fixture
 def faulty(tmp_path: Path, faults: Faults) -> Iterator[EmbeddedBroker]:
     """A broker with a journal of CONTENT, and no fault yet."""
-    with EmbeddedBroker(tmp_path, faults=faults, fragment_urls="http", chunk_bytes=1000) as running:
+    with EmbeddedBroker(
+        tmp_path,
+        faults=faults,
+        storage=StorageSettings(fragment_urls="http"),
+        serving=ServingSettings(chunk_bytes=1000),
+    ) as running:
         with Wire(running.endpoint) as wire:
             wire.create(spec(NAME), spec("faults/other"))
             wire.append(NAME, CONTENT)

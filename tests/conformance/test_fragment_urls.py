@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from gazette_spark.broker.embedded import EmbeddedBroker
+from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import Client, open_fragment_url
 from gazette_spark.errors import DirectReadError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -27,7 +28,7 @@ CODECS = [pb.NONE, pb.GZIP, pb.ZSTANDARD, pb.SNAPPY, pb.GZIP_OFFLOAD_DECOMPRESSI
 def signing(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A broker that signs URLs."""
     (tmp_path / "store").mkdir()
-    with EmbeddedBroker(tmp_path, fragment_urls="http") as running:
+    with EmbeddedBroker(tmp_path, storage=StorageSettings(fragment_urls="http")) as running:
         yield running
 
 

@@ -18,6 +18,7 @@ import pytest
 from google.protobuf import text_format
 
 from gazette_spark.broker.embedded import EmbeddedBroker
+from gazette_spark.broker.settings import GatewaySettings
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.tokens import Capability, Claims, KeySet
 from tests.conformance.wire import Wire, spec, wait_for
@@ -93,7 +94,7 @@ def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         GRPC[handle.endpoint] = handle.endpoint
         yield handle.endpoint
         return
-    with EmbeddedBroker(tmp_path_factory.mktemp("gateway"), gateway_port=0) as broker:
+    with EmbeddedBroker(tmp_path_factory.mktemp("gateway"), gateway=GatewaySettings()) as broker:
         assert broker.gateway_endpoint is not None
         GRPC[broker.gateway_endpoint] = broker.endpoint
         yield broker.gateway_endpoint
@@ -309,7 +310,7 @@ def test_bad_json(gateway: str, target: str, body: bytes, status: int) -> None:
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A broker with keys and a gateway."""
-    with EmbeddedBroker(tmp_path, gateway_port=0, auth_keys="c2VjcmV0 AA==") as broker:
+    with EmbeddedBroker(tmp_path, gateway=GatewaySettings(), auth_keys="c2VjcmV0 AA==") as broker:
         yield broker
 
 
@@ -363,7 +364,7 @@ def test_a_refused_body_does_not_hide_the_answer(embedded: EmbeddedBroker) -> No
 @pytest.mark.parametrize("method", ["PUT /gateway/journal", "POST /v1/journals/list"])
 def test_a_malformed_body_does_not_keep_the_broker(tmp_path: Path, method: str) -> None:
     """A chunk of a negative size is refused, and the broker stops in time."""
-    with EmbeddedBroker(tmp_path, gateway_port=0) as broker, Wire(broker.endpoint) as wire:
+    with EmbeddedBroker(tmp_path, gateway=GatewaySettings()) as broker, Wire(broker.endpoint) as wire:
         wire.create(spec("gateway/journal"))
         head = f"{method} HTTP/1.1\r\nHost: localhost\r\n{CHUNKED}\r\n\r\n"
         assert parse(exchange(address(broker), f"{head}-1\r\n{{}}".encode())).status == 400
@@ -394,7 +395,7 @@ def test_json_requests_have_a_limit(embedded: EmbeddedBroker) -> None:
 )
 def test_requests_for_other_hosts_are_refused(tmp_path: Path, host: str, status: int) -> None:
     """A request for a name that is not the gateway's is a rebound web page's, and changes nothing."""
-    broker = EmbeddedBroker(tmp_path, gateway_port=0, gateway_names=["Broker.lan"])
+    broker = EmbeddedBroker(tmp_path, gateway=GatewaySettings(port=0, names=["Broker.lan"]))
     with broker, Wire(broker.endpoint) as wire:
         wire.create(spec("gateway/journal"))
         request = f"PUT /gateway/journal HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1\r\n"
@@ -483,7 +484,7 @@ def test_keys_and_the_gateway(embedded: EmbeddedBroker) -> None:
 
 def test_a_reader_that_left_is_noticed(tmp_path: Path) -> None:
     """A blocked read ends soon after its client closed, so that it does not hold a place for ever."""
-    with EmbeddedBroker(tmp_path, gateway_port=0) as broker, Wire(broker.endpoint) as wire:
+    with EmbeddedBroker(tmp_path, gateway=GatewaySettings()) as broker, Wire(broker.endpoint) as wire:
         wire.create(spec("gateway/journal"))
         wire.append("gateway/journal", b"x")
         parts = urlsplit(address(broker))
@@ -507,7 +508,7 @@ def test_http_1_0_gets_a_plain_body(embedded: EmbeddedBroker) -> None:
 
 def test_stop_ends_blocked_reads(tmp_path: Path) -> None:
     """A stopping broker ends reads of its gateway by itself, and says so in the trailer."""
-    with EmbeddedBroker(tmp_path, gateway_port=0) as broker, Wire(broker.endpoint) as wire:
+    with EmbeddedBroker(tmp_path, gateway=GatewaySettings()) as broker, Wire(broker.endpoint) as wire:
         wire.create(spec("gateway/journal"))
         wire.append("gateway/journal", b"x")
         parts = urlsplit(address(broker))

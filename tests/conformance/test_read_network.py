@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gazette_spark.broker.embedded import EmbeddedBroker
+from gazette_spark.broker.settings import ServingSettings
 from gazette_spark.client import Client, Reader, RetryReader, WatchedList
 from gazette_spark.client.connection.channel import Connection
 from gazette_spark.client.reading.read import ReadOptions, ReadStream
@@ -62,7 +63,7 @@ def broker(
         yield request.getfixturevalue("deployed_broker")
         return
     root = tmp_path_factory.mktemp("chunks")
-    with EmbeddedBroker(root, chunk_bytes=1_000) as embedded:
+    with EmbeddedBroker(root, serving=ServingSettings(chunk_bytes=1_000)) as embedded:
         yield BrokerHandle(embedded.endpoint, root)
 
 

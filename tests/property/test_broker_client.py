@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.faults import Faults
+from gazette_spark.broker.settings import ServingSettings, StorageSettings
 from gazette_spark.client import Client
 from gazette_spark.client.reading.retry_reader import RetryReader
 from gazette_spark.errors import ClosedError, NoJournalPrimaryBrokerError, UnavailableError
@@ -56,7 +57,12 @@ class BrokerMachine(RuleBasedStateMachine):
         self.committed = bytearray()
         self.readings: list[Reading] = []
         self.faults = Faults()
-        self.broker = EmbeddedBroker(self.root, chunk_bytes=300, fsync=False, faults=self.faults)
+        self.broker = EmbeddedBroker(
+            self.root,
+            serving=ServingSettings(chunk_bytes=300),
+            storage=StorageSettings(fsync=False),
+            faults=self.faults,
+        )
 
     @initialize(codec=st.sampled_from(CODECS))
     def start(self, codec: str) -> None:
@@ -211,7 +217,7 @@ class Tail:
 def test_concurrent_clients_through_restarts(tmp_path: Path) -> None:
     """Readers that follow two writers through rolls, uploads and restarts each see one journal's prefix."""
     rng = random.Random(42)
-    broker = EmbeddedBroker(tmp_path, chunk_bytes=1_000)
+    broker = EmbeddedBroker(tmp_path, serving=ServingSettings(chunk_bytes=1_000))
     pause = threading.Event()
     with broker, Client(broker.endpoint, timeout_s=TIMEOUT_S) as client:
         client.create_journals(

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.broker import EmbeddedBroker, Faults
+from gazette_spark.broker.settings import ServingSettings
 from gazette_spark.client import Client
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
@@ -29,7 +30,10 @@ orders = st.lists(st.one_of(breaks, ends, refusals), max_size=6)
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A client of a broker whose journal has CONTENT in several fragments."""
     root = tmp_path_factory.mktemp("faulty")
-    with EmbeddedBroker(root, faults=FAULTS, chunk_bytes=777) as broker, Client(broker.endpoint) as opened:
+    with (
+        EmbeddedBroker(root, faults=FAULTS, serving=ServingSettings(chunk_bytes=777)) as broker,
+        Client(broker.endpoint) as opened,
+    ):
         opened.create_journals(journal_spec(NAME, length=1 << 12))
         for begin in range(0, len(CONTENT), 4000):
             opened.append(NAME, CONTENT[begin : begin + 4000])

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from gazette_spark import source
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.faults import Faults
+from gazette_spark.broker.settings import ServingSettings, StorageSettings
 from gazette_spark.client import Client
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.source import GazetteDataSource
@@ -35,7 +36,10 @@ def test_a_hundred_batches_leave_nothing_open(tmp_path: Path, monkeypatch: pytes
     faults = Faults()
     with (
         EmbeddedBroker(
-            tmp_path, faults=faults, fragment_urls="http", min_append_rate=0, threads=80
+            tmp_path,
+            faults=faults,
+            storage=StorageSettings(fragment_urls="http"),
+            serving=ServingSettings(min_append_rate=0, threads=80),
         ) as broker,
         Client(broker.endpoint, timeout_s=30) as client,
     ):

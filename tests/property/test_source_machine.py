@@ -27,6 +27,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 from gazette_spark import source
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.faults import Faults
+from gazette_spark.broker.settings import ServingSettings, StorageSettings
 from gazette_spark.client import Client
 from gazette_spark.errors import OtherJournalsError
 from gazette_spark.framing.fixed import MAGIC, frame
@@ -53,12 +54,12 @@ TIMEOUT_S = 30.0
 STARTS = {
     "earliest": {"startingOffsets": "earliest"},
     "latest": {"startingOffsets": "latest"},
-    "one at the latest": {
-        "startingOffsetsByTimestamp": f'{{"{PREFIX}0":32503680000000}}',
+    "by time": {
+        "startingOffsetsByTimestamp": f'{{"{PREFIX}0":0}}',
         "startingOffsetsByTimestampStrategy": "latest",
     },
 }
-"""Ways to start the query; nothing is stored in the year 3000."""
+"""Ways to start the query. Nothing is stored before 1970; journals not named start at the earliest."""
 SELECTIONS = [{"path": PREFIX}, {"journalsPattern": PREFIX + "[0-9]"}, {"journalsPattern": "x|.*/source/.*"}]
 """Ways to select the journals of the query."""
 LABELS = {
@@ -200,12 +201,10 @@ class SourceMachine(RuleBasedStateMachine):
         self.where, self.selection = query
         self.broker = EmbeddedBroker(
             self.root,
-            chunk_bytes=chunk_bytes,
-            fragment_urls=urls,
-            fsync=False,
-            faults=self.faults,
             # A machine that is busy may stall an append for a second.
-            min_append_rate=0,
+            serving=ServingSettings(chunk_bytes=chunk_bytes, min_append_rate=0),
+            storage=StorageSettings(fragment_urls=urls, fsync=False),
+            faults=self.faults,
         )
         self.broker.__enter__()
         self.client = Client(self.broker.endpoint, timeout_s=TIMEOUT_S)
@@ -323,8 +322,7 @@ class SourceMachine(RuleBasedStateMachine):
         self.do(turn.events.pop(step, ""))
 
     def start_of(self, journal: Journal) -> int:
-        at_latest = self.where == "latest" or (self.where != "earliest" and journal is self.journals[0])
-        return self.last_boundary(journal) if at_latest else 0
+        return self.last_boundary(journal) if self.where == "latest" else 0
 
     def reader(self, options: dict[str, str], selection: dict[str, str] | None = None) -> source.StreamReader:
         given = STARTS[self.where] | options

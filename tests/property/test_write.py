@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.broker import EmbeddedBroker, Faults
+from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import AsyncAppend, Client
 from gazette_spark.client.appending.key_columns import fnv1a32_each
 from gazette_spark.client.appending.mappings import ModuloMapping, RendezvousMapping, fnv1a32
@@ -118,7 +119,7 @@ def test_what_is_made_of_values_is_read_as_them(framing: str, values: list[bytes
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A client of a broker that fails as it is told."""
     root = tmp_path_factory.mktemp("faulty")
-    with EmbeddedBroker(root, faults=FAULTS, fsync=False) as broker:
+    with EmbeddedBroker(root, faults=FAULTS, storage=StorageSettings(fsync=False)) as broker:
         with Client(broker.endpoint, timeout_s=30) as opened:
             yield opened
         FAULTS.clear()

@@ -26,11 +26,12 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-from gazette_spark.broker.embedded import EmbeddedBroker, Membership
+from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.journal import LiveJournal
 from gazette_spark.broker.registry import JOURNALS, JournalKeyspace, replicas_wanted
 from gazette_spark.broker.replication.pipeline import ReplicationError
 from gazette_spark.broker.replication.topology import Member, Slots, assign
+from gazette_spark.broker.settings import Membership, StorageSettings
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY
 from gazette_spark.errors import OptionError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -101,10 +102,12 @@ class ClusterBroker:
         membership = Membership(
             self._cluster.keyspace,
             spools,
+            zone=self.zone,
+            suffix=self.suffix,
             interceptors=(self._freezer,),
             is_reachable=lambda other: self._cluster.can_talk(self.member, other),
         )
-        options = {**self._cluster.options, "zone": self.zone, "suffix": self.suffix, "port": self._port}
+        options = {**self._cluster.options, "port": self._port}
         broker = EmbeddedBroker.start(self._cluster.root, membership=membership, **options)
         self._port, self._running = broker.port, broker
         self._cluster.sync()
@@ -240,7 +243,8 @@ class EmbeddedCluster:
         if brokers < 1:
             raise OptionError("brokers", str(brokers), "at least 1")
         self.root = Path(root)
-        self.options: dict[str, Any] = {"pulse_interval_s": pulse_interval_s, "fsync": False, **options}
+        storage = StorageSettings(fsync=False, pulse_interval_s=pulse_interval_s)
+        self.options: dict[str, Any] = {"storage": storage, **options}
         self.brokers = [
             ClusterBroker(self, zones[number % len(zones)], f"broker-{number}") for number in range(brokers)
         ]

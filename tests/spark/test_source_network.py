@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from gazette_spark.broker import EmbeddedBroker, Faults
+from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import Client
 from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
 from tests.conformance.test_embedded_broker import serve
@@ -235,7 +236,7 @@ def test_urls_that_expire_change_no_row(spark: SparkSession, tmp_path: Path) -> 
     written = content(2_000)
     faults = Faults()
     with (
-        EmbeddedBroker(tmp_path, faults=faults, fragment_urls="http") as running,
+        EmbeddedBroker(tmp_path, faults=faults, storage=StorageSettings(fragment_urls="http")) as running,
         Client(running.endpoint, timeout_s=30) as client,
     ):
         journals = Journals(spark, BrokerHandle(running.endpoint, tmp_path), client, "signed/")

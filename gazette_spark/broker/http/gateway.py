@@ -49,7 +49,7 @@ MAX_JSON_BYTES = 1 << 20
 
 BROKER_ENDED = "broker terminated RPC"
 OFFSET_JUMP = "offset jump"
-UNKNOWN_HOST = "this is no host name of the gateway; the broker's gateway_names (--gateway-name) may list it"
+UNKNOWN_HOST = "this is no host name of the gateway; its GatewaySettings.names (--gateway-name) may list it"
 CROSS_SITE = "a web page of another origin may not append or ask here"
 
 _HTTP_STATUS = {

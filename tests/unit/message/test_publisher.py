@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from gazette_spark.broker import EmbeddedBroker, Faults
+from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import AppendService, Client
 from gazette_spark.client.appending.mappings import RandomMapping
 from gazette_spark.errors import EmptyListingError, MessageError, NotAllowedError
@@ -39,7 +40,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A client of a broker that fails as it is told."""
     root = tmp_path_factory.mktemp("publisher")
     with (
-        EmbeddedBroker(root, faults=FAULTS, fsync=False) as broker,
+        EmbeddedBroker(root, faults=FAULTS, storage=StorageSettings(fsync=False)) as broker,
         Client(broker.endpoint, timeout_s=30) as opened,
     ):
         yield opened
