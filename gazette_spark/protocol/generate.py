@@ -23,7 +23,7 @@ from pathlib import Path
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet, MethodDescriptorProto, ServiceDescriptorProto
 
-PROTOS = ("protocol", "consumer", "recoverylog")
+PROTOS = ("protocol", "consumer", "recoverylog", "replicated_log")
 """Names of the ``.proto`` files. Each declares the package of its name."""
 
 PACKAGE_PATH = "gazette_spark/protocol"
