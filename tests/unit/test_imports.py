@@ -25,7 +25,7 @@ RANKS = (
     ("ledger", "framing"),
     ("client", "lag"),
     ("message",),
-    ("store", "scan", "write", "broker"),
+    ("replicated_log", "store", "scan", "write", "broker"),
     ("source",),
     ("listener", "table", "sink", "backfill", "audit"),
     ("session", "testing"),

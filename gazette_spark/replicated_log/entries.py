@@ -1,0 +1,165 @@
+"""The records of a log, and their frames: from values to bytes and back. Pure."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from gazette_spark.client.appending.append import Bytes
+from gazette_spark.errors import OptionError, RecordError
+from gazette_spark.framing.fixed import HEADER_BYTES, MAGIC, frame
+from gazette_spark.protocol.replicated_log_pb2 import Checkpoint, LogEntry
+
+MAX_ENTRY_BYTES = 16 << 20
+"""Longest entry: a receiver holds several whole ones in memory."""
+
+_OVERHEAD_BYTES = 256
+"""More than the other fields of a record take."""
+
+_DROP_BYTES = 1 << 20
+"""Bytes taken out of a buffer before the rest is moved."""
+
+NO_ENTRY = -1
+"""``lastEntryOffset`` of a checkpoint without an entry before it."""
+
+
+def entry_frame(stamp: uuid.UUID, earliest: int, entry: Bytes) -> bytes:
+    """Return the frame of an entry."""
+    record = LogEntry(uuid=stamp.bytes, earliestOffset=earliest, entry=bytes(entry))
+    return frame(record.SerializeToString())
+
+
+def take_over_frame(stamp: uuid.UUID, earliest: int) -> bytes:
+    """Return the frame of a record that has no content: it is there to change the author."""
+    return frame(LogEntry(uuid=stamp.bytes, earliestOffset=earliest).SerializeToString())
+
+
+def checkpoint_frame(stamp: uuid.UUID, begin: int, *, last: int, version: int) -> bytes:
+    """Return the frame of a checkpoint that begins at ``begin``: it holds its own end.
+
+    Args:
+        stamp: the record's UUID.
+        begin: offset at which the frame will be.
+        last: begin of the entry before it, or NO_ENTRY.
+        version: the log's version from there on.
+    """
+    record = LogEntry(uuid=stamp.bytes, earliestOffset=begin, version=version)
+    record.checkpoint.lastEntryOffset = last
+    end = begin
+    # The end's own length depends on it; it grows by a byte at most, once.
+    while record.checkpoint.nextEntryOffset != (end := begin + HEADER_BYTES + record.ByteSize()):
+        record.checkpoint.nextEntryOffset = end
+    return frame(record.SerializeToString())
+
+
+def check_size(entry: Bytes) -> None:
+    """Refuse an entry that receivers would not read.
+
+    Raises:
+        OptionError: it is longer than MAX_ENTRY_BYTES.
+    """
+    if (size := memoryview(entry).nbytes) > MAX_ENTRY_BYTES:
+        expected = f"{MAX_ENTRY_BYTES} bytes at most; store longer ones elsewhere, and commit where they are"
+        raise OptionError("data", f"an entry of {size} bytes", expected)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record and its place, ``[begin, end)``."""
+
+    begin: int
+    end: int
+    stamp: uuid.UUID
+    earliest: int
+    """No copy of the record begins before this offset."""
+    content: bytes | Checkpoint | None
+    """None: a take-over."""
+    version: int
+    """The log's version from a checkpoint on."""
+
+
+def parse_record(journal: str, begin: int, end: int, payload: bytes) -> Record:
+    """Return a frame's record.
+
+    Raises:
+        RecordError: the payload is no record, or has no UUID.
+    """
+    try:
+        found = LogEntry.FromString(payload)
+    except DecodeError as error:
+        raise RecordError(journal, begin, f"it is no replicated_log.LogEntry: {error}") from error
+    if len(found.uuid) != 16:
+        raise RecordError(journal, begin, f"its uuid has {len(found.uuid)} bytes, not 16")
+    content: bytes | Checkpoint | None = None
+    match found.WhichOneof("content"):
+        case "entry":
+            content = found.entry
+        case "checkpoint":
+            # The place where it is counts, whatever its writer took that to be.
+            content = Checkpoint(lastEntryOffset=found.checkpoint.lastEntryOffset, nextEntryOffset=end)
+    stamp = uuid.UUID(bytes=found.uuid)
+    return Record(begin, end, stamp, found.earliestOffset, content, found.version)
+
+
+class FrameBuffer:
+    """Cuts a journal's bytes, in pieces of any size, into records."""
+
+    def __init__(self, journal: str, offset: int) -> None:
+        self._journal = journal
+        self._data = bytearray()
+        self._at = 0
+        self._offset = offset
+
+    @property
+    def begin(self) -> int:
+        """Offset of the next record."""
+        return self._offset + self._at
+
+    @property
+    def end(self) -> int:
+        """Offset of the next byte to be fed."""
+        return self._offset + len(self._data)
+
+    def feed(self, content: bytes) -> None:
+        """Add the bytes at ``end``."""
+        if self._at >= _DROP_BYTES or self._at == len(self._data):
+            del self._data[: self._at]
+            self._offset, self._at = self._offset + self._at, 0
+        self._data += content
+
+    def peek(self) -> Record | None:
+        """Return the next record, None if it is not there whole; :meth:`advance` steps past it.
+
+        Raises:
+            RecordError: there is no frame, or it is longer than any entry.
+        """
+        head = bytes(self._data[self._at : self._at + HEADER_BYTES])
+        if head[: len(MAGIC)] != MAGIC[: len(head)]:
+            problem = "no frame begins there; an offset of a log is the begin or the end of an entry"
+            raise RecordError(self._journal, self.begin, problem)
+        if len(head) < HEADER_BYTES:
+            return None
+        size = int.from_bytes(head[len(MAGIC) :], "little")
+        if size > MAX_ENTRY_BYTES + _OVERHEAD_BYTES:
+            raise RecordError(
+                self._journal, self.begin, f"its frame of {size} bytes is longer than any entry's"
+            )
+        low = self._at + HEADER_BYTES
+        if len(self._data) < low + size:
+            return None
+        begin = self.begin
+        payload = bytes(self._data[low : low + size])
+        return parse_record(self._journal, begin, begin + HEADER_BYTES + size, payload)
+
+    def advance(self, end: int) -> None:
+        """Step to the end of the record that :meth:`peek` gave."""
+        self._at = end - self._offset
+
+    def __iter__(self) -> Iterator[Record]:
+        """Take the whole records."""
+        while (record := self.peek()) is not None:
+            self.advance(record.end)
+            yield record

@@ -1,0 +1,322 @@
+"""The secondary's side of a log: fetch entries, each once and in order.
+
+A thread reads the journal's bytes ahead, up to READ_AHEAD_BYTES; the receiver cuts them into records and
+drops repeats. So a fetch that waits can end at any moment: by its timeout, by a cancellation, by closing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+from gazette_spark.client import Chunk, Client, RetryReader
+from gazette_spark.errors import (
+    ClosedError,
+    FetchCancelledError,
+    FetchTimeoutError,
+    GazetteError,
+    LogDataLossError,
+    NoMoreMessageError,
+    OffsetError,
+    RecordError,
+)
+from gazette_spark.framing.fixed import HEADER_BYTES, MAGIC
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.replicated_log_pb2 import Checkpoint
+from gazette_spark.replicated_log.cancelling import Cancellation
+from gazette_spark.replicated_log.entries import FrameBuffer, Record
+from gazette_spark.replicated_log.journal import ensure_journal, read_records
+from gazette_spark.replicated_log.repeats import RepeatFilter
+
+READ_AHEAD_BYTES = 4 << 20
+"""Bytes read before they are asked for."""
+
+POLL_S = 0.02
+"""How often a waiting fetch looks at its cancellation."""
+
+IDLE_S = 10.0
+"""Seconds without a byte after which a fetch compares the write head with its offset."""
+
+HEAD_TRIES = 3
+"""Times a write head below a known offset is asked for: a broker that was just started may say 0."""
+
+HEAD_PAUSE_S = 0.2
+
+
+class _ReadAhead:
+    """Reads a journal from an offset on, in a thread."""
+
+    def __init__(self, client: Client, journal: str, offset: int) -> None:
+        self._reader: RetryReader = client.read(journal, offset=offset, block=True)
+        self._offset = offset
+        self._changed = threading.Condition()
+        self._chunks: deque[Chunk] = deque()
+        self._size = 0
+        self._ended = False
+        self._error: GazetteError | None = None
+        self._thread = threading.Thread(target=self._run, name="replicated-log-read", daemon=True)
+        self._thread.start()
+
+    def take(self, timeout_s: float) -> Chunk | None:
+        """Return the next chunk, None if there is none within the timeout.
+
+        Raises:
+            GazetteError: the journal cannot be read on. No chunk comes after it.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._chunks or self._ended, timeout_s)
+            if self._chunks:
+                chunk = self._chunks.popleft()
+                self._size -= len(chunk.content)
+                self._changed.notify_all()
+                return chunk
+            if self._error is not None:
+                raise self._error
+            return None
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        self._reader.close()
+        self._thread.join()
+
+    def _run(self) -> None:
+        error: GazetteError | None = None
+        try:
+            at = self._offset
+            for chunk in self._reader:
+                if chunk.offset != at:
+                    error = LogDataLossError(self._reader.journal, at, chunk.offset)
+                    break
+                at = chunk.end
+                if not self._put(chunk):
+                    break
+        except GazetteError as failure:
+            error = failure
+        finally:
+            self._reader.close()
+            with self._changed:
+                self._ended = True
+                self._error = error
+                self._changed.notify_all()
+
+    def _put(self, chunk: Chunk) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._size < READ_AHEAD_BYTES or self._ended)
+            self._chunks.append(chunk)
+            self._size += len(chunk.content)
+            self._changed.notify_all()
+            return not self._ended
+
+
+class Receiver:
+    """Fetches a log's entries and checkpoints. For one thread; :meth:`close` may be called from any.
+
+    After an error the next fetch continues at the same offset.
+    """
+
+    def __init__(self, client: Client, journal: str, *, spec: pb.JournalSpec | None = None) -> None:
+        """Make a receiver at the log's first offset, and the journal if it is missing.
+
+        Args:
+            client: makes the calls; the caller closes it.
+            journal: name of the log.
+            spec: of a journal to be made: stores, replication and the like; its content type is set here.
+
+        Raises:
+            OptionError: the journal is no log's, or is write-only.
+        """
+        ensure_journal(client, journal, spec, pb.JournalSpec.O_WRONLY)
+        self.journal = journal
+        self.version = 0
+        """The log's version after the last checkpoint fetched; 0: none was."""
+        self._client = client
+        self._ahead: _ReadAhead | None = None
+        self._closed = False
+        self._begin(0)
+
+    def _begin(self, offset: int) -> None:
+        self._frames = FrameBuffer(self.journal, offset)
+        self._repeats = RepeatFilter(offset)
+        self._head = 0
+
+    def __repr__(self) -> str:
+        return f"Receiver({self.journal!r}, offset={self.offset})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the receiver, from any thread; may be called again. A fetch under way raises ClosedError."""
+        self._closed = True
+        if (ahead := self._ahead) is not None:
+            ahead.close()
+
+    @property
+    def offset(self) -> int:
+        """Offset of the next record: all before it are fetched. A replica stores it with its state."""
+        return self._frames.begin
+
+    def set_offset(self, offset: int) -> None:
+        """Continue at an offset: a checkpoint's, or any entry's begin or end.
+
+        Raises:
+            OffsetError: no entry begins or ends there.
+            LogDataLossError: the log does not reach that far, or begins after it.
+        """
+        if offset < 0:
+            raise OffsetError("expected an entry's begin or end", self.journal, offset)
+        self._check_open()
+        head = self._head_from(offset)
+        if head != offset:
+            self._check_magic(offset, head)
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+        self._begin(offset)
+
+    def fetch_entry(
+        self, timeout_s: float | None = None, cancel: Cancellation | None = None
+    ) -> bytes | Checkpoint:
+        """Wait for the next entry or checkpoint, and return it.
+
+        Args:
+            timeout_s: seconds to wait; None: as long as it takes.
+            cancel: ends the wait once it is set: a ``threading.Event``, or what
+                :func:`~gazette_spark.replicated_log.cancel_on` returns.
+
+        Raises:
+            FetchTimeoutError: nothing came in time.
+            FetchCancelledError: ``cancel`` was set.
+            LogDataLossError: entries are gone.
+            RecordError: the journal holds something else.
+        """
+        return self._fetch(timeout_s, cancel, to_head=False)
+
+    def try_fetch_entry(
+        self, timeout_s: float | None = None, cancel: Cancellation | None = None
+    ) -> bytes | Checkpoint:
+        """Return the next entry or checkpoint, or raise NoMoreMessageError where the log ends.
+
+        The end is what the journal's primary says, after all appends that it has acknowledged. A secondary
+        that has called :meth:`Writer.take_over` and fetches until this error has everything, and is the
+        primary. The question is an append without bytes: the client needs the right to append.
+
+        Raises:
+            NoMoreMessageError: all is fetched.
+            LogDataLossError: the log ends before what was fetched, or entries are gone.
+        """
+        return self._fetch(timeout_s, cancel, to_head=True)
+
+    def _fetch(
+        self, timeout_s: float | None, cancel: Cancellation | None, *, to_head: bool
+    ) -> bytes | Checkpoint:
+        begun = time.monotonic()
+        idle_since, misses = begun, 0
+        while True:
+            self._check_open()
+            if cancel is not None and cancel.is_set():
+                raise FetchCancelledError(self.journal, self.offset)
+            record = self._next_record()
+            if record is not None:
+                if record.content is None:
+                    continue
+                if isinstance(record.content, Checkpoint):
+                    self.version = record.version
+                return record.content
+            left_s = None if timeout_s is None else timeout_s - (time.monotonic() - begun)
+            if to_head:
+                self._check_more(left_s)
+            if self._take_chunk(left_s, polls=cancel is not None):
+                idle_since = time.monotonic()
+            elif left_s is not None and left_s <= 0:
+                raise FetchTimeoutError(self.journal, self.offset, timeout_s or 0.0)
+            elif time.monotonic() - idle_since >= IDLE_S:
+                idle_since = time.monotonic()
+                misses = misses + 1 if self._client.write_head(self.journal) < self._frames.end else 0
+                if misses == HEAD_TRIES:
+                    self._head_from(self._frames.end)
+
+    def _next_record(self) -> Record | None:
+        """Return the next record of the bytes at hand that is no repeat."""
+        while (record := self._frames.peek()) is not None:
+            # Before the step: if it fails, the record is judged again.
+            if (missing := self._repeats.missing(record)) is not None:
+                for earlier in read_records(self._client, self.journal, *missing):
+                    self._repeats.learn(earlier)
+                self._repeats.learned_from(missing[0])
+            self._frames.advance(record.end)
+            if self._repeats.is_new(record):
+                return record
+        return None
+
+    def _take_chunk(self, left_s: float | None, *, polls: bool) -> bool:
+        """Wait a while for bytes; return whether some came."""
+        if self._ahead is None:
+            self._ahead = _ReadAhead(self._client, self.journal, self._frames.end)
+            if self._closed:  # By another thread, which found nothing to close.
+                self._ahead.close()
+        wait_s = min(IDLE_S if left_s is None else max(0.0, left_s), POLL_S if polls else IDLE_S)
+        try:
+            chunk = self._ahead.take(wait_s)
+        except GazetteError:
+            self._ahead.close()
+            self._ahead = None
+            raise
+        if chunk is None:
+            return False
+        self._frames.feed(chunk.content)
+        return True
+
+    def _check_more(self, left_s: float | None) -> None:
+        """Raise at the end of the log; else bytes are there, or on their way."""
+        at = self._frames.end
+        if at < self._head:
+            return
+        self._head = self._client.append(
+            self.journal, b"", timeout_s=None if left_s is None else max(0.1, left_s)
+        ).end
+        if self._head < at:
+            raise LogDataLossError(self.journal, at, self._head)
+        if self._head > at:
+            return
+        if at > self.offset:
+            raise RecordError(self.journal, self.offset, "the journal ends inside the entry")
+        raise NoMoreMessageError(self.journal, at)
+
+    def _head_from(self, offset: int) -> int:
+        """Return the write head.
+
+        Raises:
+            LogDataLossError: it is below the offset, and stays there.
+        """
+        for _ in range(HEAD_TRIES):
+            head = self._client.write_head(self.journal)
+            if head >= offset:
+                return head
+            time.sleep(HEAD_PAUSE_S)
+        raise LogDataLossError(self.journal, offset, head)
+
+    def _check_magic(self, offset: int, head: int) -> None:
+        with self._client.read(
+            self.journal, offset=offset, end_offset=min(offset + HEADER_BYTES, head)
+        ) as reader:
+            found = b"".join(chunk.content for chunk in reader)
+            if reader.jumps:
+                raise LogDataLossError(self.journal, offset, reader.jumps[0][1])
+        if len(found) < HEADER_BYTES or not found.startswith(MAGIC):
+            raise OffsetError("no entry begins or ends there", self.journal, offset)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"receiver of log {self.journal!r}", "it is closed")

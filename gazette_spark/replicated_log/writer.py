@@ -1,0 +1,436 @@
+"""The primary's side of a log: commit entries, make checkpoints.
+
+A writer is passive until its first append, which takes the log over: it sets the register ``author``, and
+from then on the writer before it is fenced. Entries go through an
+:class:`~gazette_spark.client.AppendService`: those that are committed at the same time share an append, and
+each is tried until the broker answers. Appends that change registers are made alone, by
+:meth:`Writer._change`: a try without an answer is followed by a look at the registers, which tell whether it
+was done.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from gazette_spark.client import AppendOptions, AppendResult, AppendService, AsyncAppend, Client
+from gazette_spark.client.appending.append import Bytes
+from gazette_spark.client.appending.batches import attempt_timeout_s, is_terminal
+from gazette_spark.client.connection import retry
+from gazette_spark.errors import (
+    CheckpointStateError,
+    ClosedError,
+    GazetteError,
+    InvalidVersionError,
+    LogFencedError,
+    PendingEntryError,
+    RegisterMismatchError,
+    WrongAppendOffsetError,
+)
+from gazette_spark.message.uuids import OUTSIDE_TXN, Clock, build_uuid, new_producer_id
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.replicated_log import registers as reg
+from gazette_spark.replicated_log.entries import (
+    NO_ENTRY,
+    check_size,
+    checkpoint_frame,
+    entry_frame,
+    take_over_frame,
+)
+from gazette_spark.replicated_log.gate import Gate
+from gazette_spark.replicated_log.journal import ensure_journal, read_records
+
+Build = Callable[[uuid.UUID, int], bytes]
+"""Takes a record's UUID and the write head before it; returns the record's frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The place of a record, ``[begin, end)``."""
+
+    begin: int
+    end: int
+
+
+class Writer:
+    """Appends a primary's entries and checkpoints to a log. Thread-safe, but see :meth:`prepare_checkpoint`.
+
+    It belongs to the process that made it. A writer that was fenced stays so: to take the log over again,
+    read it to its end and make a new one.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        journal: str,
+        *,
+        spec: pb.JournalSpec | None = None,
+        timeout_s: float | None = None,
+        unix_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Make a writer, and the journal if it is missing. Nothing is appended yet.
+
+        Args:
+            client: makes the calls; the caller closes it.
+            journal: name of the log.
+            spec: of a journal to be made: stores, replication and the like; its content type is set here.
+            timeout_s: seconds that a call may take which names none, by default the client's.
+            unix_ns: the time, for the entries' clocks.
+
+        Raises:
+            OptionError: the journal is no log's, or is read-only.
+        """
+        ensure_journal(client, journal, spec, pb.JournalSpec.O_RDONLY)
+        self.journal = journal
+        self._client = client
+        self._timeout_s = client.timeout_s if timeout_s is None else timeout_s
+        self._unix_ns = unix_ns
+        self._producer = new_producer_id()
+        self.author = self._producer.hex()
+        """Name of this writer: the producer id of its UUIDs, and its value of the register."""
+        self._clock = Clock(0)
+        self._gate = Gate(journal)
+        self._service = AppendService(client)
+        self._options = AppendOptions(journal, check_registers=reg.author_check(self.author))
+        self._claiming = threading.Lock()
+        self._claimed = False
+        self._fenced: LogFencedError | None = None
+        self._lock = threading.Lock()
+        self._acknowledged = 0
+        """Largest known end of a record: what is appended from now on begins there or later."""
+        self._last: int | None = None
+        """Begin of this writer's last entry."""
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"Writer({self.journal!r}, author={self.author!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(abort=error is not None)
+
+    def close(self, *, abort: bool = False) -> None:
+        """End the writer; may be called again.
+
+        Args:
+            abort: do not wait for pending entries; whether they are in the log is unknown.
+        """
+        self._closed = True
+        self._service.close(abort=abort or self._fenced is not None)
+
+    def take_over(self, *, version: int | None = None, timeout_s: float | None = None) -> int:
+        """Fence the writer before this one, and return the offset up to which its entries are.
+
+        A secondary that becomes primary does this first. Then it fetches until there is no more message:
+        after that it has all that was ever acknowledged. Without this call the first entry or checkpoint
+        takes over.
+
+        Args:
+            version: the log's version, to be set where all brokers of the journal were lost with its
+                registers.
+            timeout_s: seconds it may take.
+
+        Raises:
+            LogFencedError: another writer has taken the log over at the same time, or since.
+            InvalidVersionError: the log has a version, and not this one.
+        """
+        deadline = self._deadline(timeout_s)
+        with self._claiming:
+            self._check_usable()
+            span = self._claim(take_over_frame, deadline, restored=version)
+        return span.end if span is not None else self._barrier(deadline).end
+
+    def commit_entry(self, data: Bytes, timeout_s: float | None = None) -> int:
+        """Append an entry, wait until it is durable, and return its offset: where it begins.
+
+        Entries of many threads do not wait for each other.
+
+        Args:
+            data: of any length up to MAX_ENTRY_BYTES.
+            timeout_s: seconds to wait, by default the writer's.
+
+        Raises:
+            PendingEntryError: the broker has not answered in time. The entry may be in the log, now or later:
+                it is tried on, and the next checkpoint waits for it.
+            AppendWaitError: a checkpoint took too long; nothing was appended.
+            LogFencedError: another writer has taken the log over. The entry may be in the log, if an
+                earlier try of it got no answer.
+            OptionError: the entry is too long.
+        """
+        check_size(data)
+        deadline = self._deadline(timeout_s)
+        self._check_usable()
+        self._gate.enter(self._left_s(deadline))
+        started: AsyncAppend | None = None
+        try:
+            if not self._claimed:
+                span = self._claim_with(data, deadline)
+                if span is not None:
+                    return span.begin
+            started = self._start(data)
+        finally:
+            if started is None:
+                self._gate.leave()
+        started.add_done_callback(self._done)
+        try:
+            error = started.exception(self._left_s(deadline))
+        except TimeoutError:
+            waited_s = self._timeout_s if timeout_s is None else timeout_s
+            problem = "the entry is not acknowledged; it is pending, and may be in the log now or later"
+            raise PendingEntryError(self.journal, waited_s, problem) from None
+        if isinstance(error, RegisterMismatchError):
+            raise self._fence(deadline) from error
+        if error is not None:
+            raise error
+        self._check_author(started.response.registers)
+        return started.span[0]
+
+    def prepare_checkpoint(self, timeout_s: float | None = None) -> None:
+        """Hold new entries back, and wait until those under way are acknowledged or have failed.
+
+        Not re-entrant: until :meth:`exit_checkpoint` the thread may not commit an entry.
+
+        Raises:
+            AppendWaitError: an entry is still pending after ``timeout_s``, by default the writer's. New ones
+            are
+                not held back any more.
+            CheckpointStateError: the thread has prepared a checkpoint before.
+        """
+        self._check_usable()
+        self._gate.close(self._timeout_s if timeout_s is None else timeout_s)
+
+    def checkpoint(self, version: int, timeout_s: float | None = None) -> int:
+        """Append a checkpoint, and return the offset of the next entry: the end of the checkpoint's record.
+
+        The log's version becomes ``version + 1``; a new log's is 0. To be called between
+        :meth:`prepare_checkpoint` and :meth:`exit_checkpoint`. If it fails, entries are let in again.
+
+        Raises:
+            InvalidVersionError: the log is not at ``version``. Nothing was appended.
+            LogFencedError: another writer has taken the log over.
+            PendingEntryError: the broker has not answered in time; the checkpoint may be made.
+            CheckpointStateError: no checkpoint is prepared.
+        """
+        if not self._gate.closed:
+            raise CheckpointStateError(self.journal, "no checkpoint is prepared")
+        try:
+            self._check_usable()
+            return self._append_checkpoint(version, self._deadline(timeout_s))
+        except BaseException:
+            self._gate.open()
+            raise
+
+    def exit_checkpoint(self) -> None:
+        """Let entries in again. An entry that is pending stays pending.
+
+        Raises:
+            CheckpointStateError: no checkpoint is prepared, or it has failed.
+        """
+        self._gate.open()
+
+    @contextmanager
+    def checkpointing(self, version: int) -> Iterator[int]:
+        """Prepare a checkpoint, make it, and let entries in again at the end of the block.
+
+        The value is the offset of the next entry, to be stored with a snapshot taken in the block.
+        """
+        self.prepare_checkpoint()
+        at = self.checkpoint(version)
+        try:
+            yield at
+        finally:
+            self.exit_checkpoint()
+
+    def _append_checkpoint(self, version: int, deadline: float) -> int:
+        last = self._last if self._last is not None else self._last_in_log(deadline)
+
+        def build(stamp: uuid.UUID, head: int) -> bytes:
+            return checkpoint_frame(stamp, head, last=last, version=version + 1)
+
+        span = self._change(build, deadline, asked=version)
+        if span is None:
+            # An earlier call got no answer, and was done all the same.
+            raise InvalidVersionError(self.journal, version, version + 1)
+        self._note(span, is_entry=True)
+        return span.end
+
+    def _last_in_log(self, deadline: float) -> int:
+        """Return the begin of the last entry of writers before this one: fragments begin with records."""
+        head = self._barrier(deadline).end
+        for listed in reversed(self._client.list_fragments(self.journal)):
+            last = NO_ENTRY
+            for record in read_records(self._client, self.journal, listed.fragment.begin, head):
+                if record.content is not None:
+                    last = record.begin
+            if last != NO_ENTRY:
+                return last
+            head = min(head, listed.fragment.begin)
+        return NO_ENTRY
+
+    def _claim_with(self, data: Bytes, deadline: float) -> Span | None:
+        """Take the log over by an entry; None: it is taken over already, and the entry not appended."""
+        if not self._claiming.acquire(timeout=self._left_s(deadline)):
+            problem = "the log's take-over by another thread is not acknowledged; the entry was not appended"
+            raise PendingEntryError(self.journal, self._timeout_s, problem)
+        try:
+            self._check_usable()
+            span = self._claim(lambda stamp, head: entry_frame(stamp, head, data), deadline)
+            if span is not None:
+                self._note(span, is_entry=True)
+            return span
+        finally:
+            self._claiming.release()
+
+    def _claim(self, build: Build, deadline: float, *, restored: int | None = None) -> Span | None:
+        if self._claimed and restored is None:
+            self._check_author(self._barrier(deadline).registers)
+            return None
+        return self._change(build, deadline, restored=restored)
+
+    def _start(self, data: Bytes) -> AsyncAppend:
+        """Hand an entry to the service. It is stamped where no other writer is between it and its place."""
+        with self._service.start_append(self._options) as started:
+            started.write(entry_frame(self._stamp(), self._acknowledged, data))
+        return started
+
+    def _done(self, started: AsyncAppend) -> None:
+        if started.exception() is None:
+            self._note(Span(*started.span), is_entry=True)
+        # The last step: then a checkpoint may begin.
+        self._gate.leave()
+
+    def _note(self, span: Span, *, is_entry: bool) -> None:
+        with self._lock:
+            self._acknowledged = max(self._acknowledged, span.end)
+            if is_entry:
+                self._last = span.begin if self._last is None else max(self._last, span.begin)
+
+    def _stamp(self) -> uuid.UUID:
+        with self._lock:
+            self._clock = self._clock.updated(self._unix_ns()).ticked()
+            return build_uuid(self._producer, self._clock, OUTSIDE_TXN)
+
+    def _change(
+        self, build: Build, deadline: float, *, asked: int | None = None, restored: int | None = None
+    ) -> Span | None:
+        """Append a record once that changes the registers; None: they name this writer already.
+
+        All tries have the same UUID, and each sees that none before it was done.
+        """
+        stamp = self._stamp()
+        replaces: str | None = self.author if self._claimed else None
+        floor: int | None = None
+        attempt = 0
+        while True:
+            before = self._barrier(deadline)
+            found = reg.LogRegisters.of(before.registers)
+            floor = before.end if floor is None else floor
+            if replaces is None:
+                replaces = found.author
+                if replaces == self.author and asked is None:
+                    # An earlier call got no answer, and was done all the same.
+                    self._claimed = True
+                    return None
+            change = reg.Change(self.author, replaces, asked, restored)
+            try:
+                step = reg.next_step(self.journal, change, found, tried=attempt > 0)
+            except LogFencedError as error:
+                self._fenced = error
+                raise
+            if step is reg.Step.FIND:
+                self._claimed = True
+                return self._find(stamp, floor, before.end)
+            # At a required offset the checkpoint's own end is known. A take-over may meet entries of others.
+            options = AppendOptions(
+                self.journal,
+                offset=0 if asked is None else before.end,
+                check_registers=reg.check_of(found),
+                union_registers=reg.union_of(change),
+            )
+            try:
+                result = self._try(options, build(stamp, before.end), deadline)
+            except (RegisterMismatchError, WrongAppendOffsetError):
+                self._check_time(deadline, None)
+            except GazetteError as error:
+                if is_terminal(error, options):
+                    raise
+                self._pause(attempt, deadline, error)
+            else:
+                self._claimed = True
+                self._check_author(result.registers)
+                self._note(Span(result.begin, result.end), is_entry=False)
+                return Span(result.begin, result.end)
+            attempt += 1
+
+    def _find(self, stamp: uuid.UUID, begin: int, end: int) -> Span | None:
+        """Return the place of a record that an append without an answer has put somewhere."""
+        for record in read_records(self._client, self.journal, begin, end):
+            if record.stamp == stamp:
+                self._note(Span(record.begin, record.end), is_entry=False)
+                return Span(record.begin, record.end)
+        return None
+
+    def _barrier(self, deadline: float) -> AppendResult:
+        """Return write head and registers after all appends that were answered."""
+        options = AppendOptions(self.journal)
+        attempt = 0
+        while True:
+            try:
+                return self._try(options, b"", deadline)
+            except GazetteError as error:
+                if is_terminal(error, options):
+                    raise
+                self._pause(attempt, deadline, error)
+            attempt += 1
+
+    def _try(self, options: AppendOptions, content: bytes, deadline: float) -> AppendResult:
+        left_s = self._left_s(deadline)
+        timeout_s = min(left_s, attempt_timeout_s(min(left_s, 2 * self._client.timeout_s), len(content)))
+        return self._client.try_append(options, [content], timeout_s=max(retry.MARGIN_S, timeout_s))
+
+    def _pause(self, attempt: int, deadline: float, cause: GazetteError) -> None:
+        self._check_time(deadline, cause)
+        time.sleep(min(retry.backoff_s(attempt), self._left_s(deadline)))
+
+    def _check_time(self, deadline: float, cause: GazetteError | None) -> None:
+        self._check_usable()
+        if self._left_s(deadline) <= retry.MARGIN_S:
+            problem = "the broker has not answered; the record may be in the log now or later"
+            raise PendingEntryError(self.journal, self._timeout_s, problem) from cause
+
+    def _check_author(self, registers: pb.LabelSet) -> None:
+        try:
+            reg.check_author(self.journal, self.author, registers)
+        except LogFencedError as error:
+            self._fenced = error
+            raise
+
+    def _fence(self, deadline: float) -> LogFencedError:
+        """Return the error of a writer whose entry met another author, with that author's name."""
+        author = "unknown"
+        with suppress(GazetteError):
+            author = reg.LogRegisters.of(self._barrier(deadline).registers).author
+        self._fenced = self._fenced or LogFencedError(self.journal, author)
+        return self._fenced
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise ClosedError(f"writer of log {self.journal!r}", "it is closed")
+        if self._fenced is not None:
+            raise self._fenced.with_traceback(None)
+
+    def _deadline(self, timeout_s: float | None) -> float:
+        return time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+
+    def _left_s(self, deadline: float) -> float:
+        return max(0.0, deadline - time.monotonic())

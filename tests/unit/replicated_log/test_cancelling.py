@@ -1,0 +1,60 @@
+"""Whatever event there is, a fetch can be cancelled by it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import pytest
+
+from gazette_spark.replicated_log.cancelling import Cancellation, cancel_on
+
+SOON = 30.0
+
+
+class Lock:
+    """A recipe of a coordination service: it can only be waited for."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+
+    def wait(self) -> None:
+        """Return when it is held."""
+        self.event.wait()
+
+
+def events() -> dict[str, tuple[object, Callable[[], object]]]:
+    """Return events by kind, with what brings each about."""
+    event, lock, messages = threading.Event(), Lock(), queue.Queue[str]()
+    future: Future[int] = Future()
+    return {
+        "event": (event, event.set),
+        "future": (future, lambda: future.set_result(1)),
+        "failed future": (failed := Future[int](), lambda: failed.set_exception(ValueError("x"))),
+        "what can be waited for": (lock, lock.event.set),
+        "queue of notifications": (messages.get, lambda: messages.put("you are primary")),
+    }
+
+
+@pytest.mark.parametrize("kind", list(events()))
+def test_it_is_set_by_the_event(kind: str) -> None:
+    """It is not set before the event, and is soon after it."""
+    event, happen = events()[kind]
+    cancel = cancel_on(event)  # type: ignore[arg-type]  # Of all kinds it takes.
+    assert not cancel.is_set()
+    happen()
+    assert _becomes_set(cancel)
+
+
+def test_an_event_is_returned_as_it_is() -> None:
+    """No thread waits for what can be asked."""
+    event = threading.Event()
+    assert cancel_on(event) is event
+
+
+def _becomes_set(cancel: Cancellation) -> bool:
+    if isinstance(cancel, threading.Event):
+        return cancel.wait(SOON)
+    return cancel.is_set()
