@@ -1,4 +1,4 @@
-"""docs/parity.md names every exported name of Gazette's Go client, and what it says is there is there."""
+"""docs/parity.md has every exported name of the Go packages, and what it says is there is there."""
 
 from __future__ import annotations
 
@@ -62,6 +62,17 @@ Service.UpdateRoute
 """What package broker of v0.89 exports."""
 
 BROKER_SINCE = ["Service.FragmentStoreHealth"]
+
+GO_LOG = words(
+    """
+File_journal_proto NewZKEventCancelContext Checkpoint Checkpoint.Descriptor Checkpoint.GetLastEntryOffset
+Checkpoint.GetNextEntryOffset Checkpoint.ProtoMessage Checkpoint.ProtoReflect Checkpoint.Reset
+Checkpoint.String InvalidVersionError NewInvalidVersionError InvalidVersionError.Error NoMoreMessageError
+NoMoreMessageError.Error Receiver NewReceiver Receiver.FetchEntry Receiver.SetOffset Receiver.TryFetchEntry
+Writer NewWriter Writer.Checkpoint Writer.CommitEntry Writer.ExitCheckpoint Writer.PrepareCheckpoint
+"""
+)
+"""What the package of a log on Kafka exports whose job ``replicated_log`` does."""
 
 LEAST_REASON = 20
 """Characters below which a line does not say why there is nothing, and what to use."""
@@ -133,8 +144,8 @@ def names_in(path: str) -> frozenset[str]:
 
 @pytest.mark.parametrize(
     "expected",
-    [GO_CLIENT, GO_CLIENT_SINCE, GO_BROKER, BROKER_SINCE],
-    ids=["client", "client-since", "broker", "broker-since"],
+    [GO_CLIENT, GO_CLIENT_SINCE, GO_BROKER, BROKER_SINCE, GO_LOG],
+    ids=["client", "client-since", "broker", "broker-since", "replicated-log"],
 )
 def test_every_go_name_has_a_row(expected: list[str]) -> None:
     """No exported name is left out."""
