@@ -1,0 +1,194 @@
+"""The UUIDs of a block of records as columns, by where a message keeps its UUID.
+
+Most records keep it in their first bytes, at the same place: ``{"_meta":{"uuid":"…`` in JSON, the first
+column in CSV, the first field in Protobuf. These are read as one array of bytes. Records that keep it
+elsewhere go through the parser of their format.
+
+A record without a UUID that can be read is no error: the message is not part of a transaction, and is
+delivered as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gazette_spark.errors import MessageError
+from gazette_spark.framing.base import Block, Positions
+from gazette_spark.framing.json import JsonFormat, JsonParser
+from gazette_spark.framing.metadata import OFFSET
+from gazette_spark.message.interfaces import NIL_UUID
+from gazette_spark.message.locator import CsvColumn, JsonPointer, Locator, ProtobufField
+from gazette_spark.message.uuids import UUID_TEXT_BYTES, UuidColumns, split_octets, split_texts, split_uuids
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from gazette_spark.framing.rows import RowParser
+
+_QUOTE = ord('"')
+
+
+class UuidReader(Protocol):
+    """Reads the UUIDs of blocks. For one thread."""
+
+    def uuids(self, block: Block) -> UuidColumns:
+        """Return the UUID of each record of a block."""
+
+
+def uuid_reader(locator: Locator, *, separator: str = ",", quote: str = '"') -> UuidReader:
+    """Return the reader of UUIDs at a place; CSV has a separator and a quote."""
+    match locator:
+        case JsonPointer():
+            return _JsonReader(locator)
+        case CsvColumn():
+            return _CsvReader(locator, separator, quote)
+        case ProtobufField():
+            return _ProtobufReader(locator)
+    msg = f"{locator!r} has no reader by columns"
+    raise TypeError(msg)
+
+
+class _JsonReader:
+    def __init__(self, locator: JsonPointer) -> None:
+        names = [json.dumps(name, ensure_ascii=False).encode() for name in locator.tokens]
+        self._names = locator.tokens
+        self._prefix = b"".join(b"{" + name + b":" for name in names) + b'"'
+        spaced = rb"\s*\{\s*" + rb"\s*:\s*\{\s*".join(re.escape(name) for name in names) + rb"\s*:\s*\""
+        self._pattern = re.compile(spaced)
+        self._parser: RowParser | None = None
+
+    def uuids(self, block: Block) -> UuidColumns:
+        if not len(block):
+            return _none(0)
+        found = self._pattern.match(block.record(0))
+        if found is not None:
+            self._prefix = found[0]
+        texts, there = _rows_behind(block, self._prefix, UUID_TEXT_BYTES + 1)
+        there &= texts[:, UUID_TEXT_BYTES] == _QUOTE
+        columns = split_texts(texts[:, :UUID_TEXT_BYTES], there)
+        return _completed(columns, block, self._parsed)
+
+    def _parsed(self, block: Block) -> UuidColumns:
+        """Return the UUIDs of records that keep it anywhere."""
+        if self._parser is None:
+            kind: pa.DataType = pa.string()
+            for name in reversed(self._names[1:]):
+                kind = pa.struct([pa.field(name, kind)])
+            schema = pa.schema([pa.field(self._names[0], kind), pa.field(OFFSET, pa.int64())])
+            self._parser = JsonParser(JsonFormat(schema, corrupt_column=None))
+        return _parsed(self._parser, block, self._names)
+
+
+class _CsvReader:
+    def __init__(self, locator: CsvColumn, separator: str, quote: str) -> None:
+        self._index = locator.index
+        self._separator, self._quote = separator, quote
+        self._parser: RowParser | None = None
+
+    def uuids(self, block: Block) -> UuidColumns:
+        if not len(block):
+            return _none(0)
+        if self._index:
+            return self._parsed(block)
+        texts, there = _rows_behind(block, b"", UUID_TEXT_BYTES)
+        after = np.minimum(block.starts + UUID_TEXT_BYTES, len(block.data) - 1)
+        separated = np.frombuffer(block.data, np.uint8)[after] == ord(self._separator)
+        there &= separated | (block.ends - block.starts == UUID_TEXT_BYTES)
+        return _completed(split_texts(texts, there), block, self._parsed)
+
+    def _parsed(self, block: Block) -> UuidColumns:
+        if self._parser is None:
+            from gazette_spark.framing.csv_rows import CsvFormat, CsvParser
+            from gazette_spark.framing.csv_style import CsvStyle
+
+            fields = [pa.field(f"{index}", pa.string()) for index in range(self._index + 1)]
+            schema = pa.schema([*fields, pa.field(OFFSET, pa.int64())])
+            style = CsvStyle(self._separator, self._quote)
+            self._parser = CsvParser(CsvFormat(schema, corrupt_column=None, style=style), header=False)
+        return _parsed(self._parser, block, [f"{self._index}"])
+
+
+class _ProtobufReader:
+    def __init__(self, locator: ProtobufField) -> None:
+        self._locator = locator
+        self._prefix = locator.set(b"", NIL_UUID)[:-16]
+
+    def uuids(self, block: Block) -> UuidColumns:
+        if not len(block):
+            return _none(0)
+        octets, there = _rows_behind(block, self._prefix, 16)
+        return _completed(split_octets(octets, there), block, self._one_by_one)
+
+    def _one_by_one(self, block: Block) -> UuidColumns:
+        found = [self._one(block.record(index)) for index in range(len(block))]
+        return split_uuids(pa.array(found, pa.binary()))
+
+    def _one(self, record: bytes) -> bytes | None:
+        try:
+            found = self._locator.get(record)
+        except MessageError:
+            return None
+        return None if found is None else found.bytes
+
+
+def _none(count: int) -> UuidColumns:
+    numbers, none = np.zeros(count, np.int64), np.zeros(count, np.bool_)
+    return UuidColumns(numbers, numbers.astype(np.uint64), numbers.astype(np.uint16), none)
+
+
+def _rows_behind(
+    block: Block, prefix: bytes, width: int
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+    """Return ``width`` bytes of each record behind a prefix, and which records have these and the prefix."""
+    octets = np.frombuffer(block.data, np.uint8)
+    size = len(prefix) + width
+    there = block.ends - block.starts >= size
+    rows = np.zeros((len(block), size), np.uint8)
+    if there.any():
+        windows = np.lib.stride_tricks.sliding_window_view(octets, size)
+        rows[there] = windows[block.starts[there]]
+    if prefix:
+        there &= (rows[:, : len(prefix)] == np.frombuffer(prefix, np.uint8)).all(axis=1)
+    return rows[:, len(prefix) :], there
+
+
+def _completed(columns: UuidColumns, block: Block, others: _Others) -> UuidColumns:
+    """Return the columns, with those of records that have none from another reader."""
+    missing = np.flatnonzero(~columns.valid)
+    if not len(missing):
+        return columns
+    _put(columns, missing, others(block if len(missing) == len(block) else block.only(~columns.valid)))
+    return columns
+
+
+def _put(columns: UuidColumns, rows: Positions, found: UuidColumns) -> None:
+    columns.producers[rows], columns.clocks[rows] = found.producers, found.clocks
+    columns.flags[rows], columns.valid[rows] = found.flags, found.valid
+
+
+class _Others(Protocol):
+    def __call__(self, block: Block, /) -> UuidColumns: ...
+
+
+def _parsed(parser: RowParser, block: Block, path: list[str] | tuple[str, ...]) -> UuidColumns:
+    """Return the UUIDs at a path of columns; a parser may leave out records."""
+    found, offsets = [], []
+    for record_batch in parser.record_batches([block]):
+        column = record_batch.column(record_batch.schema.names.index(path[0]))
+        for name in path[1:]:
+            column = pc.struct_field(column, name)
+        found.append(column)
+        offsets.append(np.asarray(record_batch.column(record_batch.schema.names.index(OFFSET))))
+    if not found:
+        return _none(len(block))
+    uuids = split_uuids(pa.concat_arrays(found))
+    rows: Positions = np.searchsorted(block.offsets, np.concatenate(offsets))
+    every = _none(len(block))
+    _put(every, rows, uuids)
+    return every

@@ -1,0 +1,172 @@
+"""The columnar engine against the reference sequencer, on histories of any kind, cut anywhere."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gazette_spark.message.columns import (
+    DROPPED,
+    FORGET_AFTER,
+    LOST,
+    NO_TRANSACTION,
+    PENDING,
+    Closings,
+    ProducerStates,
+    Replay,
+    sequence,
+)
+from gazette_spark.message.interfaces import Envelope, Message
+from gazette_spark.message.sequencer import Sequencer
+from gazette_spark.message.uuids import Clock, UuidColumns, build_uuid, producer_number, producer_of
+from tests.oracles.committed import Sent, committed
+from tests.rig.examples import examples
+
+JOURNAL = "some/journal"
+
+
+@dataclass
+class Stamped:
+    """A message that is a UUID."""
+
+    stamp: uuid.UUID
+
+    def get_uuid(self) -> uuid.UUID:
+        return self.stamp
+
+    def set_uuid(self, stamp: uuid.UUID) -> None:
+        self.stamp = stamp
+
+    def new_acknowledgement(self, journal: str) -> Message:
+        raise AssertionError(journal)
+
+    def __bytes__(self) -> bytes:
+        return self.stamp.bytes
+
+
+def columns_of(messages: Sequence[Sent]) -> tuple[UuidColumns, np.ndarray]:
+    """Return the columns of messages."""
+    producers, clocks, flags, offsets = (
+        np.array([each[at] for each in messages], kind)
+        for at, kind in enumerate((np.int64, np.uint64, np.uint16, np.int64))
+    )
+    return UuidColumns(producers, clocks, flags, np.ones(len(messages), np.bool_)), offsets
+
+
+def engine(messages: Sequence[Sent], cuts: Sequence[int]) -> tuple[dict[int, int], ProducerStates]:
+    """Sequence messages part by part; read again what earlier parts left pending."""
+    states = ProducerStates.none()
+    found: dict[int, int] = {}
+    closings, until = [Closings.of(())], [np.zeros(0, np.int64)]
+    bounds = [0, *cuts, len(messages)]
+    for low, high in pairwise(bounds):
+        part = messages[low:high]
+        uuids, offsets = columns_of(part)
+        result = sequence(states, uuids, offsets)
+        states = result.states
+        found |= {
+            each.offset: int(ack)
+            for each, ack in zip(part, result.ack_offsets, strict=True)
+            if ack not in (DROPPED, PENDING)
+        }
+        closings.append(result.closings)
+        until.append(np.full(len(result.closings), part[0].offset if part else 0, np.int64))
+    replay = Replay(Closings.joined(closings), np.concatenate(until))
+    for low, high in pairwise(bounds):
+        part = [each for each in messages[low:high] if any(a <= each.offset < b for a, b in replay.spans())]
+        uuids, offsets = columns_of(part)
+        for each, ack in zip(part, replay.sequence(uuids, offsets).tolist(), strict=True):
+            assert ack == DROPPED or each.offset not in found
+            found |= {} if ack == DROPPED else {each.offset: ack}
+    return found, states
+
+
+def reference(messages: Sequence[Sent]) -> tuple[set[int], dict[int, tuple[int, int]]]:
+    """Return the offsets that the sequencer delivers, and its states: last acknowledged clock and begin."""
+    sequencer = Sequencer(ring_messages=len(messages) + 1)
+    delivered = set()
+    for each in messages:
+        stamp = build_uuid(producer_of(each.producer), Clock(each.clock), each.flags)
+        sequencer.queue(Envelope(JOURNAL, each.offset, each.offset + 1, Stamped(stamp)))
+        while (envelope := sequencer.step()) is not None:
+            delivered.add(envelope.begin)
+    _, states = sequencer.checkpoint(0)
+    return delivered, {producer_number(each.producer): (each.last_ack, each.begin) for each in states}
+
+
+messages_ = st.tuples(
+    st.integers(0, 2),
+    st.sampled_from([1, 1, 1, 1, 2, 2, 0, 7]),
+    st.sampled_from([1, 1, 1, 1, 1, 2, 0, -1, -3]),
+    st.integers(1, 5),
+)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[list[Sent], list[int]]:
+    """Draw messages whose clocks mostly ascend, and where to cut them."""
+    clocks: dict[int, int] = {}
+    messages: list[Sent] = []
+    offset = draw(st.integers(0, 3))
+    for producer, flags, step, size in draw(st.lists(messages_, min_size=1, max_size=25)):
+        clock = max(0, clocks.get(producer, 1) + step)
+        clocks[producer] = max(clock, clocks.get(producer, 1))
+        messages.append(Sent(producer, clock, flags, offset))
+        offset += size
+    cuts = draw(st.lists(st.integers(0, len(messages)), max_size=4))
+    return messages, sorted(cuts)
+
+
+@settings(max_examples=examples(400))
+@given(histories())
+def test_columns_commit_what_the_sequencer_delivers(history: tuple[list[Sent], list[int]]) -> None:
+    """Messages, acknowledgements and states are the sequencer's, wherever the history is cut."""
+    messages, cuts = history
+    found, states = engine(messages, cuts)
+    delivered, expected = reference(messages)
+    assert found == committed(messages)
+    # The sequencer takes an acknowledgement with the clock of one of its messages for a duplicate.
+    acks = {each.offset for each in messages if each.flags == 2}
+    assert found.keys() - acks == delivered - acks
+    assert delivered <= found.keys()
+    got = zip(states.producers.tolist(), states.last_acks.tolist(), states.begins.tolist(), strict=True)
+    assert {producer: (last, begin) for producer, last, begin in got} == expected
+
+
+def test_a_producer_of_yesterday_is_forgotten() -> None:
+    """A producer is forgotten after a day of its journal, unless it has a transaction open."""
+    early, late = 1 << 62, (1 << 62) + FORGET_AFTER + 1
+    messages = [Sent(1, early, 0, 0), Sent(2, early, 1, 1), Sent(3, late, 0, 2), Sent(3, late + 1, 0, 3)]
+    found, states = engine(messages, [2])
+    assert found == {0: 0, 2: 2, 3: 3}
+    assert states.kept().producers.tolist() == [2, 3]
+    again = [*messages, Sent(1, early, 0, 4), Sent(2, early, 2, 5)]
+    for kept in (states, states.kept()):
+        result = sequence(kept, *columns_of(again[4:]))
+        assert result.ack_offsets.tolist() == [4, 5], "the repeated message comes again"
+        assert result.closings.begins.tolist() == [1]
+
+
+def test_a_lost_transaction_is_not_delivered_in_part() -> None:
+    """Where bytes of a transaction are gone, its other messages are dropped with them; the next one comes."""
+    states = engine([Sent(1, 5, 1, 10), Sent(2, 5, 1, 30)], [])[1].lost_since(20)
+    assert states.begins.tolist() == [LOST, 30]
+    messages = [Sent(1, 6, 1, 40), Sent(1, 7, 2, 41), Sent(1, 8, 1, 42), Sent(1, 9, 2, 43), Sent(2, 6, 2, 44)]
+    for cut in range(len(messages)):
+        first = sequence(states, *columns_of(messages[:cut]))
+        rest = sequence(first.states, *columns_of(messages[cut:]))
+        fates = np.concatenate([first.ack_offsets, rest.ack_offsets])
+        assert fates[0] == DROPPED
+        assert {41, 43, 44} <= set(fates.tolist())
+        closings = Closings.joined([first.closings, rest.closings])
+        kept = closings.take(closings.ack_clocks != 0)
+        assert (kept.producers[kept.begins < 40].tolist(), rest.states.begins.tolist()) == (
+            [2],
+            [NO_TRANSACTION] * 2,
+        )
