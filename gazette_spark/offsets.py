@@ -23,6 +23,9 @@ deleted and created again since. ``heads`` identifies journals that had more to 
 that were deleted and are done with. ``gaps`` names the bytes that the batch skips, for the code that records
 the batch. Only the second form of the JSON has these fields.
 Older query checkpoints and a table's ledger use the first form.
+
+``starts`` has the offsets at which a query of committed messages began. The third form of the JSON has them:
+the states of producers at an offset follow from the bytes since then.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from typing import Any, Literal, NoReturn, cast
 
 from gazette_spark.errors import OffsetError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Largest number of the JSON form. A larger one was written by a later release."""
 
 MAX_OFFSET = 2**63 - 1
@@ -47,6 +50,7 @@ EXAMPLE = '{"format_version":1,"journals":{"a/journal":1024}}'
 _FIELDS = {
     1: {"format_version", "journals", "position"},
     2: {"format_version", "journals", "position", "revision", "heads", "gone", "gaps"},
+    3: {"format_version", "journals", "position", "revision", "heads", "gone", "gaps", "starts"},
 }
 """Allowed fields of each form of the JSON."""
 
@@ -59,7 +63,7 @@ class JournalOffsets:
 
     ``read_through[journal]`` is the next byte to read: all bytes before it are done. Mappings are
     copied and sorted; treat them as immutable. Positions with the same offsets are equal; ``revision``,
-    ``heads``, ``gone`` and ``gaps`` do not count.
+    ``heads``, ``gone``, ``gaps`` and ``starts`` do not count.
     """
 
     read_through: Mapping[str, int] = field(default_factory=dict)
@@ -73,6 +77,8 @@ class JournalOffsets:
     the batch was planned, and ``failOnDataLoss=false`` allows that."""
     gone: tuple[str, ...] = field(default=(), compare=False)
     """Journals of the position that were deleted: the query had read them, or its options allow the loss."""
+    starts: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """By journal, the offset at which a query of committed messages began; empty for other queries."""
 
     def __post_init__(self) -> None:
         for journal, offset in self.read_through.items():
@@ -89,6 +95,13 @@ class JournalOffsets:
         for journal, gaps in self.gaps.items():
             _check_gaps(journal, gaps, self.read_through.get(journal, -1))
         object.__setattr__(self, "gaps", dict(sorted(self.gaps.items())))
+        for journal, offset in self.starts.items():
+            _check_entry(journal, offset)
+            if offset > self.read_through.get(journal, -1):
+                raise OffsetError(
+                    "a start lies at or before the offset of a journal of the position", journal, offset
+                )
+        object.__setattr__(self, "starts", dict(sorted(self.starts.items())))
 
     def __hash__(self) -> int:
         return hash((tuple(self.read_through.items()), self.position))
@@ -110,6 +123,8 @@ class JournalOffsets:
         if self.gaps:
             named = {journal: {str(low): high for low, high in gaps} for journal, gaps in self.gaps.items()}
             value |= {"format_version": 2, "gaps": named}
+        if self.starts:
+            value |= {"format_version": 3, "starts": dict(self.starts)}
         return value
 
     def plain(self) -> JournalOffsets:
@@ -156,11 +171,14 @@ class JournalOffsets:
         gaps, gone = _parse_gaps(value.get("gaps", {})), value.get("gone", {})
         if not isinstance(gone, Mapping) or not all(each is True for each in gone.values()):
             _refuse(f"gone is {_shown(gone)}")
-        if version > 1 and revision == 0 and not gaps and not gone:
+        starts = value.get("starts", {})
+        if not isinstance(starts, Mapping) or (version > 2 and not starts):
+            _refuse(f"starts is {_shown(starts)}")
+        if version == 2 and revision == 0 and not gaps and not gone:
             _refuse(f"revision is {_shown(value.get('revision'))}")
         if not isinstance(heads, Mapping):
             _refuse(f"heads is {_shown(heads)}")
-        return cls(journals, cast(Position, position), revision, heads, gaps, tuple(gone))
+        return cls(journals, cast(Position, position), revision, heads, gaps, tuple(gone), starts)
 
     @classmethod
     def from_json(cls, text: str) -> JournalOffsets:

@@ -51,6 +51,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
+    IntegerType,
     LongType,
     MapType,
     StringType,
@@ -81,11 +82,12 @@ from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.pushed_filters import are_pushed, conditions_of, origin_columns
 from gazette_spark.scan.ranges import Piece
-from gazette_spark.scan.reads import Journals
+from gazette_spark.scan.reads import JournalSource
 from gazette_spark.scan.stores import listed_store, store_of_piece, with_fragments
 from gazette_spark.store.stored_journals import StoreJournals
 
 if TYPE_CHECKING:  # The many processes that read do not load the writer's modules.
+    from gazette_spark.scan.committed import CommittedScan
     from gazette_spark.write.spark_writer import BatchWriter, StreamWriter
 
 log = logging.getLogger(__name__)
@@ -103,6 +105,14 @@ METADATA_TYPES: dict[str, DataType] = {
     metadata.RECORD: BinaryType(),
 }
 """Columns of a record's origin; in no query's schema unless it names them."""
+MESSAGE_TYPES: dict[str, DataType] = {
+    metadata.UUID: StringType(),
+    metadata.PRODUCER: StringType(),
+    metadata.CLOCK: LongType(),
+    metadata.FLAGS: IntegerType(),
+    metadata.ACK_OFFSET: LongType(),
+}
+"""Likewise, for isolationLevel=read_committed."""
 
 _GAP_EVENTS = {
     "missing": "bytes are gone",
@@ -210,6 +220,10 @@ class _Reader:
                 labels_array(kind, labels, piece.journal)  # Raises on the driver rather than in a task.
             found.append(PiecePartition(replace(piece, labels=labels), security))
             forms.add(format_of(self._options, self._schema, piece))
+            if self._options.reads_committed:
+                from gazette_spark.scan.committed_pieces import uuid_place
+
+                uuid_place(self._options, piece.framing)  # Likewise.
         for form in forms - {"raw"}:
             self._parser(form)  # Raises on the driver rather than in a task.
         return found
@@ -247,6 +261,8 @@ class FilteringReader(BatchReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name.
         """Take a query's filters, return those that are left for Spark to apply."""
         options = self._options
+        if options.reads_committed:
+            return filters  # What commits a row may lie anywhere behind it.
         taken = (options.column_name_of_corrupt_record, options.rescued_data_column)
         raw = is_raw_query(options, self._schema)
         columns = origin_columns(self._schema, raw=raw, taken=() if raw else taken)
@@ -383,6 +399,11 @@ def open_client(options: SourceOptions) -> Client:
     )
 
 
+def metadata_types(options: SourceOptions) -> dict[str, DataType]:
+    """Return the columns of a record's origin that a query may name."""
+    return METADATA_TYPES | (MESSAGE_TYPES if options.reads_committed else {})
+
+
 def read_descriptors(options: SourceOptions) -> bytes:
     """Return the content of the file ``descriptorFile``; executors get the bytes, not the file.
 
@@ -399,7 +420,7 @@ def read_descriptors(options: SourceOptions) -> bytes:
 
 
 def record_batches(
-    client: Journals, piece: Piece, options: SourceOptions, schema: StructType, parser: RowParser | None
+    client: JournalSource, piece: Piece, options: SourceOptions, schema: StructType, parser: RowParser | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a piece in the schema's columns, as Arrow sees them; raw ones without a parser.
 
@@ -408,13 +429,21 @@ def record_batches(
     """
     expected = to_arrow_schema(schema, timezone="UTC")
     framing = framing_named(piece.framing, options.max_record_bytes, options.sep, options.quote)
-    scan = PieceScan(
-        client,
-        piece,
-        fail_on_data_loss=options.fail_on_data_loss,
-        max_record_bytes=options.max_record_bytes,
-        framing=framing,
-    )
+
+    def scan_of(part: Piece) -> PieceScan:
+        return PieceScan(
+            client,
+            part,
+            fail_on_data_loss=options.fail_on_data_loss,
+            max_record_bytes=options.max_record_bytes,
+            framing=framing,
+        )
+
+    scan: PieceScan | CommittedScan = scan_of(piece)
+    if options.reads_committed:
+        from gazette_spark.scan.committed_pieces import committed_scan  # Most queries do without.
+
+        scan = committed_scan(client, piece, options, scan_of, schema.fieldNames())
     if parser is None:
         built = raw_record_batches(scan, expected, framing=framing, labels=piece.labels)
     else:
@@ -473,6 +502,9 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:
         if column.name.lower() in seen:
             raise OptionError("schema", f"column {column.name!r} twice", "each column once, in any case")
         seen.add(column.name.lower())
+        of_uuid = options.reads_committed and column.name in MESSAGE_TYPES.keys() - {metadata.ACK_OFFSET}
+        if of_uuid and not column.nullable:
+            raise OptionError("schema", f"{column.name} NOT NULL", "nullable: a message may have none")
         if column.name == metadata.MOD_TIME and not column.nullable:
             raise OptionError("schema", f"{column.name} NOT NULL", "nullable: not all bytes are stored yet")
         if column.name == metadata.LABELS and options.fragment_store is not None:
@@ -489,21 +521,22 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:
         )
 
 
-def _check_raw_column(_options: SourceOptions, column: StructField) -> None:
-    if not _has_type(column, RAW_TYPES | METADATA_TYPES):
+def _check_raw_column(options: SourceOptions, column: StructField) -> None:
+    if not _has_type(column, RAW_TYPES | metadata_types(options)):
         got = f"column {column.name} {column.dataType.simpleString()} under format=raw"
         raise OptionError("schema", got, f"columns out of {RAW_DDL}, or another format: json, csv, protobuf")
 
 
 def _check_field_column(options: SourceOptions, column: StructField) -> None:
-    fixed = METADATA_TYPES | {options.column_name_of_corrupt_record: StringType()}
+    origin = metadata_types(options)
+    fixed = origin | {options.column_name_of_corrupt_record: StringType()}
     if options.rescued_data_column:
         fixed[options.rescued_data_column] = StringType()
     if column.name in fixed and not _has_type(column, fixed):
         got = f"column {column.name} {column.dataType.simpleString()}"
-        form = metadata.DDL.get(column.name) or fixed[column.name].simpleString()
+        form = (metadata.DDL | metadata.MESSAGE_DDL).get(column.name) or fixed[column.name].simpleString()
         raise OptionError("schema", got, f"{column.name} {form}")
-    if not column.nullable and column.name not in METADATA_TYPES:
+    if not column.nullable and column.name not in origin:
         got = f"column {column.name} NOT NULL"
         raise OptionError("schema", got, "nullable columns: a record may lack any field")
 

@@ -12,8 +12,8 @@ where records are known to begin, and a record end counts only when it is proved
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
@@ -55,6 +55,8 @@ class Block:
     stored: Sequence[tuple[int, int]] = ()
     """Store times of its bytes: offsets, ascending, each with the time of the bytes from there on, in Unix
     seconds, 0 for those that are not stored. The first is at most ``offset``; none: nothing is."""
+    columns: Mapping[str, pa.Array] = field(default_factory=dict)
+    """Metadata columns that are known of the records already, by name, one value per record."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -101,16 +103,22 @@ class Block:
 
     def rows(self, first: int, stop: int) -> Block:
         """Return the records ``[first, stop)``; ``first < stop`` or both are at the end."""
+        columns = {name: column[first : max(first, stop)] for name, column in self.columns.items()}
         if first >= stop:
-            return replace(self, data=b"", starts=self.starts[:0], ends=self.ends[:0])
+            return replace(self, data=b"", starts=self.starts[:0], ends=self.ends[:0], columns=columns)
         low = int(self.starts[first]) - self.header_bytes
         high = int(self.starts[stop]) - self.header_bytes if stop < len(self) else len(self.data)
         starts, ends = self.starts[first:stop] - low, self.ends[first:stop] - low
-        return replace(self, offset=self.offset + low, data=self.data[low:high], starts=starts, ends=ends)
+        data = self.data[low:high]
+        return replace(self, offset=self.offset + low, data=data, starts=starts, ends=ends, columns=columns)
 
     def only(self, keep: npt.NDArray[np.bool_]) -> Block:
         """Return the records for which ``keep`` holds, over the same bytes."""
-        return replace(self, starts=self.starts[keep], ends=self.ends[keep])
+        columns = self.columns
+        if columns:
+            kept = bool_array(keep)
+            columns = {name: column.filter(kept) for name, column in columns.items()}
+        return replace(self, starts=self.starts[keep], ends=self.ends[keep], columns=columns)
 
 
 def int64_array(values: Positions) -> pa.Int64Array:

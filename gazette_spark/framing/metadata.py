@@ -33,6 +33,20 @@ DDL = {
 }
 """Names and types of the columns, as Spark writes types."""
 
+UUID = "_uuid"
+"""Text of the message's UUID; null for a message that has none."""
+PRODUCER = "_producer"
+"""The message's producer, as twelve hexadecimal digits."""
+CLOCK = "_clock"
+"""The message's clock, as a signed number."""
+FLAGS = "_flags"
+ACK_OFFSET = "_ack_offset"
+"""Where the message begins that committed this one. It lies in the bytes that the batch reads; ``_offset``
+may lie before these. Acknowledgements, and messages outside of transactions, have their own offset."""
+
+MESSAGE_DDL = {UUID: "string", PRODUCER: "string", CLOCK: "bigint", FLAGS: "int", ACK_OFFSET: "bigint"}
+"""Columns of queries of committed messages; the same names are fields of the records in other queries."""
+
 _TYPES = {
     JOURNAL: pa.string(),
     OFFSET: pa.int64(),
@@ -40,19 +54,30 @@ _TYPES = {
     MOD_TIME: pa.timestamp("us", "UTC"),
     RECORD: pa.binary(),
 }
+MESSAGE_TYPES = {
+    UUID: pa.string(),
+    PRODUCER: pa.string(),
+    CLOCK: pa.int64(),
+    FLAGS: pa.int32(),
+    ACK_OFFSET: pa.int64(),
+}
 
 Labels = label_columns.Labels
 
 
-def is_metadata(column: pa.Field) -> bool:
-    """Tell whether a column is one of these.
+def is_metadata(column: pa.Field, *, messages: bool = False) -> bool:
+    """Tell whether a column is one of these; those of messages count only if wanted.
 
     Raises:
         OptionError: by its name it is, but not by its type.
     """
+    kind = column.type
+    if messages and column.name in MESSAGE_DDL:
+        if kind != MESSAGE_TYPES[column.name]:
+            raise OptionError("schema", f"{column.name} {kind}", f"{column.name} {MESSAGE_DDL[column.name]}")
+        return True
     if column.name not in DDL:
         return False
-    kind = column.type
     if column.name == LABELS:
         right = is_labels_type(kind)
     else:
@@ -64,6 +89,11 @@ def is_metadata(column: pa.Field) -> bool:
 
 def metadata_column(block: Block, column: pa.Field, labels: Labels) -> pa.Array:
     """Return one of these columns for the records of a block."""
+    known = block.columns.get(column.name)
+    return _origin_column(block, column, labels) if known is None else known
+
+
+def _origin_column(block: Block, column: pa.Field, labels: Labels) -> pa.Array:
     match column.name:
         case "_journal":
             return block.journal_array()

@@ -95,6 +95,8 @@ class RowFormat:
     """Column, if the schema has it, for fields that did not fit, as JSON."""
     labels: Labels = ()
     """The journal's labels, for the column ``_labels``."""
+    messages: bool = False
+    """Columns named as those of messages are metadata, which blocks bring along."""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -109,13 +111,19 @@ class RowFormat:
         for column in self.schema:
             if column.name in (self.corrupt_column, self.rescued_column) and column.type != pa.string():
                 raise OptionError("schema", f"{column.name} {column.type}", f"{column.name} string")
-            is_metadata(column)  # Raises where the type is not the right one.
+            self.is_metadata(column)  # Raises where the type is not the right one.
 
     @property
     def data_fields(self) -> list[pa.Field]:
         """The columns that come from the records' own fields."""
         special = (self.corrupt_column, self.rescued_column)
-        return [column for column in self.schema if column.name not in special and not is_metadata(column)]
+        return [
+            column for column in self.schema if column.name not in special and not self.is_metadata(column)
+        ]
+
+    def is_metadata(self, column: pa.Field) -> bool:
+        """Tell whether a column gives a record's origin, and has its type."""
+        return is_metadata(column, messages=self.messages)
 
     @property
     def rescues(self) -> bool:

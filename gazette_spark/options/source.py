@@ -47,6 +47,7 @@ from gazette_spark.options.values import (
     count,
     depth,
     parse_address,
+    parse_any_location,
     parse_bool,
     parse_column,
     parse_delay,
@@ -58,6 +59,8 @@ from gazette_spark.options.values import (
     word,
 )
 from gazette_spark.protocol.labels import PREFIX, format_selector, parse_selector, values_of
+
+READ_COMMITTED = "read_committed"
 
 FORMAT_FRAMINGS = {"json": "lines", "csv": "csv", "protobuf": "fixed"}
 """The framing whose records each format reads; raw reads any."""
@@ -114,6 +117,11 @@ class SourceOptions:
     mode: str
     column_name_of_corrupt_record: str
     rescued_data_column: str | None
+    isolation_level: str
+    uuid_path: str | None
+    include_acks: bool
+    state_location: str | None
+    """Directory of the states of producers, for streams of committed messages."""
     starting_offsets: OffsetChoice
     resume_offsets: Mapping[str, int] | None
     """If given, the start of a new query in place of all other options."""
@@ -142,6 +150,11 @@ class SourceOptions:
     connect_timeout_ms: int
     security: Security
     log_level: str | None
+
+    @property
+    def reads_committed(self) -> bool:
+        """Tell whether the query reads committed messages only."""
+        return self.isolation_level == READ_COMMITTED
 
     @property
     def origin(self) -> str:
@@ -181,6 +194,7 @@ def parse_options(
     _check_message(values)
     _check_inference(values, texts)
     check_csv(values, texts)
+    _check_isolation(values, texts, use)
     _check_range(values, texts, use)
     _check_limits(values, texts)
     return SourceOptions(**values)
@@ -229,6 +243,28 @@ def _check_limits(values: Mapping[str, Any], texts: Mapping[str, str]) -> None:
         _check_alone("maxTriggerDelay", "minBytesPerTrigger", texts)
     elif high is not None and low > high:
         raise OptionError("minBytesPerTrigger", f"{low} bytes", f"at most maxBytesPerTrigger, {high} bytes")
+
+
+def _check_isolation(values: Mapping[str, Any], texts: Mapping[str, str], use: Use | None) -> None:
+    """Check what belongs to reading committed messages."""
+    committed = values["isolation_level"] == READ_COMMITTED
+    for name in ("uuidPath", "includeAcks", "stateLocation"):
+        if not committed:
+            _check_alone(name, f"isolationLevel={READ_COMMITTED}", texts)
+    if not committed:
+        return
+    if values["framing"] == "none":
+        raise OptionError(
+            "framing", f"none, and isolationLevel={READ_COMMITTED}", "a framing that has messages"
+        )
+    if values["read_gaps"]:
+        raise OptionError("readGaps", f"true, and isolationLevel={READ_COMMITTED}", "one of them")
+    if use == "stream" and values["state_location"] is None:
+        expected = (
+            f"a directory that all tasks can read and write, for isolationLevel={READ_COMMITTED}: it keeps "
+            "which transactions are open where a batch ends"
+        )
+        raise OptionError("stateLocation", "nothing", expected)
 
 
 def _check_alone(name: str, other: str, texts: Mapping[str, str]) -> None:
@@ -429,6 +465,34 @@ OPTIONS: tuple[Option, ...] = (
         None,
         "String column, which the schema has to name, for what did not fit the schema, under format=json: a "
         "JSON object of those fields with _journal and _offset. Such records are not malformed then.",
+    ),
+    Option(
+        "isolationLevel",
+        word("read_uncommitted", READ_COMMITTED),
+        "read_uncommitted",
+        "read_committed: a message comes once, and one of a transaction only when an acknowledgement commits "
+        "it; the schema may name _uuid, _producer, _clock, _flags and _ack_offset.",
+    ),
+    Option(
+        "uuidPath",
+        parse_column,
+        None,
+        "Where a message keeps its UUID, for isolationLevel=read_committed: a JSON pointer, a CSV column "
+        "counted from 0, or the number of a protobuf field. Default: /_meta/uuid, 0, 1.",
+    ),
+    Option(
+        "includeAcks",
+        parse_bool,
+        "false",
+        "Whether acknowledgements are rows, too, under isolationLevel=read_committed.",
+    ),
+    Option(
+        "stateLocation",
+        parse_any_location,
+        None,
+        "Directory for the states of producers where batches end, for a stream of isolationLevel="
+        "read_committed: a path or a URL that pyarrow or fsspec opens on the driver and all executors.",
+        use="stream",
     ),
     Option(
         "startingOffsets",

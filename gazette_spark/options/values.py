@@ -121,6 +121,14 @@ def parse_directory(name: str, text: str) -> str:
     return str(path)
 
 
+def parse_any_location(name: str, text: str) -> str:
+    """Parse a directory: an absolute path or a URL."""
+    absolute = PurePosixPath(text).is_absolute() and ".." not in PurePosixPath(text).parts
+    if not absolute and not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9+.-]*://.+", text):
+        raise OptionError(name, shown(text), "an absolute path, or a URL such as s3://bucket/states")
+    return text.rstrip("/")
+
+
 def parse_file(name: str, text: str) -> str:
     """Parse a file's path."""
     if not text or "\0" in text:

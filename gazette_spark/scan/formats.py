@@ -33,6 +33,7 @@ def row_parser(
         "corrupt_column": options.column_name_of_corrupt_record,
         "rescued_column": options.rescued_data_column,
         "labels": labels,
+        "messages": options.reads_committed,
     }
     if form == "json":
         return JsonParser(JsonFormat(schema, **wanted, dialect=json_dialect(options)))

@@ -30,7 +30,7 @@ from dataclasses import replace
 from functools import partial
 
 from gazette_spark.client.reading.heads import MANY, Tail
-from gazette_spark.errors import JournalNotFoundError, OffsetBeyondHeadError
+from gazette_spark.errors import JournalNotFoundError, OffsetBeyondHeadError, OffsetError
 from gazette_spark.framing.base import Framing
 from gazette_spark.framing.metadata import Labels
 from gazette_spark.offsets import JournalOffsets, changed, check_forward
@@ -42,6 +42,7 @@ from gazette_spark.scan.boundary import boundaries_around, limited_end, next_rec
 from gazette_spark.scan.conditions import EVERYTHING, RowFilter, Spans, joined
 from gazette_spark.scan.listings import AskedJournals, Journals, selector_of
 from gazette_spark.scan.logs import batch_line, gaps_line, start_line
+from gazette_spark.scan.producer_states import StateFiles
 from gazette_spark.scan.pruning import Narrowed, narrow, split_narrowed
 from gazette_spark.scan.range_resolver import RangeResolver
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
@@ -106,7 +107,33 @@ class Planner:
     def initial(self) -> JournalOffsets:
         """Return the start of a new query, marked ``initial``."""
         self._resumes = False
-        return self._resolver.initial().at("initial")
+        first = self._resolver.initial()
+        if self._view.options.reads_committed:
+            first = replace(first, starts=self._starts(first))
+        return first.at("initial")
+
+    def _starts(self, first: JournalOffsets) -> dict[str, int]:
+        """Return where the messages of a new query begin: a table's query goes on with the states it had."""
+        resumed = self._view.options.resume_offsets or {}
+        names = [name for name, offset in first.read_through.items() if 0 < resumed.get(name, 0) == offset]
+        if not names:
+            return dict(first.read_through)
+        files = StateFiles(self._view.options.state_location or "")
+
+        def start_of(journal: str) -> int:
+            offset = first.read_through[journal]
+            found = files.load(journal, offset, None)
+            if found is None:
+                raise OffsetError(
+                    "resumeOffsets goes on where a table ends, and stateLocation does not have the states of "
+                    "producers there: which transactions are open is not known. Name the stateLocation that "
+                    "the table's query had",
+                    journal,
+                    offset,
+                )
+            return found[1]
+
+        return {**first.read_through, **self._view.each(start_of, names)}
 
     def freeze(self, ends: JournalOffsets | None = None) -> None:
         """Take the present write heads, or these, as the last ends this planner gives."""
@@ -210,11 +237,15 @@ class Planner:
     ) -> JournalOffsets:
         """Return a position with the state of the journals when it was made."""
         gone = self._selection.gone
+        starts: dict[str, int] = {}
+        if self._view.options.reads_committed:
+            known = {**reached, **start.read_through, **start.starts}
+            starts = {journal: known[journal] for journal in reached}
         if not (revision := self._selection.revision):
-            return JournalOffsets(reached, gone=gone)
+            return JournalOffsets(reached, gone=gone, starts=starts)
         kept = {name: start.heads[name] for name in self._selection.paused if name in start.heads}
         behind = {journal: head for journal, head in heads.items() if head > reached[journal]}
-        return JournalOffsets(reached, revision=revision, heads=kept | behind, gone=gone)
+        return JournalOffsets(reached, revision=revision, heads=kept | behind, gone=gone, starts=starts)
 
     def _ends(
         self, backlogs: Mapping[str, Backlog], limits: Limits, tails: Mapping[str, Tail]
@@ -280,7 +311,12 @@ class Planner:
         self._resumes = False
         self._view.refresh_specs(each.journal for each in ranges)
         framings = {each.journal: self._view.framing(each.journal) for each in ranges}
-        if wanted.conditions:
+        if self._view.options.reads_committed:
+            pieces = [
+                replace(piece, start=end.starts.get(piece.journal, piece.begin))
+                for piece in split(ranges, framings=framings)
+            ]
+        elif wanted.conditions:
             listed = self._view.each(self._view.fragments, framings if wanted.needs_times() else ())
             whole = {each.journal: each for each in ranges}
 

@@ -75,6 +75,8 @@ class Piece:
     """The journal's labels when the batch was planned; empty unless requested."""
     fragments: tuple[StoredFragment, ...] = field(default=(), repr=False)
     """Fragments of its bytes, if it is read without a broker."""
+    start: int = field(default=0, repr=False)
+    """Where the query began to read the journal, at or before ``begin``: for committed messages."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.begin <= self.end <= self.limit or (self.begin == 0 and not self.head):

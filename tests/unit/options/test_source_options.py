@@ -709,3 +709,36 @@ def test_a_store_is_for_batches() -> None:
     """A stream needs a broker; and the depth of a store's directories is nothing without one."""
     assert "batch query only" in str(refused_store("stream"))
     assert refusal(fragmentPostfixLevels="1").expected == "to be used with fragmentStore only"
+
+
+COMMITTED = {"isolationLevel": "READ_COMMITTED"}
+
+
+def test_committed_messages() -> None:
+    """A batch needs the isolation level alone; a stream keeps states."""
+    assert not parse().reads_committed
+    batch = parse("batch", **COMMITTED)
+    assert batch.reads_committed
+    assert (batch.uuid_path, batch.include_acks, batch.state_location) == (None, False, None)
+    stream = parse("stream", **COMMITTED, stateLocation="/mnt/states/", includeAcks="true", uuidPath="/UUID")
+    assert (stream.uuid_path, stream.include_acks, stream.state_location) == ("/UUID", True, "/mnt/states")
+
+
+@pytest.mark.parametrize(
+    ("use", "given", "option"),
+    [
+        pytest.param("stream", COMMITTED, "stateLocation", id="stream_without_states"),
+        pytest.param("batch", COMMITTED | {"stateLocation": "/mnt"}, "stateLocation", id="batch_with_states"),
+        pytest.param("stream", COMMITTED | {"stateLocation": "a/b"}, "stateLocation", id="relative"),
+        pytest.param("stream", COMMITTED | {"stateLocation": "/a/../b"}, "stateLocation", id="parent"),
+        pytest.param("stream", {"stateLocation": "/mnt"}, "stateLocation", id="states_alone"),
+        pytest.param("batch", {"uuidPath": "/UUID"}, "uuidPath", id="path_alone"),
+        pytest.param("batch", {"includeAcks": "true"}, "includeAcks", id="acks_alone"),
+        pytest.param("batch", COMMITTED | {"framing": "none"}, "framing", id="no_framing"),
+        pytest.param("batch", COMMITTED | {"readGaps": "true"}, "readGaps", id="gaps"),
+        pytest.param("batch", {"isolationLevel": "serializable"}, "isolationLevel", id="another_level"),
+    ],
+)
+def test_bad_options_of_committed_messages_are_refused(use: Use, given: dict[str, str], option: str) -> None:
+    """Options of committed messages are refused without them, and so are those that exclude them."""
+    assert refusal(use, **given).option == option

@@ -1,0 +1,227 @@
+"""The states of a journal's producers where batches end: files, and how tasks do without them.
+
+``{stateLocation}/{journal}/{offset}`` holds the states at an offset, as an Arrow IPC file. They follow from
+the journal's bytes since the query's start, so tasks that write the same file write the same states, and a
+file that is missing is no loss: the states are read off the journal from the nearest older file on, or from
+the start. A file of a query with another start does not count.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Callable
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from gazette_spark.errors import OptionError
+from gazette_spark.message.columns import ProducerStates
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+log = logging.getLogger(__name__)
+
+FORM = "1"
+"""Number of the files' form."""
+
+KEPT_FILES = 8
+"""Files of a journal that are kept: a restart asks for the newest, or the one before it."""
+
+_SCHEMA = pa.schema(
+    [
+        ("producer", pa.binary(6)),
+        ("last_ack", pa.uint64()),
+        ("last_clock", pa.uint64()),
+        ("begin", pa.int64()),
+    ]
+)
+
+
+class StateFiles:
+    """The files below ``stateLocation``. Thread-safe as far as its file system is."""
+
+    def __init__(self, location: str) -> None:
+        """Use a directory: a path, or a URL that pyarrow or fsspec opens.
+
+        Raises:
+            OptionError: neither opens it.
+        """
+        self._system, self._base = _file_system(location)
+
+    def load(self, journal: str, offset: int, start: int | None) -> tuple[ProducerStates, int] | None:
+        """Return the states at an offset, and the start they follow from; None if there is no file.
+
+        Args:
+            journal: The journal's name.
+            offset: Where the states are wanted.
+            start: Where the query started; None: of any query.
+        """
+        path = self._path(journal, offset)
+        try:
+            with self._system.open_input_file(path) as file:
+                table = pa.ipc.open_file(file).read_all()
+        except FileNotFoundError:
+            return None
+        except (OSError, pa.ArrowException) as error:
+            log.warning("unreadable states of producers are left aside path=%s: %s", path, error)
+            return None
+        written = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+        if written.get("form") != FORM or (start is not None and written.get("start") != str(start)):
+            return None
+        return _states(table, int(written["newest"])), int(written["start"])
+
+    def older(self, journal: str, before: int, since: int) -> list[int]:
+        """Return the offsets of files in ``[since, before)``, the largest first."""
+        return sorted((at for at in self._offsets(journal) if since <= at < before), reverse=True)
+
+    def save(self, journal: str, offset: int, start: int, states: ProducerStates) -> None:
+        """Write the states at an offset, and remove files that no restart asks for."""
+        from pyarrow.fs import LocalFileSystem
+
+        metadata = {"form": FORM, "start": str(start), "newest": str(states.newest)}
+        table = _table(states).replace_schema_metadata(metadata)
+        path = self._path(journal, offset)
+        self._system.create_dir(str(PurePosixPath(path).parent), recursive=True)
+        # A bucket shows an object once it is whole; a directory, once it has its name.
+        local = isinstance(self._system, LocalFileSystem)
+        target = f"{path}.{uuid.uuid4().hex}" if local else path
+        with self._system.open_output_stream(target) as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+        if local:
+            self._system.move(target, path)
+        for old in self.older(journal, offset, 0)[KEPT_FILES - 1 :]:
+            try:
+                self._system.delete_file(self._path(journal, old))
+            except OSError:
+                continue  # Another task removed it.
+
+    def _offsets(self, journal: str) -> list[int]:
+        from pyarrow.fs import FileSelector
+
+        found = self._system.get_file_info(FileSelector(f"{self._base}/{journal}", allow_not_found=True))
+        names = [each.base_name for each in found if each.is_file]
+        return [int(name) for name in names if re.fullmatch(r"[0-9]{1,19}", name)]
+
+    def _path(self, journal: str, offset: int) -> str:
+        return f"{self._base}/{journal}/{offset}"
+
+
+class RangeStates:
+    """The states at the begin and the end of one range of a query."""
+
+    def __init__(
+        self,
+        journal: str,
+        begin: int,
+        end: int,
+        *,
+        start: int,
+        files: StateFiles | None,
+        catch_up: Callable[[ProducerStates, int, int], ProducerStates],
+        missing: Callable[[int, int], list[tuple[int, int]]] | None = None,
+    ) -> None:
+        """Know the range.
+
+        Args:
+            journal: The journal's name.
+            begin: Where the range begins.
+            end: Where it ends.
+            start: Where the query started.
+            files: Files of states; None: nobody goes on behind the range.
+            catch_up: Reads states off the journal: given those at an offset, returns those at a later one.
+            missing: Returns the missing bytes between two offsets; None: they are an error.
+        """
+        self._journal = journal
+        self._begin = begin
+        self._end = end
+        self._start = start
+        self._files = files
+        self._catch_up = catch_up
+        self._missing = missing
+
+    def at_begin(self) -> ProducerStates:
+        """Return the states at the begin, without transactions that cannot be read any more."""
+        states = self._states()
+        begins = states.begins[states.begins >= 0]
+        if self._missing is None or not len(begins):
+            return states
+        for _, end in self._missing(int(begins.min()), self._begin):
+            states = states.lost_since(end)
+        return states
+
+    def at_end(self, states: ProducerStates) -> None:
+        """Write the states at the end."""
+        if self._files is not None:
+            self._files.save(self._journal, self._end, self._start, states)
+
+    def _states(self) -> ProducerStates:
+        if self._begin == self._start:
+            return ProducerStates.none()
+        if self._files is not None:
+            for at in (self._begin, *self._files.older(self._journal, self._begin, self._start)):
+                found = self._files.load(self._journal, at, self._start)
+                if found is not None:
+                    return self._caught_up(found[0], at)
+        return self._caught_up(ProducerStates.none(), self._start)
+
+    def _caught_up(self, states: ProducerStates, at: int) -> ProducerStates:
+        if at == self._begin:
+            return states
+        log.warning(
+            "states of producers are read from the journal journal=%s begin=%d end=%d",
+            *(self._journal, at, self._begin),
+        )
+        return self._catch_up(states, at, self._begin)
+
+
+def _table(states: ProducerStates) -> pa.Table:
+    octets = states.producers.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:]
+    producers = pa.Array.from_buffers(pa.binary(6), len(states), [None, pa.py_buffer(octets.tobytes())])
+    columns = [pa.array(each) for each in (states.last_acks, states.last_clocks, states.begins)]
+    return pa.Table.from_arrays([producers, *columns], schema=_SCHEMA)
+
+
+def _states(table: pa.Table, newest: int) -> ProducerStates:
+    table = table.cast(_SCHEMA)
+    texts = b"".join(table.column("producer").to_pylist())
+    octets = np.zeros((table.num_rows, 8), np.uint8)
+    octets[:, 2:] = np.frombuffer(texts, np.uint8).reshape(-1, 6)
+    names = ("last_ack", "last_clock", "begin")
+    last_acks, last_clocks, begins = (table.column(name).to_numpy().copy() for name in names)
+    producers = octets.view(">u8").ravel().astype(np.int64)
+    return ProducerStates(producers, last_acks, last_clocks, begins, newest)
+
+
+def _file_system(location: str) -> tuple[FileSystem, str]:
+    # Loaded here: most queries do without.
+    from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
+
+    if location.startswith("/"):
+        return LocalFileSystem(), location.rstrip("/")
+    try:
+        system, path = FileSystem.from_uri(location)
+    except (OSError, ValueError) as error:
+        opened = _by_fsspec(location)
+        if opened is None:
+            shown = location.partition("?")[0]
+            expected = f"a path, or a URL that pyarrow or fsspec opens ({type(error).__name__})"
+            raise OptionError("stateLocation", repr(shown), expected) from None
+        return PyFileSystem(FSSpecHandler(opened[0])), opened[1].rstrip("/")
+    return system, path.rstrip("/")
+
+
+def _by_fsspec(location: str) -> tuple[Any, str] | None:
+    try:
+        import fsspec  # type: ignore[import-not-found] # Not one of ours: where it is installed.
+    except ModuleNotFoundError:
+        return None
+    try:
+        system, path = fsspec.core.url_to_fs(location)
+    except (OSError, ValueError, ImportError):
+        return None
+    return system, path

@@ -1,0 +1,215 @@
+"""Queries of committed messages give what one pass over the whole journal gives, however they are run.
+
+Producers write transactions, repeat messages, roll back, die in the middle and start again. The query's
+batches end anywhere, its driver dies, its tasks are repeated, files of states vanish, and its window holds
+little.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType
+
+from gazette_spark import source
+from gazette_spark.broker.embedded import EmbeddedBroker
+from gazette_spark.client import Client
+from gazette_spark.framing.fixed import frame
+from gazette_spark.message.uuids import Clock, ProducerId, build_uuid
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.scan import committed as scan_committed
+from gazette_spark.source import GazetteDataSource
+from gazette_spark.testing.micro_batch import CRASH_POINTS, Crash, MicroBatches, TaskFaults
+from tests.oracles.committed import Sent, committed
+from tests.rig.examples import examples
+
+JOURNAL = "prop/messages"
+LABELS = {
+    "lines": "application/x-ndjson",
+    "csv": "text/csv",
+    "fixed": "application/x-protobuf-fixed",
+}
+SCHEMA = (
+    StructType()
+    .add("offset", LongType())
+    .add("_ack_offset", LongType())
+    .add("_producer", StringType())
+    .add("value", BinaryType())
+)
+FIRST_CLOCK = 1 << 62
+
+
+@dataclass
+class Writer:
+    """Writes messages into a journal's bytes, and notes what it wrote."""
+
+    kind: str
+    content: bytearray = field(default_factory=bytearray)
+    sent: list[Sent] = field(default_factory=list)
+    records: dict[int, bytes] = field(default_factory=dict)
+    clocks: dict[int, int] = field(default_factory=dict)
+
+    def write(self, producer: int, flags: int, step: int, shape: int) -> None:
+        """Append a message whose clock is ``step`` away from its producer's last; steps below 1 repeat."""
+        clock = self.clocks.get(producer, FIRST_CLOCK) + step
+        self.clocks[producer] = max(clock, self.clocks.get(producer, 0))
+        offset = len(self.content)
+        uuid = build_uuid(ProducerId(bytes([1, 0, 0, 0, 0, producer])), Clock(clock), flags)
+        if shape == 0 and self.kind == "lines":
+            clock = 0
+            record = b'{"no":"uuid"}'
+        else:
+            record = self._record(str(uuid), uuid.bytes, shape)
+        self.records[offset] = record
+        self.content += frame(record) if self.kind == "fixed" else record + b"\n"
+        self.sent.append(Sent(producer, clock, flags, offset))
+
+    def _record(self, text: str, octets: bytes, shape: int) -> bytes:
+        rest = "x" * (shape * 7)
+        if self.kind == "fixed":
+            tail = b"\x12" + bytes([len(rest)]) + rest.encode()
+            head = b"\x0a\x10" + octets
+            return tail + head if shape % 3 == 2 else head + tail
+        if self.kind == "csv":
+            return f'"{text}",{rest}'.encode() if shape % 3 == 2 else f'{text},"{rest}"'.encode()
+        if shape % 3 == 2:
+            return json.dumps({"a": rest, "_meta": {"b": 1, "uuid": text}}).encode()
+        return f'{{"_meta":{{"uuid":"{text}"}},"a":"{rest}"}}'.encode()
+
+
+messages = st.tuples(
+    st.integers(0, 3),
+    st.sampled_from([1, 1, 1, 1, 2, 2, 0, 1, 1, 5]),
+    st.sampled_from([1, 1, 1, 1, 1, 2, 0, -1, -3]),
+    st.integers(0, 9),
+)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Messages, and how the query goes on after them."""
+
+    messages: list[tuple[int, int, int, int]]
+    limit: str
+    crash: str
+    faults: TaskFaults
+    lose_states: int
+    batches: int
+
+
+turns = st.builds(
+    Turn,
+    st.lists(messages, min_size=1, max_size=12),
+    st.sampled_from(["1", "200", "1k", "1m"]),
+    st.sampled_from(["", "", *CRASH_POINTS]),
+    st.builds(TaskFaults, killed_after=st.lists(st.integers(0, 2), max_size=2), speculative=st.booleans()),
+    st.sampled_from([0, 0, 0, 1, 2]),
+    st.integers(1, 6),
+)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """Serve all examples: each has a journal."""
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), fsync=False) as one:
+        yield one
+
+
+NUMBERS = iter(range(1 << 20))
+
+
+@settings(max_examples=examples(40))
+@given(
+    kind=st.sampled_from(sorted(LABELS)),
+    turns=st.lists(turns, min_size=1, max_size=5),
+    window=st.sampled_from([0, 300, 1 << 20]),
+    acks=st.booleans(),
+)
+def test_batches_give_the_committed_messages_once(
+    broker: EmbeddedBroker, kind: str, turns: list[Turn], window: int, acks: bool
+) -> None:
+    """All batches together, and one batch query, hold each committed message once, and what committed it."""
+    name = f"{JOURNAL}/{next(NUMBERS)}"
+    states = Path(tempfile.mkdtemp(prefix="states-"))
+    writer, query = Writer(kind), MicroBatches()
+    options = {
+        "brokerAddress": broker.endpoint,
+        "journals": name,
+        "format": "raw",
+        "isolationLevel": "read_committed",
+        "includeAcks": str(acks).lower(),
+    }
+    with Client(broker.endpoint) as client, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source, "IDLE_POLL_S", 0.0)
+        patch.setattr(scan_committed, "WINDOW_BYTES", window)
+        client.create_journals(journal_spec(name, labels={"content-type": LABELS[kind]}))
+        for turn in [*turns, Turn([], "1m", "", TaskFaults(), 0, 99)]:
+            before = len(writer.content)
+            for message in turn.messages:
+                writer.write(*message)
+            if turn.messages:
+                client.append(name, bytes(writer.content[before:]))
+            lose(states / name, turn.lose_states)
+            given = options | {
+                "startingOffsets": "earliest",
+                "stateLocation": str(states),
+                "maxBytesPerTrigger": turn.limit,
+            }
+            reader = GazetteDataSource(CaseInsensitiveDict(given)).streamReader(SCHEMA)
+            run = query.start(partial(same, reader))
+            with contextlib.suppress(Crash):
+                for number in range(turn.batches):
+                    crash = turn.crash if number == turn.batches - 1 and turn.crash else None
+                    if not run.batch(crash=crash, faults=turn.faults):  # type: ignore[arg-type] # Drawn.
+                        break
+            run.stop()
+    want = expected(writer, acks=acks)
+    assert plain(query.rows()) == want
+    batch = GazetteDataSource(CaseInsensitiveDict(options)).reader(SCHEMA)
+    rows = [
+        row
+        for part in batch.partitions()
+        for record_batch in batch.read(part)
+        for row in zip(*(column.to_pylist() for column in record_batch.columns), strict=True)
+    ]
+    assert plain(rows) == want
+    shutil.rmtree(states)
+
+
+def same(reader: source.StreamReader) -> source.StreamReader:
+    """Return it."""
+    return reader
+
+
+def plain(rows: list[tuple[Any, ...]]) -> list[tuple[int, int, int, bytes]]:
+    """Return rows in order, with the producer's number."""
+    return sorted((at, ack, int(producer or "0", 16) & 0xFF, value) for at, ack, producer, value in rows)
+
+
+def expected(writer: Writer, *, acks: bool) -> list[tuple[int, int, int, bytes]]:
+    """Return the rows of the whole journal."""
+    found = committed(writer.sent)
+    return [
+        (each.offset, found[each.offset], each.producer * bool(each.clock), writer.records[each.offset])
+        for each in writer.sent
+        if each.offset in found and (acks or each.flags != 2 or each.clock == 0)
+    ]
+
+
+def lose(directory: Path, how: int) -> None:
+    """Remove the newest file of states, or all of them."""
+    files = sorted(directory.glob("*"), key=lambda path: int(path.name)) if how else []
+    for path in files[-1:] if how == 1 else files:
+        path.unlink()

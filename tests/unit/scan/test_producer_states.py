@@ -1,0 +1,115 @@
+"""The files of states: what is stored, what is read back, what becomes of those that are no good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gazette_spark.errors import OptionError
+from gazette_spark.message.columns import LOST, NO_TRANSACTION, ProducerStates
+from gazette_spark.scan.producer_states import KEPT_FILES, RangeStates, StateFiles
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "producer_states"
+JOURNAL = "log/a"
+STATES = ProducerStates(
+    np.array([1, 0x0102030405FF], np.int64),
+    np.array([5, (1 << 64) - 1], np.uint64),
+    np.array([9, (1 << 64) - 1], np.uint64),
+    np.array([1234, NO_TRANSACTION], np.int64),
+    newest=(1 << 64) - 1,
+)
+
+
+def values(states: ProducerStates) -> list[list[int]]:
+    """Return the states for a comparison."""
+    columns = (states.producers, states.last_acks, states.last_clocks, states.begins)
+    return [*(column.tolist() for column in columns), [states.newest]]
+
+
+def test_states_are_read_back(tmp_path: Path) -> None:
+    """A file holds the states and where the query started; one of another start does not count."""
+    files = StateFiles(str(tmp_path))
+    files.save(JOURNAL, 2000, 100, STATES)
+    assert [path.name for path in (tmp_path / JOURNAL).iterdir()] == ["2000"]
+    for start in (100, None):
+        found = files.load(JOURNAL, 2000, start)
+        assert found is not None
+        assert (values(found[0]), found[1]) == (values(STATES), 100)
+    assert files.load(JOURNAL, 2000, 0) is None
+    assert files.load(JOURNAL, 1999, 100) is None
+    assert files.load("log/b", 2000, 100) is None
+
+
+def test_the_stored_form_is_read_as_it_was() -> None:
+    """A file of an earlier release gives the same states."""
+    found = StateFiles(f"file://{GOLDEN}").load("v1", 2000, 100)
+    assert found is not None
+    assert values(found[0]) == values(STATES)
+
+
+def test_old_files_go(tmp_path: Path) -> None:
+    """The newest files stay, those that a restart does not ask for are removed; other files are let alone."""
+    files = StateFiles(str(tmp_path))
+    (tmp_path / JOURNAL).mkdir(parents=True)
+    (tmp_path / JOURNAL / "notes.txt").touch()
+    files.save(JOURNAL, 1000, 0, STATES)
+    for offset in range(KEPT_FILES + 3):
+        files.save(JOURNAL, offset, 0, STATES)
+    kept = list(range(KEPT_FILES + 2, 2, -1))
+    assert files.older(JOURNAL, 1000, 0) == kept
+    assert files.older(JOURNAL, kept[1], kept[3]) == kept[2:4]
+    assert (tmp_path / JOURNAL / "notes.txt").exists()
+    assert (tmp_path / JOURNAL / "1000").exists(), "a query that went back writes before it"
+
+
+@pytest.mark.parametrize("content", [b"", b"no arrow file", None])
+def test_files_that_are_no_good_are_left_aside(
+    tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a good file the states are read off the journal, from the nearest one on."""
+    files = StateFiles(str(tmp_path))
+    files.save(JOURNAL, 10, 0, STATES)
+    files.save(JOURNAL, 20, 5, STATES)
+    files.save(JOURNAL, 30, 0, STATES)
+    path = tmp_path / JOURNAL / "30"
+    path.unlink() if content is None else path.write_bytes(content)
+    asked = []
+
+    def catch_up(states: ProducerStates, at: int, until: int) -> ProducerStates:
+        asked.append((values(states), at, until))
+        return states
+
+    RangeStates(JOURNAL, 30, 40, start=0, files=files, catch_up=catch_up).at_begin()
+    RangeStates(JOURNAL, 9, 40, start=0, files=files, catch_up=catch_up).at_begin()
+    first = RangeStates(JOURNAL, 0, 40, start=0, files=files, catch_up=catch_up).at_begin()
+    assert asked == [(values(STATES), 10, 30), (values(ProducerStates.none()), 0, 9)]
+    assert values(first) == values(ProducerStates.none())
+    assert "journal=log/a begin=10 end=30" in caplog.text
+    assert ("unreadable" in caplog.text) == (content is not None)
+
+
+def test_transactions_with_missing_bytes_are_lost(tmp_path: Path) -> None:
+    """Bytes that vanished since a transaction began take the whole of it with them."""
+    files = StateFiles(str(tmp_path))
+    files.save(JOURNAL, 2000, 0, STATES)
+
+    def states(holes: list[tuple[int, int]]) -> ProducerStates:
+        def missing(begin: int, end: int) -> list[tuple[int, int]]:
+            assert (begin, end) == (1234, 2000)
+            return holes
+
+        return RangeStates(
+            JOURNAL, 2000, 2001, start=0, files=files, catch_up=lambda states, *_: states, missing=missing
+        ).at_begin()
+
+    assert states([]).begins.tolist() == [1234, NO_TRANSACTION]
+    assert states([(1300, 1400)]).begins.tolist() == [LOST, NO_TRANSACTION]
+
+
+def test_a_location_that_nothing_opens_is_an_error() -> None:
+    """The error names the option and shows no query of a URL."""
+    with pytest.raises(OptionError, match="stateLocation") as caught:
+        StateFiles("nowhere://bucket/states?secret=1")
+    assert "secret" not in str(caught.value)
