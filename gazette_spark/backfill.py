@@ -102,6 +102,9 @@ def backfill(
     if session is None:
         raise OptionError("spark", "none, and no session is active in this thread", "a SparkSession")
     parsed = parse_options(options, "batch")
+    if parsed.reads_committed:
+        expected = "read_uncommitted: a stream with DeltaSink reads committed messages from any offset on"
+        raise OptionError("isolationLevel", parsed.isolation_level, expected)
     entry = sink.ledger(session)
     written = False
     with open_journals(parsed) as journals:

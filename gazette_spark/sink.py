@@ -85,7 +85,7 @@ from gazette_spark.table.maintenance import TableMaintenance
 from gazette_spark.table.merge import check_keys_once, last_rows, upsert_rows
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.query_batches import QueryBatches, keep_state
-from gazette_spark.table.trim import kept_rows, missing_columns, origin_columns
+from gazette_spark.table.trim import kept_rows, missing_columns, range_origin
 from gazette_spark.table.upsert import Upsert
 from gazette_spark.table.violations import named_rows
 
@@ -435,6 +435,12 @@ class DeltaSink:
         spark = df.sparkSession
         if self._upsert:
             batch = replace(batch, mode="upsert")
+        if batch.starts and self._router.diverts:
+            problem = (
+                "dead letters are found by the offsets of a batch, and isolationLevel=read_committed gives "
+                "messages of earlier offsets, too. Use one of both"
+            )
+            raise TableRefusedError(self._target.name, problem)
         conflict: PySparkException | None = None
         for _ in range(MAX_TRIES):
             self._router.look(spark)
@@ -490,9 +496,10 @@ class DeltaSink:
         """Return the rows of the batch to write."""
         if not decision.kept:
             return df
-        columns = origin_columns(df.schema)
+        columns = range_origin(df.schema, batch.isolation)
         if columns is None:
-            raise TrimError(self._target.name, batch.app_id, batch.batch_id, missing_columns(df.schema))
+            problem = missing_columns(df.schema, batch.isolation)
+            raise TrimError(self._target.name, batch.app_id, batch.batch_id, problem)
         trimmed = [SkippedGap(each.journal, each.begin, each.since) for each in decision.kept]
         if trimmed := [each for each in trimmed if each.begin < each.end]:
             line = f"app_id={batch.app_id} batch_id={batch.batch_id} {ranges_text(trimmed)}"

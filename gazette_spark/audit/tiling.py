@@ -89,6 +89,8 @@ class Tiling:
     """The query reads other sources, too."""
     upsert: bool = False
     """Rows of the range were merged by key, at least once."""
+    committed: bool = False
+    """Rows of the range are the messages that were committed there."""
     dead_letters: tuple[str, ...] = ()
     """Names of the tables, by name, that have records which did not fit."""
 
@@ -143,8 +145,9 @@ def check_contiguous(app_id: str, entries: Sequence[Stored], *, cleaned_up: bool
     ]
     foreign = any(isinstance(each, str) for _, entry in entries for each in entry.end)
     upsert = any(entry.mode == "upsert" for _, entry in entries)
+    committed = any(entry.isolation == "read_committed" for _, entry in entries)
     dead = tuple(sorted({entry.dead_letters for _, entry in entries if entry.dead_letters}))
-    return Tiling(app_id, len(entries), tuple(claims), lost, foreign, upsert, dead)
+    return Tiling(app_id, len(entries), tuple(claims), lost, foreign, upsert, committed, dead)
 
 
 def shared_journals(tilings: Iterable[Tiling]) -> frozenset[str]:

@@ -44,6 +44,7 @@ NO_COLUMNS = (
     "the table's columns do not say where its rows come from; that takes _journal and _offset, or journal, "
     "offset and value of the format raw"
 )
+COMMITTED = "the rows are committed messages, which are not the records of the bytes that committed them"
 UPSERT = "the writer keeps one row of each key by upsert, so its rows are not the journal's records"
 SHARED = "several app ids or sources bring this journal's records, and rows do not tell them apart"
 RECREATED = "the journal was made again, and rows do not tell its records from those of the old one"
@@ -264,12 +265,12 @@ class _Audit:
         """Plan the reads; return all parts, each with the number of its read if its range is read."""
         report = self.report
         shared = shared_journals(report.tilings)
-        upserting = {each.app_id for each in report.tilings if each.upsert}
+        unlike = {each.app_id for each in report.tilings if each.upsert or each.committed}
         claims = report.claims
         read = {
             index: claim
             for index, claim in enumerate(claims)
-            if claim.journal not in shared and claim.app_id not in upserting
+            if claim.journal not in shared and claim.app_id not in unlike
         }
         options = parse_options(self.options, "batch")
         self.ranges = dict(zip(read, plan_reads(self.client, options, list(read.values())), strict=True))
@@ -324,7 +325,9 @@ class _Audit:
     def _other_count(self, rows: DataFrame, sums: _Sums) -> Difference | None:
         """Compare the number of all rows with that of all records, where all are known."""
         report = self.report
-        whole = not report.gone and not any(each.foreign or each.upsert for each in report.tilings)
+        whole = not report.gone and not any(
+            each.foreign or each.upsert or each.committed for each in report.tilings
+        )
         if not whole or self.app_id or any(part.state != "compared" for part in sums.parts):
             return None
         expected = int(sums.records.counts.sum() - sums.dead.counts.sum())
@@ -359,8 +362,12 @@ class _Audit:
             if index in vouched:
                 depth, reason = ("entry", None) if part.span and part.span.digest else ("counts", GONE)
         elif part.state == "refused":
-            upsert = any(each.upsert for each in self.report.tilings if each.app_id == claim.app_id)
-            depth, reason = "nothing", UPSERT if upsert else RECREATED if claim.recreated else SHARED
+            mine = [each for each in self.report.tilings if each.app_id == claim.app_id]
+            depth, reason = "nothing", RECREATED if claim.recreated else SHARED
+            if any(each.upsert for each in mine):
+                reason = UPSERT
+            elif any(each.committed for each in mine):
+                reason = COMMITTED
         elif part.state == "adopted":
             if not sums.rows.counts[index] and depth != "counts":
                 return None

@@ -307,8 +307,8 @@ def _kept_ranges(batch: Batch, entry: LedgerEntry) -> Iterator[KeptRange]:
 def _unfit_state(state: LedgerState, compared: _Comparison, seen: str | None) -> SinkError | None:
     """Return why the table is not one this writer may continue, if it is not."""
     batch = compared.batch
-    if state.entry is not None and state.entry.mode == "upsert" != batch.mode:
-        return _appended_to_upserts(batch)
+    if state.entry is not None and (error := _other_rows(batch, state.entry)):
+        return error
     if state.entry is None and (batch.batch_id > 0 or _is_cut_off(state)):  # Batch 0 left an entry somewhere.
         return _without_entry(state, compared)
     if not _on_its_parent(state):
@@ -348,6 +348,30 @@ def _without_entry(state: LedgerState, compared: _Comparison) -> SinkError:
         "startingOffsets=earliest or the offsets wanted: the default, latest, leaves out what is there"
     )
     return error
+
+
+def _other_rows(batch: Batch, entry: LedgerEntry) -> TableRefusedError | None:
+    """Return the reason why a batch's rows are of another kind than an entry's, if they are."""
+    if entry.mode == "upsert" != batch.mode:
+        return _appended_to_upserts(batch)
+    if entry.isolation != batch.isolation:
+        problem = (
+            f"app id {batch.app_id!r} has rows of isolationLevel={entry.isolation}, and batch "
+            f"{batch.batch_id} reads {batch.isolation}. Set the option isolationLevel that the query had, or "
+            "give these rows another app id"
+        )
+        return TableRefusedError(batch.table, problem)
+    recorded = least_offsets(entry.start)
+    for journal, start in sorted(batch.starts.items()):
+        if start > recorded.get(journal, start):
+            problem = (
+                f"the query of batch {batch.batch_id} began at offset {start} of journal {journal!r}, the "
+                f"table's rows begin at {recorded[journal]}: transactions that were open in between would be "
+                "there in part. Start the query by DeltaSink.resume(reader), with the stateLocation of the "
+                f"one before, or at offset {recorded[journal]} with on_overlap='trim'"
+            )
+            return TableRefusedError(batch.table, problem)
+    return None
 
 
 def _appended_to_upserts(batch: Batch) -> TableRefusedError:
@@ -465,6 +489,7 @@ def next_entry(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed)
         planned_ms=batch.planned_ms,
         stateful=batch.stateful,
         heads=batch.heads,
+        isolation=batch.isolation,
     )
     return stored_on_parent(made, entry)
 

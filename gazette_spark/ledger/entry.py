@@ -43,6 +43,9 @@ Moved = tuple[Mapping[str, int | list[int]] | str | None, ...]
 Mode = Literal["append", "upsert"]
 """How a writer adds rows: as new rows, or in place of the row with the same key."""
 
+Isolation = Literal["read_uncommitted", "read_committed"]
+"""Which rows a batch of some offsets has: the records there, or the messages committed there."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class SkippedGap:
@@ -96,6 +99,9 @@ class LedgerEntry:
     recreated: Mapping[str, int] = field(default_factory=dict)
     """Journals that were deleted and made again, with the end of the old one's rows. From this entry on
     ``start`` and ``end`` are those of the new one."""
+    isolation: Isolation = "read_uncommitted"
+    """Under ``read_committed`` the rows of some offsets are the messages that were committed there, wherever
+    these begin."""
     moved: Moved | None = field(default=None, compare=False, repr=False)
     """What moved since the parent, if that is stored in place of all positions."""
     deltas: int = field(default=0, compare=False)
@@ -148,6 +154,8 @@ class LedgerEntry:
             value["heads"] = dict(self.heads)
         if self.recreated:
             value["recreated"] = dict(self.recreated)
+        if self.isolation != "read_uncommitted":
+            value["isolation"] = self.isolation
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -321,6 +329,7 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
                 stateful=value.get("stateful") is True,
                 heads=_offsets(value.get("heads", {}), app_id),
                 recreated=_offsets(value.get("recreated", {}), app_id),
+                isolation=_isolation(value.get("isolation", "read_uncommitted"), app_id),
                 full_ms=value.get("planned_ms"),
             )
     raise LedgerFormatError(app_id, f"a field is missing or of the wrong type in {json.dumps(value)[:200]}")
@@ -337,6 +346,13 @@ def _mode(value: object, app_id: str) -> Mode:
         case "append" | "upsert":
             return value
     raise LedgerFormatError(app_id, f"mode {value!r}; use the release of gazette_spark that wrote it")
+
+
+def _isolation(value: object, app_id: str) -> Isolation:
+    match value:
+        case "read_uncommitted" | "read_committed":
+            return value
+    raise LedgerFormatError(app_id, f"isolation is {value!r}, which this release does not know")
 
 
 def _gaps(values: object, app_id: str) -> tuple[SkippedGap, ...]:
@@ -450,6 +466,13 @@ class Batch:
     """The query keeps state."""
     heads: Mapping[str, int] = field(default_factory=dict)
     """Write heads of the journals that had more to read; those that ``end`` names if not given."""
+    starts: Mapping[str, int] = field(default_factory=dict)
+    """Where a query of committed messages began, by journal; those that ``end`` names if not given."""
+
+    @property
+    def isolation(self) -> Isolation:
+        """Which rows the batch has."""
+        return "read_committed" if self.starts else "read_uncommitted"
 
     def __post_init__(self) -> None:
         """Complete ``begin``: a journal without one is being pinned and has no rows in this batch."""
@@ -461,6 +484,9 @@ class Batch:
         object.__setattr__(
             self, "heads", self.heads or {name: at for each in heads for name, at in each.items()}
         )
+        starts = [each.starts for each in self.end if isinstance(each, JournalOffsets)]
+        named = {name: at for each in starts for name, at in each.items()}
+        object.__setattr__(self, "starts", self.starts or named)
         object.__setattr__(self, "end", tuple(_unmarked(e) for e in self.end))
 
 

@@ -141,6 +141,11 @@ class DeadLetterRouter:
             raise OptionError("dead_letters", mine.name, f"a place apart from the table {other.name}")
         mine.check(spark, checkpoint)
 
+    @property
+    def diverts(self) -> bool:
+        """Say whether there is a table for dead letters."""
+        return self._wanted is not None
+
     def look(self, spark: SparkSession) -> None:
         """Read the dead letters' ledger. To be called before the main table's is read."""
         if self._table is not None:

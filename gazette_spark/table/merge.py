@@ -27,7 +27,7 @@ from gazette_spark.table.delta_table import APP_ID_PREFIX, DeltaTable
 from gazette_spark.table.maintenance import Prepared
 from gazette_spark.table.session import session_settings
 from gazette_spark.table.sql_names import quoted
-from gazette_spark.table.trim import origin_columns
+from gazette_spark.table.trim import range_origin
 from gazette_spark.table.upsert import Origin, Upsert, copies, free_name, merge_statement, rank
 
 BAD_KEY = re.compile(r"upsert: (a key .*?) \|")
@@ -44,7 +44,9 @@ def last_rows(
     Raises:
         UpsertError: the batch's columns do not fit ``upsert``.
     """
-    origin = origin_columns(df.schema)
+    origin: Origin | None = range_origin(df.schema, entry.isolation)
+    if origin is not None and entry.isolation == "read_committed" and "_offset" in df.columns:
+        origin = (*origin, "_offset")  # Messages of a transaction have one acknowledgement.
     types = {field.name: field.dataType.simpleString() for field in df.schema.fields}
     ordered = origin is not None or upsert.order_by is not None
     if problem := upsert.unfit(types, origin, grouped=mode != "append"):

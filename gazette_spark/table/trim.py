@@ -15,9 +15,13 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
 
 from gazette_spark.ledger.decision import KeptRange
+from gazette_spark.ledger.entry import Isolation
 
 METADATA_COLUMNS: dict[str, DataType] = {"_journal": StringType(), "_offset": LongType()}
 """The source's columns of a row's journal and offset."""
+
+COMMITTED_COLUMNS: dict[str, DataType] = {"_journal": StringType(), "_ack_offset": LongType()}
+"""Likewise, of queries of committed messages: a message belongs to the bytes that committed it."""
 
 RAW_COLUMNS: dict[str, DataType] = {"journal": StringType(), "offset": LongType(), "value": BinaryType()}
 """Columns of the format ``raw``. Only all three together say where a row comes from: records may have fields
@@ -31,18 +35,27 @@ def origin_columns(schema: StructType) -> tuple[str, str] | None:
     return ("journal", "offset") if has_columns(schema, RAW_COLUMNS) else None
 
 
+def range_origin(schema: StructType, isolation: Isolation) -> tuple[str, str] | None:
+    """Return the columns that say in which bytes of a batch a row is; None if they are missing."""
+    if isolation == "read_uncommitted":
+        return origin_columns(schema)
+    return ("_journal", "_ack_offset") if has_columns(schema, COMMITTED_COLUMNS) else None
+
+
 def has_columns(schema: StructType, wanted: Mapping[str, DataType]) -> bool:
     """Say whether a schema has columns of these names and types."""
     types = {field.name: field.dataType for field in schema.fields}
     return all(types.get(name) == kind for name, kind in wanted.items())
 
 
-def missing_columns(schema: StructType) -> str:
+def missing_columns(schema: StructType, isolation: Isolation = "read_uncommitted") -> str:
     """Say why rows of a schema cannot be told apart, and what to do."""
+    wanted = "_journal and _offset (or journal, offset and value as BINARY, of the format raw)"
+    if isolation == "read_committed":
+        wanted = "_journal and _ack_offset"
     return (
         f"its rows, with the columns {', '.join(schema.names)}, do not say where they come from. Give the "
-        "sink rows with the source's columns _journal and _offset (or journal, offset and value as BINARY, "
-        "of the format raw)"
+        f"sink rows with the source's columns {wanted}"
     )
 
 

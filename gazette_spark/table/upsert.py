@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from gazette_spark.errors import OptionError
 from gazette_spark.table.sql_names import quoted
 
-Origin = tuple[str, str]
+Origin = tuple[str, ...]
 """Names of the columns that hold a row's journal and its offset."""
 
 
@@ -86,7 +86,8 @@ class Upsert:
             return (
                 f"nothing says which of them is the last of its key. Their columns are {', '.join(types)}; "
                 "give them the source's columns _journal and _offset (or journal, offset and value as BINARY,"
-                " of the format raw), or Upsert the argument order_by"
+                " of the format raw; of committed messages _journal, _ack_offset and _offset), or Upsert the "
+                "argument order_by"
             )
         return None
 

@@ -25,6 +25,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from gazette_spark import source
 from gazette_spark.broker.embedded import EmbeddedBroker
+from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import Client
 from gazette_spark.framing.fixed import frame
 from gazette_spark.message.uuids import Clock, ProducerId, build_uuid
@@ -123,7 +124,7 @@ turns = st.builds(
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     """Serve all examples: each has a journal."""
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), fsync=False) as one:
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), storage=StorageSettings(fsync=False)) as one:
         yield one
 
 

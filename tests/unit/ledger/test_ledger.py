@@ -615,3 +615,43 @@ def test_a_long_list_of_mismatches_is_cut_in_the_text_only() -> None:
     assert isinstance(error, GapError)
     assert len(error.mismatches) == 12
     assert "and 2 more" in str(error)
+
+
+def test_the_isolation_is_stored() -> None:
+    """An entry of committed messages says so; one of another isolation is of a later release."""
+    text = (GOLDEN / "entry-1-committed.json").read_text(encoding="utf-8").rstrip("\n")
+    entry = replace(GOLDEN_ENTRY, isolation="read_committed")
+    assert entry.to_json() == text
+    assert parse_entry(text, "orders") == entry
+    with pytest.raises(LedgerFormatError, match="isolation is 'serializable'"):
+        parse_entry(text.replace("read_committed", "serializable"), "orders")
+
+
+def committed(batch_id: int, begin: int, end: int, start: int) -> Batch:
+    """A batch of a query of committed messages that began at ``start``."""
+    position = replace(at(a=end), starts={"x/a": start})
+    return batch(batch_id, (at(a=begin),), (position,))
+
+
+def test_an_app_id_keeps_its_isolation() -> None:
+    """Records and committed messages are not mixed; an entry is of the kind that its batch is."""
+    known = state((at(a=10),), start=(at(a=5),))
+    assert known.entry is not None
+    other = replace(known, entry=replace(known.entry, isolation="read_committed"))
+    assert "isolationLevel=read_uncommitted" in str(refusal(known, committed(4, 10, 20, 5)))
+    assert "isolationLevel=read_committed" in str(refusal(other, batch(4, (at(a=10),), (at(a=20),))))
+    for start in (0, 5):
+        decision = decided(other, committed(4, 10, 20, start))
+        assert isinstance(decision, Write)
+        assert decision.entry.isolation == "read_committed"
+
+
+def test_a_query_must_know_the_transactions_that_were_open() -> None:
+    """A query that began behind the table's begin would write a part of a transaction; it is refused."""
+    known = state((at(a=10),), start=(at(a=5),))
+    assert known.entry is not None
+    known = replace(known, entry=replace(known.entry, isolation="read_committed"))
+    error = refusal(known, committed(4, 10, 20, 10))
+    assert isinstance(error, TableRefusedError)
+    assert "began at offset 10 of journal 'x/a'" in str(error)
+    assert "stateLocation" in str(error)

@@ -1,0 +1,156 @@
+"""Committed messages in Spark: streams and batches, and what a Delta table has of them, whatever happens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from gazette_spark.client import Client
+from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.sink import DeltaSink
+from gazette_spark.table.upsert import Upsert
+from tests.rig.brokers import BrokerHandle
+from tests.spark.conftest import DEADLINE_S
+
+NOW = Clock.at(1_700_000_000_000_000_000)
+SCHEMA = "id INT, _journal STRING, _offset BIGINT, _ack_offset BIGINT"
+
+
+class Messages:
+    """A journal that producers write messages to."""
+
+    def __init__(self, client: Client, journal: str) -> None:
+        self.journal = journal
+        self._client = client
+        client.create_journals(journal_spec(journal, labels={"content-type": "application/x-ndjson"}))
+
+    def send(self, *messages: tuple[int, int, int | None]) -> None:
+        """Append messages of producer, clock and id; a negative clock commits, one without an id is alone."""
+        lines = []
+        for producer, clock, number in messages:
+            flags = ACK_TXN if number is None else CONTINUE_TXN if clock > 0 else OUTSIDE_TXN
+            uuid = build_uuid(
+                ProducerId(bytes([1, 0, 0, 0, 0, producer])), Clock(NOW + 16 * abs(clock)), flags
+            )
+            document = {"_meta": {"uuid": str(uuid)}} | ({} if number is None else {"id": number})
+            lines.append(json.dumps(document, separators=(",", ":")).encode() + b"\n")
+        self._client.append(self.journal, b"".join(lines))
+
+
+@pytest.fixture
+def messages(broker: BrokerHandle, request: pytest.FixtureRequest) -> Iterator[Messages]:
+    """A journal of its own."""
+    with Client(broker.endpoint) as client:
+        yield Messages(client, f"committed/{request.node.name.partition('[')[0]}/{id(client)}")
+
+
+class Query:
+    """A stream of committed messages into a table."""
+
+    def __init__(self, spark: SparkSession, broker: BrokerHandle, journal: str, root: Path) -> None:
+        self.spark = spark
+        self.root = root
+        self.table = str(root / "table")
+        self.checkpoint = root / "checkpoint"
+        self.options = {
+            "brokerAddress": broker.endpoint,
+            "journals": journal,
+            "format": "json",
+            "isolationLevel": "read_committed",
+        }
+
+    def run(self, sink: DeltaSink | None = None, *, resume: bool = False, **options: str) -> None:
+        """Run to the present write heads."""
+        sink = sink or DeltaSink("app", path=self.table)
+        given = {"stateLocation": str(self.root / "states"), "startingOffsets": "earliest"} | options
+        reader = self.spark.readStream.format("gazette").options(**self.options, **given).schema(SCHEMA)
+        if resume:
+            reader = sink.resume(reader)
+        query = sink.start(reader.load(), checkpoint=str(self.checkpoint), availableNow=True)
+        assert query.awaitTermination(DEADLINE_S)
+
+    def batch(self) -> DataFrame:
+        """Read the journal at once."""
+        return self.spark.read.format("gazette").options(**self.options).schema(SCHEMA).load()
+
+    def ids(self) -> list[int]:
+        """Return the table's rows."""
+        return ids(self.spark.read.format("delta").load(self.table))
+
+
+def ids(rows: DataFrame) -> list[int]:
+    """Return the numbers of rows, in order."""
+    return sorted(row.id for row in rows.select("id").collect())
+
+
+@pytest.mark.brokers("embedded", "deployed")
+def test_a_table_has_each_committed_message_once(
+    delta_spark: SparkSession, broker: BrokerHandle, messages: Messages, tmp_path: Path
+) -> None:
+    """Transactions span batches, checkpoints and states get lost: each message is there once."""
+    query = Query(delta_spark, broker, messages.journal, tmp_path)
+    messages.send((1, 1, 10), (2, 1, 20), (3, -1, 30), (1, 2, 11))
+    query.run()
+    assert query.ids() == [30]
+    messages.send((1, 2, 11), (2, 2, 21), (1, 3, None), (1, 4, 12))
+    query.run()
+    assert query.ids() == [10, 11, 30]
+    # The checkpoint is lost: the table and the states tell where to go on.
+    query.checkpoint = tmp_path / "second"
+    messages.send((2, 3, None), (1, 3, None))
+    query.run(resume=True)
+    assert query.ids() == [10, 11, 20, 21, 30]
+    # Without checkpoint and states it reads all again, and the table has the rows.
+    query.checkpoint = tmp_path / "third"
+    messages.send((1, 5, 13), (1, 6, 14), (1, 5, None))
+    query.run(
+        DeltaSink("app", path=query.table, on_overlap="trim"),
+        stateLocation=str(tmp_path / "others"),
+        maxBytesPerTrigger="150",
+    )
+    assert query.ids() == [10, 11, 13, 20, 21, 30]
+    rows = query.batch()
+    assert ids(rows) == query.ids()
+    assert ids(rows.where("_ack_offset = _offset")) == [30]
+    assert ids(rows.where("_offset < 100 AND id > 10")) == [20], "conditions are about rows, not about bytes"
+
+
+def test_other_messages_are_refused(
+    delta_spark: SparkSession, broker: BrokerHandle, messages: Messages, tmp_path: Path
+) -> None:
+    """A table of committed messages takes no others, and none of a query that lacks open transactions."""
+    query = Query(delta_spark, broker, messages.journal, tmp_path)
+    messages.send((1, 1, 10), (2, -1, 20))
+    query.run()
+    messages.send((1, 2, None))
+    query.checkpoint = tmp_path / "second"
+    with pytest.raises(StreamingQueryException, match="stateLocation does not have the states"):
+        query.run(resume=True, stateLocation=str(tmp_path / "others"))
+    end = query.spark.read.format("delta").load(query.table).count()
+    assert end == 1
+    query.checkpoint = tmp_path / "third"
+    query.options["isolationLevel"] = "read_uncommitted"
+    reader = query.spark.readStream.format("gazette").options(**query.options).schema("id INT")
+    sink = DeltaSink("app", path=query.table)
+    with pytest.raises(StreamingQueryException, match="isolationLevel=read_committed"):
+        sink.start(
+            sink.resume(reader).load(), checkpoint=str(query.checkpoint), availableNow=True
+        ).awaitTermination(DEADLINE_S)
+    assert query.ids() == [20]
+
+
+def test_the_last_of_a_key_is_the_last_committed(
+    delta_spark: SparkSession, broker: BrokerHandle, messages: Messages, tmp_path: Path
+) -> None:
+    """An upsert goes by the order of commits: a message that was sent first and committed last wins."""
+    query = Query(delta_spark, broker, messages.journal, tmp_path)
+    messages.send((1, 1, 7), (2, 1, 7), (2, 2, None), (1, 2, None))
+    query.run(DeltaSink("app", path=query.table, upsert=Upsert(keys=("id",))))
+    [row] = query.spark.read.format("delta").load(query.table).collect()
+    assert (row.id, row._offset) == (7, 0)
