@@ -130,7 +130,6 @@ class TcpProxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tcp-proxy", daemon=True)
         self._listener: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
         self._open: dict[_Connection, asyncio.Task[None]] = {}
         self.to_client = CLEAN
         """Toxics of bytes from the server, on connections without separate ones; set it at any time."""
@@ -197,13 +196,12 @@ class TcpProxy:
         listener.setblocking(False)  # noqa: FBT003 - the socket's own signature
         self.port = listener.getsockname()[1]
         self._listener = listener
-        self._accepting = self._loop.create_task(self._accept(listener))
+        # Not by sock_accept: where that is cancelled, a connection it has just accepted stays open unseen.
+        self._loop.add_reader(listener, self._accept, listener)
 
     async def _stop(self) -> None:
-        if self._accepting is not None:
-            await _ended(self._accepting)
-            self._accepting = None
         if self._listener is not None:
+            self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
         await self._cut(reset=True)
@@ -215,18 +213,20 @@ class TcpProxy:
         await _ended(*cut.values())
         return len(cut)
 
-    async def _accept(self, listener: socket.socket) -> None:
-        while True:
-            client, _ = await self._loop.sock_accept(listener)
-            server = socket.socket()
-            for each in (client, server):
-                each.setblocking(False)  # noqa: FBT003 - the socket's own signature
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection = _Connection(client, server, self._plan(self.connections) if self._plan else None)
-            self.connections += 1
-            task = self._open[connection] = self._loop.create_task(self._serve(connection))
-            # Not left to the task: one that is cancelled before it begins does nothing at all.
-            task.add_done_callback(partial(self._close, connection))
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            client, _ = listener.accept()
+        except OSError:  # The client is gone already.
+            return
+        server = socket.socket()
+        for each in (client, server):
+            each.setblocking(False)  # noqa: FBT003 - the socket's own signature
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = _Connection(client, server, self._plan(self.connections) if self._plan else None)
+        self.connections += 1
+        task = self._open[connection] = self._loop.create_task(self._serve(connection))
+        # Not left to the task: one that is cancelled before it begins does nothing at all.
+        task.add_done_callback(partial(self._close, connection))
 
     def _close(self, connection: _Connection, _served: asyncio.Task[None]) -> None:
         self._open.pop(connection, None)
