@@ -376,6 +376,7 @@ def limits_of(options: SourceOptions) -> Limits:
         options.max_fragments_per_trigger,
         options.min_bytes_per_trigger or 0,
         math.inf if options.min_bytes_per_trigger is None else options.max_trigger_delay.total_seconds(),
+        options.max_records_per_trigger,
     )
 
 

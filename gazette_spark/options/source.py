@@ -134,6 +134,7 @@ class SourceOptions:
     starting_offsets_by_timestamp_strategy: str
     max_bytes_per_trigger: int | None
     max_fragments_per_trigger: int | None
+    max_records_per_trigger: int | None
     min_bytes_per_trigger: int | None
     max_trigger_delay: timedelta
     min_partitions: int | None
@@ -238,6 +239,8 @@ def _check_range(values: dict[str, Any], texts: Mapping[str, str], use: Use | No
 
 
 def _check_limits(values: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+    if values["framing"] == "none" and values["max_records_per_trigger"] is not None:
+        raise OptionError("maxRecordsPerTrigger", "framing=none, which has no records", "maxBytesPerTrigger")
     low, high = values["min_bytes_per_trigger"], values["max_bytes_per_trigger"]
     if low is None:
         _check_alone("maxTriggerDelay", "minBytesPerTrigger", texts)
@@ -558,6 +561,14 @@ OPTIONS: tuple[Option, ...] = (
         count(1_000_000),
         None,
         "Soft limit on the fragments a micro-batch reads, at least one per journal; it ends with fragments.",
+        use="stream",
+    ),
+    Option(
+        "maxRecordsPerTrigger",
+        count(100_000_000),
+        None,
+        "Limit on the records of a micro-batch, shared by backlog, at least one per journal; the driver "
+        "reads them to count them.",
         use="stream",
     ),
     Option(

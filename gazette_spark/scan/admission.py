@@ -4,12 +4,14 @@ Without a limit a batch reads up to every write head. ``maxBytesPerTrigger`` is 
 that have something to read, in proportion to their backlogs, so that all of them are caught up at about
 the same time; but a quarter of the limit is kept for small backlogs in equal shares, so that a journal with
 little to read does not wait for one with much. ``maxFragmentsPerTrigger`` is shared in the same way and
-counted in fragments, and an admitted range ends where a fragment does. If both are given, both apply.
+counted in fragments, and an admitted range ends where a fragment does. ``maxRecordsPerTrigger`` is shared in
+the same way, by bytes, since nobody knows how many records a backlog has; the admitted ones are counted. If
+several are given, all apply.
 
 The limits are soft, and a query under any limit makes progress: every journal with a backlog gets at least
 one byte. A journal is always read up to the end of the record of its last admitted byte, if no record ends
-before that. So a batch exceeds the limit by at most one record per journal, and a limit smaller than a
-record, or than the number of journals, reads one record of each.
+before that. So a batch exceeds a limit of bytes by at most one record per journal, and a limit smaller than a
+record, or than the number of journals, reads one record of each. A limit of records is exceeded only so.
 
 ``minBytesPerTrigger`` delays a batch until the backlog has this size, or ``maxTriggerDelay`` has passed since
 the last one.
@@ -52,6 +54,7 @@ class Limits:
     """A batch waits until there is so much to read ..."""
     max_delay_s: float = math.inf
     """... or so long after the one before."""
+    max_records: int | None = None
 
 
 def is_due(backlog_bytes: int, waited_s: float, limits: Limits) -> bool:

@@ -37,9 +37,18 @@ from gazette_spark.offsets import JournalOffsets, changed, check_forward
 from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.scan.admission import Backlog, Limits, admit, admit_fragments, fragment_ends, is_due
+from gazette_spark.scan.admission import (
+    Backlog,
+    Limits,
+    admit,
+    admit_fragments,
+    allocate_limit,
+    fragment_ends,
+    is_due,
+)
 from gazette_spark.scan.boundary import boundaries_around, limited_end, next_record_end, window_of
 from gazette_spark.scan.conditions import EVERYTHING, RowFilter, Spans, joined
+from gazette_spark.scan.counting import counted_end, counted_end_of
 from gazette_spark.scan.listings import AskedJournals, Journals, selector_of
 from gazette_spark.scan.logs import batch_line, gaps_line, start_line
 from gazette_spark.scan.producer_states import StateFiles
@@ -256,11 +265,14 @@ class Planner:
         if self._frozen is None and not is_due(left, now - self._last_batch_s, limits):
             return {}
         admitted = admit(self._whole_fragments(backlogs, limits.max_fragments), limits.max_bytes)
+        sizes = {name: end - backlogs[name].begin for name, end in admitted.items()}
+        # A journal's most records; a record has at least one byte.
+        most = allocate_limit(sizes, limits.max_records)
 
         contents = self._contents(backlogs, tails)
 
         def end_of(name: str) -> int:
-            return self._end_of(name, backlogs[name], admitted[name], contents.get(name))
+            return self._end_of(name, backlogs[name], admitted[name], most[name], contents.get(name))
 
         # Bytes in memory need no wait, and a thread costs more than the search.
         ends = self._view.each(end_of, backlogs.keys() - contents.keys())
@@ -410,16 +422,31 @@ class Planner:
     def _has_news(self, journal: str, backlog: Backlog) -> bool:
         return backlog.size_bytes > 0 and self._unfinished.get(journal) != (backlog.begin, backlog.head)
 
-    def _end_of(self, journal: str, backlog: Backlog, admitted: int, content: bytes | None) -> int:
-        window = self._view.window(journal)
+    def _end_of(self, journal: str, backlog: Backlog, admitted: int, most: int, content: bytes | None) -> int:
+        begin, options = backlog.begin, self._view.options
+        window, framing = self._view.window(journal), self._view.framing(journal)
+        counts = most < admitted - begin
+        if content is not None:
+            window = window_of(content, begin, window)
+            if counts:
+                admitted = counted_end_of(content[: admitted - begin], begin, most, framing)
+        elif counts:
+            admitted = counted_end(
+                self._view.client,
+                Piece(journal, begin, admitted, admitted, head=True, framing=framing.name),
+                most,
+                fail_on_data_loss=options.fail_on_data_loss,
+                max_record_bytes=options.max_record_bytes,
+                framing=framing,
+            )
         end = limited_end(
-            window if content is None else window_of(content, backlog.begin, window),
-            backlog.begin,
+            window,
+            begin,
             admitted,
             backlog.head,
-            self._view.options.max_record_bytes,
+            options.max_record_bytes,
             journal=journal,
-            framing=self._view.framing(journal),
+            framing=framing,
         )
         if end == backlog.begin:
             self._unfinished[journal] = (backlog.begin, backlog.head)

@@ -22,6 +22,7 @@ limits = st.builds(
     Limits,
     max_bytes=st.none() | st.integers(1, 200),
     max_fragments=st.none() | st.integers(1, 6),
+    max_records=st.none() | st.integers(1, 20),
     min_bytes=st.integers(0, 100),
     max_delay_s=st.sampled_from([0, 3, 1e9]),
 )
@@ -49,10 +50,20 @@ class Run:
         size = sum(end.read_through[name] - start.read_through[name] for name in moved)
         if self.limits.max_bytes is not None:
             assert size <= self.limits.max_bytes + (LONGEST + HALF) * len(moved)
+        if self.limits.max_records is not None:
+            assert self.records(start, end, moved) <= max(self.limits.max_records, len(moved))
         if self.limits.max_fragments is not None:
             # A record that ends in the next fragment is taken whole only if the batch has no other of it.
             ended = sum(self.fragments_ended(start, end, name) for name in moved)
             assert ended <= max(self.limits.max_fragments, len(moved)) + self.spanned(start, end, moved)
+
+    def records(self, start: JournalOffsets, end: JournalOffsets, moved: list[str]) -> int:
+        """Return how many records a batch has."""
+        bounds = {name: self.boundaries(name) for name in moved}
+        return sum(
+            bounds[name].index(end.read_through[name]) - bounds[name].index(start.read_through[name])
+            for name in moved
+        )
 
     def fragments_ended(self, start: JournalOffsets, end: JournalOffsets, name: str) -> int:
         edges = self.client.journals[name].fragments

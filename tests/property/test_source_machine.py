@@ -113,6 +113,7 @@ limits = st.fixed_dictionaries(
     optional={
         "maxBytesPerTrigger": st.sampled_from(["1", "50", "700", "5k", "100k"]),
         "maxFragmentsPerTrigger": st.sampled_from(["1", "2", "5"]),
+        "maxRecordsPerTrigger": st.sampled_from(["1", "3", "20"]),
         "minPartitions": st.sampled_from(["2", "7", "20"]),
         "maxBytesPerPartition": st.sampled_from(["100", "1000", "8k"]),
         "fragmentRoot": st.just("the broker's"),
@@ -179,6 +180,8 @@ class SourceMachine(RuleBasedStateMachine):
         self.journals: list[Journal] = []
         self.query = MicroBatches()
         self.running: Run | None = None
+        self.options: dict[str, str] = {}
+        """Options of the run."""
         self.begins: dict[str, int] | None = None
         """Where the query has to start; None as long as it has not said so."""
 
@@ -280,8 +283,11 @@ class SourceMachine(RuleBasedStateMachine):
         self.append_records(data)
         run = self.run(turn)
         for _ in range(batches):
+            planned = len(self.query.offset_log)
             if not run.batch(faults=turn.faults, meanwhile=lambda step: self.meanwhile(step, turn)):
                 break
+            if len(self.query.offset_log) > planned:
+                self.check_limit(self.query.table[planned])
 
     @rule(data=st.data(), turn=turns, crash=st.sampled_from(CRASH_POINTS))
     def append_and_crash(self, data: st.DataObject, turn: Turn, crash: CrashPoint) -> None:
@@ -304,6 +310,7 @@ class SourceMachine(RuleBasedStateMachine):
 
     def run(self, turn: Turn) -> Run:
         if self.running is None:
+            self.options = turn.options
             self.running = self.query.start(
                 lambda: self.reader(turn.options), available_now=turn.available_now
             )
@@ -324,6 +331,11 @@ class SourceMachine(RuleBasedStateMachine):
     def start_of(self, journal: Journal) -> int:
         return self.last_boundary(journal) if self.where == "latest" else 0
 
+    def check_limit(self, rows: list[tuple[object, ...]]) -> None:
+        """A batch has no more records than the run's limit, but one of each journal at least."""
+        limit = int(self.options.get("maxRecordsPerTrigger", "1000000"))
+        assert len(rows) <= max(limit, len({row[0] for row in rows})) or self.whole
+
     def reader(self, options: dict[str, str], selection: dict[str, str] | None = None) -> source.StreamReader:
         given = STARTS[self.where] | options
         return self.data_source(given, selection).streamReader(SCHEMA)
@@ -335,6 +347,7 @@ class SourceMachine(RuleBasedStateMachine):
         given |= selection or self.selection
         if self.whole:
             given["framing"] = self.whole
+            given.pop("maxRecordsPerTrigger", None)  # Chunks are no records.
         if "fragmentRoot" in given:
             given["fragmentRoot"] = str(self.root)
         return GazetteDataSource(CaseInsensitiveDict(given))

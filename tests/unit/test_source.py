@@ -344,6 +344,11 @@ def test_the_read_limit_is_the_option() -> None:
     ("options", "limits"),
     [
         pytest.param({"maxFragmentsPerTrigger": "3"}, Limits(MAX_OFFSET, 3), id="fragments"),
+        pytest.param(
+            {"maxRecordsPerTrigger": "7", "maxBytesPerTrigger": "1k"},
+            Limits(1024, max_records=7),
+            id="records",
+        ),
         pytest.param({"minBytesPerTrigger": "1k"}, Limits(MAX_OFFSET, None, 1024, 900), id="minimum"),
         pytest.param(
             {"minBytesPerTrigger": "1k", "maxTriggerDelay": "90s", "maxBytesPerTrigger": "2k"},

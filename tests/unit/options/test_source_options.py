@@ -328,6 +328,7 @@ def test_bad_offsets_are_refused(option: str, text: str) -> None:
         pytest.param({"maxBytesPerTrigger": "1m"}, "maxBytesPerTrigger", id="stream_only"),
         pytest.param({"minBytesPerTrigger": "1m"}, "minBytesPerTrigger", id="minimum_stream_only"),
         pytest.param({"maxFragmentsPerTrigger": "1"}, "maxFragmentsPerTrigger", id="fragments_stream_only"),
+        pytest.param({"maxRecordsPerTrigger": "1"}, "maxRecordsPerTrigger", id="records_stream_only"),
         pytest.param({"maxTriggerDelay": "1m"}, "maxTriggerDelay", id="delay_stream_only"),
         pytest.param(
             {"startingTimestamp": "9", "endingTimestamp": "8"}, "endingTimestamp", id="ends_before_its_time"
@@ -371,6 +372,12 @@ def test_what_is_said_of_an_inferred_schema_needs_one(name: str, text: str) -> N
     error = refusal(**{name: text})
     assert (error.option, error.expected) == (name, "to be used with inferSchema=true only")
     assert parse(inferSchema="true", **{name: text}).infer_schema
+
+
+def test_chunks_are_not_counted() -> None:
+    """Whole bytes are cut into chunks where batches end, so no limit could count them."""
+    error = refusal("stream", framing="none", maxRecordsPerTrigger="5")
+    assert (error.option, error.expected) == ("maxRecordsPerTrigger", "maxBytesPerTrigger")
 
 
 def test_a_query_starts_by_time_in_each_journal() -> None:
@@ -542,7 +549,14 @@ def test_a_bad_size_is_refused(option: str, text: str) -> None:
 @pytest.mark.parametrize("text", BAD_COUNTS)
 @pytest.mark.parametrize(
     "option",
-    ["minPartitions", "maxFragmentsPerTrigger", "requestTimeoutMs", "idleTimeoutMs", "connectTimeoutMs"],
+    [
+        "minPartitions",
+        "maxFragmentsPerTrigger",
+        "maxRecordsPerTrigger",
+        "requestTimeoutMs",
+        "idleTimeoutMs",
+        "connectTimeoutMs",
+    ],
 )
 def test_a_bad_count_is_refused(option: str, text: str) -> None:
     """One rule for all counts, and none is unbounded."""
