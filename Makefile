@@ -147,6 +147,10 @@ bench-audit: install jvm ## Measure what DeltaSink(audit=True) costs a batch; wr
 bench-small-batches: install jvm broker-binaries ## Measure a stream of small batches by the sink's settings; write docs/performance.md
 	@$(WITH_JAVA) $(PYTHON) benchmarks/small_batches.py --timed $(BENCH_FLAGS)
 
+.PHONY: bench-log
+bench-log: install jvm broker-binaries ## Print a replicated log's commit times beside kafka-go's on a Kafka broker
+	@$(WITH_JAVA) $(PYTHON) benchmarks/replicated_log_bench.py --timed $(BENCH_FLAGS)
+
 .PHONY: bench-client
 bench-client: install broker-binaries ## Print MB/s of our client and broker beside gazctl, Go's client and the real broker
 	@$(PYTHON) benchmarks/client_parity.py --timed $(BENCH_FLAGS)

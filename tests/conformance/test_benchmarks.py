@@ -50,6 +50,12 @@ def test_messages_beside_gos() -> None:
     assert output == "2000 messages, embedded broker: all are committed, once\n"
 
 
+def test_the_replicated_log() -> None:
+    """What one thread and many have committed is read back."""
+    output = run_benchmark("replicated_log_bench.py", "--broker=embedded", timeout_s=120)
+    assert output == "the logs hold what was committed\n"
+
+
 @pytest.mark.parametrize("name", ["scan_bench.py", "framing_bench.py"])
 def test_framings_and_formats(name: str) -> None:
     """The rows of each framing and format are counted right."""
