@@ -24,6 +24,7 @@ from gazette_spark.client.appending.append import Bytes
 from gazette_spark.client.appending.batches import attempt_timeout_s, is_terminal
 from gazette_spark.client.connection import retry
 from gazette_spark.errors import (
+    AppendWaitError,
     CheckpointStateError,
     ClosedError,
     GazetteError,
@@ -162,7 +163,7 @@ class Writer:
         Raises:
             PendingEntryError: the broker has not answered in time. The entry may be in the log, now or later:
                 it is tried on, and the next checkpoint waits for it.
-            AppendWaitError: a checkpoint took too long; nothing was appended.
+            AppendWaitError: a checkpoint, or another thread's take-over, took too long; nothing was appended.
             LogFencedError: another writer has taken the log over. The entry may be in the log, if an
                 earlier try of it got no answer.
             OptionError: the entry is too long.
@@ -280,8 +281,8 @@ class Writer:
     def _claim_with(self, data: Bytes, deadline: float) -> Span | None:
         """Take the log over by an entry; None: it is taken over already, and the entry not appended."""
         if not self._claiming.acquire(timeout=self._left_s(deadline)):
-            problem = "the log's take-over by another thread is not acknowledged; the entry was not appended"
-            raise PendingEntryError(self.journal, self._timeout_s, problem)
+            problem = "the take-over by another thread is not acknowledged; the entry was not appended"
+            raise AppendWaitError(self.journal, self._timeout_s, problem)
         try:
             self._check_usable()
             span = self._claim(lambda stamp, head: entry_frame(stamp, head, data), deadline)

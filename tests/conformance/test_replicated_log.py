@@ -43,6 +43,7 @@ from gazette_spark.replicated_log import (
     Writer,
     cancel_on,
 )
+from gazette_spark.replicated_log import receiver as receiving
 from gazette_spark.replicated_log.entries import entry_frame
 from gazette_spark.replicated_log.journal import read_records
 from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
@@ -556,8 +557,11 @@ def test_the_end_is_after_all_acknowledged_entries(
     assert ends
 
 
-def test_an_offset_behind_the_end_is_data_loss(client: Client, writer: Writer, journal_name: str) -> None:
-    """A log that ends before what was read has lost bytes; that is no end."""
+def test_an_offset_behind_the_end_is_data_loss(
+    client: Client, writer: Writer, journal_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that ends before what was read has lost bytes; that is no end, and nothing to wait for."""
+    monkeypatch.setattr(receiving, "IDLE_S", 0.05)
     writer.commit_entry(b"one")
     head = client.write_head(journal_name)
     with Receiver(client, journal_name) as receiver:
@@ -565,8 +569,35 @@ def test_an_offset_behind_the_end_is_data_loss(client: Client, writer: Writer, j
             receiver.set_offset(head + 1)
         assert (caught.value.wanted, caught.value.available) == (head + 1, head)
         receiver._begin(head + 1)  # As after a loss of the brokers' bytes.
-        with pytest.raises(LogDataLossError, match=f"but it ends at {head}"):
-            receiver.try_fetch_entry(SOON)
+        for fetch in (receiver.try_fetch_entry, receiver.fetch_entry):
+            with pytest.raises(LogDataLossError, match=f"but it ends at {head}"):
+                fetch(SOON)
+
+
+def test_a_broker_that_was_just_started(
+    broker: BrokerHandle, writer: Writer, journal_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write head below the offset is asked for again: at first a broker may know of no bytes."""
+    monkeypatch.setattr(receiving, "IDLE_S", 0.01)
+    writer.commit_entry(b"one")
+    at = writer.commit_entry(b"two")
+    heads = [0, 0]
+
+    class Starting(Client):
+        """A client of a broker that has not listed its store at first."""
+
+        def write_head(self, journal: str) -> int:
+            """Return the write head, as far as it is known."""
+            return heads.pop() if heads else super().write_head(journal)
+
+    with Starting(broker.endpoint, timeout_s=SOON) as client, Receiver(client, journal_name) as receiver:
+        receiver.set_offset(at)
+        assert heads == []
+        assert receiver.fetch_entry(SOON) == b"two"
+        heads += [0, 0]
+        with pytest.raises(FetchTimeoutError):
+            receiver.fetch_entry(1)
+        assert heads == []
 
 
 def test_a_hole_is_data_loss(broker: BrokerHandle, client: Client, wire: Wire, journal_name: str) -> None:
