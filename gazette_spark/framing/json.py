@@ -82,7 +82,7 @@ class JsonParser(RowParser):
         self._failures = min(self._failures + 1, MOST_FAILURES)
         left = np.ones(len(block), np.bool_)
         for _ in range(TRIES):
-            found = self._fast.columns(block if left.all() else as_lines(block.only(left)))
+            found = self._fast.columns(as_lines(block if left.all() else block.only(left)))
             if not isinstance(found, BlockRefusal):
                 self._failures = 0
                 return found if left.all() else self._joined(block, left, found)

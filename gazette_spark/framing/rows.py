@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from gazette_spark.errors import OptionError, RecordError
-from gazette_spark.framing.base import Block, bounded, gathered
+from gazette_spark.framing.base import Block, as_lines, bounded, gathered
 from gazette_spark.framing.metadata import Labels, is_metadata, metadata_column
 from gazette_spark.framing.text_columns import spread
 
@@ -216,7 +216,7 @@ class HalvesParser(RowParser):
         """
         run = 1
         while len(block):
-            found = BlockRefusal() if self._reader is None else self._reader.columns(block)
+            found = BlockRefusal() if self._reader is None else self._reader.columns(as_lines(block))
             if not isinstance(found, BlockRefusal):
                 yield self._finished(block, found)
                 return

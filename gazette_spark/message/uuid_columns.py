@@ -1,8 +1,11 @@
 """The UUIDs of a block of records as columns, by where a message keeps its UUID.
 
 Most records keep it in their first bytes, at the same place: ``{"_meta":{"uuid":"…`` in JSON, the first
-column in CSV, the first field in Protobuf. These are read as one array of bytes. Records that keep it
-elsewhere go through the parser of their format.
+column in CSV, the first field in Protobuf. These are read as one array of bytes, and so is JSON whose last
+member has it. Records that keep it elsewhere go through the parser of their format.
+
+That a JSON record begins, or ends, like this is proof: quotes inside of its strings are escaped, and the
+braces at its end close as many objects.
 
 A record without a UUID that can be read is no error: the message is not part of a transaction, and is
 delivered as it is.
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
 
 _QUOTE = ord('"')
 
+MAX_TAIL = 512
+"""Bytes at a record's end in which its last member is looked for."""
+
 
 class UuidReader(Protocol):
     """Reads the UUIDs of blocks. For one thread."""
@@ -59,20 +65,37 @@ class _JsonReader:
         names = [json.dumps(name, ensure_ascii=False).encode() for name in locator.tokens]
         self._names = locator.tokens
         self._prefix = b"".join(b"{" + name + b":" for name in names) + b'"'
-        spaced = rb"\s*\{\s*" + rb"\s*:\s*\{\s*".join(re.escape(name) for name in names) + rb"\s*:\s*\""
-        self._pattern = re.compile(spaced)
+        path = rb"\s*:\s*\{\s*".join(re.escape(name) for name in names) + rb"\s*:\s*\""
+        self._at_begin = re.compile(rb"\s*\{\s*" + path)
+        self._at_end = re.compile(
+            rb"(,\s*" + path + rb")[0-9a-fA-F-]{36}(\"" + rb"\s*\}" * len(names) + rb"\s*)\Z"
+        )
+        self._around: tuple[bytes, bytes] | None = None
+        """Bytes before and after the UUID where the last member has it."""
         self._parser: RowParser | None = None
 
     def uuids(self, block: Block) -> UuidColumns:
         if not len(block):
             return _none(0)
-        found = self._pattern.match(block.record(0))
+        record = block.record(0)
+        found = self._at_begin.match(record)
         if found is not None:
             self._prefix = found[0]
+        elif (last := self._at_end.search(record, max(0, len(record) - MAX_TAIL))) is not None:
+            self._around = last[1], last[2]
         texts, there = _rows_behind(block, self._prefix, UUID_TEXT_BYTES + 1)
         there &= texts[:, UUID_TEXT_BYTES] == _QUOTE
-        columns = split_texts(texts[:, :UUID_TEXT_BYTES], there)
-        return _completed(columns, block, self._parsed)
+        return _completed(split_texts(texts[:, :UUID_TEXT_BYTES], there), block, self._of_last_member)
+
+    def _of_last_member(self, block: Block) -> UuidColumns:
+        if self._around is None:
+            return self._parsed(block)
+        before, after = self._around
+        rows, there = _rows_before_end(block, len(before) + UUID_TEXT_BYTES + len(after))
+        texts = rows[:, len(before) : len(before) + UUID_TEXT_BYTES]
+        there &= (rows[:, : len(before)] == np.frombuffer(before, np.uint8)).all(axis=1)
+        there &= (rows[:, len(before) + UUID_TEXT_BYTES :] == np.frombuffer(after, np.uint8)).all(axis=1)
+        return _completed(split_texts(texts, there), block, self._parsed)
 
     def _parsed(self, block: Block) -> UuidColumns:
         """Return the UUIDs of records that keep it anywhere."""
@@ -156,6 +179,16 @@ def _rows_behind(
     if prefix:
         there &= (rows[:, : len(prefix)] == np.frombuffer(prefix, np.uint8)).all(axis=1)
     return rows[:, len(prefix) :], there
+
+
+def _rows_before_end(block: Block, width: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+    """Return the last ``width`` bytes of each record, and which records have as many."""
+    there = block.ends - block.starts >= width
+    rows = np.zeros((len(block), width), np.uint8)
+    if there.any():
+        windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(block.data, np.uint8), width)
+        rows[there] = windows[block.ends[there] - width]
+    return rows, there
 
 
 def _completed(columns: UuidColumns, block: Block, others: _Others) -> UuidColumns:

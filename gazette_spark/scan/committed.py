@@ -232,8 +232,9 @@ class PendingWindow:
         """Let the oldest block go."""
         oldest = self._held.popleft()
         self._size -= len(oldest.block.data)
-        offsets = oldest.block.offsets
-        self._floor = int(offsets[-1]) + 1
+        offsets, block = oldest.block.offsets, oldest.block
+        # What is read again has to end where a record does.
+        self._floor = block.offset + int(block.ends[-1]) + block.trailer_bytes
         closings = Closings.joined(self._closings)
         acks = resolved(oldest.uuids, offsets, closings)
         committed = acks >= 0

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from gazette_spark.framing.fixed import frame
 from gazette_spark.message.uuids import Clock, ProducerId, build_uuid
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.scan import committed as scan_committed
+from gazette_spark.scan.piece_scan import PieceScan
 from gazette_spark.source import GazetteDataSource
 from gazette_spark.testing.micro_batch import CRASH_POINTS, Crash, MicroBatches, TaskFaults
 from tests.oracles.committed import Sent, committed
@@ -135,11 +136,11 @@ NUMBERS = iter(range(1 << 20))
 @given(
     kind=st.sampled_from(sorted(LABELS)),
     turns=st.lists(turns, min_size=1, max_size=5),
-    window=st.sampled_from([0, 300, 1 << 20]),
+    memory=st.tuples(st.sampled_from([0, 300, 1 << 20]), st.sampled_from([100, 1000, 1 << 20])),
     acks=st.booleans(),
 )
 def test_batches_give_the_committed_messages_once(
-    broker: EmbeddedBroker, kind: str, turns: list[Turn], window: int, acks: bool
+    broker: EmbeddedBroker, kind: str, turns: list[Turn], memory: tuple[int, int], acks: bool
 ) -> None:
     """All batches together, and one batch query, hold each committed message once, and what committed it."""
     name = f"{JOURNAL}/{next(NUMBERS)}"
@@ -154,7 +155,8 @@ def test_batches_give_the_committed_messages_once(
     }
     with Client(broker.endpoint) as client, pytest.MonkeyPatch.context() as patch:
         patch.setattr(source, "IDLE_POLL_S", 0.0)
-        patch.setattr(scan_committed, "WINDOW_BYTES", window)
+        patch.setattr(scan_committed, "WINDOW_BYTES", memory[0])
+        patch.setattr(PieceScan, "__init__", partialmethod(PieceScan.__init__, block_bytes=memory[1]))
         client.create_journals(journal_spec(name, labels={"content-type": LABELS[kind]}))
         for turn in [*turns, Turn([], "1m", "", TaskFaults(), 0, 99)]:
             before = len(writer.content)

@@ -41,6 +41,10 @@ json_records = st.one_of(
         ["{}", '{"_meta":null}', '{"_meta":{"uuid":null}}', '{"_meta":{"uuid":"short"}}', "no json"]
     ),
     uuids.map(lambda text: f'{{"_meta":{{"uuid":"{text}x"}}}}'),
+    uuids.map(lambda text: f'{{"a":1,"_meta":{{"uuid":"{text}"}}}}'),
+    uuids.map(lambda text: f'{{"a":"é", "_meta" : {{"uuid" :"{text}"}} }} '),
+    uuids.map(lambda text: f'{{"a":{{"b":1,"_meta":{{"uuid":"{text}"}}}}}}'),
+    uuids.map(lambda text: json.dumps({"a": f',"_meta":{{"uuid":"{text}"}}}}'})),
 )
 csv_records = st.one_of(
     uuids.map(lambda text: f"{text},a,b"),
