@@ -123,6 +123,7 @@ class Run:
         self.case = case
         self.trace: list[str] = []
         self.delivered: list[Envelope] = []
+        """Messages that counted as delivered, in order."""
         self._sequencer = Sequencer(ring_messages=case.ring)
 
     def to_end(self) -> Run:
@@ -137,9 +138,11 @@ class Run:
             queued += 1
             self._queue(envelope)
             if (stop := stops.get(queued)) is not None:
-                self._deliver(stop.deliver)
+                done = self._deliver(stop.deliver)
                 self._checkpoint(stop)
                 if stop.ring:
+                    if stop.deliver and not done:
+                        self.delivered.pop()  # No step came after it.
                     at = 0
                     continue
             self._deliver(-1)
@@ -154,11 +157,15 @@ class Run:
             self.trace.append(f"replay {journal} {begin} {end}")
             self._sequencer.start_replay(replayed(self.case.history, self._sequencer))
 
-    def _deliver(self, most: int) -> None:
-        while most and (found := self._sequencer.step()) is not None:
+    def _deliver(self, most: int) -> bool:
+        """Deliver messages, at most so many; tell whether all were."""
+        while most:
+            if (found := self._sequencer.step()) is None:
+                return True
             self.trace.append(f"message {found.journal} {found.begin} {found.end} {found.message.get_uuid()}")
             self.delivered.append(found)
             most -= 1
+        return False
 
     def _checkpoint(self, stop: Stop) -> None:
         self.trace.append(f"pending {'yes' if self._sequencer.has_pending() else 'no'}")
