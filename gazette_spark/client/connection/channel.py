@@ -186,8 +186,11 @@ class Connection:
         self._credentials = credentials
         self._tls = tls
         self._probed = False
-        self._lock = threading.Lock()
+        # The collector may end a dropped reader anywhere, also in a thread that holds the lock.
+        self._lock = threading.RLock()
         self._idle: list[grpc.Channel] = []
+        self._leased: set[grpc.Channel] = set()
+        """Held here so that the collector does not close the channel of a reader it ends."""
         self._shared: grpc.Channel | None = None
         self._stubs: dict[Callable[[grpc.Channel], Any], Any] = {}
         """Of the shared channel, by class. To make one costs as much as a call."""
@@ -298,6 +301,7 @@ class Connection:
             self._check_usable()
             self._refresh_tls()
             channel = self._idle.pop() if self._idle else self._new_channel()
+            self._leased.add(channel)
             self._calls += 1
             return channel
 
@@ -305,6 +309,7 @@ class Connection:
         """Take back a leased channel with no call on it; a ``silent`` one gave no answer, and is closed."""
         self.release()
         with self._lock:
+            self._leased.discard(channel)
             if not (silent or self._closed) and len(self._idle) < IDLE_CHANNELS:
                 self._idle.append(channel)
                 return

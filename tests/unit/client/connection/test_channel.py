@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import grpc
 import pytest
 
+from gazette_spark.client import Client
 from gazette_spark.client.connection.channel import Connection, Endpoint, rpc_error, settle
 from gazette_spark.client.connection.credentials import Credentials
 from gazette_spark.errors import (
@@ -19,7 +21,7 @@ from gazette_spark.errors import (
 )
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
-from gazette_spark.testing.stub_broker import Fail, StubBroker
+from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker, chunk, metadata
 
 
 @pytest.mark.parametrize(
@@ -139,6 +141,37 @@ def test_channels_of_closed_readers_are_used_again() -> None:
     connection.close()
     connection.give_back(first)
     assert "SECRET" not in repr(connection)
+
+
+def drop(client: Client) -> None:
+    """Leave a reader in the middle of its journal, unreachable and in a cycle, as a traceback leaves it."""
+    reader = client.read("a/journal")
+    assert next(reader).content == b"x"
+    reader.jumps.append(reader)  # type: ignore[arg-type] # A cycle, for the collector.
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("collects_when", ["between two readers", "a reader opens its channel"])
+def test_readers_that_are_dropped(monkeypatch: pytest.MonkeyPatch, collects_when: str) -> None:
+    """The collector may end readers at any time: their channels are neither closed nor waited for."""
+    script: list[Act] = [metadata("a/journal", 0, 2), chunk(0, b"x"), Hang()]
+    with StubBroker() as broker, Client(broker.endpoint, timeout_s=10) as client:
+        broker.script("Read", script)
+        gc.disable()
+        try:
+            drop(client)
+            if collects_when == "between two readers":
+                gc.collect()
+            else:
+                connection = client.default_connection
+                make = connection._new_channel
+                # The lock is held then, and any allocation may start the collector.
+                monkeypatch.setattr(connection, "_new_channel", lambda: (gc.collect(), make())[1])
+            for _ in range(3):
+                with client.read("a/journal") as reader:
+                    assert next(reader).content == b"x"
+        finally:
+            gc.enable()
 
 
 def test_grpc_has_what_settle_asks_for() -> None:
