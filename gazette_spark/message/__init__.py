@@ -22,11 +22,19 @@ if TYPE_CHECKING:
         framing_by_content_type,
         framing_of_journal,
     )
+    from gazette_spark.message.iterate import (
+        ReadCommitted,
+        ReadUncommitted,
+        read_committed,
+        read_uncommitted,
+    )
     from gazette_spark.message.locator import Locator, RawMessage, locator_for, raw_messages
+    from gazette_spark.message.publisher import AckIntent, Publisher, PublisherClock, write_ack_intents
     from gazette_spark.message.sequencer import Outcome, ReplayRange, Sequencer, SequencerCheckpoint
     from gazette_spark.message.uuids import Clock, ProducerId, build_uuid, new_producer_id, split_uuid
 
 __all__ = [
+    "AckIntent",
     "Clock",
     "Envelope",
     "Framing",
@@ -37,7 +45,11 @@ __all__ = [
     "Outcome",
     "ProducerId",
     "ProducerState",
+    "Publisher",
+    "PublisherClock",
     "RawMessage",
+    "ReadCommitted",
+    "ReadUncommitted",
     "ReplayRange",
     "Sequencer",
     "SequencerCheckpoint",
@@ -47,7 +59,10 @@ __all__ = [
     "locator_for",
     "new_producer_id",
     "raw_messages",
+    "read_committed",
+    "read_uncommitted",
     "split_uuid",
+    "write_ack_intents",
 ]
 
 _MODULES = {
@@ -61,7 +76,9 @@ _MODULES = {
         "framing_by_content_type",
         "framing_of_journal",
     ),
+    "iterate": ("ReadCommitted", "ReadUncommitted", "read_committed", "read_uncommitted"),
     "locator": ("Locator", "RawMessage", "locator_for", "raw_messages"),
+    "publisher": ("AckIntent", "Publisher", "PublisherClock", "write_ack_intents"),
     "sequencer": ("Outcome", "ReplayRange", "Sequencer", "SequencerCheckpoint"),
     "uuids": ("Clock", "ProducerId", "build_uuid", "new_producer_id", "split_uuid"),
 }

@@ -297,6 +297,11 @@ class Sequencer:
                 return envelope, int(clock)
         return None
 
+    @property
+    def needs_replay(self) -> bool:
+        """Whether :meth:`start_replay` has to come before the next step."""
+        return self._must_replay and self._replay is None
+
     def replay_range(self) -> ReplayRange:
         """Return what has to be replayed before the sequence that is being delivered can go on.
 

@@ -1,0 +1,365 @@
+"""Read the messages of a journal: all of them, or those that are committed.
+
+Both read by a :class:`~gazette_spark.client.RetryReader`, so they go on through restarts and broken
+connections. They end where it ends: at the end offset, or at the write head if it does not wait there.
+Messages of transactions that are open then are not lost. The sequencer's checkpoint has their states, and the
+next reader, from the checkpoint's offset on, delivers them when they are acknowledged.
+
+Where the journal has lost bytes, a message that was cut is dropped, and the log says so. A replay is
+stricter: it reads what was there before, so bytes that are gone are gone from a transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import NamedTuple, Self, TypedDict, Unpack
+
+from google.protobuf.message import DecodeError
+
+from gazette_spark.client.client import Client
+from gazette_spark.client.reading.chunks import Chunk
+from gazette_spark.client.reading.retry_reader import RetryReader
+from gazette_spark.errors import DataLossError, RecordError
+from gazette_spark.message.interfaces import Envelope, NewMessage, framing_of_journal
+from gazette_spark.message.locator import locator_for, raw_messages
+from gazette_spark.message.sequencer import ReplayRange, Sequencer
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journal_specs import split_meta
+
+logger = logging.getLogger(__name__)
+
+MAX_MESSAGE_BYTES = 64 << 20
+"""Longest message: a header may promise more than memory can hold."""
+
+
+class _Found(NamedTuple):
+    """A record's frame, ``[begin, end)`` of the journal, and its bytes; or bytes without a frame."""
+
+    begin: int
+    end: int
+    record: bytes | None
+
+
+class ReadUncommitted:
+    """Iterator over all messages of a journal, repeated ones and those of open transactions too.
+
+    For one thread, but :meth:`close` may be called from any. After an error the next call goes on: a message
+    that cannot be read is left out.
+    """
+
+    def __init__(
+        self,
+        reader: RetryReader,
+        spec: pb.JournalSpec,
+        new_message: NewMessage,
+        *,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        """Read what ``reader`` brings.
+
+        Args:
+            reader: Of the journal, from a message's begin on. It is closed with this one.
+            spec: The journal's: its label names the framing.
+            new_message: Makes messages.
+            max_message_bytes: Longest message.
+
+        Raises:
+            MessageError: the journal's content type has no framing of messages.
+        """
+        self.reader = reader
+        self.spec = spec
+        self._framing = framing_of_journal(spec)
+        self.new_message = new_message
+        self._max_bytes = max_message_bytes
+        self._found: deque[_Found] = deque()
+        self._rest: list[bytes] = []
+        """Bytes of a message whose end has not come yet."""
+        self._rest_bytes = 0
+        self._needs = 0
+        """Least length of that message, if its header tells."""
+        self._end = reader.offset
+        """End of the bytes that came; -1 as long as the write head is not known."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.reader.journal!r}, offset={self.offset})"
+
+    @property
+    def offset(self) -> int:
+        """Where the next message begins; -1 as long as the write head is not known."""
+        if self._found:
+            return self._found[0].begin
+        return self.reader.offset if self._end == -1 else self._end - self._rest_bytes
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Envelope:
+        """Return the next message.
+
+        Raises:
+            RecordError: bytes that are no message; the next call goes on behind them. Or the range ends
+                within a message, or one is too long.
+        """
+        while not self._found:
+            if self._rest_bytes > self._max_bytes or self._needs > self._max_bytes:
+                problem = f"it is longer than max_message_bytes={self._max_bytes}"
+                raise RecordError(self.reader.journal, self.offset, problem)
+            chunk = next(self.reader, None)
+            if chunk is None:
+                self._check_end()
+                raise StopIteration
+            self._take(chunk)
+        begin, end, record = self._found.popleft()
+        journal = self.reader.journal
+        if record is None:
+            raise RecordError(journal, begin, f"no message begins here, nor up to offset {end}")
+        try:
+            return Envelope(journal, begin, end, self.new_message(self.spec, record))
+        except (ValueError, DecodeError) as error:
+            raise RecordError(journal, begin, str(error)) from error
+
+    def _take(self, chunk: Chunk) -> None:
+        """Find the messages that a chunk completes."""
+        if self._end not in (-1, chunk.offset):
+            self._jump(chunk.offset)
+        self._end = chunk.end
+        self._rest.append(chunk.content)
+        self._rest_bytes += len(chunk.content)
+        framing = self._framing.records
+        # Looking again at a long message with each of its chunks would take time of the square of its length.
+        if self._rest_bytes < self._needs or (framing.trailer_bytes and b"\n" not in chunk.content):
+            return
+        data = b"".join(self._rest)
+        offset = self._end - len(data)
+        cut = self._framing.unmarshal(data, offset)
+        found = [
+            _Found(
+                offset + start - framing.header_bytes, offset + end + framing.trailer_bytes, data[start:end]
+            )
+            for start, end in zip(cut.starts.tolist(), cut.ends.tolist(), strict=True)
+        ]
+        found += [_Found(offset + begin, offset + end, None) for begin, end in cut.skipped]
+        self._found.extend(sorted(found) if cut.skipped else found)
+        self._rest = [data[cut.size :]] if cut.size < len(data) else []
+        self._rest_bytes = len(data) - cut.size
+        self._needs = cut.needs
+
+    def _jump(self, offset: int) -> None:
+        logger.warning(
+            "journal has lost bytes journal=%s from=%d to=%d dropped_bytes=%d",
+            self.reader.journal,
+            self._end,
+            offset,
+            self._rest_bytes,
+        )
+        self._forget()
+
+    def _forget(self) -> None:
+        self._rest.clear()
+        self._rest_bytes = self._needs = 0
+
+    def _check_end(self) -> None:
+        """Raise if the range that was asked for ends within a message; once."""
+        begin, end_offset = self.offset, self.reader.request.end_offset
+        if self._rest_bytes and end_offset and self._end >= end_offset:
+            self._forget()
+            raise RecordError(self.reader.journal, begin, f"the range ends within it, at offset {end_offset}")
+
+    def close(self) -> None:
+        """End the reader; may be called again."""
+        self.reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ReadCommitted:
+    """Iterator over the committed messages of a journal, each once, acknowledgements among them.
+
+    For one thread. After an error the next call goes on; a replay that failed is started again.
+    """
+
+    def __init__(
+        self,
+        messages: ReadUncommitted,
+        sequencer: Sequencer,
+        open_replay: Callable[[ReplayRange], ReadUncommitted],
+        *,
+        fail_on_data_loss: bool = True,
+    ) -> None:
+        """Order the messages of a reader.
+
+        Args:
+            messages: Of the journal, from the sequencer's offset on. Closed with this one.
+            sequencer: May be of several journals, if their readers take turns message by message.
+            open_replay: Opens a reader of bytes that have to be read again.
+            fail_on_data_loss: Raise if bytes of a replay are gone. If not, the log says so, and of a
+                transaction comes what is left.
+        """
+        self.messages = messages
+        self.sequencer = sequencer
+        self._open_replay = open_replay
+        self._fail_on_data_loss = fail_on_data_loss
+        self._replay: ReadUncommitted | None = None
+
+    def __repr__(self) -> str:
+        return f"ReadCommitted({self.messages.reader.journal!r}, {self.sequencer!r})"
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Envelope:
+        """Return the next committed message; with the next call it counts as processed.
+
+        Raises:
+            RecordError: as of :class:`ReadUncommitted`.
+            DataLossError: bytes of a transaction that is acknowledged are gone.
+        """
+        while (found := self._step()) is None:
+            self.sequencer.queue(next(self.messages))
+        return found
+
+    def _step(self) -> Envelope | None:
+        if self.sequencer.needs_replay:
+            self._end_replay()
+            self._replay = self._open_replay(self.sequencer.replay_range())
+            self.sequencer.start_replay(self._checked(self._replay))
+        found = self.sequencer.step()
+        if found is None:
+            self._end_replay()
+        return found
+
+    def _checked(self, replay: ReadUncommitted) -> Iterator[Envelope]:
+        """Yield the messages of a replay, and look at what it lacks."""
+        journal, seen = replay.reader.journal, 0
+        while True:
+            begin, envelope = replay.offset, None
+            try:
+                envelope = next(replay)
+            except StopIteration:
+                pass
+            except RecordError as error:
+                if replay.offset == begin:
+                    raise
+                # Whoever read it first was told.
+                logger.warning("replay leaves out a record cause=%s", error)
+                continue
+            for wanted, available in replay.reader.jumps[seen:]:
+                self._check_gap(journal, wanted, available)
+            seen = len(replay.reader.jumps)
+            if envelope is None:
+                return
+            yield envelope
+
+    def _check_gap(self, journal: str, wanted: int, available: int) -> None:
+        known = self.messages.reader.jumps
+        if any(begin <= wanted and available <= end for begin, end in known):
+            return  # Was missing when the bytes were read first.
+        if self._fail_on_data_loss:
+            raise DataLossError(journal, wanted, available)
+        logger.warning("replay lacks bytes journal=%s from=%d to=%d", journal, wanted, available)
+
+    def _end_replay(self) -> None:
+        replay, self._replay = self._replay, None
+        if replay is not None:
+            replay.close()
+
+    def close(self) -> None:
+        """End the readers; may be called again."""
+        self._end_replay()
+        self.messages.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ReadKeywords(TypedDict, total=False):
+    """How to read, as :meth:`Client.read <gazette_spark.client.Client.read>` takes it."""
+
+    end_offset: int
+    block: bool
+    do_not_proxy: bool
+    begin_mod_time: int
+    timeout_s: float | None
+
+
+def read_uncommitted(
+    client: Client,
+    journal: str,
+    new_message: NewMessage | None = None,
+    *,
+    offset: int = 0,
+    uuid_path: str = "",
+    **how: Unpack[ReadKeywords],
+) -> ReadUncommitted:
+    """Return an iterator over all messages of a journal.
+
+    Args:
+        client: Of the brokers.
+        journal: Its name.
+        new_message: Makes messages; none: they are :class:`~gazette_spark.message.RawMessage`.
+        offset: Begin of a message; -1: the write head.
+        uuid_path: Place of the UUID in a ``RawMessage``; see :mod:`gazette_spark.message.locator`.
+        how: As of ``Client.read``.
+
+    Raises:
+        MessageError: the journal's content type has no framing of messages.
+    """
+    spec = client.get_journal(split_meta(journal)[0]).spec
+    make = new_message or raw_messages(locator_for(framing_of_journal(spec).content_type, uuid_path))
+    return ReadUncommitted(client.read(journal, offset=offset, **how), spec, make)
+
+
+def read_committed(
+    client: Client,
+    journal: str,
+    new_message: NewMessage | None = None,
+    *,
+    sequencer: Sequencer | None = None,
+    offset: int | None = None,
+    uuid_path: str = "",
+    fail_on_data_loss: bool = True,
+    **how: Unpack[ReadKeywords],
+) -> ReadCommitted:
+    """Return an iterator over the committed messages of a journal.
+
+    Args:
+        client: Of the brokers.
+        journal: Its name.
+        new_message: Makes messages; none: they are :class:`~gazette_spark.message.RawMessage`.
+        sequencer: Made of a checkpoint, to go on; none: a new one.
+        offset: Begin of a message, by default the sequencer's offset. A transaction that began before it is
+            delivered from there on only.
+        uuid_path: Place of the UUID in a ``RawMessage``; see :mod:`gazette_spark.message.locator`.
+        fail_on_data_loss: Raise if bytes of a transaction are gone that is acknowledged.
+        how: As of ``Client.read``.
+
+    Raises:
+        MessageError: the journal's content type has no framing of messages.
+    """
+    sequencer = sequencer or Sequencer()
+    begin = sequencer.offsets.get(journal, 0) if offset is None else offset
+    messages = read_uncommitted(client, journal, new_message, offset=begin, uuid_path=uuid_path, **how)
+    do_not_proxy, timeout_s = how.get("do_not_proxy", False), how.get("timeout_s")
+
+    def open_replay(wanted: ReplayRange) -> ReadUncommitted:
+        begin, end = wanted.begin, wanted.end
+        reader = client.read(
+            journal, offset=begin, end_offset=end, do_not_proxy=do_not_proxy, timeout_s=timeout_s
+        )
+        return ReadUncommitted(reader, messages.spec, messages.new_message)
+
+    return ReadCommitted(messages, sequencer, open_replay, fail_on_data_loss=fail_on_data_loss)
