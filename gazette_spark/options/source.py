@@ -100,7 +100,7 @@ class SourceOptions:
     infer_schema: bool
     sampling_bytes: int
     schema_hints: tuple[SchemaHint, ...]
-    schema_location: str | None
+    inferred_schema_location: str | None
     """URL of a directory."""
     time_zone: str
     date_format: str | None
@@ -278,7 +278,7 @@ def _check_alone(name: str, other: str, texts: Mapping[str, str]) -> None:
 def _check_inference(values: dict[str, Any], texts: Mapping[str, str]) -> None:
     """Check the options that say more of an inferred schema."""
     if not values["infer_schema"]:
-        for name in ("schemaHints", "schemaLocation"):
+        for name in ("schemaHints", "inferredSchemaLocation"):
             _check_alone(name, "inferSchema=true", texts)
     values["schema_hints"] = values["schema_hints"] or ()
 
@@ -410,7 +410,7 @@ OPTIONS: tuple[Option, ...] = (
         "into structs; through element into arrays.",
     ),
     Option(
-        "schemaLocation",
+        "inferredSchemaLocation",
         parse_location,
         None,
         "Directory that keeps the columns which inferSchema found first, in schema.json: later starts of the "

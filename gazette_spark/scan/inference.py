@@ -46,7 +46,9 @@ def query_schema(
         with open_journals() as journals:
             return from_arrow_schema(infer_schema(journals, options)).jsonValue()["fields"]  # type: ignore[no-any-return]
 
-    columns = remembered(options.schema_location, infer) if options.schema_location else infer()
+    columns = (
+        remembered(options.inferred_schema_location, infer) if options.inferred_schema_location else infer()
+    )
     rescued = options.rescued_data_column
     fields = [each for each in with_hints(columns, options.schema_hints) if each["name"] != rescued]
     return StructType.fromJson(struct(fields + ([field(rescued, "string")] if rescued else [])))

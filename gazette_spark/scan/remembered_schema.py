@@ -1,7 +1,7 @@
 """The inferred columns of a query, kept in a file, so that a restart has the columns of the first start.
 
-The file is ``schema.json`` in the directory that the option ``schemaLocation`` names. It is written once,
-under another name first, and never changed. Hints are no part of it: they count at each start.
+The file is ``schema.json`` in the directory that the option ``inferredSchemaLocation`` names. It is written
+once, under another name first, and never changed. Hints are no part of it: they count at each start.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gazette_spark.options.schema_hints import struct
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-OPTION = "schemaLocation"
+OPTION = "inferredSchemaLocation"
 
 FILE = "schema.json"
 

@@ -134,7 +134,7 @@ def test_hints_come_before_the_sample(journals: Journals) -> None:
 
 def test_a_restart_has_the_columns_of_the_first_start(journals: Journals, tmp_path: Path) -> None:
     """A field that appeared later is in no column until a hint says so, or the file is deleted."""
-    given = {"schemaLocation": str(tmp_path / "schema")}
+    given = {"inferredSchemaLocation": str(tmp_path / "schema")}
     name = journals.append("a", b'{"id":1}\n')
     assert journals.columns(**given) == "struct<id:bigint>"
     journals.client.append(name, b'{"id":1.5,"note":"x"}\n')

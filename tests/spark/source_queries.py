@@ -59,7 +59,7 @@ class Journals:
         reader = reader.format("gazette").options(brokerAddress=self.broker.endpoint, **options)
         if schema:
             reader = reader.schema(schema)
-        if options.keys() & {"journals", "selector"}:
+        if options.keys() & {"journals", "journalsPattern", "selector"}:
             return reader.load()  # type: ignore[no-any-return]
         return reader.load(self.name(short))  # type: ignore[no-any-return]
 

@@ -15,7 +15,7 @@ from gazette_spark.client import Client
 from gazette_spark.framing.fixed import frame
 from tests.oracles.messages import descriptor_set, order_class
 from tests.rig.brokers import BrokerHandle
-from tests.spark.source_queries import BOTH_BROKERS, Journals, raw, records
+from tests.spark.source_queries import BOTH_BROKERS, Journals, raw, records, run_available
 
 LINES = b"".join(b"record %d of some length\n" % n for n in range(500))
 
@@ -125,6 +125,29 @@ def test_a_schema_is_inferred(journals: Journals) -> None:
     assert journals.stream("a", inferSchema="true").schema == frame.schema
     typed = journals.batch("a", schema="day DATE", format="json", dateFormat="dd.MM.yyyy").collect()
     assert {row.day for row in typed} == {datetime.date(2026, 1, 2), datetime.date(2026, 1, 3)}
+
+
+def test_a_stream_keeps_its_inferred_schema(journals: Journals, tmp_path: Path) -> None:
+    """A restart has the columns of the first start, with hints; a batch has as many records as it may."""
+    journals.create("a", "b")
+    journals.append("a", b'{"id":1}\n{"id":2}\n{"id":3}\n')
+    options = {
+        "journalsPattern": f"{journals.prefix}[a]",
+        "inferSchema": "true",
+        "schemaHints": "id DECIMAL(9,2), more VARIANT, _offset BIGINT",
+        "inferredSchemaLocation": str(tmp_path / "schema"),
+        "maxRecordsPerTrigger": "2",
+    }
+    expected = "struct<id:decimal(9,2),more:variant,_offset:bigint>"
+    frame = journals.stream(**options)
+    assert frame.schema.simpleString() == expected
+    batches = run_available(frame.drop("more"), tmp_path / "checkpoint")
+    assert [sorted(row._offset for row in rows) for rows in batches.values() if rows] == [[0, 9], [18]]
+    journals.append("a", b'{"id":"x","note":5}\n')
+    again = journals.stream(**options)
+    assert again.schema.simpleString() == expected
+    batches = run_available(again.drop("more"), tmp_path / "checkpoint")
+    assert [row.id for rows in batches.values() for row in rows] == [None]
 
 
 MALFORMED = b'{"id":1}\n{"id":\n\xff\xfe\n[2]\n{"id":3}\n'

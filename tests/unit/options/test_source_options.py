@@ -366,7 +366,9 @@ def test_a_query_starts_or_ends_by_time() -> None:
     assert parse("batch", startingTimestamp="5", endingTimestamp="5").ending_timestamp == 5
 
 
-@pytest.mark.parametrize(("name", "text"), [("schemaHints", "id BIGINT"), ("schemaLocation", "/data/schema")])
+@pytest.mark.parametrize(
+    ("name", "text"), [("schemaHints", "id BIGINT"), ("inferredSchemaLocation", "/data/schema")]
+)
 def test_what_is_said_of_an_inferred_schema_needs_one(name: str, text: str) -> None:
     """A query with a schema would ignore it in silence."""
     error = refusal(**{name: text})

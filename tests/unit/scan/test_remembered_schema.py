@@ -13,7 +13,7 @@ from gazette_spark.options.schema_hints import field
 from gazette_spark.options.store import parse_location
 from gazette_spark.scan.remembered_schema import FILE, Fields, parse_fields, remembered
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "schema_location"
+GOLDEN = Path(__file__).parents[2] / "golden" / "inferred_schema"
 
 COLUMNS = [
     field("id", "long"),
@@ -23,7 +23,7 @@ COLUMNS = [
 
 def location_of(path: Path) -> str:
     """Return a location as the option has it."""
-    return parse_location("schemaLocation", str(path))
+    return parse_location("inferredSchemaLocation", str(path))
 
 
 def infer_once() -> Fields:
@@ -107,7 +107,7 @@ def test_a_location_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     """A file in place of a directory is an error of the option."""
     (tmp_path / "file").write_text("")
     with pytest.raises(
-        OptionError, match=r"'schemaLocation': got file://.*/file/below, which cannot be used"
+        OptionError, match=r"'inferredSchemaLocation': got file://.*/file/below, which cannot be used"
     ):
         remembered(location_of(tmp_path / "file" / "below"), infer_once)
 
@@ -117,5 +117,7 @@ def test_a_location_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 )
 def test_a_location_is_a_directory(text: str) -> None:
     """A relative path would be another directory in each process."""
-    with pytest.raises(OptionError, match=r"'schemaLocation'.*an absolute path, or file:///directory"):
-        parse_location("schemaLocation", text)
+    with pytest.raises(
+        OptionError, match=r"'inferredSchemaLocation'.*an absolute path, or file:///directory"
+    ):
+        parse_location("inferredSchemaLocation", text)
