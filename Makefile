@@ -117,7 +117,7 @@ test-broker: install broker-binaries ## The tests of the embedded broker and the
 .PHONY: soak
 soak: install jvm browser wheel-env class-archive ## Everything, on every broker, with fresh seeds and 1,000 crashes: hours
 	@sh tests/deployed/build.sh --soak
-	@$(WITH_JAVA) sh .ci/soak.sh
+	@$(WITH_JAVA) SOAK_PARTS="$(SOAK_PARTS)" sh .ci/soak.sh
 
 .PHONY: test-protobuf
 test-protobuf: install ## Load and round-trip the generated stubs on protobuf 5.29, 6 and 7

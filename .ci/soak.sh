@@ -1,8 +1,10 @@
 #!/bin/sh
 # Run everything, and more of it: the stubs on each release of protobuf, all tests on all brokers with fresh
-# seeds and ten times the examples, random crashes, two writers at once. It takes hours on two cores. Each stage
-# runs whatever became of the one before; the last lines say which failed. Seeds are printed.
+# seeds and ten times the examples, random crashes, two writers at once. It takes hours on two cores, so it has
+# parts: each ends with its failures and one line in soak.log, and can be run by itself. Each part runs whatever
+# became of the one before; the last lines say which failed. Seeds are printed.
 #
+# SOAK_PARTS: the parts to run, all if unset: protobuf unit property conformance spark kills crashes.
 # SOAK_SEED: the seed of examples and crash schedules; a new one if unset.
 # SOAK_CRASHES: crashes of random schedules, 1,000 if unset; three in ten are SIGKILLs.  SOAK_PYTEST: further
 # arguments of pytest.
@@ -12,30 +14,61 @@ bin=.venv/bin
 reports=.cache/reports
 mkdir -p "$reports"
 seed=${SOAK_SEED:-$(date +%s)}
+parts=${SOAK_PARTS:-protobuf unit property conformance spark kills crashes}
+crashes=${SOAK_CRASHES:-1000}
+# Tests that kill processes, and have JVMs of their own.
+killing="tests/spark/test_kill.py tests/spark/test_crashes.py tests/spark/test_everywhere.py tests/spark/test_demo.py"
 failed=
 echo "seed $seed"
 
-stage() {
+# tests NAME PATHS AND ARGUMENTS…: one run of pytest. With -v, a run that is cut short has named its failures.
+tests() {
     name=$1
     shift
-    echo "== $name: $*"
-    started=$(date +%s)
-    "$@" || failed="$failed $name"
-    echo "== $name took $(($(date +%s) - started)) s"
+    # shellcheck disable=SC2086 # Words.
+    $bin/pytest --soak --hypothesis-seed="$seed" -v -n 3 --dist loadgroup --no-loadscope-reorder \
+        --durations=20 --junitxml="$reports/soak-$name.xml" "$@" ${SOAK_PYTEST:-}
 }
 
-stage protobuf sh tests/protobuf_matrix.sh
-# Without -q: the header names the seed. The least coverage is that of the unit and property tests alone.
-# shellcheck disable=SC2086 # Words.
-stage tests $bin/pytest --soak --hypothesis-seed="$seed" -n 3 --dist loadgroup --no-loadscope-reorder \
-    --durations=50 --junitxml="$reports/soak.xml" --cov=gazette_spark --cov-report= --cov-fail-under=86 \
-    ${SOAK_PYTEST:-}
-crashes=${SOAK_CRASHES:-1000}
-stage crashes $bin/python -m tests.rig.crashes --schedules 4 --seed "$seed" --steps 20 --crashes "$crashes" \
-    --kills $((crashes * 3 / 10)) --kill-share 0.3 --two-writers 240 --log "$reports/crashes.jsonl"
+part() {
+    case $1 in
+        protobuf) sh tests/protobuf_matrix.sh ;;
+        unit) tests unit tests/unit --cov=gazette_spark --cov-report= ;;
+        # The least coverage is that of the unit and property tests alone.
+        property)
+            tests property tests/property --cov=gazette_spark --cov-append --cov-report= &&
+                $bin/coverage report --fail-under=86 --format=total
+            ;;
+        conformance) tests conformance tests/conformance ;;
+        # shellcheck disable=SC2046 # Words.
+        spark) tests spark tests/spark tests/notebooks $(printf -- '--ignore=%s ' $killing) ;;
+        # shellcheck disable=SC2086 # Words.
+        kills) tests kills $killing ;;
+        crashes)
+            $bin/python -m tests.rig.crashes --schedules 4 --seed "$seed" --steps 20 --crashes "$crashes" \
+                --kills $((crashes * 3 / 10)) --kill-share 0.3 --two-writers 240 --log "$reports/crashes.jsonl"
+            ;;
+        *)
+            echo "no part is called $1" >&2
+            return 1
+            ;;
+    esac
+}
+
+for each in $parts; do
+    echo "== $each"
+    started=$(date +%s)
+    if part "$each"; then verdict=passed; else
+        verdict=failed
+        failed="$failed $each"
+    fi
+    line="$each $verdict in $(($(date +%s) - started)) s, seed $seed, $(git describe --always --dirty 2>/dev/null)"
+    echo "== $line"
+    echo "$(date -u +%F) $line" >> "$reports/soak.log"
+done
 
 if [ -n "$failed" ]; then
     echo "failed:$failed (seed $seed)"
     exit 1
 fi
-echo "all passed (seed $seed)"
+echo "all passed (seed $seed): $parts"
