@@ -6,10 +6,11 @@ import base64
 import json
 import os
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import click
 
@@ -21,9 +22,12 @@ from gazette_spark.cli.journal_options import (
     is_fully_suspended,
     journal_argument,
 )
+from gazette_spark.errors import OptionError
 
 if TYPE_CHECKING:
     from gazette_spark.client import Chunk, Client, RetryReader
+    from gazette_spark.message import ReadCommitted
+    from gazette_spark.message.iterate import ReadKeywords
 
 
 class ChunkWriter:
@@ -34,17 +38,16 @@ class ChunkWriter:
         self._as_json = output_format == "json"
         self._lock = threading.Lock()
 
-    def drain(self, reader: RetryReader) -> None:
-        """Write all bytes of a reader. Bytes that were appended in one piece are written in one piece."""
+    def drain(self, source: Source) -> None:
+        """Write all bytes of a source. Bytes that were appended in one piece are written in one piece."""
         holds = False
         try:
-            for chunk in reader:
+            for chunk, is_last in source.chunks():
                 if not holds:
                     self._lock.acquire()
                     holds = True
-                self._target.write(_chunk_json(reader.journal, chunk) if self._as_json else chunk.content)
-                fragment = reader.reader.fragment
-                if fragment is None or chunk.end >= fragment.end:
+                self._target.write(_chunk_json(source.journal, chunk) if self._as_json else chunk.content)
+                if is_last:
                     self._target.flush()
                     self._lock.release()
                     holds = False
@@ -52,6 +55,90 @@ class ChunkWriter:
             if holds:
                 self._target.flush()
                 self._lock.release()
+
+
+class Source(Protocol):
+    """What is read of one journal."""
+
+    @property
+    def journal(self) -> str:
+        """The journal's name."""
+
+    @property
+    def reader(self) -> RetryReader:
+        """The reader behind it."""
+
+    def chunks(self) -> Iterator[tuple[Chunk, bool]]:
+        """Yield what is to be written, and whether it is the last of a piece."""
+
+    def close(self) -> None:
+        """End it, from any thread."""
+
+
+@dataclass(frozen=True)
+class AllBytes:
+    """All bytes of a journal, in pieces as they were appended."""
+
+    reader: RetryReader
+
+    @property
+    def journal(self) -> str:
+        """The journal's name."""
+        return self.reader.journal
+
+    def chunks(self) -> Iterator[tuple[Chunk, bool]]:
+        """Yield the reader's chunks."""
+        for chunk in self.reader:
+            fragment = self.reader.reader.fragment
+            yield chunk, fragment is None or chunk.end >= fragment.end
+
+    def close(self) -> None:
+        """End the reader."""
+        self.reader.close()
+
+
+@dataclass(frozen=True)
+class CommittedMessages:
+    """The committed messages of a journal in their frames, without acknowledgements."""
+
+    messages: ReadCommitted
+
+    @property
+    def journal(self) -> str:
+        """The journal's name."""
+        return self.reader.journal
+
+    @property
+    def reader(self) -> RetryReader:
+        """The reader of uncommitted messages."""
+        return self.messages.messages.reader
+
+    def chunks(self) -> Iterator[tuple[Chunk, bool]]:
+        """Yield a chunk for each message."""
+        from gazette_spark.client import Chunk
+        from gazette_spark.message import framing_of_journal, split_uuid
+        from gazette_spark.message.uuids import ACK_TXN
+
+        framing = framing_of_journal(self.messages.messages.spec)
+        for envelope in self.messages:
+            if split_uuid(envelope.message.get_uuid())[2] != ACK_TXN:
+                yield Chunk(envelope.begin, framing.marshal(envelope.message)), True
+
+    def close(self) -> None:
+        """End the readers."""
+        self.messages.close()
+
+
+def open_committed(
+    client: Client, journal: str, offset: int, uuid_path: str, how: ReadKeywords
+) -> CommittedMessages:
+    """Return the committed messages of a journal."""
+    from gazette_spark.message import read_committed
+
+    try:
+        return CommittedMessages(read_committed(client, journal, offset=offset, uuid_path=uuid_path, **how))
+    except OptionError as error:
+        raise OptionError("--uuid-path", error.got, error.expected) from None
 
 
 def _chunk_json(journal: str, chunk: Chunk) -> bytes:
@@ -85,6 +172,18 @@ def _chunk_json(journal: str, chunk: Chunk) -> bytes:
     "--from", "begin_mod_time", type=int, default=0, metavar="UNIX", help="Skip what was stored before."
 )
 @click.option(
+    "--isolation-level",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    default="read_uncommitted",
+    help="read_committed: messages of finished transactions, each once, instead of all bytes.",
+)
+@click.option(
+    "--uuid-path",
+    default="",
+    metavar="PLACE",
+    help="Place of a message's UUID: JSON pointer, CSV column or protobuf field. [/_meta/uuid, 0, 1]",
+)
+@click.option(
     "--output", "-o", "target", type=click.File("wb"), default="-", help="File to write; '-' is stdout."
 )
 @click.option("--format", "output_format", type=click.Choice(["raw", "json"]), default="raw")
@@ -102,6 +201,8 @@ def read(
     offsets_out: Path | None,
     file_root: str | None,
     begin_mod_time: int,
+    isolation_level: str,
+    uuid_path: str,
     target: BinaryIO,
     output_format: str,
 ) -> None:
@@ -109,39 +210,47 @@ def read(
 
     Journals are read one after the other; with --block all at once, and what was appended together stays
     together. As json: a line for each chunk, with journal, offset and the bytes in base64.
+
+    With --isolation-level=read_committed, journals hold messages with UUIDs. Written are those that are
+    committed, each once and in its frame; of transactions that began before the first offset, the rest.
     """
     wanted = chosen_selector(journal, selector)
+    committed = isolation_level == "read_committed"
+    if uuid_path and not committed:
+        raise click.UsageError("--uuid-path is for --isolation-level=read_committed")
+    if committed and offsets_out is not None:
+        problem = "an offset tells nothing of open transactions"
+        raise click.UsageError(f"--offsets-out cannot be used with read_committed: {problem}")
     offsets = load_offsets(offsets_path) if offsets_path else {}
     if offsets_path is not None and offsets_path == offsets_out:
         offsets_path.rename(f"{offsets_path}.previous")
     sink = ChunkWriter(target, output_format)
     with connect(fragment_root=file_root) as client:
 
-        def open_reader(name: str) -> RetryReader:
-            return client.read(
-                name,
-                offset=offsets.get(name, -1 if tail else offset),
-                end_offset=end_offset,
-                block=block,
-                begin_mod_time=begin_mod_time,
-            )
+        def open_source(name: str) -> Source:
+            first = offsets.get(name, -1 if tail else offset)
+            how: ReadKeywords = {"end_offset": end_offset, "block": block, "begin_mod_time": begin_mod_time}
+            if not committed:
+                return AllBytes(client.read(name, offset=first, **how))
+            return open_committed(client, name, first, uuid_path, how)
 
         if block:
-            follow(client, wanted, Pumps(sink, open_reader, offsets))
+            follow(client, wanted, Pumps(sink, open_source, offsets))
         else:
             for spec in chosen_journals(client, journal, selector):
                 if not is_fully_suspended(spec):
                     name = journal or spec.name
-                    drain(sink, open_reader(name), offsets)
+                    drain(sink, open_source(name), offsets)
     if offsets_out is not None:
         save_offsets(offsets, offsets_out)
 
 
-def drain(sink: ChunkWriter, reader: RetryReader, offsets: dict[str, int]) -> None:
+def drain(sink: ChunkWriter, source: Source, offsets: dict[str, int]) -> None:
     """Read a journal to the end, note where that is, and tell of bytes that are gone."""
-    with reader:
+    reader = source.reader
+    with closing(source):
         try:
-            sink.drain(reader)
+            sink.drain(source)
         finally:
             if reader.offset >= 0:
                 offsets[reader.journal] = reader.offset
@@ -153,35 +262,35 @@ class Pumps:
     """A thread for each journal that is read. Started and ended by one thread."""
 
     def __init__(
-        self, sink: ChunkWriter, open_reader: Callable[[str], RetryReader], offsets: dict[str, int]
+        self, sink: ChunkWriter, open_source: Callable[[str], Source], offsets: dict[str, int]
     ) -> None:
         self.failure: BaseException | None = None
         """The error that ended one of them."""
         self.on_failure: Callable[[], object] = lambda: None
         """Called by the thread that fails."""
         self._sink = sink
-        self._open_reader = open_reader
+        self._open_source = open_source
         self._offsets = offsets
-        self._running: dict[str, tuple[RetryReader, threading.Thread]] = {}
+        self._running: dict[str, tuple[Source, threading.Thread]] = {}
 
     def keep(self, names: set[str]) -> None:
         """Read these journals and no others."""
         for name in self._running.keys() - names:
             self._end(name)
         for name in sorted(names - self._running.keys()):
-            reader = self._open_reader(name)
-            thread = threading.Thread(target=self._pump, args=(reader,), name=f"read {name}", daemon=True)
-            self._running[name] = reader, thread
+            source = self._open_source(name)
+            thread = threading.Thread(target=self._pump, args=(source,), name=f"read {name}", daemon=True)
+            self._running[name] = source, thread
             thread.start()
 
     def _end(self, name: str) -> None:
-        reader, thread = self._running.pop(name)
-        reader.close()
+        source, thread = self._running.pop(name)
+        source.close()
         thread.join(CLOSE_TIMEOUT_S)
 
-    def _pump(self, reader: RetryReader) -> None:
+    def _pump(self, source: Source) -> None:
         try:
-            drain(self._sink, reader, self._offsets)
+            drain(self._sink, source, self._offsets)
         except Exception as error:  # noqa: BLE001 - the main thread raises it
             self.failure = self.failure or error
             self.on_failure()

@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 from gazette_spark.client.client import Client
 from gazette_spark.client.reading.chunks import Chunk
 from gazette_spark.client.reading.retry_reader import RetryReader
-from gazette_spark.errors import DataLossError, RecordError
+from gazette_spark.errors import ClosedError, DataLossError, RecordError
 from gazette_spark.message.interfaces import Envelope, NewMessage, framing_of_journal
 from gazette_spark.message.locator import locator_for, raw_messages
 from gazette_spark.message.sequencer import ReplayRange, Sequencer
@@ -184,7 +184,8 @@ class ReadUncommitted:
 class ReadCommitted:
     """Iterator over the committed messages of a journal, each once, acknowledgements among them.
 
-    For one thread. After an error the next call goes on; a replay that failed is started again.
+    For one thread, but :meth:`close` may be called from any. After an error the next call goes on; a replay
+    that failed is started again.
     """
 
     def __init__(
@@ -209,6 +210,7 @@ class ReadCommitted:
         self._open_replay = open_replay
         self._fail_on_data_loss = fail_on_data_loss
         self._replay: ReadUncommitted | None = None
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"ReadCommitted({self.messages.reader.journal!r}, {self.sequencer!r})"
@@ -223,8 +225,13 @@ class ReadCommitted:
             RecordError: as of :class:`ReadUncommitted`.
             DataLossError: bytes of a transaction that is acknowledged are gone.
         """
-        while (found := self._step()) is None:
-            self.sequencer.queue(next(self.messages))
+        try:
+            while (found := self._step()) is None:
+                self.sequencer.queue(next(self.messages))
+        except ClosedError:
+            if self._closed:
+                raise StopIteration from None
+            raise
         return found
 
     def _step(self) -> Envelope | None:
@@ -256,8 +263,11 @@ class ReadCommitted:
                 self._check_gap(journal, wanted, available)
             seen = len(replay.reader.jumps)
             if envelope is None:
-                return
+                break
             yield envelope
+        if replay.reader.offset < replay.reader.request.end_offset:
+            # A closed reader only stops, and what it has brought is not all.
+            raise ClosedError(f"replay of journal {journal!r}", "it was closed before its end")
 
     def _check_gap(self, journal: str, wanted: int, available: int) -> None:
         known = self.messages.reader.jumps
@@ -274,6 +284,7 @@ class ReadCommitted:
 
     def close(self) -> None:
         """End the readers; may be called again."""
+        self._closed = True
         self._end_replay()
         self.messages.close()
 

@@ -48,6 +48,7 @@ var modes = map[string]mode{
 	"append":         {about: "append standard input by Append, which retries", run: runAppend},
 	"append-service": {about: "append the orders of standard input by an AppendService", run: runAppendService},
 	"watch":          {about: "print each update of a WatchedList", run: runWatch, endless: true},
+	"publish":        {about: "carry out the orders of standard input by Publishers", run: runPublish},
 	"sequence":       {about: "run the cases of standard input by a Sequencer", run: runSequence, offline: true},
 	"bench-read":     {about: "read to nowhere and print MB/s", run: runBenchRead},
 	"bench-append":   {about: "append and print MB/s", run: runBenchAppend},
