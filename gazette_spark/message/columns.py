@@ -77,9 +77,13 @@ class ProducerStates:
         open_ = self.begins != NO_TRANSACTION
         return self._take(open_ | ~_far_behind(self.last_clocks, self.newest))
 
+    def open_before(self, offset: int) -> npt.NDArray[np.bool_]:
+        """Tell of each producer whether its open transaction begins before an offset."""
+        return (self.begins >= 0) & (self.begins < offset)
+
     def lost_since(self, available: int) -> ProducerStates:
         """Return the states where bytes before ``available`` are gone: transactions they held are lost."""
-        gone = (self.begins >= 0) & (self.begins < available)
+        gone = self.open_before(available)
         begins = np.where(gone, LOST, self.begins)
         return ProducerStates(self.producers, self.last_acks, self.last_clocks, begins, self.newest)
 

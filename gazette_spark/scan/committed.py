@@ -28,6 +28,7 @@ from gazette_spark.message.uuid_columns import UuidReader
 from gazette_spark.message.uuids import ACK_TXN, UuidColumns, uuid_texts
 from gazette_spark.scan.blocks import Gap
 from gazette_spark.scan.piece_scan import PieceScan
+from gazette_spark.scan.producer_states import without_lost
 from gazette_spark.scan.ranges import Piece
 
 if TYPE_CHECKING:
@@ -168,11 +169,11 @@ class Sequencing:
                 stop = max(first, int(np.searchsorted(block.offsets, gap.end)))
                 yield self._next(block.rows(first, stop))
                 first = stop
-                self.states = self.states.lost_since(gap.end)
+                self.states = without_lost(self.states, gap.journal, gap.begin, gap.end)
             seen = len(self._scan.gaps)
             yield self._next(block.rows(first, len(block)) if first else block)
         for gap in self._scan.gaps[seen:]:
-            self.states = self.states.lost_since(gap.end)
+            self.states = without_lost(self.states, gap.journal, gap.begin, gap.end)
 
     def _next(self, block: Block) -> tuple[Messages, Closings]:
         uuids = self._reader.uuids(block)

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from gazette_spark.errors import OptionError
 from gazette_spark.message.columns import ProducerStates
+from gazette_spark.message.uuids import producer_of
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -150,12 +151,20 @@ class RangeStates:
         begins = states.begins[states.begins >= 0]
         if self._missing is None or not len(begins):
             return states
-        for _, end in self._missing(int(begins.min()), self._begin):
-            states = states.lost_since(end)
+        for begin, end in self._missing(int(begins.min()), self._begin):
+            states = without_lost(states, self._journal, begin, end)
         return states
 
     def at_end(self, states: ProducerStates) -> None:
-        """Write the states at the end."""
+        """Write the states at the end, and log the oldest transaction that is open there."""
+        opened = np.flatnonzero(states.begins >= 0)
+        if len(opened):
+            oldest = opened[np.argmin(states.begins[opened])]
+            log.info(
+                "transactions are open journal=%s at=%d count=%d oldest=%d producer=%s",
+                *(self._journal, self._end, len(opened), states.begins[oldest]),
+                producer_of(int(states.producers[oldest])).hex(),
+            )
         if self._files is not None:
             self._files.save(self._journal, self._end, self._start, states)
 
@@ -177,6 +186,17 @@ class RangeStates:
             *(self._journal, at, self._begin),
         )
         return self._catch_up(states, at, self._begin)
+
+
+def without_lost(states: ProducerStates, journal: str, begin: int, end: int) -> ProducerStates:
+    """Return the states where ``[begin, end)`` is missing; log the transactions that are lost by it."""
+    if lost := np.count_nonzero(states.open_before(end)):
+        log.warning(
+            "bytes of open transactions are gone, none of these will be rows journal=%s begin=%d end=%d "
+            "transactions=%d",
+            *(journal, begin, end, lost),
+        )
+    return states.lost_since(end)
 
 
 def _table(states: ProducerStates) -> pa.Table:

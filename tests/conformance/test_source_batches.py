@@ -16,6 +16,7 @@ from pyspark.sql.types import LongType, StructType
 from gazette_spark import source
 from gazette_spark.client import Client
 from gazette_spark.errors import DataLossError
+from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.source import GazetteDataSource, StreamReader
@@ -123,6 +124,53 @@ def test_bytes_that_are_deleted_between_planning_and_reading(
             (begin, end) for begin, end in spans(120 * len(LINE)) if end <= lost.begin or begin > lost.end
         ]
         assert query.rows() == kept
+    run.stop()
+
+
+def message(producer: int, clock: int, flags: int) -> bytes:
+    """Return a message of 300 bytes."""
+    uuid = build_uuid(ProducerId(bytes([1, 0, 0, 0, 0, producer])), Clock((1 << 62) + clock), flags)
+    head = f'{{"_meta":{{"uuid":"{uuid}"}},"pad":"'
+    return f"{head:x<297}".encode() + b'"}\n'
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_transaction_whose_begin_is_gone_is_lost_as_a_whole(
+    broker: BrokerHandle, client: Client, journal_name: str, tmp_path: Path, fail: str
+) -> None:
+    """Where the first messages of a transaction were deleted before it was committed, none of it is a row."""
+    labels = {"content-type": "application/x-ndjson"}
+    spec = journal_spec(journal_name, labels=labels, length=1024, codec="NONE", refresh_interval_s=1)
+    client.create_journals(spec)
+    for producer, clock in ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (1, 5), (2, 2), (1, 6)):
+        client.append(journal_name, message(producer, clock, CONTINUE_TXN))
+    wait_for(lambda: len(stored(client, journal_name)) >= 2, "fragments in the store")
+    query = MicroBatches()
+    options = {
+        "failOnDataLoss": fail,
+        "isolationLevel": "read_committed",
+        "stateLocation": str(tmp_path / "states"),
+    }
+    run = query.start(lambda: reader(broker.endpoint, journal_name, **options))
+    assert run.batch()
+    assert run.batch()
+    assert query.rows() == []
+    lost = stored(client, journal_name)[0]
+    assert 0 < lost.end <= 1200, "the other producer's messages stay"
+    for path in (broker.file_root / journal_name).iterdir():
+        modified = path.stat().st_mtime - OLD_S
+        os.utime(path, (modified, modified))
+    path_of(broker, lost).unlink()
+    wait_for(
+        lambda: 0 not in [each.begin for each in stored(client, journal_name)], "listing without the fragment"
+    )
+    client.append(journal_name, message(1, 7, ACK_TXN) + message(2, 3, ACK_TXN) + message(1, 8, OUTSIDE_TXN))
+    if fail == "true":
+        with pytest.raises(DataLossError, match=f"'{journal_name}': cannot read offset 0"):
+            run.batch()
+    else:
+        assert run.batch()
+        assert query.rows() == [(1200, 1500), (1800, 2100), (3000, 3300)]
     run.stop()
 
 

@@ -90,8 +90,19 @@ def test_files_that_are_no_good_are_left_aside(
     assert ("unreadable" in caplog.text) == (content is not None)
 
 
-def test_transactions_with_missing_bytes_are_lost(tmp_path: Path) -> None:
-    """Bytes that vanished since a transaction began take the whole of it with them."""
+def test_open_transactions_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log names the oldest transaction that is open where a batch ends, and its producer."""
+    caplog.set_level("INFO")
+    files = StateFiles(str(tmp_path))
+    states = RangeStates(JOURNAL, 0, 40, start=0, files=files, catch_up=lambda states, *_: states)
+    states.at_end(ProducerStates.none())
+    assert caplog.text == ""
+    states.at_end(STATES)
+    assert "open journal=log/a at=40 count=1 oldest=1234 producer=000000000001" in caplog.text
+
+
+def test_transactions_with_missing_bytes_are_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Bytes that vanished since a transaction began take the whole of it with them, which the log says."""
     files = StateFiles(str(tmp_path))
     files.save(JOURNAL, 2000, 0, STATES)
 
@@ -105,7 +116,9 @@ def test_transactions_with_missing_bytes_are_lost(tmp_path: Path) -> None:
         ).at_begin()
 
     assert states([]).begins.tolist() == [1234, NO_TRANSACTION]
+    assert caplog.text == ""
     assert states([(1300, 1400)]).begins.tolist() == [LOST, NO_TRANSACTION]
+    assert "gone, none of these will be rows journal=log/a begin=1300 end=1400 transactions=1" in caplog.text
 
 
 def test_a_location_that_nothing_opens_is_an_error() -> None:
