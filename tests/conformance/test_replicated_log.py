@@ -104,8 +104,9 @@ class ProxiedClient(Client):
             self.loses_next_answer = True
             result = pool.submit(call)
             wait_for(lambda: client.write_head(journal) > head, "the append to be done")
-            self.proxy.to_client = CLEAN
+            # In this order, or the answer may slip through.
             self.proxy.cut()
+            self.proxy.to_client = CLEAN
             return result.result(SOON)
 
 
@@ -400,8 +401,8 @@ def test_a_checkpoint_waits_for_pending_entries(
         with pytest.raises(AppendWaitError, match="1 entries are not acknowledged"):
             writer.prepare_checkpoint(0.2)
         preparing = threads.submit(writer.prepare_checkpoint, SOON)
-        proxy.to_client = CLEAN
         proxy.cut()
+        proxy.to_client = CLEAN
         preparing.result(SOON)
         at = writer.checkpoint(0)
         writer.exit_checkpoint()

@@ -6,9 +6,13 @@ The nodes, what is done to them, and the judge are in ``tests/rig/log_nodes.py``
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Callable
 
 import pytest
 
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.replicated_log import registers
 from gazette_spark.replicated_log.repeats import RepeatFilter
 from tests.rig.brokers import BrokerHandle
 from tests.rig.log_history import problems
@@ -56,12 +60,30 @@ def test_a_log_through_many_faults(broker: BrokerHandle, journal_name: str) -> N
     check(run_nodes(broker.endpoint, journal_name, seed=seed, seconds=SOAK_SECONDS))
 
 
+def keep_repeats(patch: pytest.MonkeyPatch) -> str:
+    """Have receivers drop nothing; return what the judge says of it."""
+    patch.setattr(RepeatFilter, "is_new", lambda _self, _record: True)
+    return "fresh applied .* times"
+
+
+def fence_nobody(patch: pytest.MonkeyPatch) -> str:
+    """Have the appends of all writers taken; return what the judge says of it."""
+    patch.setattr(registers, "next_step", lambda *_, **__: registers.Step.APPEND)
+    patch.setattr(registers, "author_check", lambda _author: pb.LabelSelector())
+    patch.setattr(registers, "check_author", lambda *_: None)
+    return "became primary without"
+
+
 @pytest.mark.brokers("embedded")
-def test_replicas_that_keep_repeats_are_found_out(
-    broker: BrokerHandle, journal_name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mutate", [keep_repeats, fence_nobody])
+def test_a_log_that_breaks_its_promise_is_found_out(
+    broker: BrokerHandle,
+    journal_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    mutate: Callable[[pytest.MonkeyPatch], str],
 ) -> None:
-    """The same faults without the filter of repeats: the judge sees entries that were applied twice."""
-    monkeypatch.setattr(RepeatFilter, "is_new", lambda _self, _record: True)
-    run = run_nodes(broker.endpoint, journal_name, seed=SEED, seconds=1.0)
+    """The same faults without the filter of repeats, or without the fence: the judge sees it."""
+    expected = mutate(monkeypatch)
+    run = run_nodes(broker.endpoint, journal_name, seed=SEED, seconds=2.0)
     assert run.failures == []
-    assert [each for each in problems(run.history) if each.startswith("fresh applied")]
+    assert any(re.search(expected, each) for each in problems(run.history)), problems(run.history)

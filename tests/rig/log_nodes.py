@@ -183,33 +183,40 @@ class Nemesis:
         ]
 
     def work(self, seconds: float) -> None:
-        """Elect a primary, have an answer of it lost, then do this and that, and heal the network."""
+        """Elect a primary, have an answer of it lost, elect another; then do this and that at random."""
         deadline = monotonic() + seconds
         self._elect(self._nodes[0])
         _wait(lambda: self._nodes[0].is_primary)
         self._lose_answer(self._nodes[0])
         self._elect(self._nodes[1])
+        _wait(lambda: self._nodes[1].is_primary)
+        known = len(self._run.history.acknowledged)
+        _wait(lambda: not self._nodes[0].is_primary or self._commits_on(self._nodes[0], known))
         while monotonic() < deadline:
             primaries = [node for node in self._nodes if node.is_primary]
             among = primaries if primaries and self._choose.random() < 0.7 else self._nodes
             self._choose.choice(self._acts)(self._choose.choice(among))
             sleep(self._choose.uniform(0.05, 0.4))
 
+    def _commits_on(self, node: Node, known: int) -> bool:
+        """Whether more of a node's entries were acknowledged since than can have been under way."""
+        since = self._run.history.acknowledged[known:]
+        return sum(each.entry.startswith(f"{node.name}-") for each in since) > BURST
+
     def _cut(self, node: Node) -> None:
         node.proxy.cut()
 
     def _lose_answer(self, node: Node) -> None:
         """Let appends through and no answer, break the connection, and wait for the next try."""
-        head = self._client.write_head(self._run.journal)
         node.proxy.to_client = SILENT
+        head = self._client.write_head(self._run.journal)
         with suppress(TimeoutError):
             _wait(lambda: self._client.write_head(self._run.journal) > head, 1.0)
         known = len(self._run.history.acknowledged)
-        node.proxy.to_client = CLEAN
+        # In this order, or the answer may slip through.
         node.proxy.cut()
-        if node.is_primary:
-            with suppress(TimeoutError):
-                _wait(lambda: len(self._run.history.acknowledged) > known, 2.0)
+        node.proxy.to_client = CLEAN
+        _wait(lambda: not node.is_primary or len(self._run.history.acknowledged) > known)
 
     def _part(self, node: Node) -> None:
         """Nothing gets through for a while, and connections stay: what is on its way comes late."""
