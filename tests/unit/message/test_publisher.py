@@ -271,6 +271,7 @@ def test_a_committed_message_does_not_discard_a_transaction(
     with pytest.raises(MessageError, match=f"{one}.*would discard.*another publisher"):
         publisher.publish_committed(to(one), text("y"))
     publisher.publish_committed(to(two), text("y"))
+    service.flush()
     write_ack_intents(client, publisher.build_ack_intents())
     publisher.publish_committed(to(one), text("z"))
     service.flush()
