@@ -63,6 +63,27 @@ Service.UpdateRoute
 
 BROKER_SINCE = ["Service.FragmentStoreHealth"]
 
+GO_MESSAGE = words(
+    """
+AckIntent BuildUUID CSVFrameable CSVRecord Clock Clock.AsTime Clock.Tick Clock.Update
+EncodeFixedProtoFrame Envelope ErrDesyncDetected ErrEmptyListResponse FixedFrameHeaderLength
+FixedFrameWord Flag_ACK_TXN Flag_CONTINUE_TXN Flag_OUTSIDE_TXN Flags Flags.String Frameable Framing
+FramingByContentType GetClock GetFlags GetProducerID Iterator IteratorFunc IteratorFunc.Next
+JSONMarshalerTo JournalProducer Mappable MappingFunc MappingKeyFunc Message ModuloMapping NewClock
+NewMessageFunc NewProducerID NewPublisher NewReadCommittedIter NewReadUncommittedIter NewSequencer
+PartitionsFunc ProducerID ProducerState ProtoFrameable Publisher Publisher.BuildAckIntents
+Publisher.ProducerID Publisher.PublishCommitted Publisher.PublishUncommitted QueueAckCommitReplay
+QueueAckCommitRing QueueAckEmpty QueueAckRollback QueueContinueAlreadyAcked QueueContinueBeginSpan
+QueueContinueExtendSpan QueueContinueTxnClockLarger QueueOutcome QueueOutcome.String
+QueueOutsideAlreadyAcked QueueOutsideCommit RandomMapping ReadCommittedIter ReadCommittedIter.Next
+ReadUncommittedIter ReadUncommittedIter.Next RegisterFraming RendezvousMapping Sequencer
+Sequencer.Checkpoint Sequencer.Dequeued Sequencer.HasPending Sequencer.QueueUncommitted
+Sequencer.ReplayRange Sequencer.StartReplay Sequencer.Step UUID UnmarshalFunc UnpackFixedFrame UnpackLine
+Validator
+"""
+)
+"""What package message of v0.103 exports."""
+
 GO_LOG = words(
     """
 File_journal_proto NewZKEventCancelContext Checkpoint Checkpoint.Descriptor Checkpoint.GetLastEntryOffset
@@ -144,8 +165,8 @@ def names_in(path: str) -> frozenset[str]:
 
 @pytest.mark.parametrize(
     "expected",
-    [GO_CLIENT, GO_CLIENT_SINCE, GO_BROKER, BROKER_SINCE, GO_LOG],
-    ids=["client", "client-since", "broker", "broker-since", "replicated-log"],
+    [GO_CLIENT, GO_CLIENT_SINCE, GO_BROKER, BROKER_SINCE, GO_MESSAGE, GO_LOG],
+    ids=["client", "client-since", "broker", "broker-since", "message", "replicated-log"],
 )
 def test_every_go_name_has_a_row(expected: list[str]) -> None:
     """No exported name is left out."""
