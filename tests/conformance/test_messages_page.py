@@ -1,0 +1,37 @@
+"""docs/messages.md publishes a transaction, reads it and goes on: its examples run as printed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gazette_spark.client import Client
+from tests.conformance.wire import labels, spec
+from tests.rig.brokers import BrokerHandle
+
+pytestmark = pytest.mark.brokers("embedded")
+
+PAGE = Path(__file__).parents[2] / "docs" / "messages.md"
+
+
+def test_the_examples_run(broker: BrokerHandle, client: Client, fresh_prefix: str) -> None:
+    """What is acknowledged is read, and what was open then by the reader that goes on."""
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 4
+    client.create_journals(
+        spec(f"{fresh_prefix}orders", labels=labels(("content-type", "application/x-ndjson")))
+    )
+    names: dict[str, Any] = {}
+    try:
+        for block in blocks:
+            exec(
+                block.replace("http://localhost:8080", broker.endpoint).replace("shop/", fresh_prefix), names
+            )
+    finally:
+        if "client" in names:
+            names["client"].close()
+    assert names["found"] == [1, 2, None]
+    assert names["later"] == [3, None]
