@@ -30,11 +30,11 @@ from gazette_spark.protocol.labels import parse_target_selector
 
 Purpose = Literal["read", "write"]
 
-PURPOSES: Mapping[str, Purpose] = {
-    "pyspark.sql.worker.create_data_source": "read",
-    "pyspark.sql.worker.write_into_data_source": "write",
-}
-"""Modules of Spark's processes that make a data source, and what for."""
+PURPOSES: Mapping[str, Purpose] = {"pyspark.sql.worker.write_into_data_source": "write"}
+"""Modules of Spark's processes that make a data source for one purpose only, and what for.
+
+``create_data_source`` makes those of queries that read, and also those that commit a stream's batches.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def checked_address(
 
 
 def spark_purpose() -> Purpose | None:
-    """Return whether this Spark process makes data sources to read or to write; None if unknown.
+    """Return what this Spark process makes data sources for; None if unknown.
 
     Spark does not tell a data source its purpose when it makes one, so the options of both are checked then.
     Where a later Spark has other processes, an invalid option shows a little later.

@@ -120,9 +120,8 @@ def test_names_are_unique_whatever_their_case() -> None:
     ("modules", "purpose"),
     [
         pytest.param([], None, id="not_spark"),
-        pytest.param(["create_data_source"], "read", id="read"),
+        pytest.param(["create_data_source"], None, id="read_or_commit"),
         pytest.param(["write_into_data_source"], "write", id="write"),
-        pytest.param(["create_data_source", "write_into_data_source"], None, id="unclear"),
     ],
 )
 def test_sparks_process_says_what_a_data_source_is_for(
