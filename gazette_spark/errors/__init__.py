@@ -49,6 +49,7 @@ from gazette_spark.errors.journal_errors import (
     RowError,
     SeekRequiresNewReaderError,
     SequencerError,
+    TransactionError,
 )
 from gazette_spark.errors.log_errors import (
     CheckpointStateError,
@@ -173,6 +174,7 @@ __all__ = [
     "TableRefusedError",
     "TlsError",
     "TokenError",
+    "TransactionError",
     "TrimError",
     "UnavailableError",
     "UpsertError",

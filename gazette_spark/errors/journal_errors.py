@@ -309,3 +309,16 @@ class SequencerError(GazetteError, ValueError):
 
     def __str__(self) -> str:
         return f"journal {self.journal!r}, offset {self.offset}: {self.problem}"
+
+
+@dataclass(eq=False)
+class TransactionError(GazetteError):
+    """A batch cannot be committed in its transaction journal; its rows are in their journals, uncommitted."""
+
+    journal: str
+    """The transaction journal."""
+    problem: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"transaction journal {self.journal!r}: {self.problem}. {self.advice}"

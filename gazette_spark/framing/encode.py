@@ -7,7 +7,7 @@ the encoded bytes: one pass at memory speed, and no step of Python per value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -172,12 +172,17 @@ def _first_wrong_end(found: Positions, meant: Positions) -> int:
     return int(differs[0]) if len(differs) else same
 
 
-def _scalar(data: bytes) -> pa.BinaryScalar:
-    """Return bytes for Arrow's functions; pa.scalar() would import pandas where there is one."""
-    bounds = np.array([0, len(data)], np.int32)
-    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
-    return pa.BinaryArray.from_buffers(pa.binary(), 1, buffers, null_count=0)[0]
+def binary_array(values: Sequence[bytes]) -> pa.BinaryArray:
+    """Return bytes for Arrow; pa.array() would import pandas where there is one."""
+    bounds = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(b"".join(values))]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(values), buffers, null_count=0)
 
 
-_NEWLINE = _scalar(b"\n")
-_NOTHING = _scalar(b"")
+def binary_scalar(value: bytes) -> pa.BinaryScalar:
+    """Return bytes for Arrow's functions."""
+    return binary_array([value])[0]
+
+
+_NEWLINE = binary_scalar(b"\n")
+_NOTHING = binary_scalar(b"")

@@ -195,10 +195,13 @@ class Publisher:
         return appended
 
 
-def write_ack_intents(client: Client, intents: Iterable[AckIntent]) -> list[str]:
+def write_ack_intents(
+    client: Client, intents: Iterable[AckIntent], *, timeout_s: float | None = None
+) -> list[str]:
     """Append intents that are stored, and return the journals that are gone: they need none.
 
-    Intents of one journal become one append. What was appended before a crash may be appended again.
+    Intents of one journal become one append. What was appended before a crash may be appended again. All of
+    it is tried for ``timeout_s`` seconds, by default the client's.
 
     Raises:
         GazetteError: an append failed. Some intents may be appended: write all of them again, later.
@@ -208,7 +211,7 @@ def write_ack_intents(client: Client, intents: Iterable[AckIntent]) -> list[str]
         contents.setdefault(each.journal, bytearray()).extend(each.intent)
     gone = []
     # Its appends run side by side, and go on past those that fail.
-    with AppendService(client, timeout_s=client.timeout_s) as service:
+    with AppendService(client, timeout_s=timeout_s or client.timeout_s) as service:
         appends = {journal: service.append(journal, bytes(content)) for journal, content in contents.items()}
         failed: BaseException | None = None
         for journal, appended in appends.items():

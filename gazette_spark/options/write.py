@@ -8,11 +8,12 @@ column ``journal``.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from gazette_spark.errors import OptionError, ProtocolError
 from gazette_spark.options.csv import CSV_OPTIONS
@@ -25,7 +26,16 @@ from gazette_spark.options.source import (
     parse_selector_option,
 )
 from gazette_spark.options.table import Option, option_texts, parse_texts
-from gazette_spark.options.values import check_journal, count, parse_address, parse_record_size, shown, word
+from gazette_spark.options.values import (
+    check_journal,
+    count,
+    depth,
+    parse_address,
+    parse_column,
+    parse_record_size,
+    shown,
+    word,
+)
 from gazette_spark.protocol.labels import parse_target_selector
 
 Purpose = Literal["read", "write"]
@@ -49,9 +59,20 @@ class WriteOptions:
     sep: str
     quote: str
     max_record_bytes: int
+    delivery_guarantee: str
+    transaction_journal: str | None
+    """Where exactly-once writes are committed."""
+    transaction_id: str | None
+    transaction_first_batch: int | None
+    uuid_path: str | None
     request_timeout_ms: int
     connect_timeout_ms: int
     security: Security
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether rows are written in transactions."""
+        return self.delivery_guarantee == "exactly_once"
 
 
 def parse_write_options(given: Mapping[str, str], *, environ: Mapping[str, str] = os.environ) -> WriteOptions:
@@ -71,6 +92,7 @@ def parse_write_options(given: Mapping[str, str], *, environ: Mapping[str, str] 
     values["target"] = _one_target({name: found for name, found in targets.items() if found is not None})
     if values["mapping"] and not (values["target"] and values["target"].selector):
         raise OptionError("mapping", "no selector", "to be used with selector, or a prefix as path, only")
+    _check_transaction(values, texts)
     return WriteOptions(**values)
 
 
@@ -119,6 +141,33 @@ def _one_target(found: Mapping[str, Selection]) -> Selection | None:
         ways = "one of option 'journal', option 'selector', save('a/journal') and save('a/prefix/')"
         raise OptionError(" and ".join(found), "more than one", ways)
     return next(iter(found.values()), None)
+
+
+def _check_transaction(values: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+    """Check that the options of exactly-once writes stand together."""
+    if values["delivery_guarantee"] == "exactly_once":
+        if values["transaction_journal"] is None:
+            expected = "the journal that exactly_once keeps its commits in, such as acme/txn/orders"
+            raise OptionError("transactionJournal", "nothing", expected)
+        for name, default in (("sep", ","), ("quote", '"')):
+            if values[name] != default:
+                got = f"{values[name]!r}, and deliveryGuarantee=exactly_once"
+                raise OptionError(name, got, f"{default!r}, as Gazette's messages of CSV have it")
+        return
+    for name in _OF_TRANSACTIONS:
+        if name.lower() in texts:
+            raise OptionError(name, "deliveryGuarantee=at_least_once", "exactly_once, which alone uses it")
+
+
+def _parse_transaction_journal(name: str, text: str) -> str:
+    check_journal(name, text)
+    return text
+
+
+def _parse_transaction_id(name: str, text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._/+-]{1,200}", text):
+        raise OptionError(name, shown(text), "1 to 200 letters, digits, or any of . _ / + -")
+    return text
 
 
 def _parse_journal(name: str, text: str) -> Selection:
@@ -173,6 +222,40 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "A longer value is an error: readers refuse such records unless told otherwise.",
     ),
     Option(
+        "deliveryGuarantee",
+        word("at_least_once", "exactly_once"),
+        "at_least_once",
+        "at_least_once: rows count when they are appended, and may be there twice. exactly_once: rows are "
+        "messages of transactions; readers of committed messages see each row once.",
+    ),
+    Option(
+        "transactionJournal",
+        _parse_transaction_journal,
+        None,
+        "With exactly_once, the journal that commits are recorded in. Each query has one to itself.",
+    ),
+    Option(
+        "transactionId",
+        _parse_transaction_id,
+        None,
+        "With exactly_once, the id of a batch write: a repetition under the same id writes nothing again. If "
+        "not given, a new one. A stream has its query's id.",
+    ),
+    Option(
+        "transactionFirstBatch",
+        depth(1 << 62),
+        None,
+        "With exactly_once, the batch of a stream that needs no record of the one before it: where a running "
+        "query turns exactly_once, or moves to another transactionJournal.",
+    ),
+    Option(
+        "uuidPath",
+        parse_column,
+        None,
+        "Where a row keeps its UUID, for deliveryGuarantee=exactly_once: a JSON pointer, a CSV column "
+        "counted from 0, or the number of a protobuf field. Default: /_meta/uuid, 0, 1.",
+    ),
+    Option(
         "requestTimeoutMs",
         count(DAY_MS),
         "60000",
@@ -183,4 +266,10 @@ WRITE_OPTIONS: tuple[Option, ...] = (
 )
 """All options, in the order in which they are checked and shown."""
 
-_ONLY_WRITING = frozenset({"journal", "mapping"})
+_OF_TRANSACTIONS = ("transactionJournal", "transactionId", "transactionFirstBatch", "uuidPath")
+"""Options that mean something with exactly_once only."""
+
+_ONLY_WRITING = frozenset({"journal", "mapping", "deliveryguarantee"}) | {
+    name.lower() for name in _OF_TRANSACTIONS if name.startswith("transaction")
+}
+"""Options that reading does not have, in lower case."""

@@ -5,11 +5,17 @@ written: there schema and options are checked, and the journals they name are lo
 the tasks, each of which opens a client. A task's commit message reports its appends; the driver logs it.
 
 Rows are written at least once: Spark may run a task, or a micro-batch, again; earlier appends stay.
+
+With ``deliveryGuarantee=exactly_once`` tasks write messages of transactions, and hand their intents to the
+driver, which commits them: :mod:`gazette_spark.write.transactions`. Spark tells a writer's driver neither the
+query nor the run; tasks see both, as their job's local properties, and hand them over as well.
 """
 
 from __future__ import annotations
 
 import logging
+import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,21 +26,45 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from gazette_spark.client import Client
-from gazette_spark.errors import OptionError
+from gazette_spark.errors import GazetteError, OptionError, TransactionError
 from gazette_spark.failpoints import failpoint
+from gazette_spark.message.publisher import AckIntent, write_ack_intents
 from gazette_spark.options.write import WriteOptions
 from gazette_spark.scan.access import access, carried
 from gazette_spark.write.columns import write_columns
+from gazette_spark.write.producer import TaskIntent, TaskProducer
 from gazette_spark.write.task import Appended, Targets, TaskWriter, open_service
+from gazette_spark.write.transaction_journal import commit_transaction
+from gazette_spark.write.transactions import Attempt
 
 log = logging.getLogger(__name__)
 
 
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+RUN_ID = "spark.jobGroup.id"
+"""Local properties of a stream's jobs: Spark names the job group after the run."""
+
+ROLLBACK_TIMEOUT_S = 10.0
+"""Longest that a task which failed tries to roll its rows back."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The job of a task, as Spark's local properties name it."""
+
+    query: str | None = None
+    run: str | None = None
+    batch: str | None = None
+
+
 @dataclass
 class Written(WriterCommitMessage):
-    """A task's appends, by journal."""
+    """A task's appends, by journal, and with exactly-once writes what commits them."""
 
     journals: Mapping[str, Appended] = field(default_factory=dict)
+    intents: Sequence[TaskIntent] = ()
+    job: Job = Job()
 
 
 class _Writer:
@@ -59,6 +89,12 @@ class _Writer:
         """Append a task's rows, and return when all of them are in their journals. Runs on executors."""
         context = TaskContext.get()
         partition = context.partitionId() if context else 0
+        job = Job()
+        if context:
+            job = Job(*(context.getLocalProperty(name) for name in (QUERY_ID, RUN_ID, BATCH_ID)))
+        producer = None
+        if self._options.exactly_once:
+            producer = TaskProducer(self._options.uuid_path, time.time_ns())
         task: TaskWriter | None = None
         with open_client(self._options) as client:
             service = open_service(client, self._options)
@@ -68,39 +104,122 @@ class _Writer:
                         targets = Targets(client, self._options)
                         rng = np.random.default_rng()
                         task = TaskWriter(
-                            service, targets, self._options, self._columns, partition=partition, rng=rng
+                            service,
+                            targets,
+                            self._options,
+                            self._columns,
+                            partition=partition,
+                            rng=rng,
+                            producer=producer,
                         )
                     task.write(record_batch)
                     failpoint("writer.rows")
-                done = Written(task.finish() if task else {})
+                done = Written(task.finish() if task else {}, producer.intents() if producer else (), job)
                 failpoint("writer.written")
                 return done
+            except Exception:
+                service.close(abort=True)
+                if producer:
+                    self._roll_back(client, producer.intents())
+                raise
             finally:
                 # Nothing waits any more, unless the task has failed: then nothing more is appended.
                 service.close(abort=True)
+
+    def _roll_back(self, client: Client, intents: Sequence[TaskIntent]) -> None:
+        """Roll back rows that nothing will ever commit, if it can be done soon: readers keep them else."""
+        try:
+            write_ack_intents(
+                client,
+                (AckIntent(each.journal, each.rollback) for each in intents),
+                timeout_s=ROLLBACK_TIMEOUT_S,
+            )
+        except GazetteError as error:
+            log.warning("writer.not_rolled_back journals=%d error=%s", len(intents), error)
+
+    def _commit(
+        self, messages: Sequence[WriterCommitMessage | None], query: str, batch: int | None, author: str
+    ) -> None:
+        """Commit the rows of all tasks, or have those that are recorded stand for them."""
+        options = self._options
+        assert options.transaction_journal is not None
+        written = [message for message in messages if isinstance(message, Written)]
+        intents: dict[str, bytes] = {}
+        rollbacks: dict[str, bytes] = {}
+        for each in (intent for message in written for intent in message.intents):
+            intents[each.journal] = intents.get(each.journal, b"") + each.commit
+            rollbacks[each.journal] = rollbacks.get(each.journal, b"") + each.rollback
+        rows = sum(each.rows for message in written for each in message.journals.values())
+        first = options.transaction_first_batch
+        attempt = Attempt(query, batch, author, intents, rows, first)
+        with open_client(options) as client:
+            commit_transaction(client, options.transaction_journal, attempt, rollbacks)
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Roll back the tasks of a job that failed before its commit began.
+
+        With a message of each task the commit may have begun, and the rows may be recorded: then they stay.
+        """
+        if not self._options.exactly_once or None not in messages:
+            return
+        written = [message for message in messages if isinstance(message, Written)]
+        with open_client(self._options) as client:
+            self._roll_back(client, [intent for message in written for intent in message.intents])
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
     """Writes the rows of ``df.write``."""
 
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        if options.transaction_first_batch is not None:
+            raise OptionError("transactionFirstBatch", "a batch write", "to be used by a stream only")
+        super().__init__(options, schema, overwrite=overwrite)
+        self._transaction = options.transaction_id or uuid.uuid4().hex
+        """Made here: Spark hands this very writer to the tasks, and back for the commit."""
+
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log the written bytes: the rows are in the journals already."""
+        """Commit exactly-once rows, and log what was written: other rows are in the journals already."""
+        if self._options.exactly_once:
+            self._commit(messages, self._transaction, None, uuid.uuid4().hex)
         _log("wrote", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log the bytes that a failed query leaves in the journals."""
+        """Roll exactly-once rows back, and log the bytes that a failed query leaves in the journals."""
+        self._abort(messages)
         _log("failed, and rows it wrote stay in their journals", messages)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes the micro-batches of ``df.writeStream``."""
 
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        if options.transaction_id is not None:
+            raise OptionError("transactionId", "a stream", "to be used by a batch write only")
+        super().__init__(options, schema, overwrite=overwrite)
+
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
-        """Log the written bytes."""
+        """Commit exactly-once rows, and log the written bytes."""
+        if self._options.exactly_once:
+            job = self._job_of(messages, batchId)
+            self._commit(messages, str(job.query), batchId, str(job.run))
         _log(f"wrote batch_id={batchId}", messages)
 
+    def _job_of(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> Job:
+        """Return the one job that all tasks were of."""
+        jobs = {message.job for message in messages if isinstance(message, Written)}
+        job = jobs.pop() if len(jobs) == 1 else Job()
+        if not (job.query and job.run) or job.batch != str(batch_id):
+            problem = f"the tasks of batch {batch_id} do not name one query, run and batch, but {job}"
+            advice = "Write with deliveryGuarantee=at_least_once under this Spark, and report it"
+            raise TransactionError(str(self._options.transaction_journal), problem, advice)
+        return job
+
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Log the bytes that a failed micro-batch leaves in the journals: the retry writes them again."""
+        """Roll exactly-once rows back, and log the bytes that a failed micro-batch leaves in the journals.
+
+        The retry writes them again.
+        """
+        self._abort(messages)
         _log(f"failed, and rows it wrote stay in their journals batch_id={batchId}", messages)
 
 

@@ -5,7 +5,8 @@ writers' records come between them, never into them. One task's appends to one j
 The queue of appends is bounded: a task reads rows no faster than brokers accept their bytes.
 
 The appends of a failed task stay in the journals, and so do those of a task that Spark runs again: rows are
-written at least once.
+written at least once. With a :class:`TaskProducer` they are written as messages of a transaction, and count
+once that is committed.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from gazette_spark.client import AppendService, AsyncAppend, Client
 from gazette_spark.errors import JournalNotFoundError, OptionError, ProtocolError, RowError
 from gazette_spark.framing.base import int64_array
 from gazette_spark.framing.encode import CHUNK_BYTES, RowRefusal, check_values, encoded
+from gazette_spark.message.locator import locator_for
 from gazette_spark.options.write import WriteOptions
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import validate_journal_name
 from gazette_spark.protocol.labels import label_set
 from gazette_spark.scan.framings import framing_name
 from gazette_spark.write.columns import WriteColumns
+from gazette_spark.write.producer import CONTENT_TYPES, TaskProducer
 from gazette_spark.write.shares import KeyMapping, Share, shares_at_random, shares_by_name
 
 T = TypeVar("T")
@@ -105,7 +108,22 @@ class Targets:
 
     def _add(self, listed: Iterable[pb.ListResponse.Journal]) -> None:
         for each in listed:
-            self._framings[each.spec.name] = framing_name(each.spec, self._options.framing, None)
+            name, options = each.spec.name, self._options
+            if name == options.transaction_journal:
+                expected = "a journal that gets no rows"
+                raise OptionError("transactionJournal", f"{name!r}, which rows are written to", expected)
+            framing = framing_name(each.spec, options.framing, None)
+            if options.exactly_once:
+                _check_place(name, framing, options)
+            self._framings[name] = framing
+
+
+def _check_place(journal: str, framing: str, options: WriteOptions) -> None:
+    """Check that the records of a journal have a place for a UUID."""
+    if framing not in CONTENT_TYPES:
+        got = f"{framing} for journal {journal!r}, and deliveryGuarantee=exactly_once"
+        raise OptionError("framing", got, "lines, csv or fixed, whose records have a place for a UUID")
+    locator_for(CONTENT_TYPES[framing], options.uuid_path or "")
 
 
 class TaskWriter:
@@ -120,13 +138,16 @@ class TaskWriter:
         *,
         partition: int,
         rng: np.random.Generator,
+        producer: TaskProducer | None = None,
     ) -> None:
+        """Make a writer; with a ``producer`` its rows are messages of a transaction."""
         self._service = service
         self._targets = targets
         self._options = options
         self._columns = columns
         self._partition = partition
         self._rng = rng
+        self._producer = producer
         self._mapping = KeyMapping.of(targets.journals, options.mapping or "modulo")
         self._taken = 0
         self._rows: dict[str, int] = {}
@@ -205,11 +226,22 @@ class TaskWriter:
 
     def _encoded(self, values: pa.Array, share: Share) -> Iterable[bytes]:
         chosen = values if share.rows is None else values.take(int64_array(share.rows))
-        options = self._options
-        made = encoded(chosen, self._targets.framing(share.journal), options.sep, options.quote)
+        made = self._made(chosen, share.journal)
         if isinstance(made, RowRefusal) and share.rows is not None:
             made = RowRefusal(int(share.rows[made.index]), made.problem, made.advice)
         return self._accepted(made)
+
+    def _made(self, values: pa.Array, journal: str) -> Iterable[bytes] | RowRefusal:
+        """Return rows as the records of a journal."""
+        options, framing = self._options, self._targets.framing(journal)
+        if self._producer is not None:
+            stamped = self._producer.stamped(values, journal, framing)
+            if isinstance(stamped, RowRefusal):
+                return stamped
+            if (refused := check_values(stamped, options.max_record_bytes)) is not None:
+                return refused
+            values = stamped
+        return encoded(values, framing, options.sep, options.quote)
 
     def _accepted(self, found: T | RowRefusal) -> T:
         if isinstance(found, RowRefusal):

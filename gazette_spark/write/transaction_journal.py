@@ -1,0 +1,151 @@
+"""Commits a batch in its transaction journal: does what :mod:`gazette_spark.write.transactions` decides.
+
+The journal holds a record a line. Its newest one is read backwards from the write head, so a commit costs the
+same however long the journal is, and its older fragments may be deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gazette_spark.client import Client
+from gazette_spark.errors import RegisterMismatchError, TransactionError, WrongAppendOffsetError
+from gazette_spark.failpoints import failpoint
+from gazette_spark.message.publisher import AckIntent, write_ack_intents
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.labels import label_set
+from gazette_spark.write.transactions import Attempt, Plan, Record, Refusal, decide
+
+log = logging.getLogger(__name__)
+
+TAIL_BYTES = 64 << 10
+"""Bytes before the write head that are read first, to find the newest record."""
+
+MAX_TRIES = 10
+"""Times that a commit looks again after somebody else appended, or an append's answer was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalState:
+    """A transaction journal as it was read."""
+
+    head: int
+    registers: Mapping[str, str]
+    newest: Record | None
+
+
+def commit_transaction(
+    client: Client, journal: str, attempt: Attempt, rollbacks: Mapping[str, bytes]
+) -> Record | None:
+    """Commit a batch, or the one that is recorded in its place, and return when all its rows are committed.
+
+    Args:
+        client: appends.
+        journal: the transaction journal.
+        attempt: the batch that tasks have published.
+        rollbacks: by journal, bytes that roll the attempt's rows back.
+
+    Returns:
+        The record that was appended; None if the batch was recorded before.
+
+    Raises:
+        TransactionError: the batch may not be committed.
+        GazetteError: whether it is committed is unknown. A repetition of the batch finds out.
+    """
+    for _ in range(MAX_TRIES):
+        state = read_state(client, journal)
+        plan = decide(attempt, state.newest, state.registers)
+        failpoint("transaction.read")
+        if isinstance(plan, Refusal):
+            raise TransactionError(journal, plan.problem, plan.advice)
+        if _carried_out(client, journal, state, plan, attempt):
+            if plan.rolls_back:
+                _acknowledge(client, rollbacks)
+            failpoint("transaction.done")
+            return plan.record
+    problem = f"its newest record could not be settled in {MAX_TRIES} tries, as others append to it"
+    raise TransactionError(journal, problem, "Let one query at a time use it")
+
+
+def _carried_out(client: Client, journal: str, state: JournalState, plan: Plan, attempt: Attempt) -> bool:
+    """Do a plan's steps; return False if the journal was another when the record came to be appended.
+
+    Then the record may be there: by an append whose answer was lost, and that was tried again.
+    """
+    _acknowledge(client, plan.finish)
+    if plan.record is not None:
+        try:
+            _append_record(client, journal, state, plan.record)
+        except (RegisterMismatchError, WrongAppendOffsetError) as error:
+            log.warning("transaction.retry journal=%s batch=%s error=%s", journal, attempt.batch, error)
+            return False
+    failpoint("transaction.recorded")
+    _warn_of_differences(plan, attempt)
+    _acknowledge(client, plan.commit)
+    return True
+
+
+def read_state(client: Client, journal: str) -> JournalState:
+    """Return a journal's write head, registers and newest record.
+
+    Raises:
+        TransactionError: its end is no record.
+    """
+    # A barrier: what is under way is in the journal, or will not be.
+    barrier = client.append(journal, b"")
+    registers = {label.name: label.value for label in barrier.registers.labels}
+    return JournalState(barrier.end, registers, _newest_record(client, journal, barrier.end))
+
+
+def _newest_record(client: Client, journal: str, head: int) -> Record | None:
+    first = client.first_offset(journal) if head else 0
+    size = TAIL_BYTES
+    while first < head:
+        begin = max(first, head - size)
+        with client.read(journal, offset=begin, end_offset=head) as reader:
+            tail = reader.read()
+        if not tail.endswith(b"\n"):
+            advice = "Nobody else may append to a transaction journal: name another one"
+            raise TransactionError(journal, "it ends within a line", advice)
+        before = tail.rfind(b"\n", 0, -1)
+        if before >= 0 or begin == first:
+            return Record.from_json(tail[before + 1 :], journal)
+        size *= 8
+    return None
+
+
+def _append_record(client: Client, journal: str, state: JournalState, record: Record) -> None:
+    known = state.newest.registers if state.newest is not None else record.registers
+    check = pb.LabelSelector(include=label_set(dict(state.registers) or known))
+    client.append(
+        journal,
+        record.to_json(),
+        # 0 is any offset: then there are no registers either, and the check fails for the second to come.
+        offset=state.head,
+        check_registers=check,
+        union_registers=label_set(record.registers),
+    )
+
+
+def _acknowledge(client: Client, contents: Mapping[str, bytes]) -> None:
+    gone = write_ack_intents(client, _intents(contents))
+    if gone:
+        log.warning("transaction.journals_gone journals=%s", ",".join(gone))
+    failpoint("transaction.acknowledged")
+
+
+def _intents(contents: Mapping[str, bytes]) -> Iterable[AckIntent]:
+    return (AckIntent(journal, content) for journal, content in contents.items())
+
+
+def _warn_of_differences(plan: Plan, attempt: Attempt) -> None:
+    if plan.rolls_back and plan.record is not None and plan.record.rows != attempt.rows:
+        log.warning(
+            "transaction.differs batch=%s recorded_rows=%d rows=%d: the recorded ones count. The query is "
+            "not deterministic, or its checkpoint is a copy",
+            attempt.batch,
+            plan.record.rows,
+            attempt.rows,
+        )

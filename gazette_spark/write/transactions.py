@@ -1,0 +1,288 @@
+"""What a transaction journal says of a batch: write its record, repeat a recorded one, or refuse. Pure.
+
+Tasks publish rows under producers that nobody knows yet, and hand over their intents: the acknowledgements
+that commit the rows. A batch is committed at the moment when the transaction journal has its record, which
+holds all intents. They are appended after that, as often as it takes.
+
+:func:`decide` holds an attempt at a batch, of one run of a query, against the newest record:
+
+=============================  =====================  ======================================================
+newest record                  attempt                decision
+=============================  =====================  ======================================================
+none                           batch 0, batch write   record
+none                           later batch            refuse: a record is lost, or the query began elsewhere
+same query, batch *m*          *m* + 1                record
+same query, batch *m*          *m*                    repeat the record's intents; roll the attempt back
+same query, batch *m*          below *m*              refuse: the query checkpoint is an old one
+same query, batch *m*          above *m* + 1          refuse: a record is lost
+same query, run was replaced   any                    refuse: another run has gone on
+another stream                 any                    refuse: the journal belongs to that one
+another batch write            batch write            record, unless it was recorded among the last ones
+=============================  =====================  ======================================================
+
+A run that continues another one's record first appends that one's intents, and a run that repeats another
+one's record puts it under its own name. So the journal knows each run that got on, and
+:attr:`Record.replaced` names those that could still come back: their next batch would fit.
+
+The journal's registers say the same as the newest record, and each append requires them and the write head to
+be as they were read. So of two runs that decide on the same record only one appends. Registers that are empty
+match anything; then the write head alone decides.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gazette_spark.errors import TransactionError
+
+FORMAT_VERSION = 1
+"""Version of the records' form."""
+
+EARLIER_WRITES = 100
+"""Batch writes that a record remembers, so that a late repetition of one of them is noticed."""
+
+NO_BATCH = "-"
+"""Value of the register ``batch`` of a batch write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A batch that tasks have published, and that waits for its commit."""
+
+    query: str
+    """The query's id; of a batch write, the id of its transaction."""
+    batch: int | None
+    """None: a batch write."""
+    author: str
+    """The run: another each time the query starts."""
+    intents: Mapping[str, bytes] = field(default_factory=dict)
+    """By journal: bytes that commit the rows."""
+    rows: int = 0
+    first_batch: int | None = None
+    """Batch that needs no record of the one before it, nor of the same query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A committed batch, as it is in the transaction journal."""
+
+    query: str
+    batch: int | None
+    author: str
+    intents: Mapping[str, bytes] = field(default_factory=dict)
+    rows: int = 0
+    replaced: Mapping[str, int] = field(default_factory=dict)
+    """Runs that wrote a record of this batch or the one before it: the last batch of each."""
+    earlier: tuple[str, ...] = ()
+    """Ids of the batch writes that were recorded before this one, the newest last."""
+
+    @property
+    def registers(self) -> dict[str, str]:
+        """The registers of a journal whose newest record is this."""
+        batch = NO_BATCH if self.batch is None else str(self.batch)
+        return {"author": self.author, "batch": batch, "query": self.query}
+
+    def to_json(self) -> bytes:
+        """Return the record as a line of JSON."""
+        value = {
+            "format_version": FORMAT_VERSION,
+            "query": self.query,
+            "batch": self.batch,
+            "author": self.author,
+            "rows": self.rows,
+            "replaced": dict(sorted(self.replaced.items())),
+            "earlier": list(self.earlier),
+            "intents": {name: base64.b64encode(self.intents[name]).decode() for name in sorted(self.intents)},
+        }
+        return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+    @classmethod
+    def from_json(cls, line: bytes, journal: str = "") -> Record:
+        """Parse a line of a transaction journal.
+
+        Raises:
+            TransactionError: it is no record, or one of a later form.
+        """
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        if isinstance(value, dict) and value.get("format_version", 0) != FORMAT_VERSION:
+            problem = f"its newest record has the form {value.get('format_version')!r}, not {FORMAT_VERSION}"
+            raise TransactionError(
+                journal, problem, "Write with the release that wrote the record, or a later"
+            )
+        try:
+            return cls._parsed(value)
+        except (KeyError, TypeError, ValueError, binascii.Error):
+            problem = f"its newest record cannot be read: {line[:80]!r}"
+            advice = "Nobody else may append to a transaction journal: name another one"
+            raise TransactionError(journal, problem, advice) from None
+
+    @classmethod
+    def _parsed(cls, value: object) -> Record:
+        match value:
+            case {
+                "query": str(query),
+                "batch": int() | None as batch,
+                "author": str(author),
+                "rows": int(rows),
+                "replaced": dict(replaced),
+                "earlier": list(earlier),
+                "intents": dict(intents),
+            }:
+                decoded = {name: base64.b64decode(text, validate=True) for name, text in intents.items()}
+                return cls(query, batch, author, decoded, rows, replaced, tuple(earlier))
+        raise ValueError(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do, in this order. No step is begun before the one above it is done."""
+
+    finish: Mapping[str, bytes] = field(default_factory=dict)
+    """Intents of the newest record, to be appended whether they were or not."""
+    record: Record | None = None
+    """Record to append while registers and write head are as they were."""
+    commit: Mapping[str, bytes] = field(default_factory=dict)
+    """Intents to append."""
+    rolls_back: bool = False
+    """Whether the attempt's own rows are to be rolled back: others, which are recorded, stand for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why an attempt may not be committed, and the way out."""
+
+    problem: str
+    advice: str
+
+
+ANOTHER_JOURNAL = "Name another transactionJournal"
+"""The way out for a query that cannot use a journal."""
+OLD_CHECKPOINT = (
+    "Start the query from its newest checkpoint; with an older one, rows would be written again: name a new "
+    "transactionJournal if that is meant"
+)
+"""The way out for a query that goes back."""
+
+
+def decide(attempt: Attempt, newest: Record | None, registers: Mapping[str, str]) -> Plan | Refusal:
+    """Return what to do with an attempt.
+
+    Args:
+        attempt: The batch that was published.
+        newest: The journal's newest record, None if it has none.
+        registers: The journal's registers; empty for a new journal, or where all its replicas were lost.
+    """
+    begins = attempt.batch in (0, None) or _is_allowed_first(attempt)
+    if registers and not _is_allowed_first(attempt) and (newest is None or newest.registers != registers):
+        known = ", ".join(f"{name}={value}" for name, value in sorted(registers.items()))
+        return _lost(attempt, f"its registers are of {known}, and the record of that is not its newest")
+    if newest is None:
+        return _append(attempt, None) if begins else _lost(attempt, "it has no record")
+    if newest.query != attempt.query:
+        return _after_another_query(attempt, newest)
+    if newest.batch is not None and attempt.batch is not None:
+        return _in_one_stream(attempt, newest, attempt.batch, newest.batch)
+    if newest.batch is not attempt.batch:
+        return Refusal(f"a stream and a batch write both have the id {attempt.query}", ANOTHER_JOURNAL)
+    return _repeat(attempt, newest)
+
+
+def _in_one_stream(attempt: Attempt, newest: Record, batch: int, recorded: int) -> Plan | Refusal:
+    if attempt.author in newest.replaced:
+        problem = (
+            f"run {attempt.author} of query {attempt.query} was replaced by run {newest.author}, which has "
+            f"committed batch {recorded}"
+        )
+        return Refusal(problem, "Stop this run: the other one has gone on from its checkpoint")
+    if batch < recorded:
+        problem = f"batch {batch} of query {attempt.query} comes after batch {recorded} was committed"
+        return Refusal(problem, OLD_CHECKPOINT)
+    if batch == recorded:
+        return _repeat(attempt, newest)
+    if batch > recorded + 1 and not _is_allowed_first(attempt):
+        return _lost(attempt, f"its newest record is of batch {recorded}")
+    return _append(attempt, newest)
+
+
+def _after_another_query(attempt: Attempt, newest: Record) -> Plan | Refusal:
+    both_writes = attempt.batch is None and newest.batch is None
+    if both_writes and attempt.query in newest.earlier:
+        # Its intents were appended before the next record was.
+        return Plan(rolls_back=True)
+    if both_writes or _is_allowed_first(attempt):
+        return _append(attempt, newest)
+    kind = "a batch write, transaction" if newest.batch is None else "query"
+    advice = f"{ANOTHER_JOURNAL}: each query has one to itself"
+    if attempt.batch is not None:
+        advice += f". To go on in this one for good, set transactionFirstBatch={attempt.batch}"
+    return Refusal(f"it belongs to {kind} {newest.query}, not to {attempt.query}", advice)
+
+
+def _append(attempt: Attempt, newest: Record | None) -> Plan:
+    own = newest is None or newest.author == attempt.author
+    record = Record(
+        attempt.query,
+        attempt.batch,
+        attempt.author,
+        attempt.intents,
+        attempt.rows,
+        _replaced(attempt, newest),
+        _earlier(attempt, newest),
+    )
+    finish: Mapping[str, bytes] = {} if newest is None or own else newest.intents
+    return Plan(finish, record, attempt.intents)
+
+
+def _repeat(attempt: Attempt, newest: Record) -> Plan:
+    """Let a record stand for the attempt, which may be the attempt's own."""
+    rolls_back = dict(newest.intents) != dict(attempt.intents)
+    if newest.batch is None or newest.author == attempt.author:
+        return Plan(commit=newest.intents, rolls_back=rolls_back)
+    taken = Record(
+        newest.query,
+        newest.batch,
+        attempt.author,
+        newest.intents,
+        newest.rows,
+        _replaced(attempt, newest),
+    )
+    return Plan(record=taken, commit=newest.intents, rolls_back=rolls_back)
+
+
+def _replaced(attempt: Attempt, newest: Record | None) -> dict[str, int]:
+    if newest is None or newest.query != attempt.query or newest.batch is None or attempt.batch is None:
+        return {}
+    authors = {**newest.replaced, newest.author: newest.batch}
+    return {
+        author: batch
+        for author, batch in authors.items()
+        if author != attempt.author and batch >= attempt.batch - 1
+    }
+
+
+def _earlier(attempt: Attempt, newest: Record | None) -> tuple[str, ...]:
+    if newest is None or newest.batch is not None or attempt.batch is not None:
+        return ()
+    return (*newest.earlier, newest.query)[-EARLIER_WRITES:]
+
+
+def _is_allowed_first(attempt: Attempt) -> bool:
+    return attempt.batch is not None and attempt.batch == attempt.first_batch
+
+
+def _lost(attempt: Attempt, problem: str) -> Refusal:
+    if attempt.batch is None:
+        return Refusal(problem, ANOTHER_JOURNAL)
+    before = attempt.batch - 1
+    return Refusal(
+        f"{problem}, and batch {attempt.batch} of query {attempt.query} is to follow batch {before}",
+        f"If batch {before} was committed elsewhere, or was written at least once, set "
+        f"transactionFirstBatch={attempt.batch}; if its record was lost, rows may be missing or there twice",
+    )

@@ -1,0 +1,153 @@
+"""A writer's driver side commits what all tasks handed over, and never rolls back what may be committed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict, WriterCommitMessage
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from gazette_spark.client import Client
+from gazette_spark.errors import OptionError, TransactionError
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.source import GazetteDataSource
+from gazette_spark.write.producer import TaskIntent
+from gazette_spark.write.spark_writer import Job, StreamWriter, Written
+from gazette_spark.write.task import Appended
+from gazette_spark.write.transaction_journal import read_state
+from gazette_spark.write.transactions import Record
+
+ROWS = StructType([StructField("value", BinaryType())])
+JOB = Job("query-1", "run-a", "0")
+
+
+@pytest.fixture
+def journals(gazette_client: Client, fresh_prefix: str) -> list[str]:
+    """A journal of rows, and one of transactions."""
+    names = [f"{fresh_prefix}rows", f"{fresh_prefix}transactions"]
+    gazette_client.create_journals(*(journal_spec(name) for name in names))
+    return names
+
+
+def source(client: Client, journals: Sequence[str], **options: str) -> GazetteDataSource:
+    """Return a data source as Spark makes it to write."""
+    given = {
+        "brokerAddress": client.endpoint,
+        "path": journals[0],
+        "deliveryGuarantee": "exactly_once",
+        "transactionJournal": journals[1],
+    }
+    return GazetteDataSource(CaseInsensitiveDict(given | options))
+
+
+def stream_writer(client: Client, journals: Sequence[str]) -> StreamWriter:
+    """Return a writer of a stream's batch."""
+    return source(client, journals).streamWriter(ROWS, overwrite=False)
+
+
+def task(journal: str, number: int, job: Job = JOB) -> Written:
+    """Return what a task hands over."""
+    intent = TaskIntent(journal, b"commit %d\n" % number, b"rollback %d\n" % number)
+    return Written({journal: Appended(number, 10, 10)}, (intent,), job)
+
+
+def content(client: Client, journal: str) -> bytes:
+    """Return a journal's bytes."""
+    head = client.write_head(journal)
+    with client.read(journal, end_offset=head) as reader:
+        return reader.read() if head else b""
+
+
+def test_the_intents_of_all_tasks_are_one_record(gazette_client: Client, journals: list[str]) -> None:
+    """The record has query, run, rows and all acknowledgements, which are appended in the tasks' order."""
+    rows, transactions = journals
+    messages = [task(rows, 1), Written(job=JOB), task(rows, 2)]
+    stream_writer(gazette_client, journals).commit(messages, 0)
+    newest = read_state(gazette_client, transactions).newest
+    assert newest == Record("query-1", 0, "run-a", {rows: b"commit 1\ncommit 2\n"}, rows=3)
+    assert content(gazette_client, rows) == b"commit 1\ncommit 2\n"
+
+
+def test_a_repetition_rolls_its_own_rows_back(gazette_client: Client, journals: list[str]) -> None:
+    """The recorded acknowledgements are appended again, then what rolls back the tasks of the repetition."""
+    rows, _ = journals
+    stream_writer(gazette_client, journals).commit([task(rows, 1)], 0)
+    again = Job("query-1", "run-b", "0")
+    stream_writer(gazette_client, journals).commit([task(rows, 2, again)], 0)
+    assert content(gazette_client, rows) == b"commit 1\ncommit 1\nrollback 2\n"
+
+
+def test_only_a_job_that_lacks_a_task_is_rolled_back(gazette_client: Client, journals: list[str]) -> None:
+    """With a message of each task the commit may have begun: a rollback would lose recorded rows."""
+    rows, _ = journals
+    writer = stream_writer(gazette_client, journals)
+    writer.abort([task(rows, 1), task(rows, 2)], 0)
+    assert content(gazette_client, rows) == b""
+    writer.abort([task(rows, 1), None, task(rows, 2)], 0)
+    assert content(gazette_client, rows) == b"rollback 1\nrollback 2\n"
+    batch = source(gazette_client, journals).writer(ROWS, overwrite=False)
+    batch.abort([task(rows, 3)])
+    batch.abort([task(rows, 4), None])
+    assert content(gazette_client, rows).endswith(b"rollback 2\nrollback 4\n")
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        pytest.param([Job()], id="no_names"),
+        pytest.param([JOB, Job("query-2", "run-a", "0")], id="two_queries"),
+        pytest.param([Job("query-1", "run-a", "1")], id="another_batch"),
+        pytest.param([], id="no_task"),
+    ],
+)
+def test_a_batch_that_spark_does_not_name_is_not_committed(
+    gazette_client: Client, journals: list[str], jobs: list[Job]
+) -> None:
+    """Without one query, run and batch of all tasks nothing is recorded."""
+    rows, transactions = journals
+    messages: list[WriterCommitMessage | None] = [task(rows, 1, job) for job in jobs]
+    with pytest.raises(TransactionError, match="tasks of batch 0 do not name one query"):
+        stream_writer(gazette_client, journals).commit(messages, 0)
+    assert content(gazette_client, transactions) == b""
+
+
+def test_a_batch_write_has_one_id_for_all_its_tries(gazette_client: Client, journals: list[str]) -> None:
+    """Two tries under one id are one write; two writes without an id are two."""
+    rows, transactions = journals
+    for options in ({"transactionId": "monday"}, {"transactionId": "monday"}, {}, {}):
+        writer = source(gazette_client, journals, **options).writer(ROWS, overwrite=False)
+        writer.commit([task(rows, 1)])
+    records = [Record.from_json(line) for line in content(gazette_client, transactions).splitlines()]
+    assert records[0].query == "monday"
+    assert len({record.query for record in records}) == len(records) == 3
+    assert content(gazette_client, rows).count(b"rollback 1\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        pytest.param({"transactionId": "monday"}, "to be used by a batch write only", id="id_of_a_stream"),
+        pytest.param({"framing": "none"}, "lines, csv or fixed", id="no_messages"),
+        pytest.param({"framing": "csv", "uuidPath": "/a"}, "index of a CSV column", id="path"),
+        pytest.param({"sep": ";"}, "'sep'.*as Gazette's messages of CSV", id="separator"),
+        pytest.param({"deliveryGuarantee": "at_least_once"}, "exactly_once, which alone", id="no_guarantee"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    gazette_client: Client, journals: list[str], options: dict[str, str], problem: str
+) -> None:
+    """The driver refuses them when it makes the writer, or before."""
+    with pytest.raises(OptionError, match=problem):
+        source(gazette_client, journals, **options).streamWriter(ROWS, overwrite=False)
+
+
+def test_the_transaction_journal_is_no_target(gazette_client: Client, journals: list[str]) -> None:
+    """Rows and commits never share a journal, whether an option or a selector names it."""
+    prefix = journals[0].removesuffix("rows")
+    for path in (journals[1], prefix):
+        with pytest.raises(OptionError, match=f"'transactionJournal': got '{journals[1]}', which rows"):
+            source(gazette_client, journals, path=path).streamWriter(ROWS, overwrite=False)
+    given = {"brokerAddress": gazette_client.endpoint, "deliveryGuarantee": "exactly_once"}
+    with pytest.raises(OptionError, match="'transactionJournal': got nothing"):
+        GazetteDataSource(CaseInsensitiveDict(given)).streamWriter(ROWS, overwrite=False)
