@@ -1,0 +1,186 @@
+"""A world of journals, and drivers that write batches to them exactly once: in memory, one step at a time.
+
+A driver is a generator that yields its steps, each a call that changes or reads the world. Who runs the
+drivers decides what becomes of a step: it is done; done, and the driver dies before it hears of it; done much
+later, after the driver's death; or done twice, because the first answer was lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from gazette_spark.write.transactions import Attempt, Record, Refusal, decide
+
+CONTINUE, ACK = 1, 2
+JOURNALS = ("a", "b")
+TASKS = 2
+
+Step = Callable[[], Any]
+Driver = Generator[Step, Any, None]
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message in a journal; an acknowledgement has no row."""
+
+    producer: int
+    clock: int
+    flags: int
+    row: tuple[str, int, str] | None = None
+    """Batch or write, task and journal that the row is of."""
+
+
+def committed(messages: list[Message]) -> Counter[tuple[str, int, str]]:
+    """Return the rows that a committed reader of a journal delivers, by Gazette's rules."""
+    least: dict[int, int] = {}
+    most: dict[int, int] = {}
+    pending: dict[int, list[Message]] = {}
+    rows: Counter[tuple[str, int, str]] = Counter()
+    for each in messages:
+        who = each.producer
+        least.setdefault(who, each.clock - 1)
+        most.setdefault(who, each.clock - 1)
+        waiting = pending.setdefault(who, [])
+        if each.flags == CONTINUE:
+            if each.clock > most[who]:
+                most[who] = each.clock
+                waiting.append(each)
+            continue
+        if each.clock > least[who]:
+            rows.update(one.row for one in waiting if one.clock <= each.clock and one.row is not None)
+        least[who] = most[who] = each.clock
+        waiting.clear()
+    return rows
+
+
+@dataclass
+class Checkpoint:
+    """A query checkpoint, which its runs share."""
+
+    planned: set[int] = field(default_factory=set)
+    done: set[int] = field(default_factory=set)
+
+    def copied(self) -> Checkpoint:
+        """Return a copy, which Spark takes for one of its own."""
+        return Checkpoint(set(self.planned), set(self.done))
+
+    def plan(self, batch: int) -> bool:
+        """Write a batch's range down; False if another run has."""
+        fresh = batch not in self.planned
+        self.planned.add(batch)
+        return fresh
+
+    def complete(self, batch: int) -> bool:
+        """Write down that a batch is done; False if another run has."""
+        fresh = batch not in self.done
+        self.done.add(batch)
+        return fresh
+
+
+@dataclass
+class World:
+    """Journals of rows, and a transaction journal."""
+
+    journals: dict[str, list[Message]] = field(default_factory=lambda: {name: [] for name in JOURNALS})
+    records: list[Record] = field(default_factory=list)
+    registers: dict[str, str] = field(default_factory=dict)
+    producers: int = 0
+    authors: int = 0
+
+    def append(self, journal: str, messages: list[Message]) -> None:
+        """Append messages to a journal."""
+        self.journals[journal] += messages
+
+    def acknowledge(self, journal: str, intent: bytes) -> None:
+        """Append acknowledgements: producers and clocks, as text."""
+        pairs = (pair.split(":") for pair in intent.decode().split())
+        self.append(journal, [Message(int(who), int(clock), ACK) for who, clock in pairs])
+
+    def state(self) -> tuple[int, dict[str, str], Record | None]:
+        """Return the transaction journal's head, registers, and newest record."""
+        return len(self.records), dict(self.registers), self.records[-1] if self.records else None
+
+    def append_record(self, record: Record, head: int, check: Mapping[str, str]) -> bool:
+        """Append a record, as a broker does that checks registers and write head; 0 is any."""
+        if (self.registers and self.registers != check) or (head and head != len(self.records)):
+            return False
+        self.records.append(Record.from_json(record.to_json()))
+        self.registers = record.registers
+        return True
+
+    def rows(self) -> Counter[tuple[str, int, str]]:
+        """Return all committed rows."""
+        found: Counter[tuple[str, int, str]] = Counter()
+        for messages in self.journals.values():
+            found += committed(messages)
+        return found
+
+
+def stream(world: World, checkpoint: Checkpoint, batches: int) -> Driver:
+    """One run of a query, up to ``batches`` batches. It ends early where Spark or the journal stops it."""
+    world.authors += 1
+    author = f"run-{world.authors}"
+    batch = max(checkpoint.planned, default=0)
+    if batch in checkpoint.done:
+        batch += 1
+    if batch not in checkpoint.planned and not (yield partial(checkpoint.plan, batch)):
+        return
+    while batch < batches:
+        attempt = Attempt("query", batch, author)
+        if not (yield from _written(world, attempt, str(batch))):
+            return
+        if not (yield partial(checkpoint.complete, batch)):
+            return
+        batch += 1
+        if batch < batches and not (yield partial(checkpoint.plan, batch)):
+            return
+
+
+def batch_write(world: World, name: str, finished: set[str]) -> Driver:
+    """One try of a batch write."""
+    world.authors += 1
+    attempt = Attempt(name, None, f"try-{world.authors}")
+    if (yield from _written(world, attempt, name)):
+        finished.add(name)
+
+
+def _written(world: World, attempt: Attempt, batch: str) -> Generator[Step, Any, bool]:
+    intents: dict[str, bytes] = {}
+    rollbacks: dict[str, bytes] = {}
+    for task in range(TASKS):
+        world.producers += 1
+        who = world.producers
+        for at, journal in enumerate(JOURNALS):
+            rows = [Message(who, 10 * at + 5, CONTINUE, (batch, task, journal))]
+            yield partial(world.append, journal, rows)
+            intents[journal] = intents.get(journal, b"") + b"%d:%d " % (who, 99)
+            rollbacks[journal] = rollbacks.get(journal, b"") + b"%d:%d " % (who, 10 * at + 4)
+    return (yield from _committed(world, replace(attempt, intents=intents), rollbacks))
+
+
+def _committed(world: World, attempt: Attempt, rollbacks: Mapping[str, bytes]) -> Generator[Step, Any, bool]:
+    """Do what ``commit_transaction`` does."""
+    while True:
+        head, registers, newest = yield world.state
+        plan = decide(attempt, newest, registers)
+        if isinstance(plan, Refusal):
+            return False
+        yield from _acknowledged(world, plan.finish)
+        if plan.record is not None:
+            check = registers or (newest.registers if newest else plan.record.registers)
+            record = plan.record
+            if not (yield partial(world.append_record, record, head, check)):
+                continue
+        yield from _acknowledged(world, plan.commit)
+        if plan.rolls_back:
+            yield from _acknowledged(world, rollbacks)
+        return True
+
+
+def _acknowledged(world: World, intents: Mapping[str, bytes]) -> Generator[Step, Any, None]:
+    for journal, intent in intents.items():
+        yield partial(world.acknowledge, journal, intent)

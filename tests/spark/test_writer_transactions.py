@@ -1,0 +1,244 @@
+"""Rows written exactly once are delivered once by Gazette's committed reader, whatever fails on the way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from gazette_spark.broker import EmbeddedBroker, Faults
+from gazette_spark.client import Client
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.write.transaction_journal import read_state
+from tests.conformance.goclient import end_of, run_go
+from tests.rig.brokers import BrokerHandle
+from tests.spark.source_queries import BOTH_BROKERS, QUERY_TIMEOUT_S, Journals
+
+FAULTS = Faults()
+DOCUMENTS = {"content-type": "application/x-ndjson"}
+SHORTS = ("a", "b")
+
+
+@pytest.fixture(scope="module")
+def faulty_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerHandle]:
+    """An embedded broker that fails as it is told."""
+    root = tmp_path_factory.mktemp("faulty")
+    with EmbeddedBroker(root, faults=FAULTS) as broker:
+        yield BrokerHandle(broker.endpoint, root)
+
+
+@pytest.fixture
+def journals(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str) -> Journals:
+    """A source, two journals of rows, and a transaction journal."""
+    return made(Journals(spark, broker, client, fresh_prefix))
+
+
+@pytest.fixture
+def faulty(spark: SparkSession, faulty_broker: BrokerHandle, fresh_prefix: str) -> Iterator[Journals]:
+    """The same on the broker that fails."""
+    with Client(faulty_broker.endpoint, timeout_s=30) as client:
+        yield made(Journals(spark, faulty_broker, client, fresh_prefix))
+        FAULTS.clear()
+
+
+def made(journals: Journals) -> Journals:
+    """Create the journals."""
+    journals.create("from", "transactions")
+    journals.create(*SHORTS, labels=DOCUMENTS)
+    return journals
+
+
+def options(journals: Journals) -> dict[str, str]:
+    """Return the options of exactly-once writes."""
+    return {
+        "brokerAddress": journals.broker.endpoint,
+        "deliveryGuarantee": "exactly_once",
+        "transactionJournal": journals.name("transactions"),
+        "requestTimeoutMs": "30000",
+    }
+
+
+def start(journals: Journals, checkpoint: Path) -> StreamingQuery:
+    """Start to write what is in the source to both journals of rows, as documents."""
+    rows = journals.stream("from").selectExpr(
+        f"concat('{journals.prefix}', if(cast(value AS STRING) % 2 = 0, 'a', 'b')) AS journal",
+        "concat('{\"n\":', cast(value AS STRING), '}') AS value",
+    )
+    writer = rows.writeStream.format("gazette").options(**options(journals))
+    return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+
+
+def end(query: StreamingQuery) -> None:
+    """Wait for a query's end, and raise its error."""
+    try:
+        assert query.awaitTermination(QUERY_TIMEOUT_S), "the query did not end in time"
+    finally:
+        query.stop()
+
+
+def stream(journals: Journals, checkpoint: Path) -> None:
+    """Write what is in the source."""
+    end(start(journals, checkpoint))
+
+
+def feed(journals: Journals, numbers: range) -> None:
+    """Append numbers to the source."""
+    journals.append("from", b"".join(b"%d\n" % number for number in numbers))
+
+
+def committed(journals: Journals) -> tuple[Counter[int], int]:
+    """Return the numbers that Go's reader delivers of both journals, and how many transactions are open."""
+    numbers: Counter[int] = Counter()
+    unfinished = 0
+    for short in SHORTS:
+        events = run_go(journals.broker.endpoint, "read-committed", f"--journal={journals.name(short)}")
+        unfinished += end_of(events)["open"]
+        values = [json.loads(each["value"]) for each in events if each["event"] == "message"]
+        numbers.update(value["n"] for value in values if "n" in value)
+    return numbers, unfinished
+
+
+def set_flags(journals: Journals, short: str, flags: int) -> None:
+    """Change whether a journal takes appends."""
+    listed = journals.client.get_journal(journals.name(short))
+    changed = pb.JournalSpec()
+    changed.CopyFrom(listed.spec)
+    changed.flags = flags
+    journals.client.apply([pb.ApplyRequest.Change(expect_mod_revision=listed.mod_revision, upsert=changed)])
+
+
+@BOTH_BROKERS
+def test_a_stream_is_committed_once(journals: Journals, tmp_path: Path) -> None:
+    """Rows of a batch that could not be committed, and was run again, are delivered once, as all others."""
+    feed(journals, range(100))
+    set_flags(journals, "transactions", pb.JournalSpec.O_RDONLY)
+    with pytest.raises(PySparkException, match="NOT_ALLOWED"):
+        stream(journals, tmp_path / "checkpoint")
+    assert committed(journals)[0] == Counter()
+    set_flags(journals, "transactions", pb.JournalSpec.O_RDWR)
+    stream(journals, tmp_path / "checkpoint")
+    assert committed(journals)[0] == Counter(range(100))
+    feed(journals, range(100, 150))
+    stream(journals, tmp_path / "checkpoint")
+    assert committed(journals)[0] == Counter(range(150))
+    read = journals.batch(isolationLevel="read_committed").filter("journal LIKE '%/a'")
+    assert read.count() == 75
+
+
+def test_a_batch_that_died_at_any_step_is_repeated(faulty: Journals, tmp_path: Path) -> None:
+    """A lost answer, then intents of which one is refused: the next run appends those that are recorded."""
+    checkpoint = tmp_path / "checkpoint"
+    feed(faulty, range(0, 10, 2))
+    stream(faulty, checkpoint)
+    feed(faulty, range(10, 20))
+    barrier = FAULTS.stall(rpc="Append", journal=faulty.name("transactions"))
+    FAULTS.lose_answer(journal=faulty.name("transactions"), times=2)
+    query = start(faulty, checkpoint)
+    assert FAULTS.wait_hit(barrier, QUERY_TIMEOUT_S)
+    set_flags(faulty, "b", pb.JournalSpec.O_RDONLY)
+    barrier.release()
+    with pytest.raises(PySparkException, match="NOT_ALLOWED"):
+        end(query)
+    recorded = read_state(faulty.client, faulty.name("transactions")).newest
+    assert recorded is not None
+    assert committed(faulty)[0] == Counter(range(0, 20, 2))
+    set_flags(faulty, "b", pb.JournalSpec.O_RDWR)
+    stream(faulty, checkpoint)
+    assert committed(faulty) == (Counter([*range(0, 10, 2), *range(10, 20)]), 0)
+    taken = read_state(faulty.client, faulty.name("transactions")).newest
+    assert taken is not None
+    assert (taken.batch, taken.intents, taken.rows) == (recorded.batch, recorded.intents, 10)
+    assert taken.replaced[recorded.author] == recorded.batch
+
+
+def test_a_query_that_goes_back_is_refused(faulty: Journals, tmp_path: Path) -> None:
+    """A copy of the checkpoint from before, and another query, are named and write nothing that counts."""
+    feed(faulty, range(10))
+    stream(faulty, tmp_path / "checkpoint")
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
+    for numbers in (range(10, 20), range(20, 30)):
+        feed(faulty, numbers)
+        stream(faulty, tmp_path / "checkpoint")
+    with pytest.raises(PySparkException, match=r"batch \d of query \S+ comes after batch \d was committed"):
+        stream(faulty, tmp_path / "copy")
+    with pytest.raises(PySparkException, match=r"it belongs to query \S+, not to"):
+        stream(faulty, tmp_path / "another")
+    assert committed(faulty)[0] == Counter(range(30))
+
+
+def write(journals: Journals, frame: DataFrame, short: str = "a", **more: str) -> None:
+    """Write a batch to a journal."""
+    writer = frame.write.format("gazette").mode("append").options(**options(journals) | more)
+    writer.save(journals.name(short))
+
+
+def numbered(journals: Journals, begin: int, end: int) -> DataFrame:
+    """Return a document for each number."""
+    frame = journals.spark.range(begin, end, numPartitions=2)
+    return frame.selectExpr("concat('{\"n\":', id, '}') AS value")
+
+
+def test_a_batch_write_is_committed_once(faulty: Journals) -> None:
+    """A write under the id of an earlier one changes nothing; one without an id is always another."""
+    for _ in range(2):
+        write(faulty, numbered(faulty, 0, 40), transactionId="monday")
+    write(faulty, numbered(faulty, 40, 60), transactionId="tuesday")
+    write(faulty, numbered(faulty, 0, 40), transactionId="monday")
+    for _ in range(2):
+        write(faulty, numbered(faulty, 60, 70))
+    expected = Counter(range(70)) + Counter(range(60, 70))
+    assert committed(faulty) == (expected, 0)
+    stored = journal_bytes(faulty, "a")
+    write(faulty, numbered(faulty, 0, 0))
+    assert journal_bytes(faulty, "a").startswith(stored)
+    assert committed(faulty)[0] == expected
+
+
+def journal_bytes(journals: Journals, short: str) -> bytes:
+    """Return all bytes of a journal."""
+    head = journals.client.write_head(journals.name(short))
+    with journals.client.read(journals.name(short), end_offset=head) as reader:
+        return reader.read()
+
+
+def test_a_task_that_fails_rolls_its_rows_back(faulty: Journals) -> None:
+    """Neither the rows of the task that fails nor those of tasks that succeeded count, or stay open."""
+    rows_at_once = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = str(faulty.spark.conf.get(rows_at_once))
+    faulty.spark.conf.set(rows_at_once, "10")
+    frame = numbered(faulty, 0, 100).selectExpr("if(value LIKE '%99%', '[99]', value) AS value")
+    try:
+        with pytest.raises(PySparkException, match=r"row 49 .*no place for a UUID: no JSON object.*uuidPath"):
+            write(faulty, frame)
+    finally:
+        faulty.spark.conf.set(rows_at_once, before)
+    assert len(journal_bytes(faulty, "a")) > 1000
+    assert committed(faulty) == (Counter(), 0)
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        pytest.param({"framing": "none"}, "'framing': got none for journal", id="framing"),
+        pytest.param({"uuidPath": "7"}, "'uuidPath': got '7'; expected a JSON pointer", id="uuid_path"),
+        pytest.param({"transactionFirstBatch": "3"}, "to be used by a stream only", id="first_batch"),
+    ],
+)
+def test_what_is_wrong_fails_before_anything_is_written(
+    faulty: Journals, more: dict[str, Any], problem: str
+) -> None:
+    """The driver checks options and journals before the first row."""
+    with pytest.raises(PySparkException) as caught:
+        write(faulty, numbered(faulty, 0, 5), **more)
+    assert problem in str(caught.value)
+    with pytest.raises(PySparkException, match="which rows are written to"):
+        write(faulty, numbered(faulty, 0, 5), "transactions")
+    assert journal_bytes(faulty, "a") == b""
