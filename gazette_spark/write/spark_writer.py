@@ -17,6 +17,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -118,8 +119,10 @@ class _Writer:
                 failpoint("writer.written")
                 return done
             except Exception:
-                service.close(abort=True)
                 if producer:
+                    # First: what is under way could come after the rollback, and would be open.
+                    with suppress(GazetteError):
+                        service.flush(ROLLBACK_TIMEOUT_S)
                     self._roll_back(client, producer.intents())
                 raise
             finally:
