@@ -253,21 +253,32 @@ class Writer:
             self.exit_checkpoint()
 
     def _append_checkpoint(self, version: int, deadline: float) -> int:
-        last = self._last if self._last is not None else self._last_in_log(deadline)
-
         def build(stamp: uuid.UUID, head: int) -> bytes:
+            last = self._last if self._last is not None else self._last_in_log(head)
             return checkpoint_frame(stamp, head, last=last, version=version + 1)
 
-        span = self._change(build, deadline, asked=version)
+        with self._claiming:
+            if not self._claimed:
+                self._fence_before_checkpoint(version, deadline)
+            span = self._change(build, deadline, asked=version)
         if span is None:
             # An earlier call got no answer, and was done all the same.
             raise InvalidVersionError(self.journal, version, version + 1)
         self._note(span, is_entry=True)
         return span.end
 
-    def _last_in_log(self, deadline: float) -> int:
-        """Return the begin of the last entry of writers before this one: fragments begin with records."""
-        head = self._barrier(deadline).end
+    def _fence_before_checkpoint(self, version: int, deadline: float) -> None:
+        """Take the log over from a writer that may append faster than a checkpoint is made.
+
+        At a wrong version nobody is fenced.
+        """
+        found = reg.LogRegisters.of(self._barrier(deadline).registers)
+        reg.next_step(self.journal, reg.Change(self.author, found.author, version), found, tried=False)
+        if found.author:
+            self._change(take_over_frame, deadline)
+
+    def _last_in_log(self, head: int) -> int:
+        """Return the begin of the last entry before ``head``: fragments begin with records."""
         for listed in reversed(self._client.list_fragments(self.journal)):
             last = NO_ENTRY
             for record in read_records(self._client, self.journal, listed.fragment.begin, head):

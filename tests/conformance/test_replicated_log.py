@@ -337,6 +337,36 @@ def test_a_new_writer_knows_the_version_and_the_last_entry(client: Client, journ
         assert receiver.fetch_entry(SOON) == Checkpoint(lastEntryOffset=begin, nextEntryOffset=end)
 
 
+def test_a_checkpoint_takes_over_from_a_busy_primary(
+    client: Client, writer: Writer, journal_name: str, threads: ThreadPoolExecutor
+) -> None:
+    """However fast the old one commits; at a wrong version it may go on."""
+    fenced = threading.Event()
+
+    def commit() -> None:
+        try:
+            while True:
+                writer.commit_entry(b"busy")
+        except LogFencedError:
+            fenced.set()
+
+    writer.commit_entry(b"first")
+    busy = [threads.submit(commit) for _ in range(4)]
+    with Writer(client, journal_name) as second:
+        with pytest.raises(InvalidVersionError, match="at version 0, not 1"), second.checkpointing(1):
+            pytest.fail("no checkpoint was made")
+        head = client.write_head(journal_name)
+        wait_for(lambda: client.write_head(journal_name) > head, "the old primary to go on")
+        assert not fenced.is_set()
+        with second.checkpointing(0) as at:
+            pass
+    for each in busy:
+        each.result(SOON)
+    *before, checkpoint = read_records(client, journal_name, 0, at)
+    last = max(record.begin for record in before if record.content is not None)
+    assert checkpoint.content == Checkpoint(lastEntryOffset=last, nextEntryOffset=at)
+
+
 def test_a_checkpoint_without_an_answer_is_made_once(
     client: Client, proxied: ProxiedClient, journal_name: str
 ) -> None:
