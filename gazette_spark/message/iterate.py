@@ -225,6 +225,8 @@ class ReadCommitted:
             RecordError: as of :class:`ReadUncommitted`.
             DataLossError: bytes of a transaction that is acknowledged are gone.
         """
+        if self._closed:
+            raise StopIteration
         try:
             while (found := self._step()) is None:
                 self.sequencer.queue(next(self.messages))

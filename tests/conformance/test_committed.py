@@ -21,7 +21,7 @@ from gazette_spark.message import (
 )
 from gazette_spark.message.uuids import ACK_TXN
 from gazette_spark.protocol.labels import CONTENT_TYPE_CSV, CONTENT_TYPE_NDJSON, CONTENT_TYPE_PROTO_FIXED
-from tests.conformance.command import Command
+from tests.conformance.command import Command, end_by_signal
 from tests.conformance.goclient import end_of, run_go
 from tests.conformance.wire import Wire, labels, spec
 from tests.rig.brokers import BrokerHandle
@@ -124,6 +124,22 @@ def test_the_command_writes_committed_frames(
     assert {each["journal"] for each in lines} == {journal_name}
     everything = run.done("read", journal_name, "--isolation-level", "read_uncommitted")
     assert everything == run.done("read", journal_name) != run.done(*command)
+
+
+@pytest.mark.brokers("embedded")
+def test_the_command_waits_for_acknowledgements(
+    broker: BrokerHandle, client: Client, journal_name: str, run: Command
+) -> None:
+    """With --block the command writes a transaction when it is acknowledged, until a signal."""
+    create(client, journal_name, CONTENT_TYPE_NDJSON)
+    publish(broker, journal_name, ["a uncommitted 1", "b committed 2"])
+    command = ["read", journal_name, "--isolation-level", "read_committed", "--block"]
+    with run.running(*command) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["number"] == 2
+        publish(broker, journal_name, ["c uncommitted 3", "c acknowledge 0"])
+        assert json.loads(process.stdout.readline())["number"] == 3
+        assert end_by_signal(process) == (0, "", "")
 
 
 def test_attached_uuids(client: Client, wire: Wire, journal_name: str, run: Command) -> None:

@@ -318,3 +318,13 @@ def test_a_replay_that_breaks_is_tried_again(stub: StubBroker, client: Client) -
         list(reader)
     stored.parts = {0: content}
     assert words(list(reader)) == "A2C A3C A4C A5K"
+
+
+def test_a_reader_that_is_closed(stub: StubBroker, client: Client) -> None:
+    """A reader that is closed within a replay ends, and does not go on behind the part it has not read."""
+    Stored(stub, json_lines("A1C A2C A3C A4C A5K A6O"), chunk_bytes=80)
+    reader = read_committed(client, NAME, sequencer=Sequencer(ring_messages=1))
+    assert words([next(reader)]) == "A1C"
+    reader.close()
+    assert list(reader) == []
+    assert words(list(reader)) == ""
