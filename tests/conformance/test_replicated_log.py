@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import subprocess
 import sys
 import threading
@@ -47,6 +49,7 @@ from gazette_spark.replicated_log import receiver as receiving
 from gazette_spark.replicated_log.entries import entry_frame
 from gazette_spark.replicated_log.journal import read_records
 from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
+from tests.conformance.command import Command
 from tests.conformance.wire import Wire, wait_for
 from tests.rig.brokers import BrokerHandle
 
@@ -749,6 +752,22 @@ def test_the_spark_source_reads_it(client: Client, writer: Writer, journal_name:
         {"entry": b"two", "checkpoint": None, "version": None},
         {"entry": None, "checkpoint": {"lastEntryOffset": last, "nextEntryOffset": at}, "version": 1},
     ]
+
+
+@pytest.mark.brokers("embedded")
+def test_the_command_reads_it_without_repeats(
+    client: Client, proxied: ProxiedClient, journal_name: str, run: Command
+) -> None:
+    """The UUIDs are where Gazette's committed readers look for them, and its rules drop the same records."""
+    with Writer(proxied, journal_name) as writer:
+        writer.commit_entry(b"one")
+        proxied.without_answer(client, journal_name, lambda: writer.commit_entry(b"two", SOON))
+        writer.commit_entry(b"three")
+    assert copies(client, journal_name) == 4
+    command = ["read", journal_name, "--isolation-level", "read_committed", "--format", "json"]
+    frames = [base64.b64decode(json.loads(line)["content"]) for line in run.done(*command).splitlines()]
+    found = [replicated_log_pb2.LogEntry.FromString(frame[FIXED.header_bytes :]) for frame in frames]
+    assert [each.entry for each in found] == [b"one", b"two", b"three"]
 
 
 @pytest.mark.deployed_broker
