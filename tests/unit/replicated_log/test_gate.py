@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from time import monotonic, sleep
 
 import pytest
 
@@ -37,13 +38,12 @@ class Started:
         assert self._ended.wait(SOON)
 
 
-def wait_until(condition: Callable[[], bool]) -> Iterator[None]:
-    """Poll a condition that another thread brings about."""
-    deadline = threading.Event()
-    threading.Timer(SOON, deadline.set)
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread brings about."""
+    deadline = monotonic() + SOON
     while not condition():
-        assert not deadline.wait(0.001)
-        yield
+        assert monotonic() < deadline
+        sleep(0.001)
 
 
 @pytest.fixture
@@ -70,8 +70,7 @@ def test_closing_waits_for_all_inside(gate: Gate) -> None:
     gate.enter()
     closing = Started(gate.close)
     gate.leave()
-    for _ in wait_until(lambda: "closing=1" in repr(gate)):
-        pass
+    wait_until(lambda: "closing=1" in repr(gate))
     assert closing.running
     gate.leave()
     closing.join()
@@ -82,8 +81,7 @@ def test_who_closes_goes_first(gate: Gate) -> None:
     """Nobody enters any more once somebody waits to close it."""
     gate.enter()
     closing = Started(gate.close)
-    for _ in wait_until(lambda: "closing=1" in repr(gate)):
-        pass
+    wait_until(lambda: "closing=1" in repr(gate))
     with pytest.raises(AppendWaitError, match="a checkpoint is made"):
         gate.enter(0.01)
     entering = Started(gate.enter)
@@ -107,8 +105,7 @@ def test_one_closes_it_at_a_time(gate: Gate) -> None:
     """A second one waits until it is open again."""
     in_thread(gate.close)
     second = Started(gate.close)
-    for _ in wait_until(lambda: gate._closing == 1):
-        pass
+    wait_until(lambda: gate._closing == 1)
     assert second.running
     gate.open()
     second.join()
