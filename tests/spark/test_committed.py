@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -119,6 +121,31 @@ def test_a_table_has_each_committed_message_once(
     assert ids(rows) == query.ids()
     assert ids(rows.where("_ack_offset = _offset")) == [30]
     assert ids(rows.where("_offset < 100 AND id > 10")) == [20], "conditions are about rows, not about bytes"
+
+
+def test_the_stream_of_the_page_runs(
+    delta_spark: SparkSession, broker: BrokerHandle, messages: Messages, tmp_path: Path
+) -> None:
+    """docs/messages.md reads a stream: its example runs as printed."""
+    page = Path(__file__).parents[2] / "docs" / "messages.md"
+    [block] = re.findall(r"```python\n(stream = .*?)```", page.read_text(), re.DOTALL)
+    names: dict[str, Any] = {"spark": delta_spark}
+    for printed, here in (
+        ("http://localhost:8080", broker.endpoint),
+        ("shop/orders", messages.journal),
+        ("/data", str(tmp_path)),
+    ):
+        block = block.replace(printed, here)
+    exec(block, names)
+    started = names["stream"].writeStream.format("noop").option("checkpointLocation", str(tmp_path / "query"))
+    assert started.trigger(availableNow=True).start().awaitTermination(DEADLINE_S)
+    messages.send((1, 1, 10), (1, 1, None))
+    found = names["stream"].writeStream.foreachBatch(lambda rows, _: seen.extend(rows.collect()))
+    seen: list[Any] = []
+    again = found.option("checkpointLocation", str(tmp_path / "query")).trigger(availableNow=True).start()
+    assert again.awaitTermination(DEADLINE_S)
+    assert [(row._offset, row._ack_offset > 0) for row in seen] == [(0, True)]
+    assert list((tmp_path / "states" / "orders").rglob("*[0-9]"))
 
 
 def test_other_messages_are_refused(
