@@ -35,7 +35,7 @@ from gazette_spark.scan.access import access, carried
 from gazette_spark.write.columns import write_columns
 from gazette_spark.write.producer import TaskIntent, TaskProducer
 from gazette_spark.write.task import Appended, Targets, TaskWriter, open_service
-from gazette_spark.write.transaction_journal import commit_transaction
+from gazette_spark.write.transaction_journal import check_transaction_journal, commit_transaction
 from gazette_spark.write.transactions import Attempt
 
 log = logging.getLogger(__name__)
@@ -79,9 +79,11 @@ class _Writer:
         # Spark makes a writer for each batch: tasks get what the files hold now.
         self._options = replace(options, security=carried(options.security))
         self._columns = write_columns(columns, options)
-        if options.target is not None:
+        if options.target is not None or options.transaction_journal is not None:
             with open_client(options) as client:
                 Targets(client, options)
+                if options.transaction_journal is not None:
+                    check_transaction_journal(client, options.transaction_journal)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._options.target}, {self._options.broker_address})"

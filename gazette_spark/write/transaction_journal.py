@@ -11,11 +11,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gazette_spark.client import Client
-from gazette_spark.errors import RegisterMismatchError, TransactionError, WrongAppendOffsetError
+from gazette_spark.errors import (
+    JournalNotFoundError,
+    OptionError,
+    RegisterMismatchError,
+    TransactionError,
+    WrongAppendOffsetError,
+)
 from gazette_spark.failpoints import failpoint
 from gazette_spark.message.publisher import AckIntent, write_ack_intents
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.labels import label_set
+from gazette_spark.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_NDJSON, label_set, values_of
+from gazette_spark.scan.framings import framing_name
 from gazette_spark.write.transactions import Attempt, Plan, Record, Refusal, decide
 
 log = logging.getLogger(__name__)
@@ -34,6 +41,23 @@ class JournalState:
     head: int
     registers: Mapping[str, str]
     newest: Record | None
+
+
+def check_transaction_journal(client: Client, journal: str) -> None:
+    """Check that a journal can be one of transactions, before anything is written.
+
+    Raises:
+        JournalNotFoundError: it does not exist.
+        OptionError: its content type is not of lines.
+    """
+    try:
+        spec = client.get_journal(journal).spec
+    except JournalNotFoundError:
+        raise JournalNotFoundError(journal, "option 'transactionJournal' names it") from None
+    if framing_name(spec, None, None) != "lines":
+        label = next(iter(values_of(spec.labels, CONTENT_TYPE)), "")
+        expected = f"a journal of lines: without the label, or {CONTENT_TYPE_NDJSON}"
+        raise OptionError("transactionJournal", f"{journal!r} with content-type={label}", expected)
 
 
 def commit_transaction(

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from gazette_spark.client import Client
-from gazette_spark.errors import OptionError, TransactionError
+from gazette_spark.errors import JournalNotFoundError, OptionError, TransactionError
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.source import GazetteDataSource
 from gazette_spark.write.producer import TaskIntent
@@ -140,6 +140,16 @@ def test_options_that_do_not_fit_are_refused(
     """The driver refuses them when it makes the writer, or before."""
     with pytest.raises(OptionError, match=problem):
         source(gazette_client, journals, **options).streamWriter(ROWS, overwrite=False)
+
+
+def test_the_transaction_journal_is_looked_up_first(gazette_client: Client, journals: list[str]) -> None:
+    """A transaction journal that is missing, or of another framing, is named before any task runs."""
+    rows, transactions = journals
+    with pytest.raises(JournalNotFoundError, match=f"{transactions}-2.*'transactionJournal' names it"):
+        stream_writer(gazette_client, [rows, f"{transactions}-2"])
+    gazette_client.create_journals(journal_spec(f"{transactions}-csv", labels={"content-type": "text/csv"}))
+    with pytest.raises(OptionError, match="content-type=text/csv; expected a journal of lines"):
+        stream_writer(gazette_client, [rows, f"{transactions}-csv"])
 
 
 def test_the_transaction_journal_is_no_target(gazette_client: Client, journals: list[str]) -> None:
