@@ -9,8 +9,10 @@ Clocks ascend in each journal, as one thread stamps, and an append service keeps
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +33,7 @@ from gazette_spark.message.locator import CsvColumn, JsonPointer, Locator, locat
 from gazette_spark.message.uuids import (
     ACK_TXN,
     CONTINUE_TXN,
+    UUID_TEXT_BYTES,
     Clock,
     ProducerId,
     build_uuid,
@@ -48,6 +51,10 @@ CONTENT_TYPES = {
 """Content type of the messages of each framing that has a place for a UUID."""
 
 _NOTHING = binary_scalar(b"")
+_UUID = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+
+Rows: TypeAlias = npt.NDArray[np.bool_]
+"""Which rows of a column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +136,15 @@ def with_uuids(
 ) -> pa.BinaryArray | RowRefusal:
     """Put UUIDs into rows; refuse the first row that has something else in the place.
 
-    Rows that plainly lack a UUID are done in whole columns, all others one by one.
+    Rows that plainly lack a UUID, and those that have one where this puts it, are done in whole columns, all
+    others one by one.
     """
-    plain = _plainly_without(values, locator)
+    plain, stamped = _groups(values, locator)
     if plain.all():
         return _spliced(values, uuids, locator)
-    odd = np.flatnonzero(~plain)
+    if stamped.all():
+        return _replaced(values, uuids, locator)
+    odd = np.flatnonzero(~(plain | stamped))
     one_by_one = []
     for index in odd:
         try:
@@ -145,13 +155,15 @@ def with_uuids(
                 f"it has no place for a UUID: {error}",
                 "Leave the place of option uuidPath empty or out; exactly_once keeps the row's UUID there",
             )
-    rest = int64_array(np.flatnonzero(plain))
-    together = pa.concat_arrays(
-        [_spliced(values.take(rest), uuids.take(rest), locator), binary_array(one_by_one)]
-    )
+    parts, indices = [binary_array(one_by_one)], [odd]
+    for rows, make in ((np.flatnonzero(plain), _spliced), (np.flatnonzero(stamped), _replaced)):
+        if len(rows):
+            taken = int64_array(rows)
+            parts.append(make(values.take(taken), uuids.take(taken), locator))
+            indices.append(rows)
     order = np.empty(len(values), np.int64)
-    order[np.concatenate([np.flatnonzero(plain), odd])] = np.arange(len(values))
-    return together.take(int64_array(order))
+    order[np.concatenate(indices)] = np.arange(len(values))
+    return pa.concat_arrays(parts).take(int64_array(order))
 
 
 def _set(record: bytes, text: str, locator: Locator) -> bytes:
@@ -159,45 +171,77 @@ def _set(record: bytes, text: str, locator: Locator) -> bytes:
     return locator.set(record, uuid.UUID(text))
 
 
-def _plainly_without(values: pa.BinaryArray, locator: Locator) -> npt.NDArray[np.bool_]:
-    """Return which rows need no parser: by their bytes they are without a UUID, and begin as expected."""
-    if isinstance(locator, JsonPointer):
-        # An escaped letter may be part of the member's name.
-        words = locator.tokens[0].encode(), b"\\u"
-        return _begin_with(values, b"{") & ~(_contain(values, words[0]) | _contain(values, words[1]))
+def _groups(values: pa.BinaryArray, locator: Locator) -> tuple[Rows, Rows]:
+    """Return which rows are without a UUID, and which have one at their beginning, by their bytes alone."""
+    none = np.zeros(len(values), np.bool_)
     if isinstance(locator, CsvColumn) and locator.index == 0:
-        return _begin_with(values, b",")
-    return np.zeros(len(values), np.bool_)
+        return _begin_with(values, b","), none
+    if not isinstance(locator, JsonPointer) or any(
+        json.dumps(token)[1:-1] != token for token in locator.tokens
+    ):
+        return none, none
+    # Such an escape may spell a letter of a member's name.
+    odd = _contain(values, b"\\u00", r"\\u00[2-7]")
+    first, last = (f'"{token}"'.encode() for token in (locator.tokens[0], locator.tokens[-1]))
+    named = _contain(values, first)
+    plain = _begin_with(values, b"{") & ~odd & ~named
+    if not named.any():
+        return plain, none
+    begins = _flags(pc.match_substring_regex(values, f'^{re.escape(_opening(locator))}{_UUID}"'))
+    # Of a repeated name the last one counts.
+    once = _equal(pc.count_substring(values, first), 1) & _equal(pc.count_substring(values, last), 1)
+    return plain, begins & once & ~odd
 
 
-def _begin_with(values: pa.BinaryArray, first: bytes) -> npt.NDArray[np.bool_]:
+def _begin_with(values: pa.BinaryArray, first: bytes) -> Rows:
     bounds, octets = value_bounds(values), value_octets(values)
     found = np.diff(bounds) > 0
     found[found] = octets[bounds[:-1][found]] == first[0]
     return found
 
 
-def _contain(values: pa.BinaryArray, word: bytes) -> npt.NDArray[np.bool_]:
+def _contain(values: pa.BinaryArray, word: bytes, pattern: str | None = None) -> Rows:
+    """Return which values have a word, or match a pattern that values without the word do not match."""
     bounds = value_bounds(values)
+    # Far faster than Arrow's search, and mostly all that is needed.
     if value_octets(values)[bounds[0] : bounds[-1]].tobytes().find(word) < 0:
         return np.zeros(len(values), np.bool_)
-    found = pc.match_substring(values, word)
+    if pattern is not None:
+        return _flags(pc.match_substring_regex(values, pattern))
+    return _flags(pc.match_substring(values, word))
+
+
+def _flags(found: pa.BooleanArray) -> Rows:
     bits = np.unpackbits(np.frombuffer(found.buffers()[1], np.uint8), bitorder="little")
     return bits[found.offset : found.offset + len(found)].astype(np.bool_)
 
 
+def _equal(found: pa.Int32Array, number: int) -> Rows:
+    counts = np.frombuffer(found.buffers()[1], np.int32)[found.offset : found.offset + len(found)]
+    return np.asarray(counts == number, np.bool_)
+
+
 def _spliced(values: pa.BinaryArray, uuids: pa.StringArray, locator: Locator) -> pa.BinaryArray:
+    """Return rows without a UUID with theirs."""
     texts = uuids.cast(pa.binary())
     if not isinstance(locator, JsonPointer):
         return pc.binary_join_element_wise(texts, values, _NOTHING)
-    before = b"{" + b"".join(_name(token) + b":{" for token in locator.tokens[:-1])
-    before += _name(locator.tokens[-1]) + b':"'
     empty = pc.match_substring_regex(values, rb"^\{[ \t\r\n]*\}")
     after = b'"' + b"}" * (len(locator.tokens) - 1)
     ends = pc.if_else(empty, binary_scalar(after), binary_scalar(after + b","))
     rest = pc.binary_replace_slice(values, 0, 1, b"")
-    return pc.binary_join_element_wise(binary_scalar(before), texts, ends, rest, _NOTHING)
+    opening = binary_scalar(_opening(locator).encode())
+    return pc.binary_join_element_wise(opening, texts, ends, rest, _NOTHING)
 
 
-def _name(token: str) -> bytes:
-    return json.dumps(token).encode()
+def _replaced(values: pa.BinaryArray, uuids: pa.StringArray, locator: Locator) -> pa.BinaryArray:
+    """Return rows that begin with a UUID with theirs."""
+    assert isinstance(locator, JsonPointer)
+    opening = _opening(locator).encode()
+    rest = pc.binary_replace_slice(values, 0, len(opening) + UUID_TEXT_BYTES, b"")
+    return pc.binary_join_element_wise(binary_scalar(opening), uuids.cast(pa.binary()), rest, _NOTHING)
+
+
+def _opening(locator: JsonPointer) -> str:
+    """Return what a document begins with, up to the UUID, where this module has put one."""
+    return "{" + ":{".join(json.dumps(token) for token in locator.tokens) + ':"'

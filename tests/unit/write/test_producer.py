@@ -36,6 +36,10 @@ JSON_ROWS = st.lists(
             {"_meta": st.fixed_dictionaries({"uuid": st.sampled_from([str(OTHER), None])})}
         ),
         st.fixed_dictionaries({"x": st.sampled_from(["_meta", "{}", "\\u005fmeta"])}),
+        st.fixed_dictionaries(
+            {"_meta": st.fixed_dictionaries({"uuid": st.just(str(OTHER)), "x": st.just(1)})},
+            optional={"y": st.sampled_from(["_meta", "ü", 1])},
+        ),
     ),
     max_size=9,
 )
@@ -71,6 +75,25 @@ def test_records_of_csv_are_as_one_by_one(fields: list[list[str]], index: int) -
         rows.append(",".join(cells).encode())
     locator = locator_for(CONTENT_TYPE_CSV, str(index))
     assert set_in(rows, CONTENT_TYPE_CSV, str(index)) == [locator.set(row, STAMP) for row in rows]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param('{"_meta":{"uuid":"%s","uuid":"%s"}}', id="uuid_twice"),
+        pytest.param('{"_meta":{"uuid":"%s"},"_meta":{"uuid":"%s"}}', id="object_twice"),
+        pytest.param('{"_meta":{"uuid":"%s"},"\\u005fmeta":{"uuid":"%s"}}', id="escaped"),
+        pytest.param('{"_meta":{"uuid":"%s","x":{"uuid":"%s"}}}', id="deeper"),
+        pytest.param('{ "_meta":{"uuid":"%s"},"x":"%s"}', id="blank"),
+    ],
+)
+def test_of_repeated_names_the_last_one_is_set(row: str) -> None:
+    """A document in which a name comes twice, or with an escape, gets its UUID where readers look."""
+    record = (row % (OTHER, OTHER)).encode()
+    locator = locator_for(CONTENT_TYPE_NDJSON)
+    expected = [locator.set(each, STAMP) for each in (record, b"{}")]
+    assert set_in([record, b"{}"], CONTENT_TYPE_NDJSON) == expected
+    assert locator.get(expected[0]) == STAMP
 
 
 def test_a_protobuf_message_gets_its_field() -> None:
