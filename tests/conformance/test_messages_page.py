@@ -1,4 +1,4 @@
-"""docs/messages.md publishes a transaction, reads it and goes on: its examples run as printed."""
+"""docs/messages.md publishes a transaction, reads it and goes on: its Python examples run as printed."""
 
 from __future__ import annotations
 
