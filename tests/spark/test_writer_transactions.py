@@ -202,6 +202,29 @@ def test_a_batch_write_is_committed_once(faulty: Journals) -> None:
     assert committed(faulty)[0] == expected
 
 
+def test_from_journal_to_journal(faulty: Journals, tmp_path: Path) -> None:
+    """Committed messages are read, and written under other UUIDs, once each, though the first try fails."""
+    write(faulty, numbered(faulty, 0, 30))
+    faulty.create("second")
+    more = {"isolationLevel": "read_committed", "stateLocation": str(tmp_path / "states")}
+    target = {"transactionJournal": faulty.name("second")}
+
+    def copy() -> None:
+        rows = faulty.stream("a", framing="lines", **more).select("value")
+        writer = rows.writeStream.format("gazette").options(**options(faulty) | target)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        end(writer.trigger(availableNow=True).start(faulty.name("b")))
+
+    set_flags(faulty, "second", pb.JournalSpec.O_RDONLY)
+    with pytest.raises(PySparkException, match="NOT_ALLOWED"):
+        copy()
+    set_flags(faulty, "second", pb.JournalSpec.O_RDWR)
+    copy()
+    write(faulty, numbered(faulty, 30, 40))
+    copy()
+    assert committed(faulty)[0] == Counter(range(40)) + Counter(range(40))
+
+
 def journal_bytes(journals: Journals, short: str) -> bytes:
     """Return all bytes of a journal."""
     head = journals.client.write_head(journals.name(short))
