@@ -155,6 +155,10 @@ bench-log: install jvm broker-binaries ## Print a replicated log's commit times 
 bench-client: install broker-binaries ## Print MB/s of our client and broker beside gazctl, Go's client and the real broker
 	@$(PYTHON) benchmarks/client_parity.py --timed $(BENCH_FLAGS)
 
+.PHONY: bench-committed
+bench-committed: install ## Measure what reading committed messages costs, in CPU time; write docs/performance.md
+	@$(PYTHON) benchmarks/committed_bench.py --timed --megabytes 80 --memory 5g $(BENCH_FLAGS)
+
 .PHONY: clean
 clean: ## Remove .venv, caches and build output
 	rm -rf $(VENV) .cache .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -28,6 +28,14 @@ def run_benchmark(name: str, *flags: str, timeout_s: float) -> str:
 
 @pytest.mark.soak
 @pytest.mark.slow
+def test_committed_messages_beside_all() -> None:
+    """Every row is there, and its answers are right."""
+    output = run_benchmark("committed_bench.py", "--memory=5m", timeout_s=240)
+    assert output.count("| 10,000 | 20 | first |") == 1, output
+
+
+@pytest.mark.soak
+@pytest.mark.slow
 @pytest.mark.deployed_broker
 def test_the_client_beside_gos() -> None:
     """Every job of both programs is done, with right answers, and makes a row."""
