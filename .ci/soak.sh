@@ -27,7 +27,7 @@ tests() {
     shift
     # shellcheck disable=SC2086 # Words.
     $bin/pytest --soak --hypothesis-seed="$seed" -v -n 3 --dist loadgroup --no-loadscope-reorder \
-        --durations=20 --junitxml="$reports/soak-$name.xml" "$@" ${SOAK_PYTEST:-}
+        --timeout=3000 --durations=20 --junitxml="$reports/soak-$name.xml" "$@" ${SOAK_PYTEST:-}
 }
 
 part() {
