@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gazette_spark.errors import MessageError
 from gazette_spark.framing.base import Block, Positions
@@ -211,17 +210,22 @@ class _Others(Protocol):
 
 def _parsed(parser: RowParser, block: Block, path: list[str] | tuple[str, ...]) -> UuidColumns:
     """Return the UUIDs at a path of columns; a parser may leave out records."""
+    # It takes long to load, and records that keep the UUID in front do without.
+    import pyarrow.compute as pc
+
     found, offsets = [], []
     for record_batch in parser.record_batches([block]):
         column = record_batch.column(record_batch.schema.names.index(path[0]))
         for name in path[1:]:
             column = pc.struct_field(column, name)
         found.append(column)
-        offsets.append(np.asarray(record_batch.column(record_batch.schema.names.index(OFFSET))))
+        offsets.append(record_batch.column(record_batch.schema.names.index(OFFSET)))
     if not found:
         return _none(len(block))
     uuids = split_uuids(pa.concat_arrays(found))
-    rows: Positions = np.searchsorted(block.offsets, np.concatenate(offsets))
+    # int64 without nulls: the buffer is the values.
+    every_offset = np.concatenate([np.frombuffer(each.buffers()[1], np.int64) for each in offsets])
+    rows: Positions = np.searchsorted(block.offsets, every_offset)
     every = _none(len(block))
     _put(every, rows, uuids)
     return every

@@ -206,19 +206,30 @@ def split_texts(texts: npt.NDArray[np.uint8], present: npt.NDArray[np.bool_]) ->
     return split_octets(pairs.astype(np.uint8), valid)
 
 
+def _validity(column: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return which values are not null. Arrow's own conversion imports pandas where there is one."""
+    if not column.null_count:
+        return np.ones(len(column), np.bool_)
+    bits = np.unpackbits(np.frombuffer(column.buffers()[0], np.uint8), bitorder="little")
+    return bits[column.offset : column.offset + len(column)].astype(np.bool_)
+
+
 def split_uuids(column: pa.Array) -> UuidColumns:
     """Split a column of UUIDs, texts of 36 characters or binaries of 16 bytes; anything else is invalid."""
-    present = np.asarray(column.is_valid())
+    if not len(column):
+        return split_octets(np.zeros((0, 16), np.uint8), np.zeros(0, np.bool_))
+    present = _validity(column)
     text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     width = UUID_TEXT_BYTES if text else 16
-    binary = column.cast(pa.large_binary())
-    bounds = np.frombuffer(binary.buffers()[1], np.int64)[binary.offset : binary.offset + len(binary) + 1]
+    wide = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    stored = np.frombuffer(column.buffers()[1], np.int64 if wide else np.int32)
+    bounds: npt.NDArray[np.int64] = stored[column.offset : column.offset + len(column) + 1].astype(np.int64)
     present &= np.diff(bounds) == width
-    rows = np.zeros((len(binary), width), np.uint8)
-    if present.all() and len(binary):
-        rows = np.frombuffer(binary.buffers()[2], np.uint8)[bounds[0] : bounds[-1]].reshape(-1, width)
+    rows = np.zeros((len(column), width), np.uint8)
+    if present.all():
+        rows = np.frombuffer(column.buffers()[2], np.uint8)[bounds[0] : bounds[-1]].reshape(-1, width)
     elif present.any():
-        data = np.frombuffer(binary.buffers()[2], np.uint8)
+        data = np.frombuffer(column.buffers()[2], np.uint8)
         rows[present] = data[bounds[:-1][present][:, None] + np.arange(width)]
     return split_texts(rows, present) if text else split_octets(rows, present)
 

@@ -23,6 +23,7 @@ from gazette_spark.message.columns import ProducerStates
 from gazette_spark.message.uuids import producer_of
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from pyarrow.fs import FileSystem
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,10 @@ class StateFiles:
             log.warning("unreadable states of producers are left aside path=%s: %s", path, error)
             return None
         written = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
-        if written.get("form") != FORM or (start is not None and written.get("start") != str(start)):
+        if written.get("form") != FORM or not table.schema.equals(_SCHEMA):
+            log.warning("unreadable states of producers are left aside path=%s: another form", path)
+            return None
+        if start is not None and written.get("start") != str(start):
             return None
         return _states(table, int(written["newest"])), int(written["start"])
 
@@ -202,19 +206,29 @@ def without_lost(states: ProducerStates, journal: str, begin: int, end: int) -> 
 def _table(states: ProducerStates) -> pa.Table:
     octets = states.producers.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:]
     producers = pa.Array.from_buffers(pa.binary(6), len(states), [None, pa.py_buffer(octets.tobytes())])
-    columns = [pa.array(each) for each in (states.last_acks, states.last_clocks, states.begins)]
+    numbers = (states.last_acks, states.last_clocks, states.begins)
+    columns = [
+        pa.Array.from_buffers(field.type, len(states), [None, pa.py_buffer(np.ascontiguousarray(each))])
+        for field, each in zip(list(_SCHEMA)[1:], numbers, strict=True)
+    ]
     return pa.Table.from_arrays([producers, *columns], schema=_SCHEMA)
 
 
 def _states(table: pa.Table, newest: int) -> ProducerStates:
-    table = table.cast(_SCHEMA)
     texts = b"".join(table.column("producer").to_pylist())
     octets = np.zeros((table.num_rows, 8), np.uint8)
     octets[:, 2:] = np.frombuffer(texts, np.uint8).reshape(-1, 6)
-    names = ("last_ack", "last_clock", "begin")
-    last_acks, last_clocks, begins = (table.column(name).to_numpy().copy() for name in names)
+    # Arrow's own conversions import pandas where there is one.
+    last_acks, last_clocks, begins = (
+        np.concatenate([np.zeros(0, kind), *(_numbers(chunk, kind) for chunk in table.column(name).chunks)])
+        for name, kind in (("last_ack", np.uint64), ("last_clock", np.uint64), ("begin", np.int64))
+    )
     producers = octets.view(">u8").ravel().astype(np.int64)
     return ProducerStates(producers, last_acks, last_clocks, begins, newest)
+
+
+def _numbers(chunk: pa.Array, kind: type[np.number[Any]]) -> npt.NDArray[np.number[Any]]:
+    return np.frombuffer(chunk.buffers()[1], kind)[chunk.offset : chunk.offset + len(chunk)]
 
 
 def _file_system(location: str) -> tuple[FileSystem, str]:

@@ -203,6 +203,27 @@ def test_what_workers_load_is_light() -> None:
     assert done.stdout.strip() == ""
 
 
+def test_what_reads_committed_messages_is_light(tmp_path: Path) -> None:
+    """Neither splitting nor sequencing UUIDs, nor files of states, load what takes half a second."""
+    code = f"""
+import sys
+import numpy as np
+from gazette_spark.message.columns import ProducerStates, sequence
+from gazette_spark.message.uuids import Clock, ProducerId, split_uuids, stamp, uuid_texts
+from gazette_spark.scan import committed_pieces
+from gazette_spark.scan.producer_states import StateFiles
+uuids = split_uuids(uuid_texts(stamp(ProducerId(b"\\1\\0\\0\\0\\0\\1"), Clock(1 << 62), 3, 1)))
+files = StateFiles({str(tmp_path)!r})
+files.save("a/b", 10, 0, sequence(ProducerStates.none(), uuids, np.arange(3)).states)
+assert files.load("a/b", 10, 0)[0].begins.tolist() == [0]
+print(*sorted({NOT_FOR_WORKERS!r} & sys.modules.keys()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == ""
+
+
 def test_a_connect_client_needs_no_py4j() -> None:
     """The package pyspark-client comes without py4j; source, sink and backfill load there."""
     modules = "gazette_spark.source, gazette_spark.sink, gazette_spark.backfill"
