@@ -151,6 +151,9 @@ FRAMINGS = {
 }
 """Framing of each content type that has one."""
 
+CONTENT_TYPES = {framing.records.name: content_type for content_type, framing in FRAMINGS.items()}
+"""Content type of each framing of messages, by the framing's name as the option ``framing`` spells it."""
+
 
 def framing_by_content_type(content_type: str, journal: str = "") -> Framing:
     """Return the framing of a content type, compared as it is: parameters are not known.

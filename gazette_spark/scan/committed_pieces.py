@@ -6,18 +6,16 @@ from collections.abc import Callable, Collection
 
 from gazette_spark.errors import OptionError
 from gazette_spark.message.columns import ProducerStates
+from gazette_spark.message.interfaces import CONTENT_TYPES
 from gazette_spark.message.locator import Locator, locator_for
 from gazette_spark.message.uuid_columns import uuid_reader
 from gazette_spark.options.source import SourceOptions
-from gazette_spark.protocol.labels import CONTENT_TYPE_CSV, CONTENT_TYPE_NDJSON, CONTENT_TYPE_PROTO_FIXED
 from gazette_spark.scan.committed import CommittedScan, Sequencing
 from gazette_spark.scan.piece_scan import PieceScan
 from gazette_spark.scan.producer_states import RangeStates, StateFiles
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.reads import JournalSource
 from gazette_spark.scan.skipped import skipped_spans
-
-_CONTENT_TYPES = {"lines": CONTENT_TYPE_NDJSON, "csv": CONTENT_TYPE_CSV, "fixed": CONTENT_TYPE_PROTO_FIXED}
 
 
 def uuid_place(options: SourceOptions, framing: str) -> Locator:
@@ -26,10 +24,10 @@ def uuid_place(options: SourceOptions, framing: str) -> Locator:
     Raises:
         OptionError: the framing has no messages, or ``uuidPath`` does not fit it.
     """
-    if framing not in _CONTENT_TYPES:
-        expected = f"one of {', '.join(_CONTENT_TYPES)}, for isolationLevel={options.isolation_level}"
+    if framing not in CONTENT_TYPES:
+        expected = f"one of {', '.join(CONTENT_TYPES)}, for isolationLevel={options.isolation_level}"
         raise OptionError("framing", framing, expected)
-    return locator_for(_CONTENT_TYPES[framing], options.uuid_path or "")
+    return locator_for(CONTENT_TYPES[framing], options.uuid_path or "")
 
 
 def committed_scan(

@@ -28,7 +28,7 @@ from gazette_spark.framing.encode import (
     value_bounds,
     value_octets,
 )
-from gazette_spark.message.interfaces import FRAMINGS
+from gazette_spark.message.interfaces import CONTENT_TYPES, FRAMINGS
 from gazette_spark.message.locator import CsvColumn, JsonPointer, Locator, locator_for
 from gazette_spark.message.uuids import (
     ACK_TXN,
@@ -41,14 +41,6 @@ from gazette_spark.message.uuids import (
     stamp,
     uuid_texts,
 )
-from gazette_spark.protocol.labels import CONTENT_TYPE_CSV, CONTENT_TYPE_NDJSON, CONTENT_TYPE_PROTO_FIXED
-
-CONTENT_TYPES = {
-    "lines": CONTENT_TYPE_NDJSON,
-    "csv": CONTENT_TYPE_CSV,
-    "fixed": CONTENT_TYPE_PROTO_FIXED,
-}
-"""Content type of the messages of each framing that has a place for a UUID."""
 
 _NOTHING = binary_scalar(b"")
 _UUID = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
