@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from gazette_spark.errors import OptionError
+from gazette_spark.failpoints import failpoint
 from gazette_spark.message.columns import ProducerStates
 from gazette_spark.message.uuids import producer_of
 
@@ -97,8 +98,10 @@ class StateFiles:
         target = f"{path}.{uuid.uuid4().hex}" if local else path
         with self._system.open_output_stream(target) as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
+        failpoint("scan.before_states")
         if local:
             self._system.move(target, path)
+        failpoint("scan.states_written")
         for old in self.older(journal, offset, 0)[KEPT_FILES - 1 :]:
             try:
                 self._system.delete_file(self._path(journal, old))

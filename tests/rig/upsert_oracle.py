@@ -44,13 +44,42 @@ def check_upserts(
         app_id: App id of the sink that wrote it.
         complete: The query has read everything, so the newest entry records every whole record.
     """
+    return check_versions(
+        directory,
+        truth,
+        lambda ends: last_rows(truth, ends, read),
+        columns,
+        app_id=app_id,
+        complete=complete,
+    )
+
+
+def check_versions(
+    directory: Path,
+    truth: Mapping[str, bytes],
+    rows_at: Callable[[Mapping[str, int]], Counter[Row]],
+    columns: Sequence[str],
+    *,
+    app_id: str,
+    complete: bool = True,
+) -> Verdict:
+    """Check that each version of a table has the rows that follow from its recorded offsets.
+
+    Args:
+        directory: Directory of the table.
+        truth: All bytes ever appended, by journal; the query began at their first.
+        rows_at: Returns the rows that the journals make up to some offsets.
+        columns: Columns of the table, in the order of a row's values.
+        app_id: App id of the sink that wrote it.
+        complete: The query has read everything, so the newest entry records every whole record.
+    """
     verdict = Verdict()
     files = _Files(directory, columns)
     before: Version | None = None
     for version in read_versions(directory, app_id):
         recorded = version.recorded()
         held = files.rows(version.files)
-        wanted_rows = last_rows(truth, recorded, read)
+        wanted_rows = rows_at(recorded)
         verdict.violations += _different(version, held, wanted_rows)
         verdict.violations += monotonic(version, before)
         verdict.versions += 1

@@ -17,24 +17,26 @@ from pyspark.sql import DataFrame, SparkSession
 from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
+from tests.rig.brokers import BrokerHandle
 from tests.rig.crashes.points import BY_NAME, reachable
 from tests.rig.crashes.scenario import APP_ID, Scenario, TableInexactError
 from tests.rig.crashes.schedules import WEIGHTS, Step
 from tests.rig.crashes.sinks import SINKS
 
-CRASHES = 5
-"""Of each kind of sink at least: about 25 in all, most of them of whole queries."""
+ALONE = ("upsert", "dead letters", "committed")
+"""Kinds of which the sink dies alone, too: 25 crashes in all, most of them of whole queries."""
 
 POINTS: Mapping[str, tuple[str, ...]] = {
     "raw": ("before the WAL", "at the sink's entry", "in a task", "after the commit log"),
     "upsert": ("after the WAL", "files half written", "before the read-back", "during MERGE"),
     "dead letters": ("at the sink's entry", "before the read-back", "between dead letters and rows"),
     "stateful": ("before the write", "before the read-back", "before the commit log", "after the WAL"),
+    "committed": ("before the states are visible", "in a task", "states written", "after the WAL"),
 }
 """Where the queries die, by kind of sink: at every point in all."""
 
 SINK_CRASHES = Step("sink crashes", "before the write|before the read-back", records=2)
-"""What follows until there were so many."""
+"""One of each on a batch."""
 
 AFTERWARDS: Mapping[str, tuple[Step, ...]] = {
     "raw": (
@@ -56,6 +58,12 @@ AFTERWARDS: Mapping[str, tuple[Step, ...]] = {
         Step("restore", records=6, fraction=0.7),
         Step("stale checkpoint", records=6),
         Step("lose checkpoint"),
+    ),
+    "committed": (
+        Step("lose states", records=6, fraction=0.3),
+        Step("run", records=6),
+        Step("stale checkpoint", records=6, fraction=0.2),
+        Step("lose checkpoint", records=6, fraction=0.4),
     ),
 }
 """What else happens. It comes last, for a checkpoint that is refused comes by no point of a batch."""
@@ -88,15 +96,18 @@ def crashes(kind: str) -> Iterator[Step]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", SINKS)
-def test_crashes_lose_and_double_nothing(quiet: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_crashes_lose_and_double_nothing(
+    quiet: SparkSession, embedded_broker: BrokerHandle, tmp_path: Path, kind: str
+) -> None:
     """At each point the query died, and everything is there in the end."""
-    scenario = Scenario(quiet, tmp_path, sink=kind)
+    scenario = Scenario(quiet, tmp_path, sink=kind, broker=embedded_broker.endpoint)
     counts = scenario.counts
     for step in (*crashes(kind), *AFTERWARDS[kind]):
         scenario.carry_out(step)
     assert counts.cycles == len(POINTS[kind])
-    while counts.crashes < CRASHES:
+    if kind in ALONE:
         scenario.carry_out(SINK_CRASHES)
+        assert counts.retries >= 2
     assert scenario.finish().rows > 0
     assert set(POINTS[kind]) <= counts.points.keys()
     assert counts.zombies == sum(step.kind == "zombie" for step in AFTERWARDS[kind])

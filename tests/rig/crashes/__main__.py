@@ -22,12 +22,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from gazette_spark.broker import EmbeddedBroker
+from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.session import INTERPRETED, local_spark
 from gazette_spark.testing.oracle import Verdict, check_table
 from tests.rig.class_archive import find_archive
 from tests.rig.crashes.children import CrashChildren, Query
+from tests.rig.crashes.journals import FileJournalSet
 from tests.rig.crashes.report import crashes, summary
-from tests.rig.crashes.scenario import APP_ID, SMALL_BATCH_BYTES, Scenario
+from tests.rig.crashes.scenario import APP_ID, Scenario
 from tests.rig.crashes.schedules import WEIGHTS, Settings, draw
 from tests.rig.crashes.sinks import SINKS
 from tests.rig.crashes.two_writers import records_coming, run_two_writers
@@ -46,12 +49,18 @@ READY_BESIDE = 1
 
 
 def run_schedule(
-    spark: SparkSession, root: Path, seed: int, settings: Settings, children: CrashChildren | None
+    spark: SparkSession,
+    root: Path,
+    seed: int,
+    settings: Settings,
+    *,
+    children: CrashChildren | None,
+    broker: str,
 ) -> dict[str, Any]:
     """Run one schedule; return its line of the log. A failure is part of that."""
     began = time.monotonic()
     schedule = draw(seed, settings)
-    scenario = Scenario(spark, root, sink=schedule.sink, children=children)
+    scenario = Scenario(spark, root, sink=schedule.sink, children=children, broker=broker, seed=seed)
     failure = ""
     verdict: Verdict | None
     try:
@@ -142,16 +151,19 @@ def main(arguments: Sequence[str]) -> int:
         spark.sparkContext.setLogLevel("OFF")  # Queries that end with an error are what this is about.
         children = None
         if given.kill_share or given.two_writers:
-            options = {"maxBytesPerTrigger": str(SMALL_BATCH_BYTES)}
+            options = {"maxBytesPerTrigger": str(FileJournalSet.batch_bytes)}
             query = Query(APP_ID, "file_journals", options)
             children = stack.enter_context(CrashChildren(root / "children", query, ready=READY_BESIDE))
+        broker = EmbeddedBroker(root / "broker", storage=StorageSettings(fsync=False))
+        endpoint = stack.enter_context(broker).endpoint
         exact = _two_writers(children, root, given) if given.two_writers and children else True
         records: list[dict[str, Any]] = []
         for seed in itertools.count(given.seed):
             if is_enough(records, given):
                 break
-            record = run_schedule(spark, root / f"seed-{seed}", seed, settings, children)
-            records.append(record)
+            record = run_schedule(
+                spark, root / f"seed-{seed}", seed, settings, children=children, broker=endpoint
+            )
             _tell(record, given.log)
             if not given.directory and not record["failure"]:
                 shutil.rmtree(root / f"seed-{seed}")

@@ -3,17 +3,22 @@
 It gets everything ready, then waits for a file with its command to appear: the slow part of a driver's life
 is over before its turn comes.
 
-==============  =============================================================================
-``checkpoint``  the query checkpoint
-``table``       the table's directory
-``options``     of the source, beside those it was started with
-``failpoint``   variable of :mod:`gazette_spark.failpoints`, for this process
-``rename``      which rename kills, for ``FailAtRename.scala``
-``until``       ``end``: of the journals, as they are now; ``killed``; or ``fenced``: then it starts again,
-                with a new query checkpoint, until it is killed
-``outcomes``    with ``fenced``: file that gets a line for each run that the sink has ended
-``sink``        name of one in :mod:`tests.rig.crashes.sinks`, ``raw`` unless given
-==============  =============================================================================
+==================  =========================================================================
+``checkpoint``      the query checkpoint
+``table``           the table's directory
+``options``         of the source, beside those it was started with
+``format``          of the source, if not the one it was started with
+``schema``          of the source, if any
+``resume``          whether a query without a checkpoint goes on where the table ends, true unless given
+``on_overlap``      of the sink
+``failpoint``       variable of :mod:`gazette_spark.failpoints`, for this process
+``task_failpoint``  likewise, for the processes of :mod:`tests.rig.crashing_source`
+``rename``          which rename kills, for ``FailAtRename.scala``
+``until``           ``end``: of the journals, as they are now; ``killed``; or ``fenced``: then it starts
+                    again, with a new query checkpoint, until it is killed
+``outcomes``        with ``fenced``: file that gets a line for each run that the sink has ended
+``sink``            name of one in :mod:`tests.rig.crashes.sinks`, ``raw`` unless given
+==================  =========================================================================
 """
 
 from __future__ import annotations
@@ -37,6 +42,7 @@ from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
 from tests.rig.crashes.outcomes import refusal
 from tests.rig.crashes.sinks import SINKS
+from tests.rig.crashing_source import CrashingGazette
 from tests.rig.file_source import FileJournals
 
 GO_TIMEOUT_S = 1800.0
@@ -64,7 +70,8 @@ def warm_up(spark: SparkSession, directory: Path) -> None:
 
 def journals(spark: SparkSession, settings: Settings) -> DataStreamReader:
     """Return the reader of the journals."""
-    return spark.readStream.format(settings["format"]).options(**settings["options"])
+    reader = spark.readStream.format(settings["format"]).options(**settings["options"])
+    return reader.schema(settings["schema"]) if settings.get("schema") else reader
 
 
 def load(reader: DataStreamReader, settings: Settings) -> DataFrame:
@@ -120,9 +127,10 @@ def contend(spark: SparkSession, settings: Settings, command: Settings) -> None:
 def run(spark: SparkSession, rows: DataFrame, settings: Settings, command: Settings) -> None:
     """Run the query until killed, or to the journals' present ends."""
     kind = SINKS[command.get("sink", "raw")]
-    sink = kind.sink(settings["app_id"], command["table"])
+    sink = kind.sink(settings["app_id"], command["table"], on_overlap=command.get("on_overlap", "fail"))
     if command["options"] or not Path(command["checkpoint"], "offsets", "0").exists():
-        rows = load(sink.resume(journals(spark, settings), spark), settings)
+        reader = journals(spark, settings)
+        rows = load(sink.resume(reader, spark) if command.get("resume", True) else reader, settings)
     trigger = {"availableNow": True} if command["until"] == "end" else {"processingTime": "0 seconds"}
     sink.start(kind.shape(rows), checkpoint=command["checkpoint"], **trigger).awaitTermination()
 
@@ -142,11 +150,17 @@ def main(settings: Settings) -> None:
     spark = local_spark(Path(settings["scratch"]), conf=CONF)
     register(spark)
     spark.dataSource.register(FileJournals)
+    spark.dataSource.register(CrashingGazette)
     rows = load(journals(spark, settings), settings)
     warm_up(spark, Path(settings["scratch"]) / "warmed-up")
     command = await_command(Path(settings["command"]))
     apply(spark, command)
+    settings |= {name: command[name] for name in ("format", "schema") if name in command}
     settings["options"] |= command["options"]
+    if ordered := command.get("task_failpoint"):
+        crash_file = Path(settings["scratch"]) / "crash"
+        crash_file.write_text(ordered)
+        settings["options"]["crashFile"] = str(crash_file)
     if command["until"] == "fenced":
         contend(spark, settings, command)
     else:

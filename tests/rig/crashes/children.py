@@ -15,7 +15,7 @@ from typing import Any, Self
 from gazette_spark.testing.crash import POLL_S, CrashChild
 from tests.rig.class_archive import spark_home
 from tests.rig.crashes.outcomes import UnexpectedEndError
-from tests.rig.crashes.points import Failpoint, Point, Rename
+from tests.rig.crashes.points import Failpoint, Point, Rename, TaskFailpoint
 
 COMPILE_TIMEOUT_S = 300
 
@@ -50,6 +50,8 @@ def command_to_die(point: Point, nth: int) -> dict[str, str]:
             return {"rename": f"{when} {nth} {path_end}"}
         case Failpoint(name):
             return {"failpoint": f"{name}:{nth}:kill_group"}
+        case TaskFailpoint(name):
+            return {"task_failpoint": f"{name}:{nth}:kill_group"}
     raise ValueError(f"no kill at {point.name!r}")
 
 

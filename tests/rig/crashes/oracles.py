@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
+from gazette_spark.message.uuids import ACK_TXN
 from gazette_spark.testing.oracle import Row, Verdict, check_table, read_versions, split_records
+from tests.oracles.committed import Sent, committed
 from tests.rig.crashes.sinks import COLUMNS, dead_table, fits, read_distinct, read_keyed
-from tests.rig.upsert_oracle import check_upserts, newest_rows
+from tests.rig.upsert_oracle import check_upserts, check_versions, newest_rows
 
 
 def check(
@@ -42,7 +47,39 @@ def check(
             columns = ("journal", "offset", "value")
             verdict = check_upserts(table, truth, read_fitting, columns, app_id=app_id, complete=complete)
             return check_dead(verdict, table, truth, app_id=app_id, complete=complete)
+        case "committed":
+            return check_versions(
+                table,
+                truth,
+                lambda ends: committed_rows(truth, ends),
+                ("journal", "offset", "value", "_ack_offset"),
+                app_id=app_id,
+                complete=complete,
+            )
     raise ValueError(f"no oracle of a sink that is {kind!r}")
+
+
+def committed_rows(
+    truth: Mapping[str, bytes], ends: Mapping[str, int]
+) -> Counter[tuple[str, int, bytes, int]]:
+    """Return the rows of the messages that are committed before some offsets."""
+    rows: Counter[tuple[str, int, bytes, int]] = Counter()
+    for journal, end in ends.items():
+        records = list(split_records(truth[journal][:end]))
+        found = committed(_sent(value)._replace(offset=offset) for offset, value in records)
+        rows.update(
+            (journal, offset, value, found[offset])
+            for offset, value in records
+            if offset in found and _sent(value).flags != ACK_TXN
+        )
+    return rows
+
+
+@cache
+def _sent(value: bytes) -> Sent:
+    """Return a message, as it says itself."""
+    _, producer, clock, flags = json.loads(value)["n"]
+    return Sent(producer, clock, flags, 0)
 
 
 def read_fitting(journal: str, offset: int, value: bytes) -> tuple[tuple[str, int], Row | None]:

@@ -2,8 +2,9 @@
 
 A point is reached in two ways. In one process an exception is raised there (``raises``, the name of
 a failpoint), which Spark and Delta see as the end of the query; what they keep in memory survives. In a child
-process SIGKILL comes there (``kills``): at a failpoint of the driver, or before or after the rename that
-makes a file of the query checkpoint or of the table's log visible, which is exact to the system call.
+process SIGKILL comes there (``kills``): at a failpoint of the driver or of its tasks, or before or after the
+rename that makes a file of the query checkpoint or of the table's log visible, which is exact to the system
+call.
 """
 
 from __future__ import annotations
@@ -31,13 +32,20 @@ class Failpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskFailpoint:
+    """SIGKILL to the driver and all of its processes at a failpoint of a task."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Point:
     """A moment in a batch."""
 
     name: str
     raises: str | None = None
     """Failpoint at which an exception is raised, None where only a kill gets."""
-    kills: Rename | Failpoint | None = None
+    kills: Rename | Failpoint | TaskFailpoint | None = None
     nths: tuple[int, ...] = (1, 1, 2)
     """Which time that the query comes by it, where an exception is raised: one is drawn."""
     feature: str = ""
@@ -50,6 +58,20 @@ POINTS = (
     Point("at the sink's entry", "sink.entry", Failpoint("sink.entry")),
     Point("before the write", "sink.before_write", Failpoint("sink.before_write")),
     Point("in a task", "source.read", nths=(1,)),
+    Point(
+        "before the states are visible",
+        "scan.before_states",
+        TaskFailpoint("scan.before_states"),
+        nths=(1,),
+        feature="committed",
+    ),
+    Point(
+        "states written",
+        "scan.states_written",
+        TaskFailpoint("scan.states_written"),
+        nths=(1,),
+        feature="committed",
+    ),
     Point("files half written", "source.rows", nths=(1,)),
     Point("files written, not committed", None, Rename("before", TABLE_LOG)),
     Point("committed, not returned", None, Rename("after", TABLE_LOG)),

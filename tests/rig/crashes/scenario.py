@@ -1,13 +1,16 @@
 """Carries out a schedule: a real query, a real table, an oracle after every step.
 
-The journals are files (:mod:`tests.rig.file_source`), the query runs in this process's Spark or,
-to be killed, in a child's. After a step the table has to be exact up to what it records, and the query must
-have ended in a way that the step accounts for: a query checkpoint that continues the table is never refused,
-one that does not may be, and is then replaced by a new one that resumes from the table. In the end everything
-is read, and every record must be there once.
+The journals are files (:mod:`tests.rig.file_source`) or a broker's, the query runs in this process's Spark
+or, to be killed, in a child's. After a step the table has to be exact up to what it records, and the query
+must have ended in a way that the step accounts for: a query checkpoint that continues the table is never
+refused, one that does not may be, and is then replaced by a new one that resumes from the table. In the end
+everything is read, and every record must be there once.
 
 A query with state is bound to its checkpoint. So a new one and a copy must be refused, with the ways out, and
 the query goes on with the checkpoint of the table's newest entry; a RESTORE is undone.
+
+A query of committed messages also loses its files of states. Where both these and its checkpoint are lost, it
+must not resume: it reads everything again, and trims what the table has.
 """
 
 from __future__ import annotations
@@ -36,17 +39,16 @@ from gazette_spark.sink import DeltaSink
 from gazette_spark.table.files import clear_unfinished
 from gazette_spark.testing.oracle import Verdict, read_versions
 from tests.rig.crashes.children import END_WITHIN_S, CrashChildren, command_to_die
+from tests.rig.crashes.journals import FileJournalSet, MessageJournals
 from tests.rig.crashes.oracles import check
 from tests.rig.crashes.outcomes import CRASHED, ENDED, UnexpectedEndError, outcome
 from tests.rig.crashes.points import BY_NAME
 from tests.rig.crashes.schedules import Step
 from tests.rig.crashes.sinks import SINKS
+from tests.rig.crashing_source import CrashingGazette
 from tests.rig.file_source import FileJournals
 
 APP_ID = "crashes"
-
-SMALL_BATCH_BYTES = 40
-"""A few records of each journal: some batches a step."""
 
 DEADLINE_S = 300
 """Longest run of a query; seconds on a machine that is not busy."""
@@ -97,7 +99,9 @@ class Counts:
 
 def our_sink(scenario: Scenario, checkpoint: Path) -> DeltaSink:
     """Return the writer under test, as a fresh process would make it."""
-    return SINKS[scenario.sink].sink(APP_ID, str(scenario.table), str(checkpoint))
+    on_overlap = "trim" if checkpoint in scenario.trims else "fail"
+    kind = SINKS[scenario.sink]
+    return kind.sink(APP_ID, str(scenario.table), str(checkpoint), on_overlap=on_overlap)
 
 
 class Scenario:
@@ -111,6 +115,8 @@ class Scenario:
         sink: str = "raw",
         make_sink: Callable[[Scenario, Path], DeltaSink] = our_sink,
         children: CrashChildren | None = None,
+        broker: str = "",
+        seed: int = 0,
     ) -> None:
         """Make two empty journals.
 
@@ -120,31 +126,34 @@ class Scenario:
             sink: Kind of the query and its sink; see :data:`tests.rig.crashes.sinks.SINKS`.
             make_sink: Makes the writer of one run.
             children: Where child processes come from; without them a schedule with kills fails.
+            broker: Endpoint of a broker, for a kind of query that reads messages.
+            seed: Seed of the messages.
         """
         spark.dataSource.register(FileJournals)
+        spark.dataSource.register(CrashingGazette)
         self.spark = spark
         self.table = root / "table"
         self.sink = sink
         self.counts = Counts()
         self.at = "the beginning"
         """Current step, for reports."""
+        self.trims: set[Path] = set()
+        """Checkpoints whose queries bring again what the table has."""
         self._root = root
-        self._journals = root / "journals"
-        self._journals.mkdir(parents=True)
         self._kind = SINKS[sink]
+        self._journals = (
+            MessageJournals(root, broker, seed=seed) if self._kind.committed else FileJournalSet(root)
+        )
         self._make_sink = make_sink
         self._children = children
         self._crash_file = root / "crash"
         self._checkpoints: list[Path] = []
         self._streams: dict[int, DataFrame] = {}
-        self._written = 0
         self._fits = True
         """Whether the newest checkpoint must continue the table."""
         self._error = ""
         """Text of the error that ended the last run, if one did."""
         self._new_checkpoint()
-        for name in ("a", "b"):
-            (self._journals / name).touch()
 
     def run(self, steps: tuple[Step, ...]) -> Verdict:
         """Carry out a schedule.
@@ -165,7 +174,7 @@ class Scenario:
     def carry_out(self, step: Step) -> None:
         """Carry out one step and check the table."""
         began = time.monotonic()
-        self._append(step.records)
+        self._journals.append(step.records)
         getattr(self, f"_{step.kind.replace(' ', '_')}")(step)
         if self.table.exists():
             self.check()
@@ -188,7 +197,7 @@ class Scenario:
         Raises:
             TableInexactError: something is wrong.
         """
-        truth = {file.name: file.read_bytes() for file in self._journals.iterdir()}
+        truth = self._journals.truth()
         checkpoints = self._checkpoints
         verdict = check(
             self.sink, self.table, truth, app_id=APP_ID, complete=complete, checkpoints=checkpoints
@@ -220,7 +229,7 @@ class Scenario:
                 self._die(df, batch_id, name)
             self._make_sink(self, self._checkpoints[-1])(df, batch_id)
 
-        self._accept(self._run_query(self._checkpoints[-1], SMALL_BATCH_BYTES, write))
+        self._accept(self._run_query(self._checkpoints[-1], self._journals.batch_bytes, write))
 
     def _die(self, df: DataFrame, batch_id: int, name: str) -> None:
         """Have a new sink die at a point; a batch that the table has does not come by all of them."""
@@ -244,7 +253,7 @@ class Scenario:
         with self._crash_children().start(until="killed", **self._command()) as child:
             if step.fraction < 0.6:
                 child.wait_until(lambda: self._versions() > versions, END_WITHIN_S)
-            self._append(step.records)
+            self._journals.append(step.records)
             child.kill_after(step.fraction * LONGEST_DELAY_S)
             if "Traceback" in child.log_end():
                 raise UnexpectedEndError(child.log_end())
@@ -257,6 +266,9 @@ class Scenario:
             return
         shutil.rmtree(self._checkpoints[-1], ignore_errors=True)
         self._new_checkpoint()
+        if self._kind.committed and step.fraction < 0.5:
+            self._lose_states(step)
+            self._check_states_are_missed()
         self._accept(self._run_main())
 
     def _mislay_checkpoint(self) -> None:
@@ -264,21 +276,45 @@ class Scenario:
         started = self._newest() is not None
         new = self._root / f"new-{uuid.uuid4().hex[:8]}"
         self._checkpoints.insert(0, new)
-        ended = self._run_query(new, SMALL_BATCH_BYTES)
+        ended = self._run_query(new, self._journals.batch_bytes)
         if started:
             self._must_be_refused(ended)
             self._accept(self._run_main())
 
+    def _lose_states(self, step: Step) -> None:
+        """Remove files of producers' states: the newest, or all."""
+        assert isinstance(self._journals, MessageJournals)
+        self._journals.lose_states(min(1, 2 * step.fraction))
+
+    def _check_states_are_missed(self) -> None:
+        """Check that a query does not resume where the states of producers are not known."""
+        if self._journals.can_resume(self._newest()):
+            return
+        sink = DeltaSink(APP_ID, path=str(self.table))
+        reader = sink.resume(self._reader(self._journals.batch_bytes), self.spark)
+        query = sink.start(reader.load(), checkpoint=str(self._root / "refused"), availableNow=True)
+        try:
+            query.awaitTermination(DEADLINE_S)
+        except StreamingQueryException as error:
+            if "stateLocation does not have the states" in str(error):
+                return
+            raise
+        raise UnexpectedEndError("a query without states went on where the table ends")
+
     def _stale_checkpoint(self, step: Step) -> None:
         """Have a copy of the checkpoint stay behind, then run it with larger batches."""
         own_id = not self._kind.bound or step.fraction < 0.5  # A back-up has the query's id.
-        copy = self._copy(own_id=own_id)
+        continues, copy = self._fits, self._copy(own_id=own_id)
         self._accept(self._run_main())
         if copy is None:
             return
         versions = self._versions()
-        self._append(step.records)
-        ended = self._run_query(copy, SMALL_BATCH_BYTES * 3)
+        self._journals.append(step.records)
+        if self._kind.committed and step.fraction < 0.5:
+            self.trims.add(copy)
+        ended = self._run_query(copy, self._journals.batch_bytes * 3)
+        if continues and copy in self.trims and ended != ENDED:
+            raise UnexpectedEndError(f"a stale checkpoint that may trim ended with {ended} {self._error}")
         self._accept(ended, may_refuse=True)
         wrote = self._versions() > versions
         if not self._kind.bound:
@@ -294,7 +330,7 @@ class Scenario:
 
         def overtake() -> None:
             copy = self._copy(own_id=True)
-            ended = self._run_query(copy, SMALL_BATCH_BYTES * 3) if copy else ENDED
+            ended = self._run_query(copy, self._journals.batch_bytes * 3) if copy else ENDED
             overtook.append((copy, ended))
 
         with calling(step.point, overtake, step.nth):
@@ -350,18 +386,18 @@ class Scenario:
         """Commit as another app id of the sink would."""
         if self._versions():
             nothing = self.spark.read.format("delta").load(str(self.table)).limit(0)
-            options: dict[str, Any] = {"txnAppId": "gazette_spark/other", "txnVersion": self._written}
+            options: dict[str, Any] = {"txnAppId": "gazette_spark/other", "txnVersion": self._versions()}
             metadata = json.dumps({"app_id": "other", "format_version": 1})
             writer = nothing.write.format("delta").mode("append").options(**options)
             writer.option("userMetadata", metadata).save(str(self.table))
 
     def _new_journal(self, step: Step) -> None:
-        (self._journals / f"j{len(list(self._journals.iterdir()))}").touch()
+        self._journals.create(f"j{len(self._journals.names())}")
 
     # Runs of the query.
 
     def _run_main(self) -> str:
-        return self._run_query(self._checkpoints[-1], SMALL_BATCH_BYTES)
+        return self._run_query(self._checkpoints[-1], self._journals.batch_bytes)
 
     def _run_query(self, checkpoint: Path, batch_bytes: int, write: WriteBatch | None = None) -> str:
         """Run a query up to the journals' present ends; return how it ended."""
@@ -393,28 +429,42 @@ class Scenario:
     def _stream(self, checkpoint: Path, batch_bytes: int) -> DataFrame:
         """Return the rows as a stream; where there is a checkpoint the reader's options do not matter."""
         if not self._has_batches(checkpoint):
-            sink = DeltaSink(APP_ID, path=str(self.table))
-            return self._kind.shape(sink.resume(self._reader(batch_bytes), self.spark).load())
+            reader = self._reader(batch_bytes)
+            if self._resumes(checkpoint):
+                reader = DeltaSink(APP_ID, path=str(self.table)).resume(reader, self.spark)
+            return self._kind.shape(reader.load())
         if batch_bytes not in self._streams:
             self._streams[batch_bytes] = self._kind.shape(self._reader(batch_bytes).load())
         return self._streams[batch_bytes]
 
     def _reader(self, batch_bytes: int) -> Any:
-        options = {**self._options(), "maxBytesPerTrigger": batch_bytes, "crashFile": str(self._crash_file)}
-        return self.spark.readStream.format("file_journals").options(**options)
+        journals, crash_file = self._journals, str(self._crash_file)
+        options = {**journals.options(), "maxBytesPerTrigger": batch_bytes, "crashFile": crash_file}
+        reader = self.spark.readStream.format(journals.format).options(**options)
+        return reader.schema(journals.schema) if journals.schema else reader
 
-    def _options(self) -> dict[str, Any]:
-        return {"root": str(self._journals), "maxBytesPerTrigger": str(SMALL_BATCH_BYTES)}
+    def _resumes(self, checkpoint: Path) -> bool:
+        """Say whether a new query goes on where the table ends; if not, it reads everything again."""
+        can = self._journals.can_resume(self._newest())
+        if not can:
+            self.trims.add(checkpoint)
+        return can
 
     def _command(self) -> dict[str, Any]:
         """Return what a child has to know; it gets a checkpoint that continues the table."""
         if not self._fits:
             self._new_checkpoint()
+        checkpoint = self._checkpoints[-1]
+        resume = self._has_batches(checkpoint) or self._resumes(checkpoint)
         return {
             "table": str(self.table),
-            "checkpoint": str(self._checkpoints[-1]),
-            "options": self._options(),
+            "checkpoint": str(checkpoint),
+            "format": self._journals.format,
+            "schema": self._journals.schema,
+            "options": self._journals.options(),
             "sink": self.sink,
+            "resume": resume,
+            "on_overlap": "trim" if checkpoint in self.trims else "fail",
         }
 
     def _crash_children(self) -> CrashChildren:
@@ -424,7 +474,7 @@ class Scenario:
 
     def _armed(self, failpoint: str, nth: int) -> AbstractContextManager[None]:
         """Have an exception raised at a failpoint, in this process or in the source's."""
-        if failpoint.startswith("source."):
+        if failpoint.startswith(("source.", "scan.")):
             return self._source_crash(f"{failpoint}:{nth}")
 
         def crash() -> None:
@@ -474,15 +524,6 @@ class Scenario:
 
     # Files.
 
-    def _append(self, records: int) -> None:
-        """Append numbered records to the journals in turn."""
-        names = sorted(file.name for file in self._journals.iterdir())
-        for _ in range(records):
-            line = b"%d %s\n" % (self._written, b"x" * (7 + self._written % 7))
-            with (self._journals / names[self._written % len(names)]).open("ab") as file:
-                file.write(line)
-            self._written += 1
-
     def _new_checkpoint(self) -> None:
         """Go on with a checkpoint that does not exist yet, so that its query resumes from the table."""
         self._checkpoints.append(self._root / f"checkpoint-{len(self._checkpoints)}")
@@ -498,6 +539,8 @@ class Scenario:
             (copy / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
             (copy / ".metadata.crc").unlink(missing_ok=True)
         self._checkpoints.insert(-1, copy)
+        if original in self.trims:
+            self.trims.add(copy)
         return copy
 
     def _has_batches(self, checkpoint: Path) -> bool:

@@ -29,6 +29,7 @@ Kind = Literal[
     "property",
     "other writer",
     "new journal",
+    "lose states",
 ]
 """What a step does; :class:`tests.rig.crashes.scenario.Scenario` has a method for each."""
 
@@ -49,8 +50,12 @@ WEIGHTS: Mapping[Kind, int] = {
     "property": 1,
     "other writer": 1,
     "new journal": 1,
+    "lose states": 2,
 }
 """Weights of the steps that need no child process. Sink crashes are several a step."""
+
+FEATURE_OF: Mapping[Kind, str] = {"lose states": "committed"}
+"""Steps that are of one kind of sink alone."""
 
 OVERTAKEN_AT = ("sink.entry", "sink.before_write", "sink.after_write", "sink.return")
 """Where a second writer may overtake."""
@@ -100,13 +105,14 @@ class Schedule:
     sink: str
     """Kind of its sink; see :data:`tests.rig.crashes.sinks.SINKS`."""
     steps: tuple[Step, ...]
+    seed: int = 0
 
 
 def draw(seed: int, settings: Settings) -> Schedule:
     """Draw a schedule."""
     rng = random.Random(seed)
     sink = settings.sinks[seed % len(settings.sinks)]
-    return Schedule(sink, tuple(_step(rng, settings, sink) for _ in range(settings.steps)))
+    return Schedule(sink, tuple(_step(rng, settings, sink) for _ in range(settings.steps)), seed)
 
 
 def _step(rng: random.Random, settings: Settings, sink: str) -> Step:
@@ -114,7 +120,8 @@ def _step(rng: random.Random, settings: Settings, sink: str) -> Step:
     if rng.random() < settings.kill_share:
         kind = rng.choice(("kill", "kill", "random kill"))
     else:
-        kinds = [each for each in WEIGHTS if not settings.only or each in settings.only]
+        fitting = [each for each in WEIGHTS if FEATURE_OF.get(each, sink) == sink]
+        kinds = [each for each in fitting if each in settings.only] or fitting
         (kind,) = rng.choices(kinds, [WEIGHTS[each] for each in kinds])
     point, nth = _POINT_OF.get(kind, _nowhere)(rng, frozenset({sink}))
     return Step(kind, point, nth, records=rng.randint(6, 12), fraction=round(rng.random(), 3))

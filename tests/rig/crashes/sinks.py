@@ -1,6 +1,6 @@
-"""The writers that a driver can have: of raw rows, of one row a key, with dead letters, and with state.
+"""The queries that a driver can have: raw rows, one row a key, dead letters, state, committed messages.
 
-Records begin with a number and a blank.
+Records begin with a number and a blank, but for messages: see :mod:`tests.rig.crashes.journals`.
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ class SinkKind:
     """Returns the further arguments of the sink, by the table's directory."""
     bound: bool = False
     """The query is bound to its checkpoint: a new one, or a copy, is refused."""
+    committed: bool = False
+    """The query reads the committed messages of a broker's journals."""
 
-    def sink(self, app_id: str, table: str, checkpoint: str | None = None) -> DeltaSink:
+    def sink(self, app_id: str, table: str, checkpoint: str | None = None, **more: Any) -> DeltaSink:
         """Return the writer."""
-        return DeltaSink(app_id, path=table, checkpoint=checkpoint, **self.options(table))
+        return DeltaSink(app_id, path=table, checkpoint=checkpoint, **self.options(table), **more)
 
 
 def dead_table(table: str | Path) -> Path:
@@ -108,5 +110,6 @@ SINKS: Mapping[str, SinkKind] = {
         parsed, lambda table: {"dead_letters": DeadLetters(path=str(dead_table(table)))}
     ),
     "stateful": SinkKind(distinct, lambda _: {}, bound=True),
+    "committed": SinkKind(lambda rows: rows, lambda _: {}, committed=True),
 }
 """Sinks by the feature that a point needs; see :attr:`tests.rig.crashes.points.Point.feature`."""

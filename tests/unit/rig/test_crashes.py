@@ -13,16 +13,27 @@ import pyarrow.parquet as pq
 import pytest
 
 from gazette_spark.ledger.entry import LedgerEntry
+from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.testing.oracle import Verdict, split_records
 from tests.rig.crashes.__main__ import is_enough, parse, replay
 from tests.rig.crashes.children import command_to_die
-from tests.rig.crashes.oracles import check
+from tests.rig.crashes.journals import MessageWriter
+from tests.rig.crashes.oracles import check, committed_rows
 from tests.rig.crashes.outcomes import CRASHED, UnexpectedEndError, outcome
 from tests.rig.crashes.points import BY_NAME, POINTS, reachable
 from tests.rig.crashes.report import COLUMNS, summary
 from tests.rig.crashes.scenario import Scenario
-from tests.rig.crashes.schedules import KINDS, SIGKILLS, SINK_CRASHES, WEIGHTS, Kind, Settings, draw
+from tests.rig.crashes.schedules import (
+    FEATURE_OF,
+    KINDS,
+    SIGKILLS,
+    SINK_CRASHES,
+    WEIGHTS,
+    Kind,
+    Settings,
+    draw,
+)
 from tests.rig.crashes.sinks import SINKS, dead_table, fits
 
 
@@ -36,7 +47,9 @@ def test_a_seed_is_a_schedule() -> None:
 def test_every_kind_and_point_comes_up(sink: str) -> None:
     """Long schedules have each kind of step, and die at each point that the sink reaches, and no other."""
     steps = draw(1, Settings(steps=3000, kill_share=0.3, sinks=(sink,))).steps
-    assert {step.kind for step in steps} == set(KINDS) == set(get_args(Kind))
+    kinds = {kind for kind in KINDS if FEATURE_OF.get(kind, sink) == sink}
+    assert {step.kind for step in steps} == kinds
+    assert set(KINDS) == set(get_args(Kind))
     for kind in ("crash", "kill"):
         wanted = {point.name for point in reachable(frozenset({sink}), by_kill=kind == "kill")}
         assert {step.point for step in steps if step.kind == kind} == wanted
@@ -45,7 +58,7 @@ def test_every_kind_and_point_comes_up(sink: str) -> None:
 
 
 def test_successive_seeds_take_the_kinds_of_sink_in_turn() -> None:
-    """Four schedules have all four; each point that a kind of sink has for itself is one of a kind."""
+    """Five schedules have all five; each point that a kind of sink has for itself is one of a kind."""
     assert {draw(seed, Settings(steps=1)).sink for seed in range(7, 7 + len(SINKS))} == SINKS.keys()
     assert {point.feature for point in POINTS if point.feature} < SINKS.keys()
 
@@ -81,8 +94,9 @@ def test_every_kind_can_be_carried_out(kind: str) -> None:
     [
         ("before the WAL", {"rename": r"before 2 /offsets/\d+"}),
         ("before the write", {"failpoint": "sink.before_write:2:kill_group"}),
+        ("states written", {"task_failpoint": "scan.states_written:2:kill_group"}),
     ],
-    ids=["rename", "failpoint"],
+    ids=["rename", "failpoint", "failpoint of a task"],
 )
 def test_a_child_is_told_where_to_die(point: str, command: dict[str, str]) -> None:
     """At a rename or at a failpoint; a point that no kill reaches is refused."""
@@ -159,23 +173,25 @@ def test_the_summary_shows_how_to_run_a_failure_again() -> None:
 TRUTH = {"a": b"".join(b"%d x\n" % number for number in range(30))}
 
 
-def table_of(directory: Path, rows: list[tuple[Any, ...]], columns: str) -> None:
+def table_of(
+    directory: Path, rows: list[tuple[Any, ...]], columns: str, truth: dict[str, bytes] = TRUTH
+) -> None:
     """Write one version of a table, with an entry up to the end of the journal ``a``."""
     log = directory / "_delta_log"
     log.mkdir(parents=True)
     names = columns.split()
     table = pa.table({name: [row[at] for row in rows] for at, name in enumerate(names)})
     pq.write_table(table, directory / "part-0.parquet")
-    end = (JournalOffsets({"a": len(TRUTH["a"])}),)
+    end = (JournalOffsets({"a": len(truth["a"])}),)
     entry = LedgerEntry("app", 0, "q", 0, end, end, end, "0", None, mode="append")
     info = {"commitInfo": {"operation": "WRITE", "userMetadata": entry.to_json()}}
     lines = [info, {"add": {"path": "part-0.parquet"}}]
     (log / f"{0:020d}.json").write_text("\n".join(json.dumps(line) for line in lines))
 
 
-def read(kind: str, directory: Path) -> Verdict:
+def read(kind: str, directory: Path, truth: dict[str, bytes] = TRUTH) -> Verdict:
     """What the oracle of a kind of sink says."""
-    return check(kind, directory, TRUTH, app_id="app", complete=True)
+    return check(kind, directory, truth, app_id="app", complete=True)
 
 
 @pytest.mark.parametrize(
@@ -219,3 +235,62 @@ def test_the_oracle_of_dead_letters_finds(
     verdict = read("dead letters", tmp_path / "table")
     assert (verdict.lost, verdict.duplicated, verdict.altered) == counts
     assert verdict.exact is (counts == (0, 0, 0))
+
+
+MESSAGES = b"".join(
+    b'{"n":[%d,%d,%d,%d]}\n' % message
+    for message in [
+        (0, 1, 1001, 1),
+        (1, 2, 1001, 1),
+        (2, 1, 1001, 1),
+        (3, 1, 1002, 2),
+        (4, 2, 1000, 2),
+        (5, 3, 1001, 0),
+        (6, 1, 1003, 1),
+    ]
+)
+"""One committed and repeated, one rolled back, one outside of transactions, one that is open."""
+
+
+@pytest.mark.parametrize(
+    ("change", "counts"),
+    [
+        (lambda rows: rows, (0, 0, 0)),
+        (lambda rows: rows[1:], (1, 0, 0)),
+        (lambda rows: [*rows, rows[0]], (0, 1, 0)),
+        (lambda rows: [*rows, (*rows[0][:3], 0)], (0, 0, 1)),
+        (lambda rows: [*rows, ("a", *_record(1), 80)], (0, 0, 1)),
+        (lambda rows: [*rows, ("a", *_record(2), 60)], (0, 0, 1)),
+        (lambda rows: [*rows, ("a", *_record(6), 120)], (0, 0, 1)),
+    ],
+    ids=["exact", "lost", "doubled", "committed by another", "rolled back", "repeated", "open"],
+)
+def test_the_oracle_of_committed_messages_finds(
+    tmp_path: Path, change: Callable[[list[Any]], list[Any]], counts: tuple[int, int, int]
+) -> None:
+    """Each committed message is there once, and no other."""
+    truth = {"a": MESSAGES}
+    rows = [("a", *_record(0), _record(3)[0]), ("a", *_record(5), _record(5)[0])]
+    table_of(tmp_path / "table", change(rows), "journal offset value _ack_offset", truth)
+    verdict = read("committed", tmp_path / "table", truth)
+    assert (verdict.lost, verdict.duplicated, verdict.altered) == counts
+    assert verdict.exact is (counts == (0, 0, 0))
+
+
+def _record(number: int) -> tuple[int, bytes]:
+    """Return offset and value of a message."""
+    return list(split_records(MESSAGES))[number]
+
+
+def test_producers_do_all_that_producers_do() -> None:
+    """They commit, roll back, repeat themselves, write alone, and die with transactions open."""
+    writer = MessageWriter(1)
+    lines = [writer.next(number, "a") for number in range(400)]
+    said = [tuple(json.loads(line)["n"]) for line in lines]
+    rows = committed_rows({"a": b"".join(lines)}, {"a": sum(map(len, lines))})
+    assert {flags for *_, flags in said} == {OUTSIDE_TXN, CONTINUE_TXN, ACK_TXN}
+    repeated = [each for each in set(said) if said.count(each) > 1]
+    assert {each[3] for each in repeated} >= {CONTINUE_TXN, ACK_TXN}
+    assert len({each[1] for each in said}) > 8
+    assert 100 < rows.total() < 300
+    assert max(ack - offset for _, offset, _, ack in rows) > 600

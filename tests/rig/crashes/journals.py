@@ -1,0 +1,199 @@
+"""The journals of a scenario: files that a source of the rig reads, or journals of a broker with messages.
+
+What was appended is in files in either case, for the oracle.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gazette_spark.client import Client
+from gazette_spark.ledger.entry import LedgerEntry
+from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.scan.producer_states import StateFiles
+
+RAW_WITH_ORIGIN = "journal STRING, offset BIGINT, value BINARY, _journal STRING, _ack_offset BIGINT"
+"""Columns of committed messages."""
+
+FIRST_CLOCK = 1 << 62
+
+FIRST_STEP = 1000
+"""Clock of a producer's first message, less ``FIRST_CLOCK``; it may go back."""
+
+PRODUCERS = 4
+"""Producers at a time."""
+
+
+class FileJournalSet:
+    """Journals that are files with numbered records, for :mod:`tests.rig.file_source`."""
+
+    format = "file_journals"
+    schema: str | None = None
+    batch_bytes = 40
+    """A few records of each journal: some batches a step."""
+
+    def __init__(self, root: Path, *, names: tuple[str, ...] = ("a", "b")) -> None:
+        """Make empty journals."""
+        self._files = root / "journals"
+        self._files.mkdir(parents=True)
+        self._written = 0
+        for name in names:
+            self.create(name)
+
+    def names(self) -> list[str]:
+        """Return the journals' names."""
+        return sorted(file.name for file in self._files.iterdir())
+
+    def create(self, name: str) -> None:
+        """Make an empty journal."""
+        (self._files / name).touch()
+
+    def append(self, records: int) -> None:
+        """Append to the journals in turn."""
+        names = self.names()
+        lines: dict[str, bytes] = {}
+        for _ in range(records):
+            name = names[self._written % len(names)]
+            lines[name] = lines.get(name, b"") + self._line(name)
+            self._written += 1
+        for name, content in lines.items():
+            self._write(name, content)
+
+    def truth(self) -> dict[str, bytes]:
+        """Return all bytes of each journal."""
+        return {self.full_name(name): (self._files / name).read_bytes() for name in self.names()}
+
+    def full_name(self, name: str) -> str:
+        """Return the name under which the source knows a journal."""
+        return name
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of the source."""
+        return {"root": str(self._files), "maxBytesPerTrigger": str(self.batch_bytes)}
+
+    def can_resume(self, entry: LedgerEntry | None) -> bool:
+        """Say whether a query without a checkpoint can go on where a table ends."""
+        return True
+
+    def _line(self, name: str) -> bytes:
+        return b"%d %s\n" % (self._written, b"x" * (7 + self._written % 7))
+
+    def _write(self, name: str, content: bytes) -> None:
+        with (self._files / name).open("ab") as file:
+            file.write(content)
+
+
+class MessageJournals(FileJournalSet):
+    """Journals of a broker, to which producers write transactions."""
+
+    format = "crashing_gazette"
+    schema = RAW_WITH_ORIGIN
+    batch_bytes = 600
+
+    def __init__(self, root: Path, endpoint: str, *, seed: int = 0) -> None:
+        """Make empty journals below a directory that no other scenario uses."""
+        self._endpoint = endpoint
+        self._prefix = f"crashes/{root.parent.name}-{root.name}-{id(self):x}/"
+        self._states = root / "states"
+        self._messages = MessageWriter(seed)
+        super().__init__(root)
+
+    def create(self, name: str) -> None:
+        """Make an empty journal."""
+        super().create(name)
+        with Client(self._endpoint, timeout_s=30) as client:
+            labels = {"content-type": "application/x-ndjson"}
+            client.create_journals(journal_spec(self.full_name(name), labels=labels))
+
+    def full_name(self, name: str) -> str:
+        """Return the journal's name."""
+        return self._prefix + name
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of a query of committed messages."""
+        return {
+            "brokerAddress": self._endpoint,
+            "path": self._prefix,
+            "isolationLevel": "read_committed",
+            "stateLocation": str(self._states),
+            "startingOffsets": "earliest",
+            "maxBytesPerTrigger": str(self.batch_bytes),
+        }
+
+    def can_resume(self, entry: LedgerEntry | None) -> bool:
+        """Say whether there are states of producers where a table ends."""
+        ends = entry.read_through.items() if entry else ()
+        files = StateFiles(str(self._states))
+        return all(files.load(journal, offset, None) for journal, offset in ends if offset)
+
+    def lose_states(self, fraction: float) -> None:
+        """Remove the newest files of states, as many as the fraction says; damage the next one."""
+        for name in self.names():
+            directory = self._states / self.full_name(name)
+            found = [path for path in directory.glob("[0-9]*") if path.name.isdigit()]
+            files = sorted(found, key=lambda path: int(path.name))
+            left = round((1 - fraction) * len(files))
+            for path in files[left:]:
+                path.unlink()
+            if files[:left]:
+                files[left - 1].write_bytes(files[left - 1].read_bytes()[:-20])
+
+    def _line(self, name: str) -> bytes:
+        return self._messages.next(self._written, name)
+
+    def _write(self, name: str, content: bytes) -> None:
+        with Client(self._endpoint, timeout_s=30) as client:
+            begin = (self._files / name).stat().st_size
+            client.append(self.full_name(name), content, offset=begin)
+        super()._write(name, content)
+
+
+class MessageWriter:
+    """Makes the messages of producers that commit, roll back, repeat themselves, and die.
+
+    A message tells the oracle what it is by fields of its own, so that nobody has to read its UUID:
+    ``"n": [number, producer, clock, flags]``.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._producers = list(range(1, PRODUCERS + 1))
+        self._newest = PRODUCERS
+        self._clocks: dict[int, int] = {}
+        self._sent: dict[str, list[bytes]] = {}
+
+    def next(self, number: int, journal: str) -> bytes:
+        """Return the next message of a journal, newline and all."""
+        sent = self._sent.setdefault(journal, [])
+        draw = self._rng.random()
+        if draw < 0.1 and sent:  # An append that was repeated.
+            return self._rng.choice(sent[-20:])
+        place = self._rng.randrange(PRODUCERS)
+        if draw < 0.13:  # A producer died, with its transactions open, and another takes its place.
+            self._newest += 1
+            self._producers[place] = self._newest
+        producer = self._producers[place]
+        line = self._line(number, producer, *self._act(producer))
+        sent.append(line)
+        return line
+
+    def _act(self, producer: int) -> tuple[int, int]:
+        """Return clock and flags of a producer's next message."""
+        clock = self._clocks.get(producer, FIRST_STEP)
+        draw = self._rng.random()
+        if draw < 0.05:  # Rolls back all, or some of what is newest.
+            return clock - self._rng.randint(1, 4), ACK_TXN
+        self._clocks[producer] = clock + 1
+        return clock + 1, ACK_TXN if draw < 0.25 else OUTSIDE_TXN if draw < 0.32 else CONTINUE_TXN
+
+    @staticmethod
+    def _line(number: int, producer: int, clock: int, flags: int) -> bytes:
+        octets = (1 << 40 | producer).to_bytes(6, "big")
+        uuid = build_uuid(ProducerId(octets), Clock(FIRST_CLOCK + clock), flags)
+        document: Mapping[str, Any] = {"_meta": {"uuid": str(uuid)}, "n": [number, producer, clock, flags]}
+        return json.dumps(document, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,82 @@
+"""The format ``gazette`` under another name, whose processes can be made to fail.
+
+The source's part of a query runs in separate processes, so a crash there is ordered through a file:
+``crashFile``, which may hold ``source.latest_offset:2``, or any other failpoint of these processes, a number,
+and perhaps an action of :mod:`gazette_spark.failpoints`. A process counts from the file's appearance on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+from gazette_spark.failpoints import FAILPOINT_VARIABLE, failpoint
+from gazette_spark.options.source import SourceOptions, parse_options
+from gazette_spark.source import GazetteDataSource, StreamReader
+
+_followed: dict[str, tuple[str, int]] = {}
+"""What this process counts for, by file."""
+
+
+def arm(crash_file: str) -> None:
+    """Arm the point that a file names in this process, or none."""
+    path = Path(crash_file)
+    try:
+        order = path.read_text(), path.stat().st_mtime_ns
+    except FileNotFoundError:
+        order = "", 0
+    if order == _followed.get(crash_file):
+        return
+    _followed[crash_file] = order
+    os.environ.pop(FAILPOINT_VARIABLE, None)
+    failpoint("source.counting_begins")  # Without a text: counting starts again.
+    if text := order[0]:
+        os.environ[FAILPOINT_VARIABLE] = text if text.count(":") == 2 else f"{text}:raise"
+
+
+class CrashingGazette(GazetteDataSource):
+    """Journals of a Gazette cluster."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self._crash_file = options.pop("crashFile", "")
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "crashing_gazette"
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name.
+        """Return the reader of ``spark.readStream``."""
+        return CrashingReader(parse_options(self.options, "stream"), schema, self._crash_file)
+
+
+class CrashingReader(StreamReader):
+    """Looks at the file before each step."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, crash_file: str) -> None:
+        super().__init__(options, schema)
+        self._crash_file = crash_file
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the end of the batch that begins at ``start``."""
+        arm(self._crash_file)
+        return super().latestOffset(start, limit)
+
+    def partitions(self, start: dict[str, Any] | None, end: dict[str, Any]) -> list[InputPartition]:
+        """Cut the batch ``[start, end)``."""
+        arm(self._crash_file)
+        return super().partitions(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a piece."""
+        arm(self._crash_file)
+        yield from super().read(partition)
+        failpoint("source.rows")
