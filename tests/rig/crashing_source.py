@@ -26,7 +26,9 @@ _followed: dict[str, tuple[str, int]] = {}
 
 
 def arm(crash_file: str) -> None:
-    """Arm the point that a file names in this process, or none."""
+    """Arm the point that a file names in this process, or none; without a file, change nothing."""
+    if not crash_file:
+        return
     path = Path(crash_file)
     try:
         order = path.read_text(), path.stat().st_mtime_ns
