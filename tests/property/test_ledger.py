@@ -19,12 +19,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import Phase, event, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from gazette_spark.errors import GapError, RestoredError
 from gazette_spark.ledger import entry as entry_module
 from gazette_spark.ledger.decision import Allowed, Decision, Landed, Refusal, Skip, Write, decide, verify
 from gazette_spark.ledger.entry import LedgerEntry, LedgerState, Positions, SkippedGap, least_offsets
+from gazette_spark.table import trim
 from tests.rig.examples import examples
 from tests.rig.ledger_model import (
     APP,
@@ -42,6 +43,7 @@ from tests.rig.ledger_model import (
     Table,
     Writer,
     bytes_of,
+    committed_at,
     obvious_decision,
 )
 
@@ -96,6 +98,8 @@ class LedgerMachine(RuleBasedStateMachine):
         """Versions of the table that were found right."""
         self.seen: set[str] = set()
         """For Hypothesis' statistics."""
+        self.committed = False
+        """Most queries read committed messages."""
 
     def teardown(self) -> None:
         """Tell what happened."""
@@ -103,6 +107,13 @@ class LedgerMachine(RuleBasedStateMachine):
             event(each)
 
     # The world.
+
+    @initialize(committed=st.booleans())
+    def read_committed(self, committed: bool) -> None:
+        """Choose what most queries read, the first one too, which has not read yet."""
+        self.committed = committed
+        for writer in self.writers:
+            writer.committed = committed
 
     @rule(source=st.sampled_from([*JOURNALS, *JOURNALS, *FOREIGN]), size=st.integers(1, 9))
     def grow(self, source: str, size: int) -> None:
@@ -117,6 +128,8 @@ class LedgerMachine(RuleBasedStateMachine):
         upsert=st.sampled_from([False, False, False, True]),
         allowed=PERMISSIONS,
         obeys=st.booleans(),
+        other=st.sampled_from([False, False, False, False, True]),
+        knows=st.sampled_from([True, True, False]),
     )
     def start(  # noqa: PLR0917 - Hypothesis names them.
         self,
@@ -127,8 +140,13 @@ class LedgerMachine(RuleBasedStateMachine):
         upsert: bool,
         allowed: Allowed,
         obeys: bool,
+        other: bool,
+        knows: bool,
     ) -> None:
-        """A query without a checkpoint, told to continue the table or not."""
+        """A query without a checkpoint, told to continue the table or not.
+
+        It may be of another isolation than most, and know the states of the query before it.
+        """
         if all(isinstance(source, str) for source in sources):
             sources = (*sources, frozenset(JOURNALS))
         standing = self.table.standing()
@@ -148,6 +166,9 @@ class LedgerMachine(RuleBasedStateMachine):
                 first = {journal: known.get(journal, 0) for journal in first}
             ends.append(first)
         writer = self.add(sources, tuple(ends), data=data)
+        writer.committed = self.committed != other
+        if knows and start == "resume" and entry:
+            writer.known = least_offsets(entry.start)
         writer.stateful, writer.mode = stateful, "upsert" if upsert else "append"
         writer.allowed, writer.obeys = allowed, obeys
 
@@ -260,15 +281,12 @@ class LedgerMachine(RuleBasedStateMachine):
                 taken = self.read_foreign(writer, number, source, data)
                 count = -1 if not isinstance(at, str) else int(at)
                 ends.append(str(count + 1) if taken else at)
+                rows += [Row(record, writer.name, number, record.at) for record in taken]
             else:
                 known = at if isinstance(at, Mapping) else {}
-                ends.append(known if pins else self.read_journals(known, source, data))
-                taken = [
-                    Record(journal, offset)
-                    for journal, until in sorted(ends[-1].items())  # type: ignore[union-attr]
-                    for offset in range(known.get(journal, until), until)
-                ]
-            rows += [Row(record, writer.name, number) for record in taken]
+                end = known if pins else self.read_journals(known, source, data)
+                ends.append(end)
+                rows += writer.rows_between(number, known, end)
         writer.ends.append(tuple(ends))
         writer.read.append(tuple(rows))
         writer.planned.append(next(self.names))
@@ -451,15 +469,29 @@ class LedgerMachine(RuleBasedStateMachine):
         entry = standing[0]
         assert max(Counter(mark.rows).values(), default=1) == 1 or mark.restarted
         for journal, start in mark.starts.items():
-            rows = [row.record.at for row in mark.rows if row.record.source == journal]
-            others = mark.holes | mark.held | mark.given_up
-            left_out = [each.at for each in others if each.source == journal]
+            rows = [row for row in mark.rows if row.record.source == journal]
+            left_out = [each.at for each in mark.left_out() if each.source == journal]
             if journal in mark.twice:
                 continue  # Each of its sources has a place of its own: no source brings a row twice.
-            assert rows == sorted(rows)
-            assert sorted(rows + left_out) == list(range(start, entry.read_through[journal]))
+            places, passed = [row.record.at for row in rows], range(start, entry.read_through[journal])
+            assert places == sorted(places)
+            if mark.committed:
+                self.messages_are_whole({*passed} - {*left_out}, [row.offset for row in rows], passed)
+            else:
+                assert sorted(places + left_out) == list(passed)
         foreign = [row.record for row in mark.rows if row.record.source in FOREIGN]
         assert mark.restarted or self.read_by_two(mark) or len(set(foreign)) == len(foreign)
+
+    def messages_are_whole(self, committing: set[int], messages: list[int], passed: range) -> None:
+        """Each message of a journal that some records commit is there once, and no other.
+
+        Those from before the table's begin may be missing: not each query knows them.
+        """
+        wanted = {at for at in range(max(0, passed.start - 4), passed.stop) if committed_at(at) in committing}
+        assert len({*messages}) == len(messages)
+        assert {at for at in wanted if at >= passed.start} <= {*messages} <= wanted
+        if wanted:
+            self.seen.add("committed messages are whole")
 
     def read_by_two(self, mark: Mark) -> bool:
         """Whether two sources of one query have read the same other source."""
@@ -476,19 +508,43 @@ def test_a_lone_writer_reaches_the_end() -> None:
     """The machine's writer is not one that always refuses: undisturbed it brings everything in."""
     machine = LedgerMachine()
     [writer] = machine.writers
-    for head in (7, 12, 12):
-        machine.look_and_decide(writer)
-        machine.write(writer)
-        machine.look(writer)
-        end = dict.fromkeys(JOURNALS, head)
-        read = [
-            Record(journal, at)
-            for journal, since in writer.ends[-1][0].items()  # type: ignore[union-attr]
-            for at in range(since, head)
-        ]
-        writer.ends.append((end,))
-        writer.read.append(tuple(Row(record, writer.name, 0) for record in read))
-        writer.planned.append(next(machine.names))
+    run_to(machine, writer, 7, 12)
     assert writer.commits == 3
     assert len(machine.table.mark.rows) == 24
     machine.each_row_is_there_once()
+
+
+def run_to(machine: LedgerMachine, writer: Writer, *heads: int) -> None:
+    """Run the pinned batch of a writer, and one to each of some offsets in all journals."""
+    for head in (None, *heads):
+        if head is not None:
+            (known,) = writer.ends[-1]
+            assert isinstance(known, Mapping)
+            end = dict.fromkeys(known, head)
+            writer.read.append(tuple(writer.rows_between(0, known, end)))
+            writer.ends.append((end,))
+            writer.planned.append(next(machine.names))
+        machine.look_and_decide(writer)
+        if writer.pending:
+            machine.write(writer)
+            machine.look(writer)
+
+
+def test_messages_are_trimmed_by_what_commits_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a transaction that was open where the table ends are new, wherever they begin."""
+
+    def trims() -> None:
+        machine = LedgerMachine()
+        machine.read_committed(committed=True)
+        run_to(machine, machine.writers[0], 7)
+        behind = machine.add((frozenset(JOURNALS),), ({},))
+        behind.committed, behind.allowed = True, Allowed(trim=True)
+        run_to(machine, behind, 3, 12)
+        assert behind.commits == 3
+        assert len(machine.table.mark.rows) == 2 * len([0, 1, 2, 3, 5, 6, 7, 8, 11])
+        machine.each_row_is_there_once()
+
+    trims()
+    monkeypatch.setattr(trim, "range_origin", lambda schema, isolation: trim.origin_columns(schema))
+    with pytest.raises(AssertionError):
+        trims()

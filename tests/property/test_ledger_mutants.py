@@ -194,6 +194,30 @@ def stand_on_the_entry_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(history, "whole_entries", whole)
 
 
+def take_rows_of_another_isolation(patch: pytest.MonkeyPatch) -> None:
+    """Committed messages go on where all records ended, and the other way round."""
+    check = decision._other_rows
+    patch.setattr(
+        decision,
+        "_other_rows",
+        lambda batch, entry: check(batch, replace(entry, isolation=batch.isolation)),
+    )
+
+
+def forget_open_transactions(patch: pytest.MonkeyPatch) -> None:
+    """A query may continue committed messages without those of transactions that were open."""
+    check = decision._other_rows
+    patch.setattr(
+        decision,
+        "_other_rows",
+        lambda batch, entry: (
+            check(replace(batch, starts=dict.fromkeys(batch.starts, 0)), entry)
+            if batch.starts
+            else check(batch, entry)
+        ),
+    )
+
+
 def begin_where_the_log_is_cut(patch: pytest.MonkeyPatch) -> None:
     """A log whose entries cannot be read whole has none."""
     patch.setattr(decision, "_is_cut_off", lambda state: False)
@@ -207,6 +231,8 @@ FAULTS = (
     leave_journals_under_other_sources,
     stand_on_the_entry_before,
     begin_where_the_log_is_cut,
+    take_rows_of_another_isolation,
+    forget_open_transactions,
 )
 
 

@@ -6,13 +6,17 @@ lines of the history are cleaned up.
 
 A row has an identity: the journal and offset, or other source and number, of the record that it is made of,
 and the source of the query that read it. :func:`obvious_decision` compares sets of these and nothing else.
+A row of a committed message is of the record that commits it: the message itself lies there or before.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from pyspark.sql.types import StructType
 
 from gazette_spark.ledger.decision import Allowed, KeptRange
 from gazette_spark.ledger.entry import (
@@ -25,6 +29,7 @@ from gazette_spark.ledger.entry import (
 )
 from gazette_spark.ledger.history import HistoryRow, read_state
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.table import trim
 
 APP = "app"
 JOURNALS = ("x/a", "x/b")
@@ -50,6 +55,28 @@ class Row(NamedTuple):
     record: Record
     query: str
     number: int
+    offset: int
+    """Where it begins: before ``record``, if that is the acknowledgement of a message."""
+
+
+COLUMNS = StructType()
+"""The columns of the rows that say where these come from."""
+for _name, _type in (trim.METADATA_COLUMNS | trim.COMMITTED_COLUMNS).items():
+    COLUMNS.add(_name, _type)
+
+
+def committed_at(at: int) -> int | None:
+    """Return which record commits the message at an offset: itself, or the one that ends its group of five.
+
+    None for that one, which is an acknowledgement and no message.
+    """
+    group, place = divmod(at, 5)
+    return {1: at, 4: None}.get(place, group * 5 + 4)
+
+
+def messages_of(record: Record, start: int) -> list[int]:
+    """Return the offsets of the messages that a record commits, of those that a query knows."""
+    return [at for at in range(max(start, record.at - 4), record.at + 1) if committed_at(at) == record.at]
 
 
 def bytes_of(intervals: Iterable[Interval]) -> set[tuple[str, int]]:
@@ -132,10 +159,18 @@ class Mark:
     """A query of several sources has written."""
     twice: frozenset[str] = frozenset()
     """Journals that two sources of one query have read."""
+    committed: bool = False
+    """The rows are committed messages."""
+    quiet: frozenset[Record] = frozenset()
+    """Records that were read and have committed no message."""
 
     def passed(self) -> set[Record]:
         """Records that the table has, or is not to have."""
-        return {row.record for row in self.rows} | self.holes | self.held | self.given_up
+        return {row.record for row in self.rows} | self.left_out() | self.quiet
+
+    def left_out(self) -> frozenset[Record]:
+        """Records whose rows are not in the table, for a reason."""
+        return self.holes | self.held | self.given_up
 
     def end_of(self, journal: str) -> int | None:
         """Return the byte after the last record of a journal, None if it is not known."""
@@ -219,6 +254,10 @@ class Writer:
     stateful: bool = False
     """It emits in a batch what it read in the one before."""
     mode: Mode = "append"
+    committed: bool = False
+    """It reads committed messages."""
+    known: Mapping[str, int] = field(default_factory=dict)
+    """Where messages begin that it knows of from the states of another query, by journal."""
     commits: int = 0
     seen: str | None = None
     before: LedgerState | None = None
@@ -248,6 +287,8 @@ class Writer:
             self.planned[:batches],
             self.stateful,
             self.mode,
+            self.committed,
+            self.known,
             min(self.commits, batches),
             allowed=self.allowed,
         )
@@ -261,6 +302,39 @@ class Writer:
     def bound(self) -> bool:
         """Whether its rows follow from its own checkpoint only."""
         return self.stateful or any(isinstance(source, str) for source in self.sources)
+
+    def start_of(self, number: int, journal: str, first: int) -> int:
+        """Return where the messages of a journal begin that a source knows.
+
+        Args:
+            number: Of the source.
+            journal: The journal.
+            first: Where the source begins to read it, if it has no position yet.
+        """
+        known = [end[number] for end in self.ends]
+        with_it = itertools.takewhile(lambda at: isinstance(at, Mapping) and journal in at, reversed(known))
+        *_, begun = ({journal: first}, *with_it)
+        assert isinstance(begun, Mapping)
+        return self.known.get(journal, begun[journal])
+
+    def rows_between(self, number: int, begin: Mapping[str, int], end: Mapping[str, int]) -> Iterator[Row]:
+        """Yield the rows of a source between two positions, the second of which is not planned yet."""
+        for journal, until in sorted(end.items()):
+            for at in range(since := begin.get(journal, until), until):
+                record, messages = Record(journal, at), [at]
+                if self.committed:
+                    messages = messages_of(record, self.start_of(number, journal, since))
+                yield from (Row(record, self.name, number, message) for message in messages)
+
+    def starts(self) -> dict[str, int]:
+        """Return where the messages of each journal begin, if it reads such."""
+        ends = enumerate(self.ends[-1] if self.committed else ())
+        return {
+            journal: self.start_of(number, journal, at)
+            for number, end in ends
+            if isinstance(end, Mapping)
+            for journal, at in end.items()
+        }
 
     def batch(self) -> Batch:
         """The batch to be run: the last one planned."""
@@ -276,6 +350,7 @@ class Writer:
             planned_ms=self.planned[-1],
             after_ms=None if self.first else self.planned[-2],
             stateful=self.stateful,
+            starts=self.starts(),
         )
 
     def moves(self) -> Iterator[tuple[str, int, int]]:
@@ -297,7 +372,19 @@ class Writer:
         if not kept:
             return self.emitted()
         ranges = {each.journal: range(each.since, each.end) for each in kept}
-        return tuple(row for row in self.emitted() if row.record.at in ranges.get(row.record.source, ()))
+        column = trim.range_origin(COLUMNS, self.batch().isolation)
+        by_offset = column == ("_journal", "_offset")
+        return tuple(
+            row
+            for row in self.emitted()
+            if (row.offset if by_offset else row.record.at) in ranges.get(row.record.source, ())
+        )
+
+    def quiet(self) -> set[Record]:
+        """The records that it has read in the batch and that commit no message."""
+        moves = self.moves() if self.committed else ()
+        read = {Record(journal, at) for journal, since, until in moves for at in range(since, until)}
+        return read - {row.record for row in self.read[-1]}
 
     def read_twice(self) -> frozenset[str]:
         """Journals of which two of its sources have a position."""
@@ -325,6 +412,8 @@ class Writer:
             or (self.first and before.stateful),
             several=before.several or len(self.sources) > 1,
             twice=before.twice | self.read_twice(),
+            committed=self.committed,
+            quiet=before.quiet | self.quiet(),
         )
 
 
@@ -360,6 +449,8 @@ def obvious_decision(mark: Mark, newest: str | None, writer: Writer) -> Expected
         return Expected(frozenset(writer.emitted()), entry=True) if writer.first else REFUSED
     if writer.seen not in (None, newest) or (mark.mode == "upsert" != writer.mode):
         return REFUSED
+    if mark.committed != writer.committed or _knows_too_little(mark, writer):
+        return REFUSED
     if mark.planned == writer.planned[-1]:
         return Expected(frozenset())
     # The ledger may have dropped another source's position when a new checkpoint was accepted.
@@ -368,6 +459,13 @@ def obvious_decision(mark: Mark, newest: str | None, writer: Writer) -> Expected
         return REFUSED
     expected = _by_journal(mark, writer)
     return expected if _follows(mark, writer) else replace(expected, may_be_refused=True, entry=False)
+
+
+def _knows_too_little(mark: Mark, writer: Writer) -> bool:
+    """Whether messages that the table wants were before those that a query knows."""
+    several = mark.twice | writer.read_twice()
+    starts = [each for each in writer.starts().items() if each[0] not in several]
+    return any(start > mark.starts.get(journal, start) for journal, start in starts)
 
 
 def _follows(mark: Mark, writer: Writer) -> bool:
