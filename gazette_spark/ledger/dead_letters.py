@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gazette_spark.errors import FencedError, OptionError, RestoredError, SinkError
+from gazette_spark.errors import FencedError, LedgerLostError, OptionError, RestoredError, SinkError
 from gazette_spark.ledger.decision import (
     Again,
     Allowed,
@@ -50,6 +50,7 @@ from gazette_spark.ledger.entry import (
     LedgerState,
     Positions,
     entry_without_rows,
+    least_offsets,
 )
 from gazette_spark.offsets import JournalOffsets
 
@@ -129,15 +130,18 @@ def plan(
 
 
 def dead_batch(entry: LedgerEntry, table: str) -> Batch:
-    """Return the dead letters' batch that belongs to an entry of the main table."""
+    """Return the dead letters' batch that belongs to an entry of the main table.
+
+    Its rows are of the query's only source. Other places of the entry keep what older queries have read.
+    """
     app_id = entry.app_id + APP_ID_SUFFIX
     return Batch(
         table,
         app_id,
         entry.query_id,
         entry.batch_id,
-        entry.begin,
-        entry.end,
+        entry.begin[:1],
+        entry.end[:1],
         entry.gaps,
         planned_ms=entry.planned_ms,
     )
@@ -156,7 +160,18 @@ def with_letters(entry: LedgerEntry, table: str, dead: LedgerState) -> LedgerEnt
 def is_ahead(dead: LedgerState, main: LedgerEntry) -> bool:
     """Say whether dead letters may be of bytes that the main table has not passed."""
     recorded = dead.entry.read_through if dead.entry else {}
-    return any(at > main.read_through.get(name, 0) for name, at in recorded.items())
+    passed = main.read_through | least_offsets(main.end[:1])  # The first place is the query's source.
+    return any(at > passed.get(name, 0) for name, at in recorded.items())
+
+
+def check_known(dead: LedgerState, batch: Batch) -> None:
+    """Check that the history of a table of dead letters says how far these go.
+
+    Raises:
+        LedgerLostError: its entries were cleaned up. The dead letters may be ahead of the main table.
+    """
+    if dead.entry is None and dead.truncated:
+        raise LedgerLostError(batch.table, batch.app_id)
 
 
 def fence_entry(state: LedgerState, about: LedgerEntry, attempt: str) -> LedgerEntry:

@@ -26,6 +26,7 @@ from gazette_spark.ledger.dead_letters import (
     DeadLetters,
     Divert,
     Fence,
+    check_known,
     check_restored,
     dead_batch,
     fence_entry,
@@ -234,12 +235,14 @@ class DeadLetterRouter:
 
         Raises:
             DeadLetterError: it has records that the main table has not passed.
+            LedgerLostError: its history does not say which it has.
         """
         table = DeltaTable.named(name)
         dead = self._state(spark, table)
+        about = dead_batch(decided.entry, name)
+        check_known(dead, about)
         if dead.entry is None:
             return True  # It is gone, or empties of what it had: nobody can be ahead in it.
-        about = dead_batch(decided.entry, name)
         check_restored(dead, about)
         if is_ahead(dead, main):
             problem = (

@@ -11,6 +11,7 @@ from gazette_spark.ledger.dead_letters import (
     DeadLetters,
     Divert,
     Fence,
+    check_known,
     check_restored,
     dead_batch,
     fence_entry,
@@ -20,7 +21,7 @@ from gazette_spark.ledger.dead_letters import (
     with_letters,
 )
 from gazette_spark.ledger.decision import Again, Landed, Refusal, Write
-from gazette_spark.ledger.entry import COMPLETES_NOTHING, LedgerEntry, LedgerState
+from gazette_spark.ledger.entry import COMPLETES_NOTHING, LedgerEntry, LedgerState, Positions
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table.delta_table import DeltaTable
 
@@ -165,6 +166,31 @@ def test_dead_letters_are_ahead_by_their_offsets(end: int | None, ahead: bool) -
     """Letters of bytes that the main table has not passed may be there, if their ledger goes further."""
     assert MAIN.entry is not None
     assert is_ahead(state(end, "any"), MAIN.entry) is ahead
+
+
+def test_older_queries_of_several_sources_leave_places_behind() -> None:
+    """A table that such a query has written takes the dead letters of the only source that is left."""
+    left: Positions = ("another source's", JournalOffsets({"x/a": 3, "x/b": 7}))
+    write = batch()
+    entry = replace(write.entry, begin=(*write.entry.begin, *left), end=(*write.entry.end, *left))
+    step = planned(state(20), write=Write(entry))
+    assert isinstance(step, Divert)
+    assert (step.entry.begin, step.entry.end) == (
+        (JournalOffsets({"x/a": 20}),),
+        (JournalOffsets({"x/a": 30}),),
+    )
+    assert step.may_have_some
+    assert not is_ahead(state(30), entry)
+    assert is_ahead(state(40), entry)
+
+
+def test_dead_letters_without_a_ledger_are_not_left() -> None:
+    """Where their history was cleaned up, nothing says that the main table has passed them."""
+    about = dead_batch(batch().entry, TABLE)
+    with pytest.raises(LedgerLostError, match="the history was cleaned up"):
+        check_known(LedgerState(table_version=9, truncated=True), about)
+    check_known(LedgerState(), about)
+    check_known(replace(state(10), truncated=True), about)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"path": "/d", "table": "t"}], ids=["no place", "two places"])
