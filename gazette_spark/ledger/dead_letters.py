@@ -23,8 +23,9 @@ In 1 the order matters if the dead letters are restored meanwhile: they must not
 with an entry of the main table that is not the newest any more.
 
 A writer without dead letters, or with others, first *closes* those that the main table names, by an entry
-that moves no offset: no step 2 decided on before can land. If they end further than the main table, somebody
-may have committed 2 and not 3, or the main table was restored: the writer is refused.
+that moves no offset: no step 2 decided on before can land, the first one neither. If they end further than
+the main table, somebody may have committed 2 and not 3, or the main table was restored: the writer is
+refused.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from gazette_spark.ledger.decision import (
     Refusal,
     Write,
     check_parent,
+    is_cut_off,
     next_entry,
     verify,
 )
@@ -115,11 +117,12 @@ def plan(
 
     Raises:
         RestoredError: the dead letters were restored in the middle of a commit.
+        LedgerLostError: nothing says how far they go.
     """
     batch = dead_batch(write.entry, table)
     if batch.begin == batch.end:
         return None
-    check_restored(dead, batch)
+    check_ledger(dead, batch)
     assert main.entry is not None  # A batch with bytes continues an entry.
     if not in_step(dead, main.entry, table):
         return Fence(with_letters(fence_entry(main, write.entry, attempt), table, dead))
@@ -164,14 +167,32 @@ def is_ahead(dead: LedgerState, main: LedgerEntry) -> bool:
     return any(at > passed.get(name, 0) for name, at in recorded.items())
 
 
-def check_known(dead: LedgerState, batch: Batch) -> None:
-    """Check that the history of a table of dead letters says how far these go.
+def closing_entry(
+    dead: LedgerState, main: LedgerEntry, about: LedgerEntry, attempt: str
+) -> LedgerEntry | None:
+    """Return the entry that closes the dead letters that a writer leaves: nothing decided before can land.
 
-    Raises:
-        LedgerLostError: its entries were cleaned up. The dead letters may be ahead of the main table.
+    That holds for the first dead letters, too: another writer may be about to commit them. Where their
+    entries were cleaned up, Delta skips this one, too, and :func:`reconcile` tells.
+
+    Args:
+        dead: Their state.
+        main: The main table's newest entry, which names them.
+        about: Names query and batch.
+        attempt: A new, unique name.
+
+    Returns:
+        None if the table had an entry and is gone.
+
     """
-    if dead.entry is None and dead.truncated:
-        raise LedgerLostError(batch.table, batch.app_id)
+    if dead.entry is not None:
+        return fence_entry(dead, about, attempt)
+    batch = dead_batch(about, main.dead_letters or "")
+    if dead.table_version < 0 and main.dead_attempt is not None:
+        return None
+    passed = (JournalOffsets(main.read_through),)
+    first = replace(batch, begin=passed, end=passed, gaps=(), heads={}, planned_ms=COMPLETES_NOTHING)
+    return next_entry(dead, first, attempt, Allowed())
 
 
 def fence_entry(state: LedgerState, about: LedgerEntry, attempt: str) -> LedgerEntry:
@@ -209,12 +230,15 @@ def reconcile(
     return Refusal(_advised(outcome.error, after))
 
 
-def check_restored(dead: LedgerState, batch: Batch) -> None:
-    """Check that a table of dead letters was not restored in the middle of a commit to it.
+def check_ledger(dead: LedgerState, batch: Batch) -> None:
+    """Check that the ledger of a table of dead letters says how far these go.
 
     Raises:
-        RestoredError: the table was restored.
+        RestoredError: the table was restored in the middle of a commit to it.
+        LedgerLostError: it was restored to a version whose entry was cleaned up.
     """
+    if dead.entry is None and is_cut_off(dead):
+        raise LedgerLostError(batch.table, batch.app_id)
     if error := check_parent(dead, batch):
         raise _advised(error, dead)
 

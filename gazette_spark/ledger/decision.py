@@ -309,7 +309,7 @@ def _unfit_state(state: LedgerState, compared: _Comparison, seen: str | None) ->
     batch = compared.batch
     if state.entry is not None and (error := _other_rows(batch, state.entry)):
         return error
-    if state.entry is None and (batch.batch_id > 0 or _is_cut_off(state)):  # Batch 0 left an entry somewhere.
+    if state.entry is None and (batch.batch_id > 0 or is_cut_off(state)):  # Batch 0 left an entry somewhere.
         return _without_entry(state, compared)
     if not _on_its_parent(state):
         return _restored_in_between(state, batch)
@@ -320,7 +320,7 @@ def _unfit_state(state: LedgerState, compared: _Comparison, seen: str | None) ->
     return None
 
 
-def _is_cut_off(state: LedgerState) -> bool:
+def is_cut_off(state: LedgerState) -> bool:
     """Say whether the log shows an entry, but not what the newest visible one stands on, or that one itself.
 
     A new query must not begin a second ledger on rows whose ledger was cleaned up.

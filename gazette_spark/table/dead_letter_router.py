@@ -26,10 +26,9 @@ from gazette_spark.ledger.dead_letters import (
     DeadLetters,
     Divert,
     Fence,
-    check_known,
-    check_restored,
+    check_ledger,
+    closing_entry,
     dead_batch,
-    fence_entry,
     is_ahead,
     plan,
     reconcile,
@@ -64,6 +63,9 @@ CHANGED = (
 
 PLACE = "__gazette_letter"
 """Helper column of letters, in no table: journal and offset."""
+
+LETTERS = "app_id STRING, journal STRING, offset BIGINT, end_offset BIGINT, raw BINARY, reason STRING"
+"""Columns of a table of dead letters that is made without any; see :func:`dead_rows`."""
 
 RULE_PREFIX = "delta.constraints."
 """Table properties with this prefix hold the expressions of CHECK constraints."""
@@ -240,10 +242,10 @@ class DeadLetterRouter:
         table = DeltaTable.named(name)
         dead = self._state(spark, table)
         about = dead_batch(decided.entry, name)
-        check_known(dead, about)
-        if dead.entry is None:
-            return True  # It is gone, or empties of what it had: nobody can be ahead in it.
-        check_restored(dead, about)
+        entry = closing_entry(dead, main, decided.entry, uuid.uuid4().hex)
+        if entry is None:
+            return True  # It is gone: nobody can be ahead in it.
+        check_ledger(dead, about)
         if is_ahead(dead, main):
             problem = (
                 f"{name}, to which they went until now, may have records that this table has not passed yet: "
@@ -251,9 +253,10 @@ class DeadLetterRouter:
                 f"was, with dead_letters for {name}, until it has passed them, then change it"
             )
             raise self._error(problem)
-        entry = fence_entry(dead, decided.entry, uuid.uuid4().hex)
         log.info("dead letters are closed app_id=%s table=%s", self._app_id, name)
-        return self._commit(table.rows(spark).limit(0), table, dead, entry, about) is not None
+        exists = dead.table_version >= 0
+        none = table.rows(spark).limit(0) if exists else spark.createDataFrame([], LETTERS)
+        return self._commit(none, table, dead, entry, about) is not None
 
     def _commit(
         self, rows: DataFrame, table: DeltaTable, before: LedgerState, entry: LedgerEntry, batch: Batch

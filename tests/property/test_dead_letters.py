@@ -20,14 +20,14 @@ from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from gazette_spark.errors import RestoredError, SinkError
+from gazette_spark.errors import LedgerLostError, RestoredError, SinkError
 from gazette_spark.ledger.dead_letters import (
     APP_ID_SUFFIX,
     Divert,
     Fence,
-    check_restored,
+    check_ledger,
+    closing_entry,
     dead_batch,
-    fence_entry,
     is_ahead,
     plan,
     reconcile,
@@ -50,10 +50,13 @@ class Side(Table):
 
     name: str = "main"
     app_id: str = APP
+    cleaned: int = 0
+    """The first version that the history still shows."""
 
     def state(self) -> LedgerState:
         """What the package finds in the history."""
-        return read_state(lambda limit: self.history[::-1][:limit], self.app_id, table=self.name)
+        shown = self.history[self.cleaned :][::-1]
+        return read_state(lambda limit: shown[:limit], self.app_id, table=self.name)
 
     def broken(self) -> bool:
         """Whether the newest entry does not stand on the one it was decided on."""
@@ -66,7 +69,7 @@ class Side(Table):
 
     def standing(self) -> list[tuple[int, LedgerEntry]]:
         """Versions that a RESTORE may go back to, each with its entry, newest first."""
-        found = visible_entries(self.history[::-1], self.app_id, table=self.name)
+        found = visible_entries(self.history[self.cleaned :][::-1], self.app_id, table=self.name)
         return [(row.version, entry) for row, entry in found]
 
     def records(self, version: int | None = None) -> set[Byte]:
@@ -219,6 +222,18 @@ class TwoTables(RuleBasedStateMachine):
         self.seen.add(f"dead letters: {what}")
         self.undone[name] |= before - table.records()
 
+    @rule(data=st.data(), name=st.sampled_from(["main", "d1", "d2"]), optimized=st.booleans())
+    def clean_up(self, data: st.DataObject, name: str, optimized: bool) -> None:
+        """Old lines of a table's history go: no write is under way since, and every writer has looked."""
+        table = self.letters.get(name, self.main)
+        if not table.history or table.broken() or any(writer.steps for writer in self.writers):
+            return
+        if optimized:
+            table.commit("OPTIMIZE", table.visible(), table.missing())
+        table.cleaned = data.draw(st.integers(table.cleaned, len(table.history) - 1))
+        if table.state().entry is None:
+            self.seen.add(f"a ledger is lost: {name}")
+
     @rule(data=st.data(), steps=st.integers(1, 40))
     def advance(self, data: st.DataObject, steps: int) -> None:
         """A writer takes some steps."""
@@ -299,7 +314,7 @@ class TwoTables(RuleBasedStateMachine):
             return None
         try:
             return self.plan(dead, main, decision, writer.letters)
-        except RestoredError as error:
+        except (LedgerLostError, RestoredError) as error:
             return self.stop(writer, error)
 
     def leave_another(
@@ -318,18 +333,18 @@ class TwoTables(RuleBasedStateMachine):
         table = self.letters[name]
         yield
         dead = table.state()
-        if dead.entry is None:
-            return True
         about = dead_batch(decision.entry, name)
         try:
-            check_restored(dead, about)
-        except RestoredError as error:
+            entry = closing_entry(dead, main, decision.entry, self.attempt())
+            check_ledger(dead, about)
+        except (LedgerLostError, RestoredError) as error:
             self.stop(writer, error)
+        if entry is None:
+            return True
         if is_ahead(dead, main):
             self.seen.add("dead letters cannot be left")
             self.stop(writer, None)
         self.seen.add("dead letters are left")
-        entry = fence_entry(dead, decision.entry, self.attempt())
         return bool((yield from self.commit_dead(writer, table, dead, entry, (about, set()))))
 
     def merge(
@@ -594,10 +609,28 @@ def crashed(machine: TwoTables) -> None:
     assert fast.commits == 2
 
 
+def left_first(machine: TwoTables) -> None:
+    """Let a writer without dead letters overtake one that is about to commit the first ones."""
+    slow, fast = two_writers(machine)
+    fast.letters = None
+    steps = machine.run_batch(slow)
+    for _ in range(3):
+        next(steps)
+    list(machine.run_batch(fast))
+    list(steps)
+    machine.every_record_is_in_one_table_once()
+    assert fast.commits == 2
+
+
 @pytest.mark.parametrize(
     ("schedule", "mutant"),
-    [(overtaken, NeverFences), (at_once, MergesWithoutComparing), (crashed, TrustsRules)],
-    ids=["overtaken", "at once", "crashed"],
+    [
+        (overtaken, NeverFences),
+        (at_once, MergesWithoutComparing),
+        (crashed, TrustsRules),
+        (left_first, LeavesTheDoorOpen),
+    ],
+    ids=["overtaken", "at once", "crashed", "left first"],
 )
 def test_writers_with_different_rules_double_nothing(
     schedule: Callable[[TwoTables], None], mutant: type[TwoTables]

@@ -220,7 +220,7 @@ def forget_open_transactions(patch: pytest.MonkeyPatch) -> None:
 
 def begin_where_the_log_is_cut(patch: pytest.MonkeyPatch) -> None:
     """A log whose entries cannot be read whole has none."""
-    patch.setattr(decision, "_is_cut_off", lambda state: False)
+    patch.setattr(decision, "is_cut_off", lambda state: False)
 
 
 FAULTS = (

@@ -11,8 +11,8 @@ from gazette_spark.ledger.dead_letters import (
     DeadLetters,
     Divert,
     Fence,
-    check_known,
-    check_restored,
+    check_ledger,
+    closing_entry,
     dead_batch,
     fence_entry,
     is_ahead,
@@ -137,10 +137,10 @@ def test_a_restore_in_the_middle_of_a_commit_is_refused() -> None:
     torn = replace(state(30), previous="undone", jumps=(8,))
     about = dead_batch(batch().entry, TABLE)
     with pytest.raises(RestoredError, match=r"AS OF 7 mends.*restore version 8.*same query checkpoint"):
-        check_restored(torn, about)
+        check_ledger(torn, about)
     with pytest.raises(RestoredError):
         planned(torn)
-    check_restored(state(30), about)
+    check_ledger(state(30), about)
 
 
 def test_an_entry_that_closes_says_so() -> None:
@@ -184,13 +184,51 @@ def test_older_queries_of_several_sources_leave_places_behind() -> None:
     assert is_ahead(state(40), entry)
 
 
-def test_dead_letters_without_a_ledger_are_not_left() -> None:
-    """Where their history was cleaned up, nothing says that the main table has passed them."""
-    about = dead_batch(batch().entry, TABLE)
+def closing(dead: LedgerState, main: LedgerState) -> LedgerEntry | None:
+    """The entry of a writer that leaves the dead letters."""
+    assert main.entry is not None
+    return closing_entry(dead, main.entry, batch().entry, "closing")
+
+
+def test_dead_letters_whose_entries_were_cleaned_up_are_not_left() -> None:
+    """Delta skips the entry that closes, whose number is taken, and nobody takes them for none."""
+    cleaned = LedgerState(table_version=9, truncated=True)
+    entry = closing(cleaned, MAIN)
+    assert entry is not None
+    outcome = reconcile(cleaned, cleaned, entry, dead_batch(batch().entry, TABLE), conflict=False)
+    assert isinstance(outcome, Refusal)
+    assert isinstance(outcome.error, LedgerLostError)
+
+
+def test_dead_letters_restored_to_what_was_cleaned_up_are_refused() -> None:
+    """The number of an undone entry is known, so that Delta would take the next: letters would be doubled."""
+    lost = LedgerState(txn_version=5, table_version=9, truncated=True)
     with pytest.raises(LedgerLostError, match="the history was cleaned up"):
-        check_known(LedgerState(table_version=9, truncated=True), about)
-    check_known(LedgerState(), about)
-    check_known(replace(state(10), truncated=True), about)
+        planned(lost)
+    assert isinstance(planned(replace(lost, truncated=False)), Fence)
+
+
+@pytest.mark.parametrize("version", [-1, 7], ids=["no table", "a table of others"])
+def test_the_first_dead_letters_are_closed_too(version: int) -> None:
+    """A writer that is about to commit them decided on no entry: the one that closes takes its number."""
+    none = LedgerState(table_version=version)
+    entry, step = closing(none, state(10, "m1")), planned(none, state(10, "m1"))
+    assert isinstance(step, Divert)
+    assert entry is not None
+    assert (entry.app_id, entry.txn_version, entry.parent) == (
+        step.entry.app_id,
+        step.entry.txn_version,
+        None,
+    )
+    assert entry.begin == entry.end == (JournalOffsets({"x/a": 10}),)
+    assert (entry.planned_ms, entry.dead_letters) == (COMPLETES_NOTHING, None)
+    after = LedgerState(entry, None, 0, version + 1, version + 1)
+    assert reconcile(none, after, step.entry, step.batch, conflict=False) == Again()
+
+
+def test_a_table_of_dead_letters_that_is_gone_is_not_made_again() -> None:
+    """It had an entry, which the main table names."""
+    assert closing(LedgerState(), MAIN) is None
 
 
 @pytest.mark.parametrize("arguments", [{}, {"path": "/d", "table": "t"}], ids=["no place", "two places"])
