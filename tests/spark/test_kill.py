@@ -25,8 +25,11 @@ from gazette_spark.client import Client
 from gazette_spark.errors import BrokerError, UnavailableError
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.testing.oracle import Verdict, Version, check_table, read_versions, split_records
+from tests.rig.brokers import DeployedBroker
 from tests.rig.crashes.child import recover
 from tests.rig.crashes.children import CrashChildren, Query, command_to_die
+from tests.rig.crashes.journals import MessageJournals
+from tests.rig.crashes.oracles import check
 from tests.rig.crashes.points import BY_NAME
 from tests.rig.crashes.sinks import COLUMNS, KEYS, dead_table, fits, read_keyed
 from tests.rig.crashes.two_writers import run_two_writers
@@ -52,8 +55,8 @@ TWO_WRITERS_S = 240.0
 DRIVERS = 4 + RANDOM_KILLS
 """With four for exact steps."""
 
-MORE_DRIVERS = MORE_RANDOM_KILLS + 4 + 2
-"""Of a soak run: four for tables of their own, and the two writers."""
+MORE_DRIVERS = MORE_RANDOM_KILLS + 6 + 2
+"""Of a soak run: six for tables of their own, and the two writers."""
 
 pytestmark = pytest.mark.slow
 
@@ -328,6 +331,37 @@ def test_a_kill_between_dead_letters_and_rows_changes_nothing(rig: Rig) -> None:
         found = sorted(zip(*(column.to_pylist() for column in held.columns), strict=True))
         assert found == sorted(each for each in records if fits(each[2]) is wanted)
         assert found
+
+
+@pytest.mark.soak
+@pytest.mark.deployed_broker
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("point", ["states written", "files written, not committed"])
+def test_a_kill_amid_committed_messages_changes_nothing(
+    rig: Rig, deployed_broker: DeployedBroker, tmp_path: Path, point: str
+) -> None:
+    """On the real broker: transactions are open, and the next driver gives each committed message once."""
+    journals = MessageJournals(tmp_path, deployed_broker.endpoint, seed=SEED)
+    journals.append(120)
+    table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
+    command = {
+        "sink": "committed",
+        "table": str(table),
+        "checkpoint": str(checkpoint),
+        "schema": journals.schema,
+        "load": "",
+        "options": journals.options(),
+    }
+    dies = {**command, "format": journals.format, **command_to_die(BY_NAME[point], 3)}
+    with rig.children.start(until="killed", **dies) as child:
+        assert child.wait(START_WITHIN_S) == -9, child.log_end()
+    assert newest(checkpoint / "offsets") == newest(checkpoint / "commits") + 1
+    assert check("committed", table, journals.truth(), app_id=APP_ID, complete=False).exact
+    journals.append(20)
+    rig.recover(**command, format="gazette")
+    verdict = check("committed", table, journals.truth(), app_id=APP_ID, complete=True)
+    assert verdict.exact, verdict
+    assert verdict.rows > 30
 
 
 @pytest.mark.soak

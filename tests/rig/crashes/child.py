@@ -9,6 +9,7 @@ is over before its turn comes.
 ``options``         of the source, beside those it was started with
 ``format``          of the source, if not the one it was started with
 ``schema``          of the source, if any
+``load``            argument of ``load``, if not the one it was started with
 ``resume``          whether a query without a checkpoint goes on where the table ends, true unless given
 ``on_overlap``      of the sink
 ``failpoint``       variable of :mod:`gazette_spark.failpoints`, for this process
@@ -94,6 +95,12 @@ def await_command(path: Path) -> Settings:
     return command
 
 
+def changed(settings: Settings, command: Settings) -> Settings:
+    """Return settings with what a command says of the source."""
+    source = {name: command[name] for name in ("format", "schema", "load") if name in command}
+    return settings | source | {"options": settings["options"] | command["options"]}
+
+
 def apply(spark: SparkSession, command: Settings) -> None:
     """Arm what is to kill this process."""
     if failpoint := command.get("failpoint"):
@@ -138,7 +145,7 @@ def run(spark: SparkSession, rows: DataFrame, settings: Settings, command: Setti
 def recover(spark: SparkSession, settings: Settings, command: Settings) -> None:
     """Run the query in a session that lives, to the journals' present ends."""
     command = {"options": {}, "until": "end"} | command
-    settings = settings | {"options": settings["options"] | command["options"]}
+    settings = changed(settings, command)
     run(spark, load(journals(spark, settings), settings), settings, command)
 
 
@@ -155,8 +162,7 @@ def main(settings: Settings) -> None:
     warm_up(spark, Path(settings["scratch"]) / "warmed-up")
     command = await_command(Path(settings["command"]))
     apply(spark, command)
-    settings |= {name: command[name] for name in ("format", "schema") if name in command}
-    settings["options"] |= command["options"]
+    settings = changed(settings, command)
     if ordered := command.get("task_failpoint"):
         crash_file = Path(settings["scratch"]) / "crash"
         crash_file.write_text(ordered)
