@@ -236,7 +236,14 @@ FAULTS = (
 )
 
 
-RARE = (look_under_the_same_number, leave_journals_under_other_sources, accept_older_copies)
+RARE = (
+    look_under_the_same_number,
+    leave_journals_under_other_sources,
+    accept_older_copies,
+    skip_when_nothing_moved,
+    compare_texts_alone,
+    take_rows_of_another_isolation,
+)
 """Found after a thousand examples and more, or by a search of many seconds."""
 
 
