@@ -132,7 +132,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
 NUMBERS = iter(range(1 << 20))
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(25))
 @given(
     kind=st.sampled_from(sorted(LABELS)),
     turns=st.lists(turns, min_size=1, max_size=5),
