@@ -70,6 +70,10 @@ class Block:
         """Return the offset of the first byte of each record's frame for Arrow, without a copy."""
         return int64_array(self.offsets)
 
+    def end_offset(self, index: int) -> int:
+        """Return the offset just past one record's frame."""
+        return self.offset + int(self.ends[index]) + self.trailer_bytes
+
     def end_offset_array(self) -> pa.Int64Array:
         """Return the offset just past each record's frame for Arrow."""
         return int64_array(self.ends + (self.offset + self.trailer_bytes))
@@ -134,6 +138,18 @@ def bool_array(values: npt.NDArray[np.bool_]) -> pa.BooleanArray:
     return pa.BooleanArray.from_buffers(pa.bool_(), len(values), [None, bits], null_count=0)
 
 
+def unpacked(bits: pa.Buffer, offset: int, count: int) -> npt.NDArray[np.bool_]:
+    """Return some flags of a bitmap of Arrow's; its own conversions would import pandas."""
+    flags = np.unpackbits(np.frombuffer(bits, np.uint8), count=offset + count, bitorder="little")
+    return flags[offset:].astype(np.bool_)
+
+
+def valid(values: pa.Array) -> npt.NDArray[np.bool_]:
+    """Tell which items of an array are not null."""
+    bits = values.buffers()[0]
+    return np.ones(len(values), np.bool_) if bits is None else unpacked(bits, values.offset, len(values))
+
+
 def text_scalar(text: str) -> pa.StringScalar:
     """Return a text for Arrow's functions, which would import pandas for a Python one."""
     data = text.encode()
@@ -177,13 +193,24 @@ def slices(
     return pa.Array.from_buffers(pa.string(), count, packed.buffers(), null_count=0)
 
 
+def one_byte_apart(block: Block) -> bool:
+    """Tell whether the bytes of a block are its records with one byte after each, and nothing else."""
+    stops = block.ends + 1
+    return bool(
+        len(block)
+        and block.starts[0] == 0
+        and stops[-1] == len(block.data)
+        and (block.starts[1:] == stops[:-1]).all()
+    )
+
+
 def as_lines(block: Block) -> Block:
     """Return the records with a newline after each and nothing else between them; of no journal's offsets."""
     starts, stops = block.starts, block.ends + 1
     octets = np.frombuffer(block.data, np.uint8)
     if not len(block) or stops[-1] > len(octets) or (octets[block.ends] != _NEWLINE).any():
         return lines_of(block, [block.record(index) for index in range(len(block))])
-    if (starts[1:] == stops[:-1]).all() and starts[0] == 0 and stops[-1] == len(octets):
+    if one_byte_apart(block):
         return block
     ends = np.cumsum(stops - starts) - 1
     data = slices(block.data, starts, stops).buffers()[2].to_pybytes()[: ends[-1] + 1]

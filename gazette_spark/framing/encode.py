@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gazette_spark.framing.base import Positions
+from gazette_spark.framing.base import Positions, valid
 from gazette_spark.framing.csv import RETURN, record_ends
 from gazette_spark.framing.fixed import HEADER_BYTES, MAGIC
 from gazette_spark.framing.lines import newlines
@@ -51,9 +51,7 @@ def null_rows(values: pa.Array) -> Positions:
     """Return the indices of an array's nulls."""
     if not values.null_count:
         return np.empty(0, np.int64)
-    bits = np.frombuffer(values.buffers()[0], np.uint8)
-    flags = np.unpackbits(bits, bitorder="little")[values.offset : values.offset + len(values)]
-    return np.flatnonzero(flags == 0)
+    return np.flatnonzero(~valid(values))
 
 
 def check_values(values: pa.Array, max_record_bytes: int) -> RowRefusal | None:

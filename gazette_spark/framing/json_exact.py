@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gazette_spark.framing.base import Block, Positions, as_lines, bool_array, lines_of
+from gazette_spark.framing.base import Block, Positions, as_lines, bool_array, lines_of, valid
 from gazette_spark.framing.json_lenient import strict_text
 from gazette_spark.framing.json_numbers import constants, from_words
 from gazette_spark.framing.json_tokens import ARRAY, OBJECT, TEXT, WORD, Octets, Values, values_of
 from gazette_spark.framing.json_values import JsonDialect, is_variant, text_converter
 from gazette_spark.framing.rows import WHOLE_RECORD, Columns
-from gazette_spark.framing.text_columns import Converted, Mask, from_texts, spread, valid
+from gazette_spark.framing.text_columns import Converted, Mask, from_texts, spread
 
 _LENIENT = (b"'", b"INF", b"+Infinity")
 """Bytes of records that are JSON to Spark only."""

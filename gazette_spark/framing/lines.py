@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark.framing.base import Block, Cut, Positions, gathered
+from gazette_spark.framing.base import Block, Cut, Positions, gathered, one_byte_apart
 
 NEWLINE = 0x0A
 SCAN_BYTES = 256 << 10
@@ -61,10 +61,9 @@ def values(block: Block) -> pa.BinaryArray:
     begins *i* bytes earlier than in the block. Where some lines were left out of a block, what lies between
     the others is left out by a copy.
     """
-    count = len(block)
-    stops = block.ends + 1
-    if not count or stops[-1] != len(block.data) or block.starts[0] or (block.starts[1:] != stops[:-1]).any():
+    if not one_byte_apart(block):
         return gathered(block)
+    count = len(block)
     bounds = np.empty(count + 1, np.int32)
     bounds[0] = 0
     np.subtract(block.ends, np.arange(count), out=bounds[1:], casting="unsafe")

@@ -53,8 +53,6 @@ _TYPES = {
     END_OFFSET: pa.int64(),
     MOD_TIME: pa.timestamp("us", "UTC"),
     RECORD: pa.binary(),
-}
-MESSAGE_TYPES = {
     UUID: pa.string(),
     PRODUCER: pa.string(),
     CLOCK: pa.int64(),
@@ -71,19 +69,15 @@ def is_metadata(column: pa.Field, *, messages: bool = False) -> bool:
     Raises:
         OptionError: by its name it is, but not by its type.
     """
-    kind = column.type
-    if messages and column.name in MESSAGE_DDL:
-        if kind != MESSAGE_TYPES[column.name]:
-            raise OptionError("schema", f"{column.name} {kind}", f"{column.name} {MESSAGE_DDL[column.name]}")
-        return True
-    if column.name not in DDL:
+    kind, forms = column.type, DDL | MESSAGE_DDL if messages else DDL
+    if column.name not in forms:
         return False
     if column.name == LABELS:
         right = is_labels_type(kind)
     else:
         right = kind == _TYPES[column.name]
     if not right:
-        raise OptionError("schema", f"{column.name} {kind}", f"{column.name} {DDL[column.name]}")
+        raise OptionError("schema", f"{column.name} {kind}", f"{column.name} {forms[column.name]}")
     return True
 
 

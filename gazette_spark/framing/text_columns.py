@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark.framing.base import bool_array
+from gazette_spark.framing.base import bool_array, valid
 from gazette_spark.framing.timestamps import UTC
 
 if TYPE_CHECKING:
@@ -131,17 +131,6 @@ def _matches(texts: pa.StringArray, pattern: str) -> Mask:
     found = np.zeros(len(texts), np.bool_)
     found[places(pc.match_substring_regex(texts, pattern))] = True
     return found
-
-
-def valid(texts: pa.Array) -> Mask:
-    """Tell which items are not null."""
-    bits = texts.buffers()[0]
-    if bits is None:
-        return np.ones(len(texts), np.bool_)
-    # Arrow's own to_numpy() would import pandas for this.
-    octets = np.frombuffer(bits, np.uint8)
-    unpacked = np.unpackbits(octets, count=texts.offset + len(texts), bitorder="little")
-    return unpacked[texts.offset :].astype(np.bool_)
 
 
 def _usual(texts: pa.StringArray, kind: pa.DataType, zone: str) -> list[tuple[Mask, pa.DataType]]:

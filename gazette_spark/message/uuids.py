@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, NewType, Self
 import numpy as np
 import pyarrow as pa
 
+from gazette_spark.framing.base import valid
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -206,19 +208,11 @@ def split_texts(texts: npt.NDArray[np.uint8], present: npt.NDArray[np.bool_]) ->
     return split_octets(pairs.astype(np.uint8), valid)
 
 
-def _validity(column: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return which values are not null. Arrow's own conversion imports pandas where there is one."""
-    if not column.null_count:
-        return np.ones(len(column), np.bool_)
-    bits = np.unpackbits(np.frombuffer(column.buffers()[0], np.uint8), bitorder="little")
-    return bits[column.offset : column.offset + len(column)].astype(np.bool_)
-
-
 def split_uuids(column: pa.Array) -> UuidColumns:
     """Split a column of UUIDs, texts of 36 characters or binaries of 16 bytes; anything else is invalid."""
     if not len(column):
         return split_octets(np.zeros((0, 16), np.uint8), np.zeros(0, np.bool_))
-    present = _validity(column)
+    present = valid(column)
     text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     width = UUID_TEXT_BYTES if text else 16
     wide = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)

@@ -86,7 +86,6 @@ class CommittedScan:
         *,
         columns: Collection[str] = (),
         include_acks: bool = False,
-        window_bytes: int | None = None,
     ) -> None:
         """Read ``piece``, a whole range.
 
@@ -97,7 +96,6 @@ class CommittedScan:
             states: The states of the journal's producers.
             columns: Names of the columns of messages that the blocks shall bring along.
             include_acks: Whether acknowledgements are records of the result.
-            window_bytes: Most bytes of blocks that are kept; None: :data:`WINDOW_BYTES`.
         """
         self._piece = piece
         self._scan = scan
@@ -105,7 +103,7 @@ class CommittedScan:
         self._states = states
         self._columns = tuple(columns)
         self._include_acks = include_acks
-        self._window = PendingWindow(piece.begin, WINDOW_BYTES if window_bytes is None else window_bytes)
+        self._window = PendingWindow(piece.begin)
         self._gaps: list[Gap] = []
 
     def __repr__(self) -> str:
@@ -185,8 +183,7 @@ class Sequencing:
 class PendingWindow:
     """The newest blocks of which messages wait for their fate. Pure: reads nothing."""
 
-    def __init__(self, begin: int, window_bytes: int) -> None:
-        self._window_bytes = window_bytes
+    def __init__(self, begin: int) -> None:
         self._held: deque[Messages] = deque()
         self._size = 0
         self._floor = begin
@@ -216,7 +213,7 @@ class PendingWindow:
         if waiting.any():
             self._held.append(messages.only(waiting))
             self._size += len(messages.block.data)
-        while self._size > self._window_bytes:
+        while self._size > WINDOW_BYTES:
             yield from self._leave()
 
     def finish(self) -> Iterator[Messages]:
@@ -233,9 +230,9 @@ class PendingWindow:
         """Let the oldest block go."""
         oldest = self._held.popleft()
         self._size -= len(oldest.block.data)
-        offsets, block = oldest.block.offsets, oldest.block
+        offsets = oldest.block.offsets
         # What is read again has to end where a record does.
-        self._floor = block.offset + int(block.ends[-1]) + block.trailer_bytes
+        self._floor = oldest.block.end_offset(-1)
         closings = Closings.joined(self._closings)
         acks = resolved(oldest.uuids, offsets, closings)
         committed = acks >= 0

@@ -35,7 +35,7 @@ def counted_end(
     left = max_records
     for block in _blocks(client, cutter):
         if len(block) >= left:
-            return block.offset + int(block.ends[left - 1]) + block.trailer_bytes
+            return block.end_offset(left - 1)
         left -= len(block)
     return piece.end
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gazette_spark.errors import MessageError
-from gazette_spark.framing.base import int64_array
+from gazette_spark.framing.base import int64_array, unpacked
 from gazette_spark.framing.encode import (
     RowRefusal,
     binary_array,
@@ -204,8 +204,7 @@ def _contain(values: pa.BinaryArray, word: bytes, pattern: str | None = None) ->
 
 
 def _flags(found: pa.BooleanArray) -> Rows:
-    bits = np.unpackbits(np.frombuffer(found.buffers()[1], np.uint8), bitorder="little")
-    return bits[found.offset : found.offset + len(found)].astype(np.bool_)
+    return unpacked(found.buffers()[1], found.offset, len(found))
 
 
 def _equal(found: pa.Int32Array, number: int) -> Rows:
