@@ -178,16 +178,19 @@ class RangeStates:
     def _states(self) -> ProducerStates:
         if self._begin == self._start:
             return ProducerStates.none()
-        if self._files is not None:
-            for at in (self._begin, *self._files.older(self._journal, self._begin, self._start)):
-                found = self._files.load(self._journal, at, self._start)
-                if found is not None:
-                    return self._caught_up(found[0], at)
+        if self._files is None:
+            return self._caught_up(ProducerStates.none(), self._start)
+        found = self._files.load(self._journal, self._begin, self._start)
+        if found is not None:
+            return found[0]
+        # Only where the file is missing is the directory listed.
+        for at in self._files.older(self._journal, self._begin, self._start):
+            found = self._files.load(self._journal, at, self._start)
+            if found is not None:
+                return self._caught_up(found[0], at)
         return self._caught_up(ProducerStates.none(), self._start)
 
     def _caught_up(self, states: ProducerStates, at: int) -> ProducerStates:
-        if at == self._begin:
-            return states
         log.warning(
             "states of producers are read from the journal journal=%s begin=%d end=%d",
             *(self._journal, at, self._begin),
