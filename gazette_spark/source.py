@@ -212,7 +212,7 @@ class _Reader:
         labelled = metadata.LABELS in self._schema.fieldNames()
         kind = to_arrow_type(self._schema[metadata.LABELS].dataType) if labelled else None
         found: list[InputPartition] = []
-        forms = set()
+        forms, framings = set(), set()
         security = self._carrier.now()
         for piece in pieces:
             labels = planner.labels(piece.journal) if labelled else ()
@@ -220,12 +220,14 @@ class _Reader:
                 labels_array(kind, labels, piece.journal)  # Raises on the driver rather than in a task.
             found.append(PiecePartition(replace(piece, labels=labels), security))
             forms.add(format_of(self._options, self._schema, piece))
-            if self._options.reads_committed:
-                from gazette_spark.scan.committed_pieces import uuid_place
-
-                uuid_place(self._options, piece.framing)  # Likewise.
+            framings.add(piece.framing)
         for form in forms - {"raw"}:
             self._parser(form)  # Raises on the driver rather than in a task.
+        if self._options.reads_committed:
+            from gazette_spark.scan.committed_pieces import uuid_place  # Most queries do without.
+
+            for framing in framings:
+                uuid_place(self._options, framing)  # Likewise.
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -440,11 +442,13 @@ def record_batches(
             framing=framing,
         )
 
-    scan: PieceScan | CommittedScan = scan_of(piece)
+    scan: PieceScan | CommittedScan
     if options.reads_committed:
         from gazette_spark.scan.committed_pieces import committed_scan  # Most queries do without.
 
         scan = committed_scan(client, piece, options, scan_of, schema.fieldNames())
+    else:
+        scan = scan_of(piece)
     if parser is None:
         built = raw_record_batches(scan, expected, framing=framing, labels=piece.labels)
     else:

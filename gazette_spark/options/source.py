@@ -250,11 +250,9 @@ def _check_limits(values: Mapping[str, Any], texts: Mapping[str, str]) -> None:
 
 def _check_isolation(values: Mapping[str, Any], texts: Mapping[str, str], use: Use | None) -> None:
     """Check what belongs to reading committed messages."""
-    committed = values["isolation_level"] == READ_COMMITTED
-    for name in ("uuidPath", "includeAcks", "stateLocation"):
-        if not committed:
+    if values["isolation_level"] != READ_COMMITTED:
+        for name in ("uuidPath", "includeAcks", "stateLocation"):
             _check_alone(name, f"isolationLevel={READ_COMMITTED}", texts)
-    if not committed:
         return
     if values["framing"] == "none":
         raise OptionError(
