@@ -94,6 +94,11 @@ class Tiling:
     dead_letters: tuple[str, ...] = ()
     """Names of the tables, by name, that have records which did not fit."""
 
+    @property
+    def has_records(self) -> bool:
+        """Tell whether the rows of a range are its records, one each."""
+        return not (self.upsert or self.committed)
+
 
 @dataclass(slots=True)
 class _Course:

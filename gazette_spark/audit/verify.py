@@ -265,7 +265,7 @@ class _Audit:
         """Plan the reads; return all parts, each with the number of its read if its range is read."""
         report = self.report
         shared = shared_journals(report.tilings)
-        unlike = {each.app_id for each in report.tilings if each.upsert or each.committed}
+        unlike = {each.app_id for each in report.tilings if not each.has_records}
         claims = report.claims
         read = {
             index: claim
@@ -325,9 +325,7 @@ class _Audit:
     def _other_count(self, rows: DataFrame, sums: _Sums) -> Difference | None:
         """Compare the number of all rows with that of all records, where all are known."""
         report = self.report
-        whole = not report.gone and not any(
-            each.foreign or each.upsert or each.committed for each in report.tilings
-        )
+        whole = not report.gone and all(each.has_records and not each.foreign for each in report.tilings)
         if not whole or self.app_id or any(part.state != "compared" for part in sums.parts):
             return None
         expected = int(sums.records.counts.sum() - sums.dead.counts.sum())

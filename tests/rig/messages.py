@@ -14,11 +14,10 @@ from gazette_spark.protocol.labels import CONTENT_TYPE_CSV, CONTENT_TYPE_NDJSON,
 
 
 @dataclass
-class Document:
-    """A JSON document that keeps its UUID at ``/_meta/uuid``."""
+class Stamped:
+    """A message's UUID."""
 
-    fields: dict[str, Any] = field(default_factory=dict)
-    stamp: uuid.UUID = NIL_UUID
+    stamp: uuid.UUID = field(default=NIL_UUID, kw_only=True)
 
     def get_uuid(self) -> uuid.UUID:
         """Return the UUID."""
@@ -27,6 +26,13 @@ class Document:
     def set_uuid(self, stamp: uuid.UUID) -> None:
         """Set the UUID."""
         self.stamp = stamp
+
+
+@dataclass
+class Document(Stamped):
+    """A JSON document that keeps its UUID at ``/_meta/uuid``."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
 
     def new_acknowledgement(self, _journal: str) -> Message:
         """Return a document of nothing but its UUID."""
@@ -37,19 +43,10 @@ class Document:
 
 
 @dataclass
-class Record:
+class Record(Stamped):
     """A record of CSV that keeps its UUID in the first column."""
 
     columns: list[str]
-    stamp: uuid.UUID = NIL_UUID
-
-    def get_uuid(self) -> uuid.UUID:
-        """Return the UUID."""
-        return self.stamp
-
-    def set_uuid(self, stamp: uuid.UUID) -> None:
-        """Set the UUID."""
-        self.stamp = stamp
 
     def new_acknowledgement(self, _journal: str) -> Message:
         """Return a record of as many columns, as Gazette's reader demands."""
@@ -62,19 +59,10 @@ class Record:
 
 
 @dataclass
-class Payload:
+class Payload(Stamped):
     """A protobuf message that keeps its UUID in field 1, and a number in field 2."""
 
     number: int = 0
-    stamp: uuid.UUID = NIL_UUID
-
-    def get_uuid(self) -> uuid.UUID:
-        """Return the UUID."""
-        return self.stamp
-
-    def set_uuid(self, stamp: uuid.UUID) -> None:
-        """Set the UUID."""
-        self.stamp = stamp
 
     def new_acknowledgement(self, _journal: str) -> Message:
         """Return a message without a number."""
