@@ -28,6 +28,7 @@ RANKS = (
     ("replicated_log", "store", "scan", "write", "broker"),
     ("source",),
     ("listener", "table", "sink", "backfill", "audit"),
+    ("consumer",),
     ("session", "testing"),
     ("demo",),
     ("cli",),
@@ -46,14 +47,15 @@ HEAVY = {
         "sink",
         "backfill",
         "audit",
+        "consumer",
         "session",
         "testing",
         "demo",
         "cli",
     },
-    "delta": {"table", "sink", "session", "testing", "demo", "cli"},
+    "delta": {"table", "sink", "consumer", "session", "testing", "demo", "cli"},
     "deltalake": {"ledger", "audit"},
-    "grpc": {"protocol", "client", "broker", "testing"},
+    "grpc": {"protocol", "client", "broker", "consumer", "testing"},
 }
 """Parts that may import a package which is slow to load or not always there."""
 
