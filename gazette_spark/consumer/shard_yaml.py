@@ -1,0 +1,133 @@
+"""Shards as YAML, in the form gazctl reads and writes: what they share, said once, and a list of them.
+
+A shard takes a value that is missing or zero from ``common``, for labels name by name::
+
+    common:
+      recovery_log_prefix: recovery
+      hint_prefix: /gazette/hints
+      hint_backups: 2
+      max_txn_duration: 1s
+    shards:
+      - id: shard-000
+        sources: [{journal: shop/orders/000}]
+      - id: shard-001
+        sources: [{journal: shop/orders/001, min_offset: 4096}]
+        revision: -1
+
+``revision`` is the expected one: a missing one creates, -1 overwrites. ``delete: true`` deletes, and needs a
+revision. Scalars are read by their text, so ``value: 007`` is ``007``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gazette_spark.consumer.requests import validate_shard_changes
+from gazette_spark.errors import ProtocolError
+from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol import spec_values as sv
+from gazette_spark.protocol.yaml_text import dump_yaml, load_yaml
+
+
+def _read_sources(value: object, where: str) -> tuple[pc.ShardSpec.Source, ...]:
+    return tuple(_read_source(each, f"{where}[{at}]") for at, each in enumerate(sv.as_list(value, where)))
+
+
+def _read_source(value: object, where: str) -> pc.ShardSpec.Source:
+    source = sv.as_mapping(value, where, ("journal", "min_offset"))
+    return pc.ShardSpec.Source(
+        journal=sv.read_text(source.get("journal"), f"{where}.journal"),
+        min_offset=sv.read_int(source.get("min_offset"), f"{where}.min_offset"),
+    )
+
+
+def _write_sources(sources: tuple[pc.ShardSpec.Source, ...]) -> list[dict[str, Any]]:
+    return [
+        {"journal": each.journal} | ({"min_offset": each.min_offset} if each.min_offset else {})
+        for each in sources
+    ]
+
+
+_FORM = sv.SpecForm(
+    {
+        ("sources",): sv.Field(_read_sources, _write_sources),
+        ("recovery_log_prefix",): sv.TEXT,
+        ("hint_prefix",): sv.TEXT,
+        ("hint_backups",): sv.INT32,
+        ("max_txn_duration",): sv.DURATION,
+        ("min_txn_duration",): sv.DURATION,
+        ("disable",): sv.BOOL,
+        ("hot_standbys",): sv.UINT32,
+        ("disable_wait_for_ack",): sv.BOOL,
+        ("ring_buffer_size",): sv.UINT32,
+        ("read_channel_size",): sv.UINT32,
+    },
+    labels_after=("hot_standbys",),
+)
+
+_KEYS = ("comment", "delete", "id", *_FORM.keys, "revision")
+
+
+def parse_shard_yaml(text: str) -> list[pc.ApplyRequest.Change]:
+    """Return the change that each shard of the list asks for, in the list's order.
+
+    Raises:
+        ProtocolError: the text is not YAML, no list of shards, or a shard's spec is invalid.
+    """
+    top = sv.as_mapping(load_yaml(text, "shards"), "shards", ("common", "shards"))
+    common = _FORM.read(sv.as_mapping(top.get("common"), "common", _KEYS[2:-1]), "common")
+    changes = [
+        _change(sv.as_mapping(each, f"shards[{at}]", _KEYS), f"shards[{at}]", common)
+        for at, each in enumerate(sv.as_list(top.get("shards"), "shards"))
+    ]
+    ids = [change.delete or change.upsert.id for change in changes]
+    if repeated := sorted({each for each in ids if ids.count(each) > 1}):
+        raise ProtocolError("shards", f"shards come twice: {sv.shown(repeated)}")
+    validate_shard_changes(changes, "shards")
+    return changes
+
+
+def _change(node: dict[str, Any], where: str, common: sv.Values) -> pc.ApplyRequest.Change:
+    shard_id = sv.read_text(node.get("id"), f"{where}.id")
+    revision = sv.read_int(node.get("revision"), f"{where}.revision")
+    values = common | _FORM.read(node, where)
+    if sv.read_bool(node.get("delete"), f"{where}.delete"):
+        return pc.ApplyRequest.Change(expect_mod_revision=revision, delete=shard_id)
+    spec = pc.ShardSpec(id=shard_id)
+    for duration in (spec.max_txn_duration, spec.min_txn_duration):
+        duration.SetInParent()
+    _FORM.put(spec, values)
+    return pc.ApplyRequest.Change(expect_mod_revision=revision, upsert=spec)
+
+
+def format_shard_yaml(changes: Iterable[pc.ApplyRequest.Change]) -> str:
+    """Return the list of the changes, with what shards share said once; deleted ones do not count.
+
+    :func:`parse_shard_yaml` reads it back as the same changes.
+    """
+    changes = list(changes)
+    values = [_FORM.values_of(change.upsert) for change in changes if not change.delete]
+    common = sv.shared_values(values) if values else {}
+    return dump_yaml(
+        {
+            "common": _FORM.write(common),
+            "shards": [_written(change, common) for change in changes],
+        }
+    )
+
+
+def _written(change: pc.ApplyRequest.Change, common: sv.Values) -> dict[str, Any]:
+    revision = {"revision": change.expect_mod_revision} if change.expect_mod_revision else {}
+    if change.delete:
+        return {"delete": True, "id": change.delete} | revision
+    own = _FORM.values_of(change.upsert)
+    kept = {path: value for path, value in own.items() if path not in common}
+    return {"id": change.upsert.id} | _FORM.write(kept) | revision
+
+
+def changes_of_shards(shards: Iterable[pc.ListResponse.Shard]) -> list[pc.ApplyRequest.Change]:
+    """Return the changes that do not change listed shards: the initial text of an editor of specs."""
+    return [
+        pc.ApplyRequest.Change(expect_mod_revision=each.mod_revision, upsert=each.spec) for each in shards
+    ]

@@ -1,0 +1,179 @@
+"""Shard specs: building and validation, what follows from them, and the status of a shard's replicas.
+
+Consumers fill in one default only, the size of buffers: a spec without ``max_txn_duration`` is invalid.
+:func:`shard_spec` has defaults that suit most shards.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Mapping
+
+from google.protobuf.duration_pb2 import Duration
+
+from gazette_spark.errors import ProtocolError
+from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journal_specs import validate_journal_name
+from gazette_spark.protocol.labels import ID, label_set, union, validate_shard_labels
+from gazette_spark.protocol.names import validate_token
+
+SHARD_ID_BYTES = (4, 512)
+"""Least and greatest length of a shard's id."""
+
+BUFFER_SIZE = 8192
+"""Messages of a ring buffer, and of a read channel, whose size a spec leaves open."""
+
+MAX_HOT_STANDBYS = 3
+"""Standbys that a consumer gives a shard at most, whatever its spec says; Gazette's default."""
+
+
+def shard_spec(
+    shard_id: str,
+    sources: Mapping[str, int] | Iterable[str],
+    *,
+    recovery_log_prefix: str = "",
+    hint_prefix: str = "",
+    hint_backups: int | None = None,
+    max_txn_s: float = 1.0,
+    min_txn_s: float = 0.0,
+    disable: bool = False,
+    hot_standbys: int = 0,
+    labels: Mapping[str, str | Iterable[str]] | None = None,
+    disable_wait_for_ack: bool = False,
+    ring_buffer_size: int = 0,
+    read_channel_size: int = 0,
+) -> pc.ShardSpec:
+    """Return a valid spec.
+
+    Args:
+        shard_id: id of the shard.
+        sources: journals to read, or by journal the least offset to begin at.
+        recovery_log_prefix: the recovery log is the journal ``prefix/id``; empty: there is none.
+        hint_prefix: path below which hints of the recovery log are kept; by default ``/gazette/hints`` if
+            there is one.
+        hint_backups: hints of earlier recoveries that are kept; by default 2 if there is a recovery log.
+        max_txn_s: longest time that a transaction reads messages.
+        min_txn_s: shortest time that it does, as long as there are any.
+        disable: do not run the shard.
+        hot_standbys: processes that replay the recovery log beside the primary.
+        labels: values by name.
+        disable_wait_for_ack: close a transaction though messages in it are not acknowledged yet.
+        ring_buffer_size: uncommitted messages kept in memory; 0: 8,192.
+        read_channel_size: messages read ahead; 0: 8,192.
+
+    Raises:
+        ProtocolError: a value breaks a rule of specs.
+    """
+    offsets = sources if isinstance(sources, Mapping) else dict.fromkeys(sources, 0)
+    spec = pc.ShardSpec(
+        id=shard_id,
+        sources=[
+            pc.ShardSpec.Source(journal=journal, min_offset=offset)
+            for journal, offset in sorted(offsets.items())
+        ],
+        recovery_log_prefix=recovery_log_prefix,
+        hint_prefix=hint_prefix or ("/gazette/hints" if recovery_log_prefix else ""),
+        hint_backups=(2 if recovery_log_prefix else 0) if hint_backups is None else hint_backups,
+        max_txn_duration=_duration(max_txn_s),
+        min_txn_duration=_duration(min_txn_s),
+        disable=disable,
+        hot_standbys=hot_standbys,
+        labels=label_set(labels or {}),
+        disable_wait_for_ack=disable_wait_for_ack,
+        ring_buffer_size=ring_buffer_size,
+        read_channel_size=read_channel_size,
+    )
+    validate_shard_spec(spec)
+    return spec
+
+
+def _duration(seconds: float) -> Duration:
+    duration = Duration()
+    duration.FromNanoseconds(round(seconds * 1_000_000_000))
+    return duration
+
+
+def validate_shard_id(shard_id: str, where: str = "Shard") -> None:
+    """Raise ProtocolError unless ``shard_id`` is a shard's."""
+    validate_token(where, shard_id, *SHARD_ID_BYTES)
+
+
+def validate_shard_spec(spec: pc.ShardSpec, where: str = "ShardSpec") -> None:
+    """Raise ProtocolError unless consumers would accept the spec."""
+    validate_shard_id(spec.id, f"{where}.Id")
+    _check_recovery_log(spec, where)
+    for name, value, is_valid, least in (
+        ("HintBackups", spec.hint_backups, spec.hint_backups >= 0, ">= 0"),
+        ("MinTxnDuration", (least_ns := spec.min_txn_duration.ToNanoseconds()), least_ns >= 0, ">= 0"),
+        ("MaxTxnDuration", (most_ns := spec.max_txn_duration.ToNanoseconds()), most_ns > 0, "> 0"),
+    ):
+        if not is_valid:
+            raise ProtocolError(f"{where}.{name}", f"invalid {name} ({value}; expected {least})")
+    validate_shard_labels(spec.labels, f"{where}.Labels")
+    previous = ""
+    for at, source in enumerate(spec.sources):
+        validate_journal_name(source.journal, allow_meta=True, where=f"{where}.Sources[{at}].Journal")
+        if source.min_offset < 0:
+            problem = f"invalid MinOffset ({source.min_offset}; expected >= 0)"
+            raise ProtocolError(f"{where}.Sources[{at}].MinOffset", problem)
+        if source.journal <= previous:
+            problem = f"must be unique and ascend by journal; {previous!r} precedes {source.journal!r}"
+            raise ProtocolError(f"{where}.Sources[{at}]", problem)
+        previous = source.journal
+
+
+def _check_recovery_log(spec: pc.ShardSpec, where: str) -> None:
+    hints = spec.hint_prefix
+    if not spec.recovery_log_prefix:
+        if hints:
+            problem = f"invalid non-empty HintPrefix with empty RecoveryLogPrefix ({hints})"
+            raise ProtocolError(f"{where}.HintPrefix", problem)
+        return
+    validate_journal_name(recovery_log(spec), allow_meta=True, where=f"{where}.RecoveryLogPrefix")
+    # normpath keeps two slashes at the begin, which are not clean to Gazette.
+    if not hints.startswith("/") or hints.startswith("//") or posixpath.normpath(hints) != hints:
+        problem = f"HintPrefix is not an absolute, clean, non-directory path ({hints})"
+        raise ProtocolError(f"{where}.HintPrefix", problem)
+
+
+def recovery_log(spec: pc.ShardSpec) -> str:
+    """Return the journal of a shard's recovery log; empty if it has none."""
+    return f"{spec.recovery_log_prefix}/{spec.id}" if spec.recovery_log_prefix else ""
+
+
+def hint_primary_key(spec: pc.ShardSpec) -> str:
+    """Return the key of the hints that a shard's primary writes."""
+    return f"{spec.hint_prefix}/{spec.id}.primary"
+
+
+def hint_backup_keys(spec: pc.ShardSpec) -> list[str]:
+    """Return the keys of the hints of earlier recoveries, newest first."""
+    return [f"{spec.hint_prefix}/{spec.id}.backup.{at}" for at in range(spec.hint_backups)]
+
+
+def labels_with_id(spec: pc.ShardSpec) -> pb.LabelSet:
+    """Return what selectors of shards are matched against: the spec's labels and its ``id``."""
+    return union(pb.LabelSet(labels=[pb.Label(name=ID, value=spec.id)]), spec.labels)
+
+
+def replicas_wanted(spec: pc.ShardSpec) -> int:
+    """Return how many processes a shard wants: none if it is disabled, else a primary and its standbys."""
+    return 0 if spec.disable else 1 + min(spec.hot_standbys, MAX_HOT_STANDBYS)
+
+
+def validate_replica_status(status: pc.ReplicaStatus, where: str = "ReplicaStatus") -> None:
+    """Raise ProtocolError unless the code is known, and there are errors if and only if it is FAILED."""
+    if status.code not in pc.ReplicaStatus.Code.values():
+        raise ProtocolError(f"{where}.Code", f"invalid code ({status.code})")
+    if bool(status.errors) != (status.code == pc.ReplicaStatus.FAILED):
+        raise ProtocolError(where, "expected Errors with Code FAILED, and with no other")
+
+
+def reduce_statuses(statuses: Iterable[pc.ReplicaStatus]) -> pc.ReplicaStatus:
+    """Return the status of a shard from those of its replicas: the highest code, and all errors."""
+    reduced = pc.ReplicaStatus()
+    for status in statuses:
+        reduced.code = max(reduced.code, status.code)
+        reduced.errors.extend(status.errors)
+    return reduced

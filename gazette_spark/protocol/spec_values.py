@@ -1,0 +1,264 @@
+"""The values of a spec in YAML: one flat table, with the reader and the writer of each value.
+
+In a flat table the YAML of many specs is plain set algebra: a spec inherits missing values from what is
+above it (``above | own``), and values that all share move up (:func:`shared_values`). :class:`SpecForm` is
+the table of one kind of spec.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from reprlib import Repr
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+
+from gazette_spark.errors import ProtocolError
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.durations import format_duration, parse_duration
+from gazette_spark.protocol.labels import validate_label_set
+
+Path = tuple[str, ...]
+"""Keys that lead to a value, such as ``("fragment", "length")``."""
+
+Values = dict[Path, Any]
+"""Given values of a spec. A label's values are a tuple at ``("labels", name)``. Zeros are left out."""
+
+_BOOLEANS = dict.fromkeys(("true", "yes", "on", "y"), True) | dict.fromkeys(
+    ("false", "no", "off", "n"), False
+)
+"""Booleans of YAML 1.1, in lower case."""
+
+
+_shortener = Repr()
+_shortener.maxlevel = 3
+_shortener.maxstring = _shortener.maxother = 100
+
+
+def shown(value: object) -> str:
+    """Return a value for an error's text, short however large it is."""
+    return _shortener.repr(value)
+
+
+def as_mapping(value: object, where: str, keys: Iterable[str]) -> dict[str, Any]:
+    """Return ``value`` if it is a mapping with no other keys than ``keys``, none for null."""
+    if not isinstance(value, dict | None):
+        raise ProtocolError(where, f"must be a mapping, got {shown(value)}")
+    known = list(keys)
+    for key in value or ():
+        if key not in known:
+            raise ProtocolError(where, f"unknown key {shown(key)}; known are {', '.join(known)}")
+    return value or {}
+
+
+def as_list(value: object, where: str) -> list[Any]:
+    """Return ``value`` if it is a list, an empty one for null."""
+    if not isinstance(value, list | None):
+        raise ProtocolError(where, f"must be a list, got {shown(value)}")
+    return value or []
+
+
+def read_text(value: object, where: str) -> str:
+    """Return ``value`` if it is text, an empty one for null."""
+    if not isinstance(value, str | None):
+        raise ProtocolError(where, f"must be text, got {shown(value)}")
+    if value and not value.isascii() and re.search("[\ud800-\udfff]", value):
+        raise ProtocolError(where, f"{shown(value)} is no text in UTF-8")
+    return value or ""
+
+
+def read_int(value: object, where: str, *, bits: int = 64, signed: bool = True) -> int:
+    """Parse an integer of ``bits`` bits; null is 0."""
+    text = read_text(value, where) or "0"
+    try:
+        number = int(text, 0)
+    except ValueError:
+        raise ProtocolError(where, f"must be an integer, got {shown(text)}") from None
+    least = -(1 << bits - 1) if signed else 0
+    if not least <= number < least + (1 << bits):
+        raise ProtocolError(where, f"must be an integer of {bits} bits, got {shown(text)}")
+    return number
+
+
+def read_bool(value: object, where: str) -> bool:
+    """Parse a boolean; null is false."""
+    text = read_text(value, where) or "false"
+    if text.lower() not in _BOOLEANS:
+        raise ProtocolError(where, f"must be true or false, got {shown(text)}")
+    return _BOOLEANS[text.lower()]
+
+
+def read_texts(value: object, where: str) -> tuple[str, ...]:
+    """Return the texts of a list; null is an empty one."""
+    return tuple(read_text(each, f"{where}[{at}]") for at, each in enumerate(as_list(value, where)))
+
+
+def _read_enum(names: Mapping[str, int], value: object, where: str) -> int:
+    """Parse the name of an enum's value, or its number."""
+    text = read_text(value, where) or "0"
+    numbers = {str(number): number for number in names.values()}
+    if text not in names and text not in numbers:
+        raise ProtocolError(where, f"{shown(text)} is not one of {', '.join(names)}")
+    return names[text] if text in names else numbers[text]
+
+
+def _write_enum(names: Mapping[str, int], value: int) -> str | int:
+    return {number: name for name, number in names.items()}.get(value, value)
+
+
+def _read_duration(value: object, where: str) -> int:
+    return parse_duration(read_text(value, where) or "0", where).ToNanoseconds()
+
+
+def _write_duration(nanoseconds: int) -> str:
+    duration = Duration()
+    duration.FromNanoseconds(nanoseconds)
+    return format_duration(duration)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One value of a spec."""
+
+    read: Callable[[Any, str], Any]
+    """Reads a value from YAML, with its path for errors; zero for a missing value."""
+    write: Callable[[Any], Any]
+    """Writes a value to YAML."""
+    keeps_empty: bool = False
+    """An empty list is a value: what is above is not inherited."""
+
+
+def enum_field(items: Iterable[tuple[str, int]]) -> Field:
+    """Return the field of an enum, from its names and numbers."""
+    return Field(partial(_read_enum, dict(items)), partial(_write_enum, dict(items)))
+
+
+TEXT = Field(read_text, str)
+INT32 = Field(partial(read_int, bits=32), int)
+UINT32 = Field(partial(read_int, bits=32, signed=False), int)
+INT64 = Field(read_int, int)
+BOOL = Field(read_bool, bool)
+DURATION = Field(_read_duration, _write_duration)
+"""Nanoseconds, among values."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecForm:
+    """How specs of one kind are written in YAML."""
+
+    fields: Mapping[Path, Field]
+    """Each value of a spec but its name and its labels, in the order written."""
+    labels_after: Path
+    """The value that labels are written behind."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Keys of a spec in YAML."""
+        return (*dict.fromkeys(path[0] for path in self.fields), "labels")
+
+    def read(self, node: Mapping[str, Any], where: str) -> Values:
+        """Return the values that a mapping of YAML gives a spec."""
+        values: Values = {}
+        for group in dict.fromkeys(path[0] for path in self.fields if len(path) > 1):
+            as_mapping(
+                node.get(group), f"{where}.{group}", [path[1] for path in self.fields if path[0] == group]
+            )
+        for path, field in self.fields.items():
+            *groups, key = path
+            inner = node
+            for group in groups:
+                inner = inner.get(group) or {}
+            value = field.read(inner.get(key), ".".join((where, *path)))
+            if value or (field.keeps_empty and inner.get(key) == []):
+                values[path] = value
+        return values | _read_labels(node.get("labels"), f"{where}.labels")
+
+    def values_of(self, spec: Message) -> Values:
+        """Return a spec's values, without its name."""
+        values: Values = {}
+        for *groups, key in self.fields:
+            match getattr(_inner(spec, groups), key):
+                case Duration() as duration:
+                    value: Any = duration.ToNanoseconds()
+                case int() | str() as value:
+                    pass
+                case repeated:
+                    value = tuple(repeated)
+            if value:
+                values[*groups, key] = value
+        labels: pb.LabelSet = spec.labels  # type: ignore[attr-defined]  # Specs have labels.
+        return values | _label_values(labels)
+
+    def put(self, spec: Message, values: Values) -> None:
+        """Set a spec's values."""
+        labels: pb.LabelSet = spec.labels  # type: ignore[attr-defined]  # Specs have labels.
+        labels.SetInParent()
+        for path, value in sorted(values.items()):
+            *groups, key = path
+            if groups == ["labels"]:
+                labels.labels.extend(pb.Label(name=key, value=each) for each in value)
+                continue
+            message = _inner(spec, groups)
+            match getattr(message, key):
+                case Duration() as duration:
+                    duration.FromNanoseconds(value)
+                case int() | str():
+                    setattr(message, key, value)
+                case repeated:
+                    repeated.extend(value)
+
+    def write(self, values: Values) -> dict[str, Any]:
+        """Return what ``values`` say as a mapping of YAML, in the order in which keys are written."""
+        node: dict[str, Any] = {}
+        labels = sorted(
+            (path[1], each) for path, group in values.items() if path[0] == "labels" for each in group
+        )
+        for path, field in self.fields.items():
+            if path in values:
+                *groups, key = path
+                inner = node
+                for group in groups:
+                    inner = inner.setdefault(group, {})
+                inner[key] = field.write(values[path])
+            if path == self.labels_after and labels:
+                node["labels"] = [{"name": name, "value": value} for name, value in labels]
+        return node
+
+
+def shared_values(specs: Sequence[Values]) -> Values:
+    """Return the values that all of one or more specs have."""
+    first, *others = specs
+    return {
+        path: value
+        for path, value in first.items()
+        if all(path in other and other[path] == value for other in others)
+    }
+
+
+def _inner(spec: Message, groups: Sequence[str]) -> Any:  # noqa: ANN401 - a message, of what type the path says
+    message = spec
+    for group in groups:
+        message = getattr(message, group)
+    return message
+
+
+def _read_labels(value: object, where: str) -> Values:
+    labels = pb.LabelSet()
+    for at, item in enumerate(as_list(value, where)):
+        label = as_mapping(item, f"{where}[{at}]", ("name", "value"))
+        read = {key: read_text(label.get(key), f"{where}[{at}].{key}") for key in ("name", "value")}
+        labels.labels.add(name=read["name"], value=read["value"])
+    validate_label_set(labels, where)
+    return _label_values(labels)
+
+
+def _label_values(labels: pb.LabelSet) -> Values:
+    values: Values = {}
+    for label in labels.labels:
+        path = ("labels", label.name)
+        values[path] = (*values.get(path, ()), label.value)
+    return values

@@ -1,0 +1,211 @@
+"""Shard specs are what Gazette's consumers accept, and nothing else is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gazette_spark.consumer.requests import (
+    validate_apply_request,
+    validate_hints_request,
+    validate_list_request,
+    validate_stat_request,
+    validate_unassign_request,
+)
+from gazette_spark.consumer.specs import (
+    hint_backup_keys,
+    hint_primary_key,
+    labels_with_id,
+    recovery_log,
+    reduce_statuses,
+    replicas_wanted,
+    shard_spec,
+    validate_replica_status,
+    validate_shard_spec,
+)
+from gazette_spark.errors import ProtocolError
+from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import recoverylog_pb2 as rl
+from gazette_spark.protocol.labels import label_set, parse_selector, selector_matches
+
+Status = pc.ReplicaStatus
+
+
+def whole_spec(**changed: Any) -> pc.ShardSpec:  # Fields of the message.
+    """Return a valid spec with fields replaced, unchecked."""
+    spec = shard_spec(
+        "shard-1",
+        {"shop/orders": 0, "shop/clicks;word-count": 7},
+        recovery_log_prefix="recovery/logs",
+        labels={"app": "shop", "tag": ["a", "b"]},
+    )
+    for name, value in changed.items():
+        spec.ClearField(name)
+        spec.MergeFrom(pc.ShardSpec(**{name: value}))
+    return spec
+
+
+def test_a_spec_has_defaults_that_are_valid() -> None:
+    """Sources ascend, a recovery log brings hints with it, and a spec without one has none."""
+    spec = whole_spec()
+    assert [(each.journal, each.min_offset) for each in spec.sources] == [
+        ("shop/clicks;word-count", 7),
+        ("shop/orders", 0),
+    ]
+    assert recovery_log(spec) == "recovery/logs/shard-1"
+    assert hint_primary_key(spec) == "/gazette/hints/shard-1.primary"
+    assert hint_backup_keys(spec) == [
+        "/gazette/hints/shard-1.backup.0",
+        "/gazette/hints/shard-1.backup.1",
+    ]
+    remote = shard_spec("shard-1", ["shop/orders"])
+    assert (recovery_log(remote), remote.hint_prefix, remote.hint_backups) == ("", "", 0)
+    assert remote.max_txn_duration.ToSeconds() == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        pytest.param({"id": "abc"}, r"Id: must have 4 to 512 bytes", id="short id"),
+        pytest.param({"id": "a=bc"}, r"Id: '='", id="symbol of a path in the id"),
+        pytest.param(
+            {"recovery_log_prefix": "a//b"}, r"RecoveryLogPrefix: must be a clean", id="unclean log"
+        ),
+        pytest.param({"recovery_log_prefix": ""}, r"non-empty HintPrefix", id="hints without a log"),
+        pytest.param({"hint_prefix": ""}, r"HintPrefix is not", id="a log without hints"),
+        pytest.param({"hint_prefix": "hints"}, r"HintPrefix is not", id="relative hints"),
+        pytest.param({"hint_prefix": "/hints/"}, r"HintPrefix is not", id="directory of hints"),
+        pytest.param({"hint_prefix": "//hints"}, r"HintPrefix is not", id="two slashes"),
+        pytest.param({"hint_backups": -1}, r"invalid HintBackups \(-1; expected >= 0", id="backups below 0"),
+        pytest.param({"max_txn_duration": {}}, r"invalid MaxTxnDuration \(0", id="no longest transaction"),
+        pytest.param({"min_txn_duration": {"nanos": -1}}, r"invalid MinTxnDuration \(-1", id="negative time"),
+        pytest.param(
+            {"labels": label_set({"id": "x"})}, r"Labels: cannot include label 'id'", id="meta label"
+        ),
+        pytest.param(
+            {"labels": label_set({"app.gazette.dev/region": ["a", "b"]})},
+            r"takes one value",
+            id="two regions",
+        ),
+        pytest.param(
+            {"sources": [{"journal": "b/bb"}, {"journal": "a/aa"}]}, r"Sources\[1\]", id="descending"
+        ),
+        pytest.param({"sources": [{"journal": "a/aa"}, {"journal": "a/aa"}]}, r"Sources\[1\]", id="twice"),
+        pytest.param({"sources": [{"journal": "a/aa", "min_offset": -1}]}, r"MinOffset", id="offset below 0"),
+        pytest.param({"sources": [{"journal": "/a/a"}]}, r"Sources\[0\].Journal", id="no journal"),
+    ],
+)
+def test_broken_specs_are_refused(changed: dict[str, Any], problem: str) -> None:
+    """Each rule of Gazette's is checked, and the error names the field."""
+    with pytest.raises(ProtocolError, match=problem):
+        validate_shard_spec(whole_spec(**changed))
+
+
+def test_a_spec_needs_no_source() -> None:
+    """Shards that produce their messages themselves read none."""
+    validate_shard_spec(whole_spec(sources=[]))
+
+
+def test_selectors_see_the_id() -> None:
+    """A shard is selected by its labels, and by its id as by one."""
+    labels = labels_with_id(whole_spec())
+    for text, matches in (("id=shard-1", True), ("id:prefix=shard-,tag=b", True), ("id=shard-2", False)):
+        assert selector_matches(parse_selector(text), labels) == matches
+
+
+def test_standbys_are_limited() -> None:
+    """A shard wants a primary and three standbys at most; none if it is disabled."""
+    wanted = [replicas_wanted(whole_spec(hot_standbys=count)) for count in (0, 3, 9)]
+    assert wanted == [1, 4, 4]
+    assert replicas_wanted(whole_spec(disable=True)) == 0
+
+
+def test_statuses_reduce_to_the_highest() -> None:
+    """The status of a shard is its furthest replica's, and FAILED above all; errors are joined."""
+    idle, failed = Status(), Status(code=Status.FAILED, errors=["a"])
+    assert reduce_statuses([]) == idle
+    assert reduce_statuses([idle, Status(code=Status.PRIMARY), Status(code=Status.STANDBY)]).code == 300
+    both = reduce_statuses([failed, Status(code=Status.PRIMARY), Status(code=Status.FAILED, errors=["b"])])
+    assert both == Status(code=Status.FAILED, errors=["a", "b"])
+
+
+def test_a_failure_has_an_error() -> None:
+    """A FAILED status says why, and no other does."""
+    validate_replica_status(Status(code=Status.FAILED, errors=["a"]))
+    validate_replica_status(Status(code=Status.BACKFILL))
+    for broken in (
+        Status(code=Status.FAILED),
+        Status(errors=["a"]),
+        Status(code=7),  # type: ignore[arg-type]  # No code.
+    ):
+        with pytest.raises(ProtocolError):
+            validate_replica_status(broken)
+
+
+SEGMENT = {"author": 1, "first_seq_no": 3, "last_seq_no": 3, "first_offset": 5}
+
+
+def hinted(**segment: Any) -> pc.ApplyRequest:  # Fields of the message.
+    """Return an apply of hints with one segment, some of its fields replaced."""
+    node = rl.FnodeSegments(fnode=3, segments=[rl.Segment(**{**SEGMENT, **segment})])
+    hints = rl.FSMHints(log="recovery/logs/shard-1", live_nodes=[node])
+    return pc.ApplyRequest(changes=[{"upsert": whole_spec(), "primary_hints": hints}])
+
+
+def test_hints_are_stored_with_a_spec() -> None:
+    """Hints of a put are checked by the rules of segments."""
+    validate_apply_request(hinted(last_offset=6))
+    for broken in (
+        {"author": 0},
+        {"first_seq_no": 0},
+        {"first_offset": -1},
+        {"last_seq_no": 2},
+        {"last_offset": 5},
+        {"log": "recovery/logs/shard-1"},
+        {"log": "/x"},
+    ):
+        with pytest.raises(ProtocolError, match="PrimaryHints"):
+            validate_apply_request(hinted(**broken))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        pytest.param({}, "expected one of Upsert and Delete", id="neither"),
+        pytest.param({"upsert": whole_spec(), "delete": "shard-1"}, "expected one of", id="both"),
+        pytest.param({"delete": "shard-1"}, "ExpectModRevision", id="delete without a revision"),
+        pytest.param({"upsert": whole_spec(), "expect_mod_revision": -2}, "ExpectModRevision", id="below -1"),
+        pytest.param({"upsert": whole_spec(id="abc")}, r"Changes\[0\].Upsert.Id", id="broken spec"),
+        pytest.param(
+            {"delete": "shard-1", "expect_mod_revision": 1, "primary_hints": {}},
+            "only with an upsert",
+            id="hints",
+        ),
+    ],
+)
+def test_broken_changes_are_refused(change: dict[str, Any], problem: str) -> None:
+    """A change upserts a valid spec or deletes a shard, at a revision."""
+    with pytest.raises(ProtocolError, match=problem):
+        validate_apply_request(pc.ApplyRequest(changes=[change]))
+
+
+def test_other_requests_are_checked() -> None:
+    """Ids, offsets, selectors and headers are."""
+    validate_stat_request(pc.StatRequest(shard="shard-1", read_through={"shop/orders": 0}))
+    validate_hints_request(pc.GetHintsRequest(shard="shard-1"))
+    validate_unassign_request(pc.UnassignRequest(shards=["shard-1"]))
+    validate_list_request(pc.ListRequest())
+    selector = pb.LabelSelector(include=pb.LabelSet(labels=[pb.Label(name="x")]))
+    for refuse in (
+        lambda: validate_stat_request(pc.StatRequest(shard="no")),
+        lambda: validate_stat_request(pc.StatRequest(shard="shard-1", read_through={"shop/orders": -1})),
+        lambda: validate_stat_request(pc.StatRequest(shard="shard-1", read_through={"": 1})),
+        lambda: validate_stat_request(pc.StatRequest(shard="shard-1", header={})),
+        lambda: validate_hints_request(pc.GetHintsRequest()),
+        lambda: validate_unassign_request(pc.UnassignRequest(shards=["shard-1", ""])),
+        lambda: validate_list_request(pc.ListRequest(selector=selector)),
+    ):
+        with pytest.raises(ProtocolError, match="Request"):
+            refuse()
