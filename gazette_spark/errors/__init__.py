@@ -29,6 +29,7 @@ from gazette_spark.errors.broker_errors import (
     TokenError,
     UnavailableError,
 )
+from gazette_spark.errors.consumer_errors import ShardFailedError, TransactionOrderError
 from gazette_spark.errors.journal_errors import (
     CorruptFragmentError,
     DataLossError,
@@ -168,6 +169,7 @@ __all__ = [
     "SchemaMismatchError",
     "SeekRequiresNewReaderError",
     "SequencerError",
+    "ShardFailedError",
     "SinkError",
     "StatusError",
     "SuspendedError",
@@ -175,6 +177,7 @@ __all__ = [
     "TlsError",
     "TokenError",
     "TransactionError",
+    "TransactionOrderError",
     "TrimError",
     "UnavailableError",
     "UpsertError",

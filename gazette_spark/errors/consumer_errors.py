@@ -1,0 +1,33 @@
+"""Errors of consumer applications and their shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gazette_spark.errors.base import GazetteError
+
+
+@dataclass(eq=False)
+class ShardFailedError(GazetteError):
+    """A shard cannot go on; the cause is the error this one was raised from."""
+
+    shard: str
+    step: str
+    """What failed: a method of the application or store, or a step of the host."""
+    cause: str
+
+    def __str__(self) -> str:
+        return (
+            f"shard {self.shard!r}: {self.step}: {self.cause}. The shard is FAILED and its offsets are kept; "
+            "when the cause is removed, unassign the shard or apply its spec again to start it"
+        )
+
+
+@dataclass(eq=False)
+class TransactionOrderError(GazetteError):
+    """A step of a consumer transaction is not allowed where it stands."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem

@@ -1,0 +1,60 @@
+"""The states of an assignment follow each other in one order."""
+
+from __future__ import annotations
+
+import pytest
+
+from gazette_spark.consumer.lifecycle import MAX_ERROR_CHARS, Lifecycle, error_text
+from gazette_spark.errors import TransactionOrderError
+from gazette_spark.protocol import consumer_pb2 as pc
+
+Code = pc.ReplicaStatus.Code
+
+
+def test_a_shard_with_a_log_plays_it_first() -> None:
+    """It goes from IDLE through BACKFILL and STANDBY to PRIMARY."""
+    life = Lifecycle()
+    for code in (Code.BACKFILL, Code.STANDBY, Code.PRIMARY):
+        life.become(code)
+        assert life.status == pc.ReplicaStatus(code=code)
+
+
+def test_a_shard_without_a_log_is_a_standby_at_once() -> None:
+    """BACKFILL is left out; PRIMARY comes after STANDBY only."""
+    life = Lifecycle()
+    with pytest.raises(TransactionOrderError, match="from IDLE to PRIMARY"):
+        life.become(Code.PRIMARY)
+    life.become(Code.STANDBY)
+    with pytest.raises(TransactionOrderError, match="from STANDBY to BACKFILL"):
+        life.become(Code.BACKFILL)
+
+
+def test_failed_is_final() -> None:
+    """The first error is the one that is shown, and no state follows."""
+    life = Lifecycle()
+    life.fail(ValueError("first"))
+    life.fail(ValueError("second"))
+    assert life.status == pc.ReplicaStatus(code=Code.FAILED, errors=["first"])
+    with pytest.raises(TransactionOrderError, match="from FAILED to STANDBY"):
+        life.become(Code.STANDBY)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("short"), "short"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (ValueError("x" * MAX_ERROR_CHARS), "x" * MAX_ERROR_CHARS),
+        (ValueError("\ud800"), "?"),
+    ],
+    ids=["short", "without-text", "longest", "surrogate"],
+)
+def test_error_texts(error: BaseException, text: str) -> None:
+    """A status shows an error's text, or its class."""
+    assert error_text(error) == text
+
+
+def test_long_errors_are_cut() -> None:
+    """A text of more than 2,048 characters says that it is cut."""
+    text = error_text(ValueError("é" * 5000))
+    assert (len(text), text[:3], text[-15:]) == (MAX_ERROR_CHARS, "ééé", " ...[truncated]")
