@@ -396,7 +396,8 @@ class DeltaSink:
             df: The rows of ``[begin, end)``, and no others, each time it is run.
                 :mod:`gazette_spark.backfill` makes one.
             begin: First byte of each journal.
-            end: Byte behind the last one, of the same journals.
+            end: Byte behind the last one, of the same journals. Of committed messages it names ``starts``,
+                too: a row is then of the range that has its acknowledgement.
 
         Returns:
             Whether rows were written; if not, the table had all of the range.
@@ -414,7 +415,9 @@ class DeltaSink:
         entry = self.ledger(df.sparkSession)
         name = f"batch-{uuid.uuid4().hex}"
         if new := unknown_journals(entry, begin, self._target.name):
-            pinned = Batch(self._target.name, self.app_id, name, 0, (), (new.at("pinned"),))
+            starts = {journal: at for journal, at in end.starts.items() if journal in new.read_through}
+            first = replace(new, position="pinned", starts=starts)
+            pinned = Batch(self._target.name, self.app_id, name, 0, (), (first,))
             seen = self._commit_batch(df.limit(0), pinned, None)
             self._check_table(df, None)
         before = seen or (entry.attempt if entry else None)
@@ -435,12 +438,6 @@ class DeltaSink:
         spark = df.sparkSession
         if self._upsert:
             batch = replace(batch, mode="upsert")
-        if batch.starts and self._router.diverts:
-            problem = (
-                "dead letters are found by the offsets of a batch, and isolationLevel=read_committed gives "
-                "messages of earlier offsets, too. Use one of both"
-            )
-            raise TableRefusedError(self._target.name, problem)
         conflict: PySparkException | None = None
         for _ in range(MAX_TRIES):
             self._router.look(spark)

@@ -33,7 +33,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gazette_spark.errors import FencedError, LedgerLostError, OptionError, RestoredError, SinkError
+from gazette_spark.errors import (
+    DeadLetterError,
+    FencedError,
+    LedgerLostError,
+    OptionError,
+    RestoredError,
+    SinkError,
+)
 from gazette_spark.ledger.decision import (
     Again,
     Allowed,
@@ -65,7 +72,8 @@ class DeadLetters:
     """Target of rows that do not fit the table.
 
     Its columns: ``app_id`` STRING (the sink's), ``journal`` STRING, ``offset`` BIGINT, ``end_offset`` BIGINT
-    (null unless the rows have ``_end_offset``), ``raw`` BINARY, ``reason`` STRING.
+    (null unless the rows have ``_end_offset``), ``raw`` BINARY, ``reason`` STRING. Those of committed
+    messages have ``ack_offset`` BIGINT, too: a message belongs to the bytes that committed it.
     """
 
     path: str | None = None
@@ -118,11 +126,19 @@ def plan(
     Raises:
         RestoredError: the dead letters were restored in the middle of a commit.
         LedgerLostError: nothing says how far they go.
+        DeadLetterError: they are of another isolation level.
     """
     batch = dead_batch(write.entry, table)
     if batch.begin == batch.end:
         return None
     check_ledger(dead, batch)
+    if dead.entry is not None and dead.entry.isolation != batch.isolation:
+        problem = (
+            f"{table} has those of another table of this app id, which a query of isolationLevel="
+            f"{dead.entry.isolation} filled, and this one is of {batch.isolation}. Use another app id, or "
+            "another table of dead letters"
+        )
+        raise DeadLetterError(batch.table, write.entry.app_id, problem)
     assert main.entry is not None  # A batch with bytes continues an entry.
     if not in_step(dead, main.entry, table):
         return Fence(with_letters(fence_entry(main, write.entry, attempt), table, dead))
@@ -138,6 +154,7 @@ def dead_batch(entry: LedgerEntry, table: str) -> Batch:
     Its rows are of the query's only source. Other places of the entry keep what older queries have read.
     """
     app_id = entry.app_id + APP_ID_SUFFIX
+    starts = least_offsets(entry.start[:1]) if entry.isolation == "read_committed" else {}
     return Batch(
         table,
         app_id,
@@ -147,6 +164,7 @@ def dead_batch(entry: LedgerEntry, table: str) -> Batch:
         entry.end[:1],
         entry.gaps,
         planned_ms=entry.planned_ms,
+        starts=starts,
     )
 
 

@@ -40,7 +40,13 @@ from gazette_spark.ledger.query_checkpoint import is_inside
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.new_table import NewTable
-from gazette_spark.table.trim import kept_rows, missing_columns, origin_columns, range_columns
+from gazette_spark.table.trim import (
+    kept_rows,
+    missing_columns,
+    origin_columns,
+    range_columns,
+    range_origin,
+)
 from gazette_spark.table.upsert import Upsert
 from gazette_spark.table.violations import (
     ALWAYS_UNWANTED,
@@ -144,11 +150,6 @@ class DeadLetterRouter:
             raise OptionError("dead_letters", mine.name, f"a place apart from the table {other.name}")
         mine.check(spark, checkpoint)
 
-    @property
-    def diverts(self) -> bool:
-        """Say whether there is a table for dead letters."""
-        return self._wanted is not None
-
     def look(self, spark: SparkSession) -> None:
         """Read the dead letters' ledger. To be called before the main table's is read."""
         if self._table is not None:
@@ -181,6 +182,7 @@ class DeadLetterRouter:
         if self._table is None or self._wanted is None:
             return SplitBatch(rows, decided)
         origin = self._origin(rows, batch)
+        committed = batch.isolation == "read_committed"
         step = plan(self._dead, main, decided, table=self._table.name, attempt=uuid.uuid4().hex)
         rules = self._rules_now(spark, main, decided)
         delete_when = self._upsert.delete_when if self._upsert else None
@@ -191,40 +193,51 @@ class DeadLetterRouter:
         dead, letters = self._dead, None
         if step is not None:
             ranges = decided.kept or tuple(_whole_ranges(step.batch))
-            landed = self._merge(reasoned, step, ranges, origin)
+            landed = self._merge(reasoned, step, ranges, origin, committed=committed)
             if landed is None:
                 return None
-            dead, letters = landed, self._letters(spark, landed.entry_version, ranges)
+            dead, letters = landed, self._letters(spark, landed.entry_version, ranges, committed=committed)
         entry = with_letters(decided.entry, self._table.name, dead)
         return SplitBatch(self._stored(_others(reasoned, letters, origin)), replace(decided, entry=entry))
 
     def _merge(
-        self, reasoned: DataFrame, step: Divert, ranges: Sequence[KeptRange], origin: tuple[str, str]
+        self,
+        reasoned: DataFrame,
+        step: Divert,
+        ranges: Sequence[KeptRange],
+        origin: tuple[str, str],
+        *,
+        committed: bool,
     ) -> LedgerState | None:
         """Commit the batch's dead letters that are not there; return the state with them if that landed."""
         assert self._table is not None
         assert self._wanted is not None
         spark = reasoned.sparkSession
-        dead = dead_rows(reasoned, self._app_id, self._wanted.corrupt_column, origin)
-        dead = kept_rows(dead, ranges, ("journal", "offset"), doing="divert")
+        dead = dead_rows(reasoned, self._app_id, self._wanted.corrupt_column, origin, committed=committed)
+        dead = kept_rows(dead, ranges, ("journal", _position(committed=committed)), doing="divert")
         if step.may_have_some:
-            known = self._letters(spark, self._dead.table_version, ranges)
+            known = self._letters(spark, self._dead.table_version, ranges, committed=committed)
             dead = dead.join(known, _place(dead, ("journal", "offset")) == known[PLACE], "left_anti")
-        landed = self._commit(dead, self._table, self._dead, step.entry, step.batch)
+        landed = self._commit(dead, self._table, self._dead, step.entry, step.batch, add_columns=committed)
         if landed is not None:
             failpoint("sink.dead_letters_written")
         return landed
 
-    def _letters(self, spark: SparkSession, version: int, ranges: Sequence[KeptRange]) -> DataFrame:
+    def _letters(
+        self, spark: SparkSession, version: int, ranges: Sequence[KeptRange], *, committed: bool
+    ) -> DataFrame:
         """Return the places of this stream's letters in some ranges, at a version of their table."""
         assert self._table is not None
         begin, _, end = range_columns(ranges, F.col("journal"))
-        mine = self._table.rows(spark, version).where(
+        rows, name = self._table.rows(spark, version), _position(committed=committed)
+        # Letters of other streams make no such column.
+        at = F.col(name) if name in rows.columns else F.lit(None).cast("bigint")
+        mine = rows.where(
             (F.col("app_id") == self._app_id)
-            & (F.col("offset") >= min(each.begin for each in ranges))  # These two prune files.
-            & (F.col("offset") < max(each.end for each in ranges))
-            & (F.col("offset") >= begin)
-            & (F.col("offset") < end)
+            & (at >= min(each.begin for each in ranges))  # These two prune files.
+            & (at < max(each.end for each in ranges))
+            & (at >= begin)
+            & (at < end)
         )
         return mine.select(F.struct("journal", "offset").alias(PLACE))
 
@@ -259,7 +272,14 @@ class DeadLetterRouter:
         return self._commit(none, table, dead, entry, about) is not None
 
     def _commit(
-        self, rows: DataFrame, table: DeltaTable, before: LedgerState, entry: LedgerEntry, batch: Batch
+        self,
+        rows: DataFrame,
+        table: DeltaTable,
+        before: LedgerState,
+        entry: LedgerEntry,
+        batch: Batch,
+        *,
+        add_columns: bool = False,
     ) -> LedgerState | None:
         """Append to a table of dead letters once; return its state if that landed.
 
@@ -268,7 +288,7 @@ class DeadLetterRouter:
         """
         conflict: PySparkException | None = None
         try:
-            table.append(rows, entry, exists=before.table_version >= 0)
+            table.append(rows, entry, exists=before.table_version >= 0, add_columns=add_columns)
         except self._conflicts as error:
             conflict = error
         if before.table_version < 0:
@@ -292,6 +312,8 @@ class DeadLetterRouter:
             raise self._error(problem)
         if origin is None:
             raise self._error(missing_columns(rows.schema))
+        if range_origin(rows.schema, batch.isolation) is None:
+            raise self._error(missing_columns(rows.schema, batch.isolation))
         return origin
 
     def _rules_now(self, spark: SparkSession, main: LedgerState, write: Write) -> TableRules:
@@ -336,6 +358,11 @@ def _place(rows: DataFrame, origin: tuple[str, str]) -> Column:
     """
     journal, offset = origin
     return F.struct(rows[journal].alias("journal"), rows[offset].alias("offset"))
+
+
+def _position(*, committed: bool) -> str:
+    """Return the column that says in which bytes of a batch a letter is."""
+    return "ack_offset" if committed else "offset"
 
 
 def _whole_ranges(batch: Batch) -> Iterator[KeptRange]:

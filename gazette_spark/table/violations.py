@@ -26,7 +26,7 @@ from gazette_spark.table.trim import origin_columns
 RECORD = "_record"
 """The source's column for a record's bytes."""
 
-NOT_FOR_THE_TABLE = ("_journal", "_offset", "_end_offset", RECORD)
+NOT_FOR_THE_TABLE = ("_journal", "_offset", "_end_offset", "_ack_offset", RECORD)
 """Columns of a row's origin: a table that has no such column does not get it."""
 
 ALWAYS_UNWANTED = (RECORD,)
@@ -119,9 +119,12 @@ def without_helpers(
     return reasoned.drop(REASON, *left_out)
 
 
-def dead_rows(reasoned: DataFrame, app_id: str, corrupt_column: str, origin: tuple[str, str]) -> DataFrame:
+def dead_rows(
+    reasoned: DataFrame, app_id: str, corrupt_column: str, origin: tuple[str, str], *, committed: bool = False
+) -> DataFrame:
     """Return the rows that the table would not take, as the table of dead letters has them."""
     journal, offset = origin
+    acks = [F.col("_ack_offset").alias("ack_offset")] if committed else []
     ends = F.col("_end_offset") if "_end_offset" in reasoned.columns else F.lit(None)
     return reasoned.where(F.col(REASON).isNotNull()).select(
         F.lit(app_id).alias("app_id"),
@@ -130,6 +133,7 @@ def dead_rows(reasoned: DataFrame, app_id: str, corrupt_column: str, origin: tup
         ends.cast("bigint").alias("end_offset"),
         _raw(reasoned, corrupt_column, origin).alias("raw"),
         F.col(REASON).alias("reason"),
+        *acks,
     )
 
 

@@ -18,7 +18,13 @@ from typing import NoReturn
 import pytest
 from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from gazette_spark.errors import LedgerLostError, RestoredError, SinkError
 from gazette_spark.ledger.dead_letters import (
@@ -104,6 +110,8 @@ class Writer:
     """It has committed dead letters and not the rest."""
     several: bool = False
     """It reads each journal by a source of its own, and so has no dead letters."""
+    committed: bool = False
+    """Records are messages, and lie where their acknowledgement does."""
 
     def forget(self) -> None:
         """What a process loses when it is killed."""
@@ -113,7 +121,8 @@ class Writer:
         """The batch to be run: the last one planned."""
         number = len(self.ends) - 1
         begin = self.positions(self.ends[-2]) if number else ()
-        return Batch("main", APP, self.name, number, begin, self.positions(self.ends[-1]))
+        starts = dict.fromkeys(self.ends[-1], 0) if self.committed else {}
+        return Batch("main", APP, self.name, number, begin, self.positions(self.ends[-1]), starts=starts)
 
     def positions(self, end: dict[str, int]) -> Positions:
         """Return offsets by source."""
@@ -146,10 +155,16 @@ class TwoTables(RuleBasedStateMachine):
         self.letters = {name: Side(name=name, app_id=APP + APP_ID_SUFFIX) for name in ("d1", "d2")}
         self.heads = dict.fromkeys(JOURNALS, 6)
         self.names = itertools.count()
+        self.committed = False
         self.writers: list[Writer] = []
         self.undone: dict[str, set[Byte]] = {name: set() for name in self.letters}
         """Dead letters that somebody's RESTORE took away."""
         self.seen: set[str] = set()
+
+    @initialize(committed=st.booleans())
+    def choose(self, committed: bool) -> None:
+        """All queries of the tables are of one isolation level."""
+        self.committed = committed
 
     def teardown(self) -> None:
         """Tell what happened."""
@@ -180,6 +195,7 @@ class TwoTables(RuleBasedStateMachine):
         name = f"query-{next(self.names)}"
         writer = Writer(name, [first], letters, rules, Allowed(trim), second)
         writer.several = several and letters is None
+        writer.committed = self.committed
         self.writers.append(writer)
 
     @rule(data=st.data())
@@ -189,7 +205,7 @@ class TwoTables(RuleBasedStateMachine):
             one = data.draw(st.sampled_from(self.writers))
             ends = [dict(end) for end in one.ends]
             copied = Writer(one.name, ends, one.letters, one.rules, one.allowed, one.second, one.commits)
-            copied.several = one.several
+            copied.several, copied.committed = one.several, one.committed
             self.writers.append(copied)
 
     @rule(

@@ -17,13 +17,14 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 
-from gazette_spark.errors import BadRowError, DeadLetterError, OptionError
+from gazette_spark.errors import BadRowError, DeadLetterError, OptionError, TableRefusedError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
 from gazette_spark.ledger.dead_letters import APP_ID_SUFFIX, DeadLetters
 from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table import dead_letter_router
+from gazette_spark.table.dead_letter_router import LETTERS
 from gazette_spark.table.upsert import Upsert
 from gazette_spark.testing.oracle import split_records
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
@@ -144,6 +145,43 @@ def test_rules_that_change_between_the_commits_part_each_record_once(
     tables.write(0, 30)
     reasons = Counter(reason.split()[1] for reason in tables.assert_parted(30).values())
     assert reasons == {"not": 3, "Name": 3, "small": 2, "odd": 3}
+
+
+def test_committed_messages_are_parted_by_what_commits_them(
+    tables: TwoTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message goes with the batch that has its acknowledgement, to one table, whatever its batches are."""
+    tables.spark.createDataFrame([], LETTERS).write.format("delta").save(str(tables.dead))  # Of others.
+    sink = DeltaSink(
+        APP_ID, path=str(tables.table), dead_letters=DeadLetters(path=str(tables.dead)), on_overlap="trim"
+    )
+
+    def write(begin: int, end: int, *, crash: bool = False, starts: bool = True) -> bool:
+        every = tables.spark.range(0, end).selectExpr("'j' AS journal", "id AS offset", "id AS number")
+        acks = records(every).withColumn("_ack_offset", f.expr("IF(_offset % 3 = 0, _offset + 15, _offset)"))
+        rows = acks.where(f.col("_ack_offset").between(begin, end - 1))
+        last = JournalOffsets({"j": end}, starts={"j": 0} if starts else {})
+        if not crash:
+            return sink.write_batch(rows, JournalOffsets({"j": begin}), last)
+        monkeypatch.setenv(FAILPOINT_VARIABLE, "sink.dead_letters_written:1:raise")
+        with pytest.raises(FailpointError):
+            sink.write_batch(rows, JournalOffsets({"j": begin}), last)
+        monkeypatch.delenv(FAILPOINT_VARIABLE)
+        return False
+
+    write(0, 20)
+    write(20, 40, crash=True)
+    assert write(20, 24)
+    assert write(10, 45), "what the table has is trimmed, by acknowledgement"
+    committed = {at for at in range(45) if at % 3 or at + 15 < 45}
+    letters = tables.letters()
+    found = Counter([*tables.fitting(), *(row.offset for row in letters)])
+    assert found == Counter(committed)
+    assert {row.offset: row.ack_offset for row in letters} == {
+        at: at + 15 if at % 3 == 0 else at for at in committed if at % 10 < 3
+    }
+    with pytest.raises(TableRefusedError, match="isolationLevel=read_committed"):
+        write(45, 46, starts=False)
 
 
 @pytest.mark.parametrize("second", ["7", "-"], ids=["other record", "none"])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gazette_spark.errors import LedgerLostError, OptionError, RestoredError
+from gazette_spark.errors import DeadLetterError, LedgerLostError, OptionError, RestoredError
 from gazette_spark.ledger.dead_letters import (
     DeadLetters,
     Divert,
@@ -53,6 +53,22 @@ def batch(begin: int = 10, end: int = 30) -> Write:
 def planned(dead: LedgerState, main: LedgerState = MAIN, write: Write | None = None) -> Fence | Divert | None:
     """The plan for a batch."""
     return plan(dead, main, write or batch(), table=TABLE, attempt="new")
+
+
+def test_letters_are_of_the_isolation_of_their_table() -> None:
+    """Letters of committed messages are found by acknowledgements, so those of records are of no use."""
+    write = batch()
+    write = replace(write, entry=replace(write.entry, isolation="read_committed"))
+    step = planned(state(None), state(10, "m1"), write)
+    assert isinstance(step, Divert)
+    assert step.entry.isolation == "read_committed"
+    assert step.batch.starts == {"x/a": 0}
+    with pytest.raises(DeadLetterError, match="read_uncommitted filled, and this one is of read_committed"):
+        planned(state(10), MAIN, write)
+    assert MAIN.entry is not None
+    other = LedgerState(replace(MAIN.entry, isolation="read_committed", attempt="d1"), "older", 5, 9, 9)
+    with pytest.raises(DeadLetterError, match="read_committed filled, and this one is of read_uncommitted"):
+        planned(other)
 
 
 @pytest.mark.parametrize(
