@@ -49,6 +49,7 @@ def check_transaction_journal(client: Client, journal: str) -> None:
     Raises:
         JournalNotFoundError: it does not exist.
         OptionError: its content type is not of lines.
+        AuthError: it may not be read. The first batch could do without, and the second one would fail.
     """
     try:
         spec = client.get_journal(journal).spec
@@ -58,6 +59,7 @@ def check_transaction_journal(client: Client, journal: str) -> None:
         label = next(iter(values_of(spec.labels, CONTENT_TYPE)), "")
         expected = f"a journal of lines: without the label, or {CONTENT_TYPE_NDJSON}"
         raise OptionError("transactionJournal", f"{journal!r} with content-type={label}", expected)
+    client.write_head(journal)
 
 
 def commit_transaction(

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.client import Client
-from gazette_spark.errors import JournalNotFoundError, OptionError, TransactionError
+from gazette_spark.errors import AuthError, JournalNotFoundError, OptionError, TransactionError
 from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.tokens import Capability
 from gazette_spark.source import GazetteDataSource
 from gazette_spark.write.producer import TaskIntent
 from gazette_spark.write.spark_writer import Job, StreamWriter, Written
 from gazette_spark.write.task import Appended
 from gazette_spark.write.transaction_journal import read_state
 from gazette_spark.write.transactions import Record
+from tests.rig.secured import KEYS, token
 
 ROWS = StructType([StructField("value", BinaryType())])
 JOB = Job("query-1", "run-a", "0")
@@ -150,6 +154,20 @@ def test_the_transaction_journal_is_looked_up_first(gazette_client: Client, jour
     gazette_client.create_journals(journal_spec(f"{transactions}-csv", labels={"content-type": "text/csv"}))
     with pytest.raises(OptionError, match="content-type=text/csv; expected a journal of lines"):
         stream_writer(gazette_client, [rows, f"{transactions}-csv"])
+
+
+def test_a_token_has_to_allow_reading_the_transaction_journal(tmp_path: Path) -> None:
+    """A token without READ is refused before the first batch, which could do without it."""
+    with EmbeddedBroker(tmp_path, auth_keys=KEYS) as broker:
+        with Client(broker.endpoint, auth_keys=KEYS) as client:
+            client.create_journals(journal_spec("a/rows"), journal_spec("a/transactions"))
+            few, all_of_them = (
+                source(client, ["a/rows", "a/transactions"], **{"auth.token": token(capability=each)})
+                for each in (Capability.LIST | Capability.APPEND, Capability.ALL)
+            )
+        with pytest.raises(AuthError, match="READ"):
+            few.streamWriter(ROWS, overwrite=False)
+        all_of_them.streamWriter(ROWS, overwrite=False)
 
 
 def test_the_transaction_journal_is_no_target(gazette_client: Client, journals: list[str]) -> None:
