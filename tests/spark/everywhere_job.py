@@ -31,6 +31,9 @@ MAIN, BROKEN, MISSING, WRITTEN = "main/", "broken", "missing", "written"
 """Below the prefix: journals that are read, one whose last record is no JSON, one that is not there, and one
 that is written to."""
 
+MESSAGES, TRANSACTIONS = "messages", ("transactions-1", "transactions-2")
+"""Journals for exactly-once writes: one of rows, and one of transactions for each query."""
+
 TYPED = "id BIGINT, text STRING, _journal STRING, _offset BIGINT"
 
 
@@ -129,6 +132,37 @@ def written(places: Places) -> dict[str, Any]:
     journal = places.settings["prefix"] + WRITTEN
     rows.write.format("gazette").options(**places.enter()).mode("append").save(journal)
     return {"written": sorted(bytes(row.value).decode() for row in places.batch(WRITTEN).collect())}
+
+
+def committed(places: Places) -> dict[str, Any]:
+    """Write exactly once, by a stream and at once, and read what is committed, by a stream and at once."""
+    directory, prefix = places.settings["directory"], places.settings["prefix"]
+    streaming, writing = (
+        places.enter()
+        | {"deliveryGuarantee": "exactly_once", "transactionJournal": prefix + journal}
+        | {"path": prefix + MESSAGES}
+        for journal in TRANSACTIONS
+    )
+    writer = places.stream(f"{MAIN}a").select("value").writeStream.format("gazette").options(**streaming)
+    ended(writer.option("checkpointLocation", f"{directory}/of-writer"))
+    rows = places.spark.range(1000, 1020, 1, 2).selectExpr("concat('{\"id\":', id, '}') AS value")
+    rows.write.format("gazette").options(**writing).mode("append").save()
+
+    reading = {"isolationLevel": "read_committed", "format": "json"}
+    states = {"stateLocation": f"{directory}/states", "maxBytesPerTrigger": "9k"}
+    found = places.stream(MESSAGES, "id BIGINT, _ack_offset BIGINT", **reading, **states)
+    batches = found.writeStream.format("parquet").option("path", f"{directory}/messages")
+    ended(batches.option("checkpointLocation", f"{directory}/of-reader"))
+    streamed = places.spark.read.parquet(f"{directory}/messages")
+    at_once = places.batch(MESSAGES, "id BIGINT, _ack_offset BIGINT", **reading)
+    return {"messages": [sorted(map(list, frame.collect())) for frame in (streamed, at_once)]}
+
+
+def ended(writer: Any) -> None:
+    """Run a stream up to the present write heads."""
+    query = writer.trigger(availableNow=True).start()
+    if not query.awaitTermination(WAIT_S):
+        raise TimeoutError(f"the stream has not ended within {WAIT_S} s")
 
 
 def shown(places: Places) -> dict[str, Any]:
@@ -361,6 +395,7 @@ def conflict(places: Places) -> dict[str, Any]:
 
 ALSO: dict[str, Callable[[Places], dict[str, Any]]] = {
     "written": written,
+    "committed": committed,
     "shown": shown,
     "typed": typed,
     "conflict": conflict,

@@ -73,7 +73,7 @@ ON_CONNECT = frozenset({"missing_journal", "malformed_record", "table_of_another
 
 WHOLE = [pytest.param(False, id="brief"), pytest.param(True, id="whole", marks=pytest.mark.soak)]
 
-PLAIN = ("written", "shown")
+PLAIN = ("written", "committed", "shown")
 """Done in every place, too."""
 
 SEEN_BY_SPARK = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false"}
@@ -127,6 +127,13 @@ class Scene:
                     client.append(name, content)
                 self.content[name] = content
             client.create_journals(journal_spec(self.prefix + everywhere_job.WRITTEN))
+            documents = {"content-type": "application/x-ndjson"}
+            client.create_journals(
+                *(
+                    journal_spec(self.prefix + each, labels=documents)
+                    for each in (everywhere_job.MESSAGES, *everywhere_job.TRANSACTIONS)
+                )
+            )
             broken = self.prefix + everywhere_job.BROKEN
             client.create_journals(journal_spec(broken))
             client.append(broken, lines(0, 3) + b"{no json\n")
@@ -200,6 +207,13 @@ class Scene:
     def check(self, seen: dict[str, Any]) -> None:
         """Check every row of the batch reads, the table and its ledger."""
         assert seen["written"] == sorted(f"row {number}" for number in range(20))
+        streamed, at_once = seen["messages"]
+        assert streamed == at_once
+        assert sorted(Counter(number for number, _ in at_once).items()) == [
+            (number, 1) for number in (*range(200), *range(900, 960), *range(1000, 1020))
+        ]
+        states = self.directory / "states" / self.prefix / everywhere_job.MESSAGES
+        assert len(list(states.iterdir())) >= 2, "batches went on with the states that others left"
         before = raw_rows(self.content)
         assert seen["raw"] == before
         truth = dict(self.content)
