@@ -29,8 +29,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import grpc
-
 from gazette_spark.broker.api.authorizer import Authorizer
 from gazette_spark.broker.api.call import ServiceContext
 from gazette_spark.broker.api.call_watch import CallWatch
@@ -47,6 +45,7 @@ from gazette_spark.broker.registry import LONE_MEMBER, JournalRegistry
 from gazette_spark.broker.replication.peers import Peers
 from gazette_spark.broker.replication.replicator import Replicator
 from gazette_spark.broker.replication.topology import Member
+from gazette_spark.broker.serving import bind_server, new_server
 from gazette_spark.broker.settings import (
     AS_GAZETTE,
     DURABLE,
@@ -57,24 +56,14 @@ from gazette_spark.broker.settings import (
 )
 from gazette_spark.broker.storage.persister import Persister
 from gazette_spark.broker.tls import ServerTls
-from gazette_spark.errors import OptionError
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.tokens import KeySet
-
-MAX_REQUEST_BYTES = 4 << 20
-"""Gazette's own limit of a request's size."""
 
 RESERVED_THREADS = 64
 """Threads that reads and watches, which may last indefinitely, leave to other calls."""
 
 STOP_GRACE_S = 5.0
 """Time that calls in progress have to end when the broker stops."""
-
-_CHANNEL_OPTIONS = [
-    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.so_reuseport", 0),  # A port in use is refused, not shared.
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +204,9 @@ class Running:
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix="gazette-serve")
         self.pumps = ThreadPoolExecutor(threads, thread_name_prefix="gazette-pump")
         interceptors = list(membership.interceptors) if membership is not None else []
-        self.server = grpc.server(self.pool, options=_CHANNEL_OPTIONS, interceptors=interceptors)
+        self.server = new_server(self.pool, interceptors)
         try:
-            broker.port = _bind(self.server, broker.host, broker.port, options.tls)
+            broker.port = bind_server(self.server, broker.host, broker.port, options.tls)
             self.registry = self._registry(broker, options)
         except BaseException:
             self.server.stop(None)
@@ -359,14 +348,3 @@ class Running:
 
 def _ssl(options: _Options) -> ssl.SSLContext | None:
     return None if options.tls is None else options.tls.ssl_context()
-
-
-def _bind(server: grpc.Server, host: str, port: int, tls: ServerTls | None) -> int:
-    address = f"{host}:{port}"
-    try:
-        if tls is None:
-            return int(server.add_insecure_port(address))
-        return int(server.add_secure_port(address, tls.credentials()))
-    except RuntimeError as error:
-        expected = "a port nobody listens on, or 0 for any free one"
-        raise OptionError("port", address, expected) from error

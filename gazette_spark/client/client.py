@@ -217,6 +217,7 @@ class Client:
             PartialApplyError: a transaction failed after others were done; says how many.
             GazetteError: nothing was done. See :meth:`apply`.
         """
+        validate_changes(changes)
         return apply_in_batches(changes, size, self.apply)
 
     def store_health(self, store: str, *, check_delete_prefix: str | None = None) -> StoreHealth:

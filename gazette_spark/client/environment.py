@@ -15,27 +15,37 @@ DEFAULT_CACHE_TTL = "1m"
 DEFAULT_ZONE = "local"
 
 _VARIABLES = {
-    "brokerAddress": "BROKER_ADDRESS",
-    "token": "BROKER_AUTH_TOKEN",
-    "auth.tokenFile": "BROKER_AUTH_TOKEN_FILE",
-    "auth_keys": "BROKER_AUTH_KEYS",
-    "tls.caFile": "BROKER_TRUSTED_CA_FILE",
-    "tls.certFile": "BROKER_CERT_FILE",
-    "tls.keyFile": "BROKER_CERT_KEY_FILE",
-    "route_cache_size": "BROKER_CACHE_SIZE",
-    "route_cache_ttl_s": "BROKER_CACHE_TTL",
-    "zone": "ZONE",
+    "brokerAddress": "_ADDRESS",
+    "token": "_AUTH_TOKEN",
+    "auth.tokenFile": "_AUTH_TOKEN_FILE",
+    "auth_keys": "_AUTH_KEYS",
+    "tls.caFile": "_TRUSTED_CA_FILE",
+    "tls.certFile": "_CERT_FILE",
+    "tls.keyFile": "_CERT_KEY_FILE",
+    "route_cache_size": "_CACHE_SIZE",
+    "route_cache_ttl_s": "_CACHE_TTL",
 }
-"""Environment variable of each option."""
+"""End of the environment variable of each option; it begins with the name of the service."""
+
+BROKER = "BROKER"
+"""Begin of the variables of brokers."""
 
 
-def arguments(env: Mapping[str, str]) -> dict[str, Any]:
+def _variable(option: str, prefix: str) -> str:
+    return "ZONE" if option == "zone" else f"{prefix}{_VARIABLES[option]}" if option in _VARIABLES else option
+
+
+def arguments(env: Mapping[str, str], prefix: str = BROKER) -> dict[str, Any]:
     """Return the arguments of a client from the variables of ``env``; an empty one counts as missing.
+
+    Args:
+        env: the environment.
+        prefix: begin of the service's variables.
 
     Raises:
         OptionError: a value is invalid; names the option.
     """
-    values = {option: env.get(variable) or None for option, variable in _VARIABLES.items()}
+    values = {option: env.get(_variable(option, prefix)) or None for option in (*_VARIABLES, "zone")}
     files = (values["tls.caFile"], values["tls.certFile"], values["tls.keyFile"])
     return {
         "endpoint": values["brokerAddress"] or DEFAULT_ADDRESS,
@@ -63,9 +73,9 @@ def _seconds(text: str) -> float:
 
 
 @contextmanager
-def errors() -> Iterator[None]:
+def errors(prefix: str = BROKER) -> Iterator[None]:
     """Raise errors about an option as errors about its variable."""
     try:
         yield
     except OptionError as error:
-        raise OptionError(_VARIABLES.get(error.option, error.option), error.got, error.expected) from None
+        raise OptionError(_variable(error.option, prefix), error.got, error.expected) from None

@@ -62,6 +62,15 @@ from gazette_spark.errors.log_errors import (
     NoMoreMessageError,
     PendingEntryError,
 )
+from gazette_spark.errors.shard_statuses import (
+    NoShardPrimaryError,
+    NotShardPrimaryError,
+    ShardNotFoundError,
+    ShardStatusError,
+    ShardStoppedError,
+    ShardTransactionFailedError,
+    shard_status_errors,
+)
 from gazette_spark.errors.sink_errors import (
     BadRowError,
     BatchMismatchError,
@@ -147,9 +156,11 @@ __all__ = [
     "MissingZonesError",
     "NoJournalPrimaryBrokerError",
     "NoMoreMessageError",
+    "NoShardPrimaryError",
     "NotAllowedError",
     "NotJournalBrokerError",
     "NotJournalPrimaryBrokerError",
+    "NotShardPrimaryError",
     "OffsetBeyondHeadError",
     "OffsetError",
     "OffsetJumpError",
@@ -170,6 +181,10 @@ __all__ = [
     "SeekRequiresNewReaderError",
     "SequencerError",
     "ShardFailedError",
+    "ShardNotFoundError",
+    "ShardStatusError",
+    "ShardStoppedError",
+    "ShardTransactionFailedError",
     "SinkError",
     "StatusError",
     "SuspendedError",
@@ -184,5 +199,6 @@ __all__ = [
     "WatchUnsupportedError",
     "WrongAppendOffsetError",
     "WrongRouteError",
+    "shard_status_errors",
     "status_errors",
 ]

@@ -25,6 +25,7 @@ from gazette_spark.broker.journal import JournalClosedError
 from gazette_spark.broker.replication.peers import PeerError
 from gazette_spark.broker.replication.pipeline import ReplicationError
 from gazette_spark.broker.replication.replicate import replicate
+from gazette_spark.broker.serving import authorization_header
 from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
@@ -100,7 +101,7 @@ class JournalService(pb_grpc.JournalServicer):
     def _call(self, context: grpc.ServicerContext, needed: Capability) -> Iterator[Call]:
         """Check the caller's token, and turn errors of the block into gRPC statuses."""
         try:
-            claims = self._service.authorizer.authorize(_authorization(context), needed)
+            claims = self._service.authorizer.authorize(authorization_header(context), needed)
             call = Call(context, claims, self._service.watch)
             with _errors(context, call):
                 yield call
@@ -116,13 +117,6 @@ class JournalService(pb_grpc.JournalServicer):
             yield
         finally:
             self._streams.release()
-
-
-def _authorization(context: grpc.ServicerContext) -> str | None:
-    for key, value in context.invocation_metadata():
-        if key == "authorization":
-            return value if isinstance(value, str) else value.decode(errors="replace")
-    return None
 
 
 @contextmanager

@@ -7,16 +7,19 @@ stay applied, and :class:`~gazette_spark.errors.PartialApplyError` has their num
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from gazette_spark.client.connection.channel import Connection
 from gazette_spark.client.connection.status import check_status
 from gazette_spark.errors import BrokerError, GazetteError, PartialApplyError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
-from gazette_spark.protocol.requests import validate_changes
 from gazette_spark.protocol.tokens import APPLY_LIFETIME_S, Capability, Claims
 
 Change = pb.ApplyRequest.Change
+
+C = TypeVar("C")
+"""A change of an item."""
 
 CHANGES_PER_APPLY = 100
 """Default size of a transaction. Etcd takes 128 operations by default."""
@@ -45,11 +48,11 @@ def apply_changes(connection: Connection, changes: Sequence[Change], *, timeout_
     return response.header.etcd.revision
 
 
-def apply_in_batches(changes: Sequence[Change], size: int, apply: Callable[[Sequence[Change]], int]) -> int:
+def apply_in_batches(changes: Sequence[C], size: int, apply: Callable[[Sequence[C]], int]) -> int:
     """Apply changes ``size`` at a time, in their order; return the last revision, 0 of no changes.
 
     Args:
-        changes: all are looked at before the first is applied.
+        changes: of journals, or of shards.
         size: most changes of a transaction; 0: all in one.
         apply: applies the changes of one transaction and returns its revision.
 
@@ -59,7 +62,6 @@ def apply_in_batches(changes: Sequence[Change], size: int, apply: Callable[[Sequ
     """
     if size < 0:
         raise ProtocolError("ApplyRequest", f"invalid batch size ({size}; expected 0 or more)")
-    validate_changes(changes)
     size = size or max(1, len(changes))
     revision = 0
     for begin in range(0, len(changes), size):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -198,7 +199,7 @@ def test_other_requests_are_checked() -> None:
     validate_unassign_request(pc.UnassignRequest(shards=["shard-1"]))
     validate_list_request(pc.ListRequest())
     selector = pb.LabelSelector(include=pb.LabelSet(labels=[pb.Label(name="x")]))
-    for refuse in (
+    refusals: list[Callable[[], None]] = [
         lambda: validate_stat_request(pc.StatRequest(shard="no")),
         lambda: validate_stat_request(pc.StatRequest(shard="shard-1", read_through={"shop/orders": -1})),
         lambda: validate_stat_request(pc.StatRequest(shard="shard-1", read_through={"": 1})),
@@ -206,6 +207,7 @@ def test_other_requests_are_checked() -> None:
         lambda: validate_hints_request(pc.GetHintsRequest()),
         lambda: validate_unassign_request(pc.UnassignRequest(shards=["shard-1", ""])),
         lambda: validate_list_request(pc.ListRequest(selector=selector)),
-    ):
+    ]
+    for refuse in refusals:
         with pytest.raises(ProtocolError, match="Request"):
             refuse()

@@ -1,0 +1,325 @@
+"""A client of consumers: lists shards, changes them, and asks how far they have come."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Self, TypeVar
+
+from gazette_spark.client import environment
+from gazette_spark.client.client import Client
+from gazette_spark.client.connection import retry
+from gazette_spark.client.connection.channel import Connection
+from gazette_spark.client.connection.credentials import Credentials, TlsOptions, TokenFile
+from gazette_spark.client.connection.routes import RouteCache, open_dialer
+from gazette_spark.client.listing.apply import CHANGES_PER_APPLY, apply_in_batches
+from gazette_spark.consumer.application import Progress
+from gazette_spark.consumer.requests import (
+    validate_hints_request,
+    validate_list_request,
+    validate_shard_changes,
+    validate_stat_request,
+    validate_unassign_request,
+)
+from gazette_spark.consumer.specs import recovery_log
+from gazette_spark.errors import MessageError, ProtocolError, shard_status_errors
+from gazette_spark.message.interfaces import framing_by_content_type
+from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol import consumer_pb2_grpc as pc_grpc
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.labels import (
+    CONTENT_TYPE,
+    CONTENT_TYPE_RECOVERY_LOG,
+    ID,
+    label_set,
+    parse_selector,
+    values_of,
+)
+from gazette_spark.protocol.tokens import APPLY_LIFETIME_S, Capability, Claims, KeySet, item_claims
+
+T = TypeVar("T")
+
+PREFIX = "CONSUMER"
+"""Begin of the environment variables by which a consumer is found and entered."""
+
+UNASSIGNED_AT_ONCE = 100
+"""Shards of one Unassign call, which is one transaction of Etcd's."""
+
+_CLASSES = shard_status_errors()
+
+
+class ShardClient:
+    """Calls the consumers of one application. Thread-safe; belongs to the process that made it."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        timeout_s: float = 60.0,
+        connect_timeout_s: float = 10.0,
+        token: str | None = None,
+        token_file: str | None = None,
+        auth_keys: str | KeySet | None = None,
+        tls: TlsOptions | None = None,
+        route_cache_size: int = 0,
+        route_cache_ttl_s: float = 60.0,
+        zone: str = "",
+    ) -> None:
+        """Make a client; no connection is made yet. Arguments as of a broker's ``Client``.
+
+        Args:
+            endpoint: a consumer, ``http://host:port`` or ``https://host:port``, or several, by commas.
+            timeout_s: seconds a call may take, all its tries included.
+            connect_timeout_s: seconds to reach a consumer that has never been reached.
+            token: sent with each call.
+            token_file: file of the token, read again when it changes.
+            auth_keys: keys shared with the consumers; each call gets a token of its own.
+            tls: certificates of an ``https://`` endpoint.
+            route_cache_size: shards whose primaries are remembered and called directly.
+            route_cache_ttl_s: seconds that they are.
+            zone: where this process runs.
+        """
+        self.endpoint = endpoint
+        self._timeout_s = timeout_s
+        keys = KeySet.parse(auth_keys, "auth_keys") if isinstance(auth_keys, str) else auth_keys
+        tokens = TokenFile(token_file, token) if token_file and keys is None else None
+        self._dialer = open_dialer(
+            endpoint,
+            connect_timeout_s=connect_timeout_s,
+            credentials=Credentials(token, keys, token_file=tokens),
+            tls=tls,
+            cache=RouteCache(route_cache_size, route_cache_ttl_s) if route_cache_size != 0 else None,
+            zone=zone,
+        )
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] = os.environ) -> Self:
+        """Return the client that the environment describes, in the variables that ``gazctl`` reads.
+
+        ``CONSUMER_ADDRESS`` and those beside it, as ``BROKER_ADDRESS`` and so on describe a broker's client.
+        """
+        with environment.errors(PREFIX):
+            return cls(**environment.arguments(env, PREFIX))
+
+    def __repr__(self) -> str:
+        return f"ShardClient({self.endpoint!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; calls under way fail."""
+        self._dialer.close()
+
+    def list_shards(self, selector: str | pb.LabelSelector = "") -> list[pc.ListResponse.Shard]:
+        """Return the shards a selector matches, ascending by id; ``""`` matches all."""
+        return list(self.list_all_shards(selector).shards)
+
+    def list_all_shards(self, selector: str | pb.LabelSelector = "") -> pc.ListResponse:
+        """Return the shards a selector matches, with the header that says at which revision it did."""
+        wanted = parse_selector(selector) if isinstance(selector, str) else selector
+        request = pc.ListRequest(selector=wanted)
+        validate_list_request(request)
+
+        def call(connection: Connection, left_s: float) -> pc.ListResponse:
+            with connection.errors():
+                response = connection.stub(pc_grpc.ShardStub).List(
+                    request, timeout=left_s, metadata=connection.metadata(Claims(Capability.LIST, wanted))
+                )
+            connection.observe("", response.header)
+            for each in response.shards:
+                connection.observe(each.spec.id, each.route)
+            _check(response.status, "")
+            return response
+
+        return self._retrying(call)
+
+    def stat(
+        self, shard_id: str, read_through: Mapping[str, int] | None = None, *, timeout_s: float | None = None
+    ) -> Progress:
+        """Wait until a shard has read through offsets; return how far it has come.
+
+        Pass the end of an append, and the state has it: what the shard published for it is before
+        ``publish_at``, which a shard downstream may be asked to read through in turn.
+
+        Args:
+            shard_id: id of the shard.
+            read_through: by journal, an offset to wait for; of journals the shard does not read none counts.
+            timeout_s: seconds to wait, by default the client's.
+
+        Raises:
+            ShardNotFoundError: there is no such shard.
+            ShardStoppedError: it failed, or was unassigned.
+            NoShardPrimaryError: it is disabled, or was not assigned in time.
+            UnavailableError: it did not read through the offsets in time.
+        """
+        request = pc.StatRequest(shard=shard_id, read_through=read_through or {})
+        validate_stat_request(request)
+        claims = item_claims(Capability.READ, ID, shard_id)
+
+        def call(connection: Connection, left_s: float) -> Progress:
+            with connection.errors():
+                response = connection.stub(pc_grpc.ShardStub).Stat(
+                    request, timeout=left_s, metadata=connection.metadata(claims)
+                )
+            connection.observe(shard_id, response.header)
+            _check(response.status, shard_id)
+            return Progress(dict(response.read_through), dict(response.publish_at))
+
+        return self._retrying(
+            call, dial=partial(self._dialer.for_primary, shard_id), timeout_s=timeout_s or self._timeout_s
+        )
+
+    def apply(self, changes: Sequence[pc.ApplyRequest.Change]) -> int:
+        """Apply all changes in one transaction, and return its revision. Never retried once sent.
+
+        Raises:
+            ShardTransactionFailedError: a spec has another revision than expected; nothing was done.
+            ProtocolError: a change is invalid.
+        """
+        validate_shard_changes(changes)
+        claims = Claims(Capability.APPLY, pb.LabelSelector())
+
+        def call(connection: Connection, left_s: float) -> int:
+            with connection.errors():
+                response = connection.stub(pc_grpc.ShardStub).Apply(
+                    pc.ApplyRequest(changes=changes),
+                    timeout=left_s,
+                    metadata=connection.metadata(claims, APPLY_LIFETIME_S),
+                )
+            _check(response.status, _names([each.delete or each.upsert.id for each in changes]))
+            return response.header.etcd.revision
+
+        return self._retrying(call, decide=retry.after_apply)
+
+    def apply_in_batches(
+        self, changes: Sequence[pc.ApplyRequest.Change], size: int = CHANGES_PER_APPLY
+    ) -> int:
+        """Apply changes in transactions of ``size``, in their order; return the last revision.
+
+        Raises:
+            PartialApplyError: a transaction failed after others were done; says how many.
+            GazetteError: nothing was done. See :meth:`apply`.
+        """
+        validate_shard_changes(changes)
+        return apply_in_batches(changes, size, self.apply)
+
+    def get_hints(self, shard_id: str) -> pc.GetHintsResponse:
+        """Return the hints of a shard's recovery log: the primary's, and those of earlier recoveries.
+
+        Raises:
+            ShardNotFoundError: there is no such shard.
+        """
+        request = pc.GetHintsRequest(shard=shard_id)
+        validate_hints_request(request)
+        claims = item_claims(Capability.READ, ID, shard_id)
+
+        def call(connection: Connection, left_s: float) -> pc.GetHintsResponse:
+            with connection.errors():
+                response = connection.stub(pc_grpc.ShardStub).GetHints(
+                    request, timeout=left_s, metadata=connection.metadata(claims)
+                )
+            _check(response.status, shard_id)
+            return response
+
+        return self._retrying(call)
+
+    def unassign(
+        self, shard_ids: Sequence[str], *, only_failed: bool = False, dry_run: bool = False
+    ) -> list[str]:
+        """End the assignments of shards, which start again, and return those it concerns.
+
+        More than a hundred are unassigned in several transactions.
+
+        Args:
+            shard_ids: ids of the shards; unknown ones are left out.
+            only_failed: leave alone what has not failed.
+            dry_run: change nothing.
+
+        Raises:
+            ShardTransactionFailedError: an assignment changed meanwhile; nothing of its hundred was done.
+        """
+        found: list[str] = []
+        for begin in range(0, len(shard_ids), UNASSIGNED_AT_ONCE):
+            batch = shard_ids[begin : begin + UNASSIGNED_AT_ONCE]
+            request = pc.UnassignRequest(shards=batch, only_failed=only_failed, dry_run=dry_run)
+            validate_unassign_request(request)
+            found += self._retrying(partial(_unassign, request), decide=retry.after_apply)
+        return found
+
+    def _retrying(
+        self,
+        call: Callable[[Connection, float], T],
+        *,
+        dial: Callable[[], Connection] | None = None,
+        decide: retry.Decide = retry.after_call,
+        timeout_s: float | None = None,
+    ) -> T:
+        limit_s = timeout_s or self._timeout_s
+        return retry.retrying(
+            lambda left_s: call(dial() if dial is not None else self._dialer.default, left_s),
+            decide,
+            timeout_s=limit_s,
+            patience_s=lambda: self._dialer.default.patience_s(limit_s),
+        )
+
+
+def _unassign(request: pc.UnassignRequest, connection: Connection, left_s: float) -> list[str]:
+    claims = Claims(Capability.APPLY, pb.LabelSelector(include=label_set({ID: request.shards})))
+    with connection.errors():
+        response = connection.stub(pc_grpc.ShardStub).Unassign(
+            request, timeout=left_s, metadata=connection.metadata(claims, APPLY_LIFETIME_S)
+        )
+    _check(response.status, _names(request.shards))
+    return list(response.shards)
+
+
+def _names(shard_ids: Sequence[str]) -> str:
+    names = ", ".join(shard_ids[:3])
+    return names if len(shard_ids) <= 3 else f"{names}, …"
+
+
+def _check(status: int, shard: str) -> None:
+    """Raise unless the status is OK."""
+    if status == pc.OK:
+        return
+    if status not in pc.Status.values():
+        raise ProtocolError(f"shard {shard!r}", f"the consumer answered with unknown status {status}")
+    raise _CLASSES[pc.Status.Name(pc.Status.ValueType(status))](shard)
+
+
+def verify_referenced_journals(client: Client, changes: Iterable[pc.ApplyRequest.Change]) -> None:
+    """Check the journals that shards read, and those of their recovery logs.
+
+    Args:
+        client: of the brokers.
+        changes: those that delete shards refer to no journals.
+
+    Raises:
+        JournalNotFoundError: a journal is not there.
+        ProtocolError: a source's content type has no framing, or a recovery log has another than its own.
+    """
+    types: dict[str, str] = {}
+
+    def content_type(journal: str) -> str:
+        if journal not in types:
+            types[journal] = "".join(values_of(client.get_journal(journal).spec.labels, CONTENT_TYPE))
+        return types[journal]
+
+    for spec in (change.upsert for change in changes if not change.delete):
+        for source in spec.sources:
+            try:
+                framing_by_content_type(content_type(source.journal), source.journal)
+            except MessageError as error:
+                raise ProtocolError(f"Shard[{spec.id}].Sources[{source.journal}]", str(error)) from None
+        log = recovery_log(spec)
+        if log and (found := content_type(log)) != CONTENT_TYPE_RECOVERY_LOG:
+            problem = f"expected {log} to have {CONTENT_TYPE} {CONTENT_TYPE_RECOVERY_LOG} but was {found!r}"
+            raise ProtocolError(f"Shard[{spec.id}]", problem)

@@ -1,0 +1,256 @@
+"""The gRPC service ``consumer.Shard``: checks requests and claims, and asks the host.
+
+==========  ===========  ==================================================================================
+call        capability   of a caller whose claims do not cover a shard
+==========  ===========  ==================================================================================
+List        LIST         the shard is left out
+Stat        READ         SHARD_NOT_FOUND, as for a shard that is not there
+GetHints    READ         SHARD_NOT_FOUND
+Apply       APPLY        UNAUTHENTICATED; of a shard to be deleted only the id counts, not its labels
+Unassign    APPLY        UNAUTHENTICATED; only the id counts
+==========  ===========  ==================================================================================
+
+As in Gazette, a request is checked before claims are held against its shards, and broken rules are answered
+with gRPC UNKNOWN and a bare text. Requests are passed on to no other process: a host that is not the shard's
+primary answers NOT_SHARD_PRIMARY with a route that names it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from gazette_spark.broker.api.authorizer import Authorizer, UnauthenticatedError
+from gazette_spark.broker.serving import authorization_header, bind_server, new_server
+from gazette_spark.broker.storage.state import MAX_CHANGES
+from gazette_spark.broker.tls import ServerTls
+from gazette_spark.consumer.application import ResolveArgs, ShardHost
+from gazette_spark.consumer.requests import (
+    validate_apply_request,
+    validate_list_request,
+    validate_unassign_request,
+)
+from gazette_spark.consumer.specs import labels_with_id
+from gazette_spark.errors import ClosedError, GazetteError, ProtocolError
+from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol import consumer_pb2_grpc as pc_grpc
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.labels import ID, selector_matches
+from gazette_spark.protocol.tokens import Capability, Claims, KeySet
+
+THREADS = 256
+"""Most calls served at a time."""
+
+MAX_WAITING = 192
+"""Most Stat calls at a time, which may wait without end: other calls have threads left."""
+
+STOP_GRACE_S = 5.0
+"""Time that calls in progress have to end when the server stops."""
+
+_log = logging.getLogger(__name__)
+
+
+class ShardService(pc_grpc.ShardServicer):
+    """Serves ``consumer.Shard``. gRPC calls it from its pool's threads."""
+
+    def __init__(self, host: ShardHost, authorizer: Authorizer) -> None:
+        self._host = host
+        self._authorizer = authorizer
+        self._waiting = threading.Semaphore(MAX_WAITING)
+
+    def __repr__(self) -> str:
+        return f"ShardService({self._host!r})"
+
+    def Stat(self, request: pc.StatRequest, context: grpc.ServicerContext) -> pc.StatResponse:  # noqa: N802 - the wire's name
+        """Wait until the offsets are read through; return how far the shard has come."""
+        with self._call(context, Capability.READ) as claims, self._wait(context):
+            args = ResolveArgs(
+                request.shard,
+                may_see=lambda spec: _covers(claims, labels_with_id(spec)),
+                may_proxy=False,
+                proxy_header=request.header if request.HasField("header") else None,
+                read_through=dict(request.read_through),
+                timeout_s=_patience_s(context, claims),
+                cancelled=_ended(context),
+            )
+            with self._host.resolve(args) as found:
+                response = pc.StatResponse(status=found.status, header=found.header)
+                if found.status == pc.OK and found.shard is not None:
+                    progress = found.shard.progress()
+                    response.read_through.update(progress.read_through)
+                    response.publish_at.update(progress.publish_at)
+                return response
+
+    def List(self, request: pc.ListRequest, context: grpc.ServicerContext) -> pc.ListResponse:  # noqa: N802 - the wire's name
+        """Return the shards that the selector matches, ascending by id."""
+        with self._call(context, Capability.LIST) as claims:
+            validate_list_request(request)
+            header, shards = self._host.list_shards()
+            listed = [(each, labels_with_id(each.spec)) for each in shards]
+            return pc.ListResponse(
+                header=header,
+                shards=[
+                    shard
+                    for shard, labels in listed
+                    if selector_matches(request.selector, labels) and _covers(claims, labels)
+                ],
+            )
+
+    def Apply(self, request: pc.ApplyRequest, context: grpc.ServicerContext) -> pc.ApplyResponse:  # noqa: N802 - the wire's name
+        """Make all changes, or none."""
+        with self._call(context, Capability.APPLY) as claims:
+            validate_apply_request(request)
+            for change in request.changes:
+                if change.HasField("upsert"):
+                    _check_covered(claims, change.upsert.id, labels_with_id(change.upsert))
+                else:
+                    _check_covered(claims, change.delete)
+            _check_transaction(request)
+            return self._host.apply(request.changes)
+
+    def GetHints(self, request: pc.GetHintsRequest, context: grpc.ServicerContext) -> pc.GetHintsResponse:  # noqa: N802 - the wire's name
+        """Return the hints of a shard's recovery log."""
+        with self._call(context, Capability.READ) as claims:
+            header, shards = self._host.list_shards()
+            specs = (each.spec for each in shards if each.spec.id == request.shard)
+            if not any(_covers(claims, labels_with_id(spec)) for spec in specs):
+                return pc.GetHintsResponse(status=pc.SHARD_NOT_FOUND, header=header)
+            return self._host.hints(request.shard)
+
+    def Unassign(self, request: pc.UnassignRequest, context: grpc.ServicerContext) -> pc.UnassignResponse:  # noqa: N802 - the wire's name
+        """End assignments of shards."""
+        with self._call(context, Capability.APPLY) as claims:
+            validate_unassign_request(request)
+            for shard_id in request.shards:
+                _check_covered(claims, shard_id)
+            shard_ids = list(dict.fromkeys(request.shards))
+            return self._host.unassign(shard_ids, only_failed=request.only_failed, dry_run=request.dry_run)
+
+    @contextmanager
+    def _call(self, context: grpc.ServicerContext, needed: Capability) -> Iterator[Claims]:
+        """Check the caller's token, and turn errors of the block into gRPC statuses."""
+        try:
+            yield self._authorizer.authorize(authorization_header(context), needed)
+        except UnauthenticatedError as error:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        except TimeoutError as error:
+            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
+        except ClosedError as error:
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        except (GazetteError, OSError) as error:
+            _log.warning("call_failed error=%s", error)
+            context.abort(grpc.StatusCode.UNKNOWN, str(error))
+
+    @contextmanager
+    def _wait(self, context: grpc.ServicerContext) -> Iterator[None]:
+        if not self._waiting.acquire(blocking=False):
+            text = f"{MAX_WAITING} Stat calls wait, the most this consumer serves; try again"
+            context.abort(grpc.StatusCode.UNAVAILABLE, text)
+        try:
+            yield
+        finally:
+            self._waiting.release()
+
+
+def _covers(claims: Claims, labels: pb.LabelSet) -> bool:
+    return selector_matches(claims.selector, labels)
+
+
+def _check_covered(claims: Claims, shard_id: str, labels: pb.LabelSet | None = None) -> None:
+    """Refuse a change of a shard that the claims are not about."""
+    known = labels or pb.LabelSet(labels=[pb.Label(name=ID, value=shard_id)])
+    if not _covers(claims, known):
+        raise UnauthenticatedError(f"not authorized to {shard_id}")
+
+
+def _check_transaction(request: pc.ApplyRequest) -> None:
+    """Refuse, in Etcd's words, what Etcd would."""
+    if len(request.changes) > MAX_CHANGES:
+        raise ProtocolError("etcdserver", "too many operations in txn request")
+    if len({each.delete or each.upsert.id for each in request.changes}) < len(request.changes):
+        raise ProtocolError("etcdserver", "duplicate key given in txn request")
+
+
+def _patience_s(context: grpc.ServicerContext, claims: Claims) -> float | None:
+    """Return the seconds until the call's deadline or the end of its token; None if there is neither."""
+    limits = [context.time_remaining(), claims.expires_at - time.time()]
+    left_s = min(limit for limit in limits if limit is not None)
+    return None if left_s == float("inf") else max(0.0, left_s)
+
+
+def _ended(context: grpc.ServicerContext) -> Future[None]:
+    """Return a future that ends with the call."""
+    ended: Future[None] = Future()
+    if not context.add_callback(lambda: ended.set_result(None)):
+        ended.set_result(None)
+    return ended
+
+
+class ShardServer:
+    """Serves a host's shards by gRPC, at an address of its own. A context manager; any thread may stop it.
+
+    The address is bound when it is made, since the host is told of it; calls wait until :meth:`start`. Stop
+    the host first: calls that wait for its shards end then.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: int = 0,
+        address: str = "127.0.0.1",
+        auth_keys: str | KeySet | None = None,
+        tls: ServerTls | None = None,
+    ) -> None:
+        """Bind the address.
+
+        Args:
+            port: 0 takes any free one.
+            address: address to listen on.
+            auth_keys: keys that bearer tokens have to verify against, as ``CONSUMER_AUTH_KEYS`` has them;
+                None allows every call everything.
+            tls: certificate to serve by; None is plain text.
+
+        Raises:
+            OptionError: the port is taken, or ``auth_keys`` is invalid.
+        """
+        keys = KeySet.parse(auth_keys, "auth_keys") if isinstance(auth_keys, str) else auth_keys
+        self._authorizer = Authorizer(keys)
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gazette-shards")
+        self._server = new_server(self._pool)
+        try:
+            self.port = bind_server(self._server, address, port, tls)
+        except BaseException:
+            self._server.stop(None)
+            raise
+        self.endpoint = f"{'http' if tls is None else 'https'}://{address}:{self.port}"
+        """Address that clients call."""
+
+    def __repr__(self) -> str:
+        return f"ShardServer({self.endpoint})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self, host: ShardHost) -> None:
+        """Answer calls; once."""
+        service = ShardService(host, self._authorizer)
+        pc_grpc.add_ShardServicer_to_server(service, self._server)
+        self._server.start()
+
+    def stop(self) -> None:
+        """End every call. Again does nothing."""
+        self._server.stop(STOP_GRACE_S).wait()
+        self._pool.shutdown(wait=False)

@@ -1,0 +1,338 @@
+"""The service ``consumer.Shard`` and its client, over gRPC."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+
+from gazette_spark.broker import EmbeddedBroker, ServerTls
+from gazette_spark.client import Client, TlsOptions
+from gazette_spark.consumer.client import ShardClient, verify_referenced_journals
+from gazette_spark.consumer.service import ShardServer
+from gazette_spark.consumer.specs import shard_spec
+from gazette_spark.errors import (
+    AuthError,
+    BrokerError,
+    JournalNotFoundError,
+    NoShardPrimaryError,
+    PartialApplyError,
+    ProtocolError,
+    ShardNotFoundError,
+    ShardStoppedError,
+    ShardTransactionFailedError,
+    UnavailableError,
+)
+from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol import consumer_pb2_grpc as pc_grpc
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import recoverylog_pb2 as rl
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.labels import parse_selector
+from gazette_spark.protocol.tokens import Capability, Claims, KeySet
+from tests.rig.certificates import Certificates
+from tests.rig.still_host import StillHost
+
+SOON_S = 20.0
+
+Change = pc.ApplyRequest.Change
+Stub = pc_grpc.ShardStub
+
+
+class Served:
+    """A host, its server and a client of it."""
+
+    def __init__(self, **options: object) -> None:
+        self.server = ShardServer(**options)  # type: ignore[arg-type]  # Those of a test.
+        self.host = StillHost(self.server.endpoint)
+        self.client = ShardClient(self.server.endpoint, timeout_s=SOON_S)
+        self.server.start(self.host)
+
+    def put(self, *ids: str, revision: int = 0, **fields: object) -> None:
+        """Put shards that read one journal."""
+        specs = [shard_spec(each, ["shop/orders", "shop/clicks"], **fields) for each in ids]  # type: ignore[arg-type]
+        self.client.apply([Change(upsert=spec, expect_mod_revision=revision) for spec in specs])
+
+    def close(self) -> None:
+        """Stop all."""
+        self.client.close()
+        self.server.stop()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    """A consumer that everybody may call."""
+    consumer = Served()
+    yield consumer
+    consumer.close()
+
+
+@pytest.fixture
+def stub(served: Served) -> Iterator[pc_grpc.ShardStub]:
+    """The generated stub, to send what the client would not."""
+    with grpc.insecure_channel(served.server.endpoint.removeprefix("http://")) as channel:
+        yield pc_grpc.ShardStub(channel)
+
+
+def test_shards_are_listed_by_selector(served: Served) -> None:
+    """By labels, and by the id as by one; with route, status and revisions; ascending by id."""
+    served.put("shard-2", labels={"app": "x"})
+    served.put("shard-1", disable=True)
+    first, second = served.client.list_shards()
+    assert (first.spec.id, first.mod_revision, first.create_revision) == ("shard-1", 3, 3)
+    assert (list(first.route.members), first.route.primary, list(first.status)) == ([], -1, [])
+    assert list(second.route.endpoints) == [served.server.endpoint]
+    assert [each.code for each in second.status] == [pc.ReplicaStatus.PRIMARY]
+    for selector, ids in (("id=shard-1", ["shard-1"]), ("app", ["shard-2"]), ("id=shard-1,app", [])):
+        assert [each.spec.id for each in served.client.list_shards(selector)] == ids
+
+
+def test_shards_change_by_revision(served: Served) -> None:
+    """A change that expects another revision fails with all those beside it."""
+    served.put("shard-1")
+    delete = Change(delete="shard-1", expect_mod_revision=2)
+    with pytest.raises(ShardTransactionFailedError, match="shard-2, shard-1"):
+        served.client.apply([Change(upsert=shard_spec("shard-2", []), expect_mod_revision=1), delete])
+    assert [each.spec.id for each in served.client.list_shards()] == ["shard-1"]
+    assert served.client.apply([delete]) == 3
+    assert served.client.list_shards() == []
+
+
+def test_more_changes_than_etcd_takes(served: Served) -> None:
+    """A transaction has 128 changes at most; batches have as many as asked for, and may end in between."""
+    changes = [Change(upsert=shard_spec(f"shard-{at:03}", [])) for at in range(130)]
+    with pytest.raises(BrokerError, match="too many operations"):
+        served.client.apply(changes)
+    assert served.client.apply_in_batches(changes, 65) == 3
+    with pytest.raises(PartialApplyError, match="first 1 of 2"):
+        served.client.apply_in_batches([Change(upsert=shard_spec("shard-xyz", [])), changes[0]], 1)
+    with pytest.raises(BrokerError, match="duplicate key"):
+        served.client.apply([changes[0], changes[0]])
+
+
+def test_stat_waits_until_offsets_are_read_through(served: Served) -> None:
+    """A write is read: journals the shard does not read are ignored, and the answer names all it reads."""
+    served.put("shard-1")
+    assert served.client.stat("shard-1", {"other/journal": 9}).read_through == {
+        "shop/orders": 0,
+        "shop/clicks": 0,
+    }
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(served.client.stat, "shard-1", {"shop/orders": 10})
+        served.host.move("shard-1", {"shop/clicks": 99})
+        assert not waiting.done()
+        served.host.shards["shard-1"].publish_at["shop/totals"] = 7
+        served.host.move("shard-1", {"shop/orders": 11})
+        assert waiting.result(SOON_S) == ({"shop/orders": 11, "shop/clicks": 99}, {"shop/totals": 7})
+
+
+def test_stat_ends_with_the_shard(served: Served) -> None:
+    """A shard that fails, or is unassigned, lets nobody wait for it."""
+    served.put("shard-1")
+    for end in (
+        lambda: served.host.fail("shard-1", "boom"),
+        lambda: served.client.unassign(["shard-1"]),
+    ):
+        served.client.unassign(["shard-1"])
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(served.client.stat, "shard-1", {"shop/orders": 10})
+            while not waiting.done():
+                end()
+                threading.Event().wait(0.01)
+            with pytest.raises(ShardStoppedError, match="after `unassign` it starts again"):
+                waiting.result(SOON_S)
+
+
+def test_stat_of_a_shard_without_a_primary(served: Served) -> None:
+    """One that is not there is at once answered; one that is not assigned may be a moment later."""
+    served.put("shard-1", disable=True)
+    with pytest.raises(ShardNotFoundError, match="'shard-2': SHARD_NOT_FOUND"):
+        served.client.stat("shard-2")
+    with pytest.raises(NoShardPrimaryError):
+        served.client.stat("shard-1", timeout_s=0.3)
+
+
+def test_stat_has_a_deadline(served: Served, stub: Stub) -> None:
+    """A caller that gives up, or goes away, is not waited for."""
+    served.put("shard-1")
+    with pytest.raises(UnavailableError, match="no answer within the deadline"):
+        served.client.stat("shard-1", {"shop/orders": 10}, timeout_s=0.2)
+    call = stub.Stat.future(pc.StatRequest(shard="shard-1", read_through={"shop/orders": 10}))
+    call.cancel()  # type: ignore[no-untyped-call]  # grpc's stubs leave it out
+    served.server.stop()  # Waits for no thread that serves a call.
+
+
+def test_stat_that_was_passed_on(served: Served, stub: Stub) -> None:
+    """A header of another cluster, or for another process, was routed here by mistake."""
+    served.put("shard-1")
+    header = served.client.list_all_shards().header
+    assert stub.Stat(pc.StatRequest(shard="shard-1", header=header)).status == pc.OK
+    header.process_id.suffix = "elsewhere"
+    with pytest.raises(grpc.RpcError, match="ProcessId doesn't match our own"):
+        stub.Stat(pc.StatRequest(shard="shard-1", header=header))
+    header.etcd.cluster_id += 1
+    with pytest.raises(grpc.RpcError, match="ClusterId doesn't match our own"):
+        stub.Stat(pc.StatRequest(shard="shard-1", header=header))
+
+
+def test_failed_shards_are_unassigned(served: Served) -> None:
+    """A dry run only tells; `only_failed` leaves the others; each shard is listed once."""
+    served.put("shard-1", "shard-2")
+    served.host.fail("shard-1", "boom")
+    everyone = ["shard-1", "shard-2", "shard-1", "shard-3"]
+    assert served.client.unassign(everyone, dry_run=True) == ["shard-1", "shard-2"]
+    assert served.client.unassign(everyone, only_failed=True, dry_run=True) == ["shard-1"]
+    assert served.client.list_shards("id=shard-1")[0].status[0].errors == ["boom"]
+    assert served.client.unassign(everyone, only_failed=True) == ["shard-1"]
+    assert served.client.list_shards("id=shard-1")[0].status[0].code == pc.ReplicaStatus.PRIMARY
+
+
+def test_many_are_unassigned_in_several_calls(served: Served) -> None:
+    """None is left out."""
+    ids = [f"shard-{at:03}" for at in range(101)]
+    served.put(*ids)
+    assert served.client.unassign(ids) == ids
+
+
+def test_hints_are_put_and_got(served: Served) -> None:
+    """Hints that come with a spec are the primary's; a backup that was not written is empty."""
+    spec = shard_spec("shard-1", [], recovery_log_prefix="recovery/logs")
+    hints = rl.FSMHints(log="recovery/logs/shard-1")
+    served.client.apply([Change(upsert=spec, primary_hints=hints)])
+    found = served.client.get_hints("shard-1")
+    assert found.primary_hints.hints == hints
+    assert [each.HasField("hints") for each in found.backup_hints] == [False, False]
+    with pytest.raises(ShardNotFoundError):
+        served.client.get_hints("shard-2")
+
+
+def test_broken_requests_get_a_text(served: Served, stub: Stub) -> None:
+    """A broken rule is gRPC UNKNOWN, and names the field."""
+    selector = pb.LabelSelector(include=pb.LabelSet(labels=[pb.Label(name="x")]))
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: stub.List(pc.ListRequest(selector=selector)), "ListRequest.Selector"),
+        (lambda: stub.Apply(pc.ApplyRequest(changes=[Change()])), "expected one of Upsert and Delete"),
+        (lambda: stub.Unassign(pc.UnassignRequest(shards=["no"])), r"UnassignRequest.Shards\[0\]"),
+    ]
+    for call, problem in calls:
+        with pytest.raises(grpc.RpcError, match=problem) as caught:
+            call()
+        assert caught.value.code() == grpc.StatusCode.UNKNOWN
+    with pytest.raises(ProtocolError, match=r"StatRequest\.Shard"):
+        served.client.stat("no")
+
+
+KEYS = base64.b64encode(b"a key of the test").decode()
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Who is trusted, and what is shown."""
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def test_tokens_and_certificates(certificates: Certificates) -> None:
+    """A caller needs a certificate and, for each call, a token that allows it for the shard."""
+    made = certificates
+    secured = Served(auth_keys=KEYS, tls=ServerTls(made.server.cert, made.server.key, made.ca))
+    tls = TlsOptions(str(made.ca), str(made.client.cert), str(made.client.key))
+    everything = ShardClient(secured.server.endpoint, auth_keys=KEYS, tls=tls, timeout_s=SOON_S)
+
+    def restricted(capability: int, selector: str = "") -> ShardClient:
+        claims = Claims(capability, parse_selector(selector))
+        signed = KeySet.parse(KEYS).sign(claims, now=time.time())
+        return ShardClient(secured.server.endpoint, token=signed, tls=tls, timeout_s=SOON_S)
+
+    assert secured.server.endpoint.startswith("https://")
+    everything.apply([Change(upsert=shard_spec(each, [])) for each in ("shard-1", "shard-2")])
+    assert everything.stat("shard-1") == ({}, {})
+    assert everything.unassign(["shard-1"], dry_run=True) == ["shard-1"]
+    assert everything.get_hints("shard-2").status == pc.OK
+    # Of shards that a token does not cover, its bearer sees none, and may change none.
+    one = restricted(Capability.ALL, "id=shard-1")
+    assert [each.spec.id for each in one.list_shards()] == ["shard-1"]
+    assert one.stat("shard-1") == ({}, {})
+    for lookup in (one.stat, one.get_hints):
+        with pytest.raises(ShardNotFoundError):
+            lookup("shard-2")
+    for change in (Change(upsert=shard_spec("shard-2", [])), Change(delete="shard-2", expect_mod_revision=2)):
+        with pytest.raises(AuthError, match="not authorized to shard-2"):
+            one.apply([change])
+    with pytest.raises(AuthError, match="not authorized to shard-2"):
+        one.unassign(["shard-1", "shard-2"])
+    # A label of its spec lets a shard be put, but not deleted or unassigned.
+    labelled = restricted(Capability.APPLY, "app=x")
+    labelled.apply([Change(upsert=shard_spec("shard-3", [], labels={"app": "x"}))])
+    with pytest.raises(AuthError):
+        labelled.apply([Change(delete="shard-3", expect_mod_revision=-1)])
+    # Each call has its capability.
+    change = Change(upsert=shard_spec("shard-1", []), expect_mod_revision=-1)
+    needs: dict[int, list[Callable[[ShardClient], object]]] = {
+        Capability.LIST: [lambda client: client.list_shards()],
+        Capability.READ: [lambda client: client.stat("shard-1"), lambda client: client.get_hints("shard-1")],
+        Capability.APPLY: [
+            lambda client: client.apply([change]),
+            lambda client: client.unassign(["shard-1"]),
+        ],
+    }
+    for capability, calls in needs.items():
+        for call in calls:
+            call(restricted(capability))
+            with pytest.raises(AuthError, match=f"lacks the required {Capability(capability).name}"):
+                call(restricted(Capability.ALL & ~capability))
+    everything.close()
+    secured.close()
+
+
+def test_a_wait_ends_with_its_token(certificates: Certificates) -> None:
+    """A Stat does not outlive the token it was called with."""
+    secured = Served(auth_keys=KEYS)
+    everything = ShardClient(secured.server.endpoint, auth_keys=KEYS)
+    everything.apply([Change(upsert=shard_spec("shard-1", ["shop/orders"]))])
+    claims = Claims(Capability.READ, pb.LabelSelector())
+    # Clocks may be 5 seconds apart, so a token that ended 4 seconds ago verifies still.
+    short = KeySet.parse(KEYS).sign(claims, now=time.time() - 8, lifetime_s=4)
+    target = secured.server.endpoint.removeprefix("http://")
+    with grpc.insecure_channel(target) as channel, pytest.raises(grpc.RpcError) as caught:
+        pc_grpc.ShardStub(channel).Stat(
+            pc.StatRequest(shard="shard-1", read_through={"shop/orders": 1}),
+            metadata=(("authorization", f"Bearer {short}"),),
+        )
+    assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    everything.close()
+    secured.close()
+
+
+def test_referenced_journals_are_verified(tmp_path: Path) -> None:
+    """Sources have to be there and hold messages; a recovery log has to be one."""
+    ndjson, log = (
+        {"content-type": kind} for kind in ("application/x-ndjson", "application/x-gazette-recoverylog")
+    )
+    with EmbeddedBroker(tmp_path) as broker, Client(broker.endpoint) as client:
+        client.create_journals(
+            journal_spec("shop/orders", labels=ndjson),
+            journal_spec("shop/bytes"),
+            journal_spec("logs/shard-1", labels=log),
+            journal_spec("other/shard-1", labels=ndjson),
+        )
+
+        def verify(*sources: str, logs: str = "") -> None:
+            spec = shard_spec("shard-1", sources, recovery_log_prefix=logs)
+            delete = Change(delete="gone", expect_mod_revision=1)
+            verify_referenced_journals(client, [delete, Change(upsert=spec)])
+
+        verify("shop/orders", "shop/orders;word-count", logs="logs")
+        with pytest.raises(JournalNotFoundError, match="shop/clicks"):
+            verify("shop/clicks")
+        with pytest.raises(ProtocolError, match=r"Shard\[shard-1\].Sources\[shop/bytes\]: .* no label"):
+            verify("shop/bytes")
+        with pytest.raises(ProtocolError, match="is a recovery log, which holds no messages"):
+            verify("logs/shard-1")
+        with pytest.raises(ProtocolError, match="expected other/shard-1 to have content-type"):
+            verify(logs="other")
