@@ -61,7 +61,7 @@ def _edit(text: str, problem: str, environ: Mapping[str, str]) -> str:
     shown = "".join(f"#⚠ {line}\n" for line in problem.splitlines())
     editor = environ.get("GAZ_EDITOR") or environ.get("EDITOR") or "vi"
     with tempfile.TemporaryDirectory(prefix="gazette-spark-edit-") as folder:
-        path = Path(folder, "journals.yaml")
+        path = Path(folder, "specs.yaml")
         path.write_text(_HEADER + shown + text, encoding="utf-8")
         # A shell, since editors come with arguments: EDITOR='code --wait'.
         done = subprocess.run(["/bin/sh", "-c", f'{editor} "$1"', "sh", str(path)], check=False)

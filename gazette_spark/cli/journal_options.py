@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gazette_spark.client import Client
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
+T = TypeVar("T")
 
 
 FLAGS = {
@@ -42,6 +43,9 @@ FLAG_HELP = {
     "--tls-key-file": "Its private key, PEM, without a password.",
 }
 
+BROKER = "BROKER"
+"""Begin of the variables of brokers."""
+
 _GIVEN = f"{__name__}.given"
 
 
@@ -57,23 +61,33 @@ class Connect:
 
     def __call__(self, **arguments: Any) -> Client:  # noqa: ANN401 - the client's own
         """Return a client as the environment and the group's options describe it."""
-        from gazette_spark.client import Client, environment
+        from gazette_spark.client import Client
 
-        names = {FLAGS[flag]: flag for flag in self.flags}
+        return self.open(Client, self.endpoint, BROKER, **arguments)
+
+    def open(self, make: Callable[..., T], endpoint: str, prefix: str, **arguments: Any) -> T:  # noqa: ANN401 - see above
+        """Return a client of a service, whose variables begin with ``prefix``; the options apply to each."""
+        from gazette_spark.client import environment
+
+        names = {_variable(flag, prefix): flag for flag in self.flags}
         try:
-            with environment.errors():
-                found = environment.arguments(self.variables())
-                return Client(**{**found, "timeout_s": self.timeout_s, **arguments})
+            with environment.errors(prefix):
+                found = environment.arguments(self.variables(endpoint, prefix), prefix)
+                return make(**{**found, "timeout_s": self.timeout_s, **arguments})
         except OptionError as error:
             option = names.get(error.option, error.option)
             raise OptionError(option, error.got, error.expected) from None
 
-    def variables(self) -> dict[str, str]:
+    def variables(self, endpoint: str | None = None, prefix: str = BROKER) -> dict[str, str]:
         """Return the environment with the options that were given, and without what they replace."""
-        given = {FLAGS[flag]: value for flag, value in self.flags.items()}
+        given = {_variable(flag, prefix): value for flag, value in self.flags.items()}
         if "--auth-token-file" in self.flags:
-            given |= {"BROKER_AUTH_TOKEN": "", "BROKER_AUTH_KEYS": ""}
-        return {**self.environ, **given, "BROKER_ADDRESS": self.endpoint}
+            given |= {f"{prefix}_AUTH_TOKEN": "", f"{prefix}_AUTH_KEYS": ""}
+        return {**self.environ, **given, f"{prefix}_ADDRESS": endpoint or self.endpoint}
+
+
+def _variable(flag: str, prefix: str) -> str:
+    return FLAGS[flag].replace(BROKER, prefix, 1)
 
 
 def make_connect(endpoint: str, timeout_s: float) -> Connect:

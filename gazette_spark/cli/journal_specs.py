@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 import click
+from google.protobuf.message import Message
 
 from gazette_spark.cli.edit import edit_until_applied
 from gazette_spark.cli.journal_options import (
@@ -120,10 +121,6 @@ def journal_row(journal: pb.ListResponse.Journal, write_head: int | None = None)
     spec, route = journal.spec, journal.route
     members = [member.suffix for member in route.members]
     primary = members.pop(route.primary) if 0 <= route.primary < len(members) else None
-    labels: dict[str, object] = {}
-    for label in spec.labels.labels:
-        values = values_of(spec.labels, label.name)
-        labels[label.name] = values[0] if len(values) == 1 else values
     row: dict[str, object] = {
         "name": spec.name,
         "codec": pb.CompressionCodec.Name(spec.fragment.compression_codec),
@@ -131,13 +128,22 @@ def journal_row(journal: pb.ListResponse.Journal, write_head: int | None = None)
         "stores": list(spec.fragment.stores),
         "primary": primary,
         "replicas": members,
-        "labels": labels,
+        "labels": label_values(spec.labels),
         "rf": spec.replication,
         "suspended": pb.JournalSpec.Suspend.Level.Name(spec.suspend.level),
         "mod_revision": journal.mod_revision,
         "create_revision": journal.create_revision,
     }
     return row if write_head is None else row | {"write_head": write_head}
+
+
+def label_values(labels: pb.LabelSet) -> dict[str, object]:
+    """Return the value of each label, or its values if it has several."""
+    found: dict[str, object] = {}
+    for label in labels.labels:
+        values = values_of(labels, label.name)
+        found[label.name] = values[0] if len(values) == 1 else values
+    return found
 
 
 def table_row(row: Row, spec: pb.JournalSpec, labels: Sequence[str]) -> dict[str, object]:
@@ -165,20 +171,40 @@ def apply_specs(connect: Connect, specs: TextIO, dry_run: bool, max_txn_size: in
     if not dry_run:
         with connect() as client:
             revision = client.apply_in_batches(changes, max_txn_size)
-    rows = [
-        {"name": change.delete or change.upsert.name, "change": "delete" if change.delete else "upsert"}
-        for change in changes
-    ]
+    names = {change.delete or change.upsert.name: bool(change.delete) for change in changes}
+    show_applied(printer, pb.ApplyRequest(changes=changes), "name", names, None if dry_run else revision)
+
+
+def show_applied(
+    printer: Printer, request: Message, key: str, changed: Mapping[str, bool], revision: int | None
+) -> None:
+    """Show what was applied.
+
+    Args:
+        printer: of the command.
+        request: what was asked for.
+        key: name of the column of names.
+        changed: by name, whether it is deleted.
+        revision: None if it was a dry run.
+    """
+    rows = [{key: name, "change": "delete" if deleted else "upsert"} for name, deleted in changed.items()]
     match printer.format:
         case "proto":
-            printer.message(pb.ApplyRequest(changes=changes))
+            printer.message(request)
         case "json":
-            click.echo(json.dumps({"dry_run": dry_run, "revision": revision, "changes": rows}, indent=2))
+            document = {"dry_run": revision is None, "revision": revision or 0, "changes": rows}
+            click.echo(json.dumps(document, indent=2))
         case _:
-            printer.rows(rows, ["name", "change"])
-            click.echo(
-                "dry run: nothing was applied" if dry_run else f"applied at revision {revision}", err=True
-            )
+            printer.rows(rows, [key, "change"])
+            done = "dry run: nothing was applied" if revision is None else f"applied at revision {revision}"
+            click.echo(done, err=True)
+
+
+def show_edited(revision: int | None) -> None:
+    """Say what became of an edited text."""
+    click.echo(
+        "cancelled: nothing was applied" if revision is None else f"applied at revision {revision}", err=True
+    )
 
 
 @click.command()
@@ -200,6 +226,4 @@ def edit(connect: Connect, selector: str, max_txn_size: int) -> None:
             parse=parse_journal_yaml,
             apply=lambda text: client.apply_in_batches(parse_journal_yaml(text), max_txn_size),
         )
-    click.echo(
-        "cancelled: nothing was applied" if edited is None else f"applied at revision {edited}", err=True
-    )
+    show_edited(edited)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
@@ -24,7 +25,7 @@ from gazette_spark.consumer.requests import (
     validate_unassign_request,
 )
 from gazette_spark.consumer.specs import recovery_log
-from gazette_spark.errors import MessageError, ProtocolError, shard_status_errors
+from gazette_spark.errors import MessageError, ProtocolError, ShardStatusError, shard_status_errors
 from gazette_spark.message.interfaces import framing_by_content_type
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import consumer_pb2_grpc as pc_grpc
@@ -43,6 +44,9 @@ T = TypeVar("T")
 
 PREFIX = "CONSUMER"
 """Begin of the environment variables by which a consumer is found and entered."""
+
+STATS_AT_ONCE = 16
+"""Stat calls at a time, where many shards are asked."""
 
 UNASSIGNED_AT_ONCE = 100
 """Shards of one Unassign call, which is one transaction of Etcd's."""
@@ -177,6 +181,37 @@ class ShardClient:
             call, dial=partial(self._dialer.for_primary, shard_id), timeout_s=timeout_s or self._timeout_s
         )
 
+    def progress_of(self, shard_ids: Sequence[str]) -> dict[str, Progress]:
+        """Return how far each of the shards has come, asked concurrently; without those that do not run."""
+
+        def one(shard_id: str) -> Progress | None:
+            try:
+                return self.stat(shard_id)
+            except ShardStatusError:
+                return None
+
+        if not shard_ids:
+            return {}
+        with ThreadPoolExecutor(min(len(shard_ids), STATS_AT_ONCE)) as pool:
+            found = dict(zip(shard_ids, pool.map(one, shard_ids), strict=True))
+        return {shard_id: progress for shard_id, progress in found.items() if progress is not None}
+
+    def lags(self, client: Client, shards: Iterable[pc.ListResponse.Shard]) -> dict[str, dict[str, int]]:
+        """Return the unread bytes of each source, by shard; without shards that do not run.
+
+        Args:
+            client: of the brokers.
+            shards: as listed.
+        """
+        running = [each.spec.id for each in shards if _is_running(each)]
+        progress = self.progress_of(running)
+        journals = sorted({journal for each in progress.values() for journal in each.read_through})
+        heads = client.write_heads(journals)
+        return {
+            shard_id: {journal: heads[journal] - at for journal, at in each.read_through.items()}
+            for shard_id, each in progress.items()
+        }
+
     def apply(self, changes: Sequence[pc.ApplyRequest.Change]) -> int:
         """Apply all changes in one transaction, and return its revision. Never retried once sent.
 
@@ -269,6 +304,11 @@ class ShardClient:
             timeout_s=limit_s,
             patience_s=lambda: self._dialer.default.patience_s(limit_s),
         )
+
+
+def _is_running(shard: pc.ListResponse.Shard) -> bool:
+    primary = shard.route.primary
+    return 0 <= primary < len(shard.status) and shard.status[primary].code == pc.ReplicaStatus.PRIMARY
 
 
 def _unassign(request: pc.UnassignRequest, connection: Connection, left_s: float) -> list[str]:

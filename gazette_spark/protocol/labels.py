@@ -178,19 +178,24 @@ def parse_selector(text: str) -> pb.LabelSelector:
     return _selector_of(list(_parse_terms(text)))
 
 
-def parse_target_selector(text: str) -> pb.LabelSelector:
+def parse_target_selector(text: str, kind: str = "journal", meta_label: str = NAME) -> pb.LabelSelector:
     """Parse the selector of an operation that changes what it selects.
 
     A shell's unset variable makes ``$X`` and ``name=$X`` select everything. So an empty text and an empty
     value are errors here. A label alone still stands for any value: ``name`` selects every journal.
 
+    Args:
+        text: the selector.
+        kind: of the items, for errors.
+        meta_label: label that all items have: the name of a journal, the id of a shard.
+
     Raises:
         ProtocolError: the text is empty or gives a label an empty value, or :func:`parse_selector` raises it.
     """
     terms = list(_parse_terms(text)) if text.strip() else []
-    every = "to select every journal, write 'name'"
+    every = f"to select every {kind}, write {meta_label!r}"
     if not terms:
-        raise ProtocolError("LabelSelector", f"an empty one selects every journal ({every})")
+        raise ProtocolError("LabelSelector", f"an empty one selects every {kind} ({every})")
     for term in terms:
         if "" in term.values and not term.is_bare:
             meant = f"an empty value selects any; write a value, or {term.key!r} alone for any"

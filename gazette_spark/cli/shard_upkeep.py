@@ -1,0 +1,78 @@
+"""``gazette-spark shards`` for operators: ``stat``, ``unassign``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import click
+
+from gazette_spark.cli.output import Printer, output_option
+from gazette_spark.cli.shard_options import ShardConnect, target_shards_option
+from gazette_spark.cli.shard_specs import shard_row
+
+
+@click.command()
+@click.argument("shard")
+@click.option(
+    "--read-through",
+    "-r",
+    "asked",
+    multiple=True,
+    metavar="JOURNAL=OFFSET",
+    help="Wait until the shard has read through the offset; may be repeated.",
+)
+@output_option("table", "json", "jsonl")
+@click.pass_obj
+def stat(connect: ShardConnect, shard: str, asked: Sequence[str], printer: Printer) -> None:
+    """Show how far SHARD has come, once it has read through the offsets asked for.
+
+    A line for each journal: the offset through which the shard's committed state has read it, and the end of
+    the last acknowledgement that it wrote there. With an append's end as OFFSET, the state has the append.
+    """
+    with connect() as shards:
+        progress = shards.stat(shard, dict(_offset(each) for each in asked))
+    if printer.format == "json":
+        click.echo(json.dumps({"shard": shard, **progress._asdict()}, indent=2, sort_keys=True))
+        return
+    printer.rows(
+        [
+            {
+                "journal": journal,
+                "read_through": progress.read_through.get(journal),
+                "publish_at": progress.publish_at.get(journal),
+            }
+            for journal in sorted(progress.read_through.keys() | progress.publish_at.keys())
+        ],
+        ["journal", "read_through", "publish_at"],
+    )
+
+
+def _offset(text: str) -> tuple[str, int]:
+    journal, _, offset = text.rpartition("=")
+    if not journal or not offset.isdecimal():
+        raise click.UsageError(f"--read-through {text!r}: expected JOURNAL=OFFSET, as shop/orders=4096")
+    return journal, int(offset)
+
+
+@click.command()
+@target_shards_option
+@click.option("--failed", is_flag=True, help="Leave alone what has not failed.")
+@click.option("--dry-run", is_flag=True, help="Show what would be unassigned, and leave it.")
+@output_option("table", "json", "jsonl")
+@click.pass_obj
+def unassign(connect: ShardConnect, selector: str, failed: bool, dry_run: bool, printer: Printer) -> None:
+    """End assignments of shards, which start again, here or on another consumer.
+
+    This restarts a failed shard, or moves one off a consumer that has too much to do. What a shard has
+    committed stays; what it has not it reads again.
+    """
+    with connect() as shards:
+        listed = {each.spec.id: shard_row(each) for each in shards.list_shards(selector)}
+        wanted = [name for name, row in listed.items() if not failed or row["errors"]]
+        done = shards.unassign(wanted, only_failed=failed, dry_run=dry_run)
+    what = "would unassign" if dry_run else "unassigned"
+    rows = [
+        {**{key: listed[name][key] for key in ("id", "status", "primary")}, "done": what} for name in done
+    ]
+    printer.rows(rows, ["id", "status", "primary", "done"])

@@ -1,0 +1,247 @@
+"""``gazctl shards`` and ``gazette-spark shards`` do the same to a consumer of ours."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from google.protobuf import text_format
+
+from gazette_spark.cli.main import main
+from gazette_spark.client import Client
+from gazette_spark.consumer.client import ShardClient
+from gazette_spark.consumer.service import ShardServer
+from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol.journals import journal_spec
+from tests.rig.brokers import BrokerHandle
+from tests.rig.gazctl import clean_environment, find_binary
+from tests.rig.still_host import StillHost
+
+pytestmark = pytest.mark.brokers("embedded")
+
+TIMEOUT_S = 60.0
+
+SPECS = """
+common:
+  recovery_log_prefix: {prefix}logs
+  hint_prefix: /gazette/hints
+  hint_backups: 1
+  max_txn_duration: 1s
+  labels: [{{name: app, value: shop}}]
+shards:
+  - id: shard-000
+    sources: [{{journal: {prefix}orders}}]
+  - id: shard-001
+    sources: [{{journal: {prefix}clicks, min_offset: 3}}, {{journal: {prefix}orders}}]
+    hot_standbys: 1
+    labels: [{{name: zone, value: ""}}]
+  - id: shard-002
+    sources: [{{journal: {prefix}clicks}}]
+    disable: true
+"""
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A consumer with shards, and both commands about them."""
+
+    broker: BrokerHandle
+    server: ShardServer
+    host: StillHost
+    client: ShardClient
+    prefix: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What both commands are told."""
+        return {"CONSUMER_ADDRESS": self.server.endpoint, "BROKER_ADDRESS": self.broker.endpoint}
+
+    def gazctl(self, *args: str, given: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run ``gazctl shards``."""
+        return subprocess.run(
+            [str(find_binary("gazctl")), "shards", *args],
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            env={**clean_environment(), **self.environment, **environ},
+        )
+
+    def run(self, *args: str, given: str = "", **environ: str) -> Result:
+        """Run ``gazette-spark shards``."""
+        return CliRunner(env={**self.environment, **environ}).invoke(main, ["shards", *args], input=given)
+
+    def both(self, *args: str) -> tuple[str, str]:
+        """Run both, which have to succeed; return what they print."""
+        ours, theirs = self.run(*args), self.gazctl(*args)
+        assert ours.exit_code == 0, ours.stderr
+        assert theirs.returncode == 0, theirs.stderr
+        return ours.stdout, theirs.stdout
+
+
+@pytest.fixture
+def consumer(broker: BrokerHandle, fresh_prefix: str) -> Iterator[Consumer]:
+    """A consumer without shards, whose journals are there."""
+    ndjson, log = ({"content-type": f"application/x-{kind}"} for kind in ("ndjson", "gazette-recoverylog"))
+    with Client(broker.endpoint) as client:
+        client.create_journals(
+            *(journal_spec(f"{fresh_prefix}{name}", labels=ndjson) for name in ("clicks", "orders")),
+            *(journal_spec(f"{fresh_prefix}logs/shard-00{at}", labels=log) for at in range(3)),
+        )
+    with ShardServer() as server, ShardClient(server.endpoint) as shards:
+        host = StillHost(server.endpoint)
+        server.start(host)
+        yield Consumer(broker, server, host, shards, fresh_prefix)
+
+
+@pytest.fixture
+def shop(consumer: Consumer) -> Consumer:
+    """A consumer with the shards of ``SPECS``, which gazctl has applied."""
+    done = consumer.gazctl("apply", "--specs", "-", given=SPECS.format(prefix=consumer.prefix))
+    assert done.returncode == 0, done.stderr
+    return consumer
+
+
+def test_both_apply_the_same(consumer: Consumer) -> None:
+    """What either asks for is the same message, and a journal that is missing is an error of both."""
+    text = SPECS.format(prefix=consumer.prefix)
+    ours = consumer.run("apply", "--dry-run", "-o", "proto", given=text)
+    theirs = consumer.gazctl("apply", "--dry-run", "--specs", "-", given=text)
+    requests = [text_format.Parse(each.stdout, pc.ApplyRequest()) for each in (ours, theirs)]
+    for request in requests:
+        for change in request.changes:
+            change.upsert.min_txn_duration.SetInParent()
+    assert requests[0] == requests[1]
+    logs = f"{consumer.prefix}logs/shard-000"
+    for mistyped, shown in (
+        (text.replace("orders", "returns"), "returns"),
+        (text.replace(f"{consumer.prefix}clicks", logs), logs),
+        (text.replace("/gazette/hints", "hints"), "HintPrefix"),
+    ):
+        ours, theirs = consumer.run("apply", given=mistyped), consumer.gazctl("apply", given=mistyped)
+        assert shown in ours.stderr
+        assert shown in theirs.stderr
+    assert consumer.client.list_shards() == []
+
+
+def test_both_list_the_same(shop: Consumer) -> None:
+    """As YAML, JSON and protobuf's text."""
+    shop.host.fail("shard-000", "boom")
+    for selector in ("", "id in (shard-000,shard-002)", "zone"):
+        ours, theirs = shop.both("list", "-l", selector, "-o", "yaml")
+        assert ours.replace("'", '"') == theirs
+        ours, theirs = shop.both("list", "-l", selector, "-o", "json")
+        assert json.loads(ours)["shards"] == json.loads(theirs)["shards"]
+        ours, theirs = shop.both("list", "-l", selector, "-o", "proto")
+        found = [text_format.Parse(each, pc.ListResponse()) for each in (ours, theirs)]
+        for each in found[1].shards:
+            each.spec.min_txn_duration.SetInParent()
+            each.spec.labels.SetInParent()
+        assert list(found[0].shards) == list(found[1].shards)
+
+
+def cells(table: str) -> list[list[str]]:
+    """Return the cells of a table, drawn or not, without its heading."""
+    lines = [line.replace("│", " ").split() for line in table.splitlines()]
+    return sorted(line for line in lines if line and line[0].startswith("shard-"))
+
+
+def test_both_show_the_same_table(shop: Consumer) -> None:
+    """Statuses, primaries, replication factors, labels and lag."""
+    orders, clicks = f"{shop.prefix}orders", f"{shop.prefix}clicks"
+    shop.host.move("shard-000", {orders: 4})
+    with Client(shop.broker.endpoint) as client:
+        client.append(orders, b"0123456\n")
+    args = ("list", "--primary", "--replicas", "--rf", "-L", "app", "-L", "zone")
+    ours, theirs = (cells(each) for each in shop.both(*args))
+    assert ours[0] == ["shard-000", "PRIMARY", "1", "consumer:PRIMARY", "shop", "<none>"]
+    assert ours == theirs
+    shop.host.fail("shard-001", "boom")
+    failed = shop.run("list", "--lag", "-o", "jsonl")
+    rows = {row["id"]: row for row in map(json.loads, failed.stdout.splitlines())}
+    assert rows["shard-000"]["lag"] == {orders: 4}
+    assert rows["shard-001"]["lag"] == rows["shard-002"]["lag"] == {}
+    assert rows["shard-001"]["errors"] == ["boom"]
+    lag = [cells(each)[0][-1] for each in shop.both("list", "--lag", "-l", "id=shard-000")]
+    assert lag[1] == f"{orders}:4"
+    assert lag[0] == f"{orders}=4"
+    assert clicks not in lag[0]
+
+
+def test_an_edit_of_either_is_applied(shop: Consumer) -> None:
+    """An editor changes specs; unknown journals, and what nobody changed, are not applied."""
+    for program, durations in ((shop.gazctl, "1s/2s"), (shop.run, "2s/3s")):
+        program("edit", "-l", "id=shard-000", GAZ_EDITOR=f"sed -i s/{durations}/")
+        (edited,) = shop.client.list_shards("id=shard-000")
+        assert f"{edited.spec.max_txn_duration.ToSeconds()}s" == durations.partition("/")[2]
+    unchanged = shop.run("edit", "-l", "id=shard-000", GAZ_EDITOR="true")
+    assert "cancelled" in unchanged.stderr
+    assert shop.client.list_shards("id=shard-000") == [edited]
+
+
+def test_shards_are_listed_edited_and_applied(shop: Consumer) -> None:
+    """A list of either is applied by the other: revisions guard it, and deletions are part of it."""
+    ours, theirs = shop.both("list", "-l", "id=shard-001", "-o", "yaml")
+    changed = yaml.safe_load(ours)
+    changed["common"]["hot_standbys"] = 2
+    assert shop.gazctl("apply", "--specs", "-", given=yaml.safe_dump(changed)).returncode == 0
+    stale = shop.run("apply", given=theirs)
+    assert "ETCD_TRANSACTION_FAILED" in stale.stderr
+    (listed,) = shop.client.list_shards("id=shard-001")
+    assert listed.spec.hot_standbys == 2
+    delete = f"shards: [{{id: shard-001, delete: true, revision: {listed.mod_revision}}}]"
+    done = shop.run("apply", "-o", "json", given=delete)
+    assert json.loads(done.stdout)["changes"] == [{"id": "shard-001", "change": "delete"}]
+    assert [each.spec.id for each in shop.client.list_shards()] == ["shard-000", "shard-002"]
+
+
+@pytest.mark.parametrize("program", ["ours", "gazctl"])
+def test_failed_shards_start_again(shop: Consumer, program: str) -> None:
+    """An unassignment of the failed ones leaves the others; a dry run leaves all."""
+
+    def unassign(*args: str) -> None:
+        if program == "gazctl":
+            assert shop.gazctl("unassign", *args).returncode == 0
+        else:
+            assert shop.run("unassign", *args).exit_code == 0
+
+    shop.host.fail("shard-000", "boom")
+    running, failed = shop.host.shards["shard-001"], shop.host.shards["shard-000"]
+    unassign("-l", "app=shop", "--failed", "--dry-run")
+    assert shop.host.shards["shard-000"] is failed
+    unassign("-l", "app=shop", "--failed")
+    assert shop.host.shards["shard-000"] is not failed
+    assert shop.host.shards["shard-001"] is running
+    unassign("-l", "id=shard-001")
+    assert shop.host.shards["shard-001"] is not running
+
+
+def test_stat_waits_for_an_append(shop: Consumer) -> None:
+    """``stat`` shows offsets once they are read through, and gives up in time."""
+    orders = f"{shop.prefix}orders"
+    waiting = shop.run("--timeout", "0.3", "stat", "shard-000", "-r", f"{orders}=7")
+    assert waiting.exit_code == 1
+    shop.host.move("shard-000", {orders: 7})
+    done = shop.run("stat", "shard-000", "-r", f"{orders}=7")
+    assert done.stdout.split() == ["JOURNAL", "READ_THROUGH", "PUBLISH_AT", orders, "7"]
+    assert json.loads(shop.run("stat", "shard-000", "-o", "json").stdout) == {
+        "shard": "shard-000",
+        "read_through": {orders: 7},
+        "publish_at": {},
+    }
+    assert shop.run("stat", "shard-000", "-r", orders).exit_code == 2
+
+
+def test_a_change_wants_to_know_of_which_shards(shop: Consumer) -> None:
+    """An empty selector, or value, never means all of them."""
+    for args in (["edit"], ["unassign"]):
+        for selector in ("", "id="):
+            done = shop.run(*args, "-l", selector)
+            assert done.exit_code == 2
+            assert "write 'id'" in done.stderr
