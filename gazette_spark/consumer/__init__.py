@@ -27,12 +27,14 @@ if TYPE_CHECKING:
         ShardListing,
         Store,
     )
+    from gazette_spark.consumer.local import LocalHost
 
 __all__ = [
     "Application",
     "BeginFinisher",
     "DeferToNextTransaction",
     "JsonStore",
+    "LocalHost",
     "Progress",
     "Resolution",
     "ResolveArgs",
@@ -56,6 +58,7 @@ _MODULES = {
         "ShardListing",
         "Store",
     ),
+    "local": ("LocalHost",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self, TypedDict, Unpack
 
@@ -240,44 +240,13 @@ class ReadCommitted:
         if self.sequencer.needs_replay:
             self._end_replay()
             self._replay = self._open_replay(self.sequencer.replay_range())
-            self.sequencer.start_replay(self._checked(self._replay))
+            known = self.messages.reader.jumps
+            messages = checked_replay(self._replay, known, fail_on_data_loss=self._fail_on_data_loss)
+            self.sequencer.start_replay(messages)
         found = self.sequencer.step()
         if found is None:
             self._end_replay()
         return found
-
-    def _checked(self, replay: ReadUncommitted) -> Iterator[Envelope]:
-        """Yield the messages of a replay, and look at what it lacks."""
-        journal, seen = replay.reader.journal, 0
-        while True:
-            begin, envelope = replay.offset, None
-            try:
-                envelope = next(replay)
-            except StopIteration:
-                pass
-            except RecordError as error:
-                if replay.offset == begin:
-                    raise
-                # Whoever read it first was told.
-                logger.warning("replay leaves out a record cause=%s", error)
-                continue
-            for wanted, available in replay.reader.jumps[seen:]:
-                self._check_gap(journal, wanted, available)
-            seen = len(replay.reader.jumps)
-            if envelope is None:
-                break
-            yield envelope
-        if replay.reader.offset < replay.reader.request.end_offset:
-            # A closed reader only stops, and what it has brought is not all.
-            raise ClosedError(f"replay of journal {journal!r}", "it was closed before its end")
-
-    def _check_gap(self, journal: str, wanted: int, available: int) -> None:
-        known = self.messages.reader.jumps
-        if any(begin <= wanted and available <= end for begin, end in known):
-            return  # Was missing when the bytes were read first.
-        if self._fail_on_data_loss:
-            raise DataLossError(journal, wanted, available)
-        logger.warning("replay lacks bytes journal=%s from=%d to=%d", journal, wanted, available)
 
     def _end_replay(self) -> None:
         replay, self._replay = self._replay, None
@@ -297,6 +266,48 @@ class ReadCommitted:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def checked_replay(
+    replay: ReadUncommitted, known_jumps: Sequence[tuple[int, int]], *, fail_on_data_loss: bool = True
+) -> Iterator[Envelope]:
+    """Yield the messages of a replay, and look at what it lacks.
+
+    Args:
+        replay: Reads the range, once.
+        known_jumps: Where bytes were missing already when they were read first.
+        fail_on_data_loss: As of :class:`ReadCommitted`.
+
+    Raises:
+        DataLossError: bytes are gone that were there.
+        ClosedError: the replay was closed before its end.
+    """
+    journal, seen = replay.reader.journal, 0
+    while True:
+        begin, envelope = replay.offset, None
+        try:
+            envelope = next(replay)
+        except StopIteration:
+            pass
+        except RecordError as error:
+            if replay.offset == begin:
+                raise
+            # Whoever read it first was told.
+            logger.warning("replay leaves out a record cause=%s", error)
+            continue
+        for wanted, available in replay.reader.jumps[seen:]:
+            if any(begin <= wanted and available <= end for begin, end in known_jumps):
+                continue
+            if fail_on_data_loss:
+                raise DataLossError(journal, wanted, available)
+            logger.warning("replay lacks bytes journal=%s from=%d to=%d", journal, wanted, available)
+        seen = len(replay.reader.jumps)
+        if envelope is None:
+            break
+        yield envelope
+    if replay.reader.offset < replay.reader.request.end_offset:
+        # A closed reader only stops, and what it has brought is not all.
+        raise ClosedError(f"replay of journal {journal!r}", "it was closed before its end")
 
 
 class ReadKeywords(TypedDict, total=False):

@@ -1,0 +1,276 @@
+"""One assignment of a shard to this process, from its start to its end: a thread, and what belongs to it.
+
+The thread waits for the assignment before it, plays the recovery log if the spec names one, opens the store,
+restores its checkpoint, and appends the acknowledgements that the checkpoint holds. Only then it reads. An
+error ends the shard and nothing else: it is FAILED.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from gazette_spark.client.appending.futures import AsyncOperation
+from gazette_spark.client.appending.service import AppendService
+from gazette_spark.client.client import Client
+from gazette_spark.consumer.application import Application, JsonStore, Progress, Store
+from gazette_spark.consumer.checkpoints import ack_intents, read_through
+from gazette_spark.consumer.lifecycle import Lifecycle
+from gazette_spark.consumer.resolver import Hints, RunningShard
+from gazette_spark.consumer.sources import Sources
+from gazette_spark.consumer.transaction_loop import TransactionLoop, failed
+from gazette_spark.errors import GazetteError
+from gazette_spark.failpoints import failpoint
+from gazette_spark.message.publisher import write_ack_intents
+from gazette_spark.protocol import consumer_pb2 as pc
+
+logger = logging.getLogger(__name__)
+
+
+class LocalShard:
+    """A shard that runs in a thread of this process. Thread-safe; :meth:`start` is called once."""
+
+    def __init__(
+        self,
+        app: Application[Any],
+        client: Client,
+        spec: pc.ShardSpec,
+        fqn: str,
+        *,
+        hints: Hints,
+        directory: Path,
+        after: RunningShard | None = None,
+    ) -> None:
+        """Prepare a shard.
+
+        Args:
+            app: Consumes its messages.
+            client: Of the brokers.
+            spec: Its spec.
+            fqn: Name that no shard of another application has.
+            hints: Where hints of recovery logs are kept.
+            directory: Gets a folder for the files of the store; need not exist.
+            after: The assignment before, which has to end first.
+        """
+        self._app = app
+        self._client = client
+        self._spec = spec
+        self._fqn = fqn
+        self._hints = hints
+        self._directory = directory
+        self._after = after
+        self._service = AppendService(client)
+        self._lock = threading.Lock()
+        self._unused = threading.Condition(self._lock)
+        self._lifecycle = Lifecycle()
+        self._read: dict[str, int] = {source.journal: 0 for source in spec.sources}
+        self._published: dict[str, int] = {}
+        self._changed: AsyncOperation[None] = AsyncOperation()
+        self._store: Store | None = None
+        self._store_ready: AsyncOperation[Store] = AsyncOperation()
+        self._primary_loop: AsyncOperation[None] = AsyncOperation()
+        self._stopping = threading.Event()
+        self._sources = Sources(client, app.new_message, self._stopping)
+        self._users = 0
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name=f"shard {spec.id}", daemon=True)
+
+    def __repr__(self) -> str:
+        return f"LocalShard({self._spec.id!r}, {self._lifecycle!r})"
+
+    @property
+    def spec(self) -> pc.ShardSpec:
+        """The present spec."""
+        return self._spec
+
+    @property
+    def fqn(self) -> str:
+        """Name that no shard of another application has."""
+        return self._fqn
+
+    @property
+    def client(self) -> Client:
+        """Client of the brokers."""
+        return self._client
+
+    @property
+    def append_service(self) -> AppendService:
+        """Appends that the shard's transactions wait for."""
+        return self._service
+
+    @property
+    def recovered_hints(self) -> pc.GetHintsResponse | None:
+        """Hints that the recovery log was played from."""
+        return None
+
+    @property
+    def recorder(self) -> object | None:
+        """Recorder of the recovery log."""
+        return None
+
+    def json_store(self, initial: object = None) -> JsonStore:
+        """Return a store of one JSON document, recorded in the shard's recovery log."""
+        raise NotImplementedError
+
+    def progress(self) -> Progress:
+        """Return how far the shard has come."""
+        with self._lock:
+            return Progress(dict(self._read), dict(self._published))
+
+    @property
+    def progress_changed(self) -> Future[None]:
+        """Ends at the next change of the progress."""
+        with self._lock:
+            return self._changed
+
+    @property
+    def primary_loop(self) -> Future[None]:
+        """Ends with the shard's transactions."""
+        return self._primary_loop
+
+    @property
+    def store_ready(self) -> Future[Store]:
+        """Ends with the open store."""
+        return self._store_ready
+
+    @property
+    def stopping(self) -> threading.Event:
+        """Set when the shard is to stop."""
+        return self._stopping
+
+    @property
+    def status(self) -> pc.ReplicaStatus:
+        """State of the assignment."""
+        with self._lock:
+            return self._lifecycle.status
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def put_spec(self, spec: pc.ShardSpec) -> None:
+        """Take another spec up, from the next transaction on."""
+        self._spec = spec
+
+    def hold(self) -> bool:
+        """Keep the store from being destroyed; False: it is too late."""
+        with self._lock:
+            if self._ended:
+                return False
+            self._users += 1
+            return True
+
+    def release(self) -> None:
+        """End one :meth:`hold`."""
+        with self._lock:
+            self._users -= 1
+            self._unused.notify_all()
+
+    def drain(self) -> None:
+        """Read no more, commit what was consumed, and end; does not wait for that."""
+        self._sources.inbox.close()
+
+    def stop(self) -> None:
+        """End without committing what was consumed last; does not wait."""
+        self._stopping.set()
+        self._sources.inbox.close()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait until the thread has ended; False: it has not in time."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def report(self, read: dict[str, int], published: dict[str, int]) -> None:
+        """Add to the progress, and wake those who wait for it."""
+        with self._lock:
+            self._read.update(read)
+            self._published.update(published)
+            changed, self._changed = self._changed, AsyncOperation()
+        changed.resolve()
+
+    def transaction_began(self) -> None:
+        """Do what is done between transactions."""
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            if self._after is not None:
+                # Two assignments would fence each other.
+                self._after.join()
+                self._after = None
+            self._serve()
+        except BaseException as problem:  # noqa: BLE001  # Whatever it is, the shard has ended.
+            error = problem
+        self._end(error)
+
+    def _serve(self) -> None:
+        checkpoint = self._recover()
+        self._acknowledge(checkpoint)
+        failpoint("consumer.acknowledged_again")
+        self._sources.start(self._spec, checkpoint)
+        if not self._stopping.is_set():
+            loop = TransactionLoop(self, self._app, self._store, checkpoint, self._sources)
+            loop.run()
+
+    def _recover(self) -> pc.Checkpoint:
+        """Open the store, and return its checkpoint."""
+        self._become(pc.ReplicaStatus.STANDBY)
+        store = self._step("new_store", lambda: self._app.new_store(self))
+        self._store = store
+        checkpoint: pc.Checkpoint = self._step("restore_checkpoint of the store", store.restore_checkpoint)
+        self.report(read_through(checkpoint), {})
+        self._store_ready.resolve(result=store)
+        self._become(pc.ReplicaStatus.PRIMARY)
+        return checkpoint
+
+    def _acknowledge(self, checkpoint: pc.Checkpoint) -> None:
+        """Append the intents of the last transaction, again or for the first time, however long it takes."""
+        intents, attempt = ack_intents(checkpoint), 0
+        while intents and not self._stopping.is_set():
+            try:
+                for journal in write_ack_intents(self._client, intents):
+                    logger.warning(
+                        "shard.no_journal_to_acknowledge shard=%s journal=%s", self._spec.id, journal
+                    )
+            except GazetteError as error:
+                if not self._sources.wait_after(error, attempt):
+                    raise failed(self._spec.id, "acknowledging recovered messages", error) from error
+                attempt += 1
+            else:
+                return
+
+    def _step(self, step: str, call: Callable[[], Any]) -> Any:  # noqa: ANN401  # As the call's.
+        try:
+            return call()
+        except Exception as error:
+            raise failed(self._spec.id, step, error) from error
+
+    def _become(self, code: pc.ReplicaStatus.Code) -> None:
+        with self._lock:
+            self._lifecycle.become(code)
+
+    def _end(self, error: BaseException | None) -> None:
+        """Release everything, then say how the shard ended."""
+        if error is not None and not self._stopping.is_set():
+            logger.error("shard.failed shard=%s cause=%s", self._spec.id, error, exc_info=error)
+            with self._lock:
+                self._lifecycle.fail(error)
+        self._sources.close()
+        self._service.close(abort=True)
+        with self._lock:
+            # From now on nobody gets the store.
+            self._ended = True
+        self._primary_loop.resolve(None if self._stopping.is_set() else error)
+        with self._lock:
+            self._unused.wait_for(lambda: self._users == 0)
+        if self._store is not None:
+            try:
+                self._store.destroy()
+            except Exception:
+                logger.exception("shard.store_not_destroyed shard=%s", self._spec.id)
+        shutil.rmtree(self._directory, ignore_errors=True)

@@ -1,0 +1,336 @@
+"""The shards of one process: specs and revisions, which of them run, and who may use one when.
+
+A :class:`ShardTable` stands for Etcd: every change makes a new catalog with the next revision, and moves the
+shards after it. A spec that is new, or that has changed in what a shard reads once, starts the shard; so does
+one whose shard FAILED. Other changes reach the running shard. A disabled spec is listed, and not run.
+
+:meth:`ShardTable.resolve` answers in Gazette's order:
+
+1. SHARD_NOT_FOUND: there is no such shard, or the caller may not see it.
+2. NO_SHARD_PRIMARY: nobody runs it.
+3. NOT_SHARD_PRIMARY: another process does, and the request may not be passed on.
+4. OK. If this process runs it, the caller waits for its store, then for the offsets; SHARD_STOPPED if the
+   shard ends before.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, MutableMapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import replace
+from typing import Any, Protocol
+
+from gazette_spark.broker.identity import BrokerIdentity
+from gazette_spark.broker.replication.topology import make_route
+from gazette_spark.broker.storage.state import Catalog, ItemKind, apply_changes, check_transaction
+from gazette_spark.consumer.application import Resolution, ResolveArgs, Shard, ShardListing, Store
+from gazette_spark.consumer.specs import hint_backup_keys, hint_primary_key, labels_with_id, recovery_log
+from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import recoverylog_pb2 as pr
+
+SHARDS: ItemKind[pc.ShardSpec] = ItemKind(
+    plural="shards", new_spec=pc.ShardSpec, name_of=lambda spec: spec.id, labels_of=labels_with_id
+)
+"""The items of consumers."""
+
+Hints = MutableMapping[str, pr.FSMHints]
+"""Hints of recovery logs by key, see :func:`~gazette_spark.consumer.specs.hint_primary_key`."""
+
+READ_EACH_TIME = (
+    "max_txn_duration",
+    "min_txn_duration",
+    "disable_wait_for_ack",
+    "hot_standbys",
+    "hint_backups",
+    "labels",
+)
+"""Fields of a spec that a running shard looks at whenever it needs them; others it reads when it starts."""
+
+
+class RunningShard(Shard, Protocol):
+    """An assignment of a shard to this process, from its start to its end."""
+
+    @property
+    def status(self) -> pc.ReplicaStatus:
+        """Its state."""
+
+    @property
+    def store_ready(self) -> Future[Store]:
+        """Ends with the store when that is open and its checkpoint restored."""
+
+    @property
+    def progress_changed(self) -> Future[None]:
+        """Ends at the next change of its progress; take it before you look at the progress."""
+
+    def put_spec(self, spec: pc.ShardSpec) -> None:
+        """Take another spec up."""
+
+    def hold(self) -> bool:
+        """Keep the store from being destroyed, until :meth:`release`; False: it is too late."""
+
+    def release(self) -> None:
+        """End one :meth:`hold`."""
+
+    def drain(self) -> None:
+        """Begin to end after a commit of what was consumed, without waiting."""
+
+    def stop(self) -> None:
+        """Begin to stop, without waiting."""
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait until the assignment has ended; False: it has not in time."""
+
+
+StartShard = Callable[[pc.ShardSpec, RunningShard | None], RunningShard]
+"""Starts a shard, when the assignment before, if any, has ended; does not wait for that."""
+
+
+def resolve_status(
+    spec: pc.ShardSpec | None, primary: pb.ProcessSpec.ID | None, local: pb.ProcessSpec.ID, *, may_proxy: bool
+) -> pc.Status:
+    """Return the status of a request for a shard.
+
+    Args:
+        spec: The shard's, None if the caller cannot see one.
+        primary: Process that runs it.
+        local: This process.
+        may_proxy: Whether another process may answer.
+    """
+    if spec is None:
+        return pc.SHARD_NOT_FOUND
+    if primary is None:
+        return pc.NO_SHARD_PRIMARY
+    if primary != local and not may_proxy:
+        return pc.NOT_SHARD_PRIMARY
+    return pc.OK
+
+
+def needs_restart(old: pc.ShardSpec, new: pc.ShardSpec) -> bool:
+    """Return whether a running shard has to start again to follow a new spec."""
+    return _read_once(old) != _read_once(new)
+
+
+def _read_once(spec: pc.ShardSpec) -> pc.ShardSpec:
+    copied = pc.ShardSpec()
+    copied.CopyFrom(spec)
+    for name in READ_EACH_TIME:
+        copied.ClearField(name)
+    return copied
+
+
+def unmet(read_through: dict[str, int], args: ResolveArgs, spec: pc.ShardSpec) -> dict[str, int]:
+    """Return the offsets that a caller waits for, of sources that are not read through them."""
+    sources = {source.journal for source in spec.sources}
+    return {
+        journal: offset
+        for journal, offset in args.read_through.items()
+        if journal in sources and offset > read_through.get(journal, 0)
+    }
+
+
+class ShardTable:
+    """The shards of one process. Any thread may call anything; it implements ``ShardHost``."""
+
+    def __init__(self, identity: BrokerIdentity, start: StartShard, hints: Hints) -> None:
+        """Begin without shards.
+
+        Args:
+            identity: Of this process; :meth:`serve_at` completes it.
+            start: Starts a shard.
+            hints: Where hints of recovery logs are kept.
+        """
+        self._identity = identity
+        self._start = start
+        self._hints = hints
+        self._lock = threading.RLock()
+        self._catalog: Catalog[pc.ShardSpec] = Catalog(SHARDS, identity.cluster_id)
+        self._running: dict[str, RunningShard] = {}
+        self._ended: dict[str, RunningShard] = {}
+        """Assignments that may not have ended yet, of shards that do not run any more."""
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"ShardTable(revision={self._catalog.revision}, {len(self._running)} running)"
+
+    def serve_at(self, endpoint: str) -> None:
+        """Name this process in routes by the address of its service."""
+        with self._lock:
+            self._identity = replace(self._identity, member=replace(self._identity.member, endpoint=endpoint))
+
+    def running(self) -> list[RunningShard]:
+        """Return the present assignments, by id."""
+        with self._lock:
+            return [shard for _, shard in sorted(self._running.items())]
+
+    def specs(self) -> list[pc.ShardSpec]:
+        """Return all specs, by id; they are not to be changed."""
+        return [entry.spec for entry in self._catalog.select()]
+
+    def header(self) -> pb.Header:
+        """Return a header without a route."""
+        return self._identity.header(self._catalog.revision)
+
+    def list_shards(self) -> ShardListing:
+        """Return all shards, see ``ShardHost``."""
+        with self._lock:
+            return ShardListing(
+                self.header(),
+                [
+                    pc.ListResponse.Shard(
+                        spec=entry.spec,
+                        mod_revision=entry.mod_revision,
+                        create_revision=entry.create_revision,
+                        route=self._route(shard_id),
+                        status=[self._running[shard_id].status] if shard_id in self._running else [],
+                    )
+                    for shard_id, entry in sorted(self._catalog.items.items())
+                ],
+            )
+
+    def _route(self, shard_id: str) -> pb.Route:
+        return make_route((self._identity.member,) if shard_id in self._running else ())
+
+    def apply(self, changes: Sequence[pc.ApplyRequest.Change]) -> pc.ApplyResponse:
+        """Make valid changes, all or none, see ``ShardHost``."""
+        check_transaction(SHARDS, changes)
+        with self._lock:
+            catalog = apply_changes(self._catalog, changes)
+            if catalog is None:
+                return pc.ApplyResponse(status=pc.ETCD_TRANSACTION_FAILED, header=self.header())
+            self._catalog = catalog
+            for change in changes:
+                if change.HasField("primary_hints"):
+                    self._hints[hint_primary_key(change.upsert)] = change.primary_hints
+                self._follow(SHARDS.changed(change))
+            return pc.ApplyResponse(header=self.header())
+
+    def _follow(self, shard_id: str) -> None:
+        """Start, change or stop a shard after its spec."""
+        entry, shard = self._catalog.items.get(shard_id), self._running.get(shard_id)
+        if entry is None or entry.spec.disable or self._closed:
+            if shard is not None:
+                self._end(shard_id)
+        elif shard is None:
+            self._begin(entry.spec, self._ended.pop(shard_id, None))
+        elif shard.status.code == pc.ReplicaStatus.FAILED or needs_restart(shard.spec, entry.spec):
+            self._restart(shard_id)
+        else:
+            shard.put_spec(entry.spec)
+
+    def _begin(self, spec: pc.ShardSpec, after: RunningShard | None) -> None:
+        self._running[spec.id] = self._start(spec, after)
+
+    def _end(self, shard_id: str) -> None:
+        self._ended[shard_id] = shard = self._running.pop(shard_id)
+        shard.stop()
+
+    def _restart(self, shard_id: str) -> None:
+        self._end(shard_id)
+        self._begin(self._catalog.items[shard_id].spec, self._ended.pop(shard_id))
+
+    def resolve(self, args: ResolveArgs) -> Resolution:
+        """Return where a shard is served, see ``ShardHost``."""
+        deadline_s = None if args.timeout_s is None else time.monotonic() + args.timeout_s
+        with self._lock:
+            if args.proxy_header is not None:
+                self._identity.check_proxied(args.proxy_header)
+            entry = self._catalog.items.get(args.shard_id)
+            spec = entry.spec if entry is not None and args.may_see(entry.spec) else None
+            shard = self._running.get(args.shard_id) if spec is not None else None
+            local = self._identity.process_id
+            status = resolve_status(
+                spec, local if shard is not None else None, local, may_proxy=args.may_proxy
+            )
+            route = self._route(args.shard_id) if shard is not None else None
+            found = Resolution(status, self._identity.header(self._catalog.revision, route), spec)
+        if shard is None or spec is None or status != pc.OK:
+            return found
+        if not _is_ready(shard, args, spec, deadline_s) or not shard.hold():
+            found.status = pc.SHARD_STOPPED
+            return found
+        found.shard, found.store, found.release = shard, shard.store_ready.result(), shard.release
+        return found
+
+    def hints(self, shard_id: str) -> pc.GetHintsResponse:
+        """Return the hints of a shard's recovery log, see ``ShardHost``."""
+        with self._lock:
+            entry = self._catalog.items.get(shard_id)
+            if entry is None:
+                return pc.GetHintsResponse(status=pc.SHARD_NOT_FOUND, header=self.header())
+            found = hints_of(entry.spec, self._hints)
+            found.header.CopyFrom(self.header())
+            return found
+
+    def unassign(
+        self, shard_ids: Sequence[str], *, only_failed: bool = False, dry_run: bool = False
+    ) -> pc.UnassignResponse:
+        """End assignments, see ``ShardHost``; this process takes them up again."""
+        with self._lock:
+            chosen = [
+                shard_id
+                for shard_id in dict.fromkeys(shard_ids)
+                if (shard := self._running.get(shard_id)) is not None
+                and (not only_failed or shard.status.code == pc.ReplicaStatus.FAILED)
+            ]
+            if chosen and not dry_run:
+                self._catalog = replace(self._catalog, revision=self._catalog.revision + 1)
+                for shard_id in chosen:
+                    self._restart(shard_id)
+            return pc.UnassignResponse(shards=chosen)
+
+    def close(self) -> list[RunningShard]:
+        """Begin to stop all shards, and return those that may not have ended; none is started any more."""
+        with self._lock:
+            self._closed = True
+            for shard_id in list(self._running):
+                self._end(shard_id)
+            return list(self._ended.values())
+
+
+def hints_of(spec: pc.ShardSpec, hints: Hints) -> pc.GetHintsResponse:
+    """Return the hints that are stored for a spec; without any if it names no recovery log."""
+    found = pc.GetHintsResponse()
+    if not recovery_log(spec):
+        return found
+    primary = hints.get(hint_primary_key(spec))
+    if primary is not None:
+        found.primary_hints.hints.CopyFrom(primary)
+    for key in hint_backup_keys(spec):
+        backup = found.backup_hints.add()
+        if (stored := hints.get(key)) is not None:
+            backup.hints.CopyFrom(stored)
+    return found
+
+
+def _is_ready(shard: RunningShard, args: ResolveArgs, spec: pc.ShardSpec, deadline_s: float | None) -> bool:
+    """Wait for the store, then for the offsets; False if the shard ended before."""
+    if not _await(shard.store_ready, shard, args, deadline_s):
+        return False
+    while True:
+        changed = shard.progress_changed
+        if not unmet(shard.progress().read_through, args, spec):
+            return True
+        if not _await(changed, shard, args, deadline_s):
+            return False
+
+
+def _await(event: Future[Any], shard: RunningShard, args: ResolveArgs, deadline_s: float | None) -> bool:
+    """Wait for an event of a shard; False if the shard has ended.
+
+    Raises:
+        TimeoutError: neither came in time, or the caller has gone.
+    """
+    events: list[Future[Any]] = [event, shard.primary_loop]
+    if args.cancelled is not None:
+        events.append(args.cancelled)
+    left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+    ended = wait(events, left_s, FIRST_COMPLETED).done
+    if event in ended and event.exception() is None:
+        return True
+    if shard.primary_loop in ended or event in ended:
+        return False
+    why = "the caller has gone away" if ended else "it took too long"
+    raise TimeoutError(f"shard {args.shard_id!r} is not as far as the caller asked for: {why}")

@@ -1,0 +1,123 @@
+"""Reads the source journals of a shard ahead: a thread a source, all into one inbox.
+
+A broker that cannot be reached is waited for, however long that takes; a record that is no message, or a
+journal that is gone, is the shard's end.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+
+from gazette_spark.client.client import Client
+from gazette_spark.client.connection.retry import after_read
+from gazette_spark.consumer.checkpoints import start_offset
+from gazette_spark.consumer.inbox import Inbox
+from gazette_spark.consumer.specs import BUFFER_SIZE
+from gazette_spark.errors import ClosedError, GazetteError
+from gazette_spark.message.interfaces import Envelope, NewMessage
+from gazette_spark.message.iterate import ReadUncommitted, checked_replay, read_uncommitted
+from gazette_spark.message.sequencer import ReplayRange
+from gazette_spark.protocol import consumer_pb2 as pc
+
+logger = logging.getLogger(__name__)
+
+JOIN_TIMEOUT_S = 5.0
+"""Seconds that closing waits for readers; they are told to end before."""
+
+
+class Sources:
+    """The readers of a shard's sources. :meth:`close` may be called from any thread."""
+
+    def __init__(self, client: Client, new_message: NewMessage, stopping: threading.Event) -> None:
+        """Read nothing yet.
+
+        Args:
+            client: Of the brokers.
+            new_message: The application's.
+            stopping: Ends waiting for brokers.
+        """
+        self._client = client
+        self._new_message = new_message
+        self._stopping = stopping
+        self._readers: dict[str, ReadUncommitted] = {}
+        self._threads: list[threading.Thread] = []
+        self.inbox = Inbox(BUFFER_SIZE)
+        """Where messages arrive."""
+
+    def __repr__(self) -> str:
+        return f"Sources({', '.join(map(repr, self._readers.values()))})"
+
+    def start(self, spec: pc.ShardSpec, checkpoint: pc.Checkpoint) -> None:
+        """Begin to read, each source from its checkpoint on.
+
+        Raises:
+            JournalNotFoundError: there is no such journal.
+            MessageError: a journal's content type has no framing of messages.
+        """
+        self.inbox = Inbox(spec.read_channel_size or BUFFER_SIZE)
+        for source in spec.sources:
+            self._readers[source.journal] = read_uncommitted(
+                self._client,
+                source.journal,
+                self._new_message,
+                offset=start_offset(checkpoint, source),
+                block=True,
+            )
+        for journal, reader in self._readers.items():
+            name = f"{spec.id} reads {journal}"
+            thread = threading.Thread(target=self._read, args=(reader,), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def replay(self, wanted: ReplayRange) -> Iterator[Envelope]:
+        """Yield messages of a source that have been read before."""
+        source = self._readers[wanted.journal]
+        reader = self._client.read(wanted.journal, offset=wanted.begin, end_offset=wanted.end)
+        with ReadUncommitted(reader, source.spec, self._new_message) as replay:
+            yield from checked_replay(replay, source.reader.jumps)
+
+    def wait_after(self, error: GazetteError, attempt: int) -> bool:
+        """Wait before a read is tried again; False if it is not to be."""
+        wait_s = after_read(error, attempt, waits=True)
+        if wait_s is None or self._stopping.is_set():
+            return False
+        logger.warning("shard.read_retried attempt=%d cause=%s", attempt, error)
+        self._stopping.wait(wait_s)
+        return True
+
+    def close(self) -> None:
+        """End the readers; may be called again."""
+        self.inbox.close()
+        for reader in self._readers.values():
+            reader.close()
+        for thread in self._threads:
+            with suppress(RuntimeError):  # It is not started yet.
+                thread.join(JOIN_TIMEOUT_S)
+
+    def _read(self, reader: ReadUncommitted) -> None:
+        try:
+            for envelope in self._patient(reader):
+                if not self.inbox.put(envelope):
+                    return
+            if not self.inbox.is_closed:
+                raise ClosedError(f"reader of journal {reader.reader.journal!r}", "it was closed")
+        except BaseException as error:  # noqa: BLE001  # The shard's thread raises it.
+            self.inbox.fail(error)
+
+    def _patient(self, reader: ReadUncommitted) -> Iterator[Envelope]:
+        attempt = 0
+        while True:
+            try:
+                envelope = next(reader)
+            except StopIteration:
+                return
+            except GazetteError as error:
+                if not self.wait_after(error, attempt):
+                    raise
+                attempt += 1
+                continue
+            attempt = 0
+            yield envelope

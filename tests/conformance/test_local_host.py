@@ -1,0 +1,385 @@
+"""The local host keeps the order of Gazette's transactions on any broker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import pytest
+
+from gazette_spark.client import AppendService, Client
+from gazette_spark.consumer import ResolveArgs
+from gazette_spark.consumer.checkpoints import build_checkpoint
+from gazette_spark.consumer.local import LocalHost
+from gazette_spark.consumer.specs import shard_spec
+from gazette_spark.errors import ShardFailedError
+from gazette_spark.message import AckIntent, Publisher
+from gazette_spark.message.sequencer import SequencerCheckpoint
+from gazette_spark.protocol import consumer_pb2 as pc
+from tests.rig.consumers import (
+    NDJSON,
+    Database,
+    Row,
+    Totals,
+    committed_documents,
+    create_journals,
+    number,
+    published_totals,
+    wait_through,
+)
+from tests.waiting import wait_until
+
+SHARD = "shard-one"
+Code = pc.ReplicaStatus.Code
+
+
+class Rig:
+    """A source, two outputs, a publisher and a database."""
+
+    def __init__(self, client: Client, prefix: str) -> None:
+        self.client = client
+        self.source, self.other = f"{prefix}source", f"{prefix}other"
+        self.outputs = [f"{prefix}out/a", f"{prefix}out/b"]
+        create_journals(client, self.source, self.other, *self.outputs)
+        self.database = Database()
+        self.app = Totals(self.database, self.outputs)
+        self.service = AppendService(client, timeout_s=30)
+        self.publisher = Publisher(self.service)
+
+    def publish(self, *keys: str, journal: str = "") -> None:
+        """Publish committed messages, one for each key, and wait for them."""
+        for key in keys:
+            self.publisher.publish_committed(
+                lambda _: (journal or self.source, NDJSON["content-type"]), number(key)
+            )
+        self.service.flush()
+
+    def spec(self, shard_id: str = SHARD, *sources: str, **options: object) -> pc.ShardSpec:
+        """Return a spec whose transactions are short."""
+        return shard_spec(shard_id, sources or [self.source], **options)  # type: ignore[arg-type]
+
+    def host(self, *specs: pc.ShardSpec) -> LocalHost:
+        """Return a host of the shards, by default of one."""
+        return LocalHost(self.app, self.client, specs or [self.spec()], name="test")
+
+    def wait(self, host: LocalHost, *journals: str) -> None:
+        """Wait until the shard has read its sources."""
+        wait_through(host, self.client, SHARD, *(journals or [self.source]))
+
+
+@pytest.fixture
+def rig(client: Client, fresh_prefix: str) -> Iterator[Rig]:
+    """Journals nobody else uses."""
+    made = Rig(client, fresh_prefix)
+    with made.service:
+        yield made
+
+
+def code_of(host: LocalHost, shard_id: str = SHARD) -> int:
+    """Return the status of a shard."""
+    listed = {shard.spec.id: shard for shard in host.list_shards().shards}
+    return listed[shard_id].status[0].code
+
+
+def resolve(host: LocalHost, **asked: object) -> int:
+    """Return the status of a request, and release the store."""
+    with host.resolve(ResolveArgs(SHARD, timeout_s=30, **asked)) as found:  # type: ignore[arg-type]
+        return found.status
+
+
+def test_messages_count_once_in_state_and_output(rig: Rig) -> None:
+    """Each message is in the state, and each total is published, committed, in its journal."""
+    rig.publish("a", "bb", "a")
+    with rig.host() as host:
+        rig.wait(host)
+        assert rig.database.state() == {SHARD: {"a": 2, "bb": 1}}
+        assert published_totals(rig.client, rig.outputs) == {
+            (SHARD, "a", 1): 1,
+            (SHARD, "a", 2): 1,
+            (SHARD, "bb", 1): 1,
+        }
+        assert code_of(host) == Code.PRIMARY
+    assert all(store.destroyed for store in rig.app.stores)
+
+
+def test_a_write_is_read(rig: Rig) -> None:
+    """When an append is read through, the state has it, and what it published ends before publish_at."""
+    with rig.host() as host:
+        for count in (1, 2, 3):
+            rig.publish("a")
+            rig.wait(host)
+            with host.resolve(ResolveArgs(SHARD)) as found:
+                assert found.shard is not None
+                read, published = found.shard.progress()
+            assert rig.database.state()[SHARD] == {"a": count}
+            assert read == {rig.source: rig.client.write_head(rig.source)}
+            assert published == {rig.outputs[1]: rig.client.write_head(rig.outputs[1])}
+
+
+def test_a_new_host_goes_on(rig: Rig) -> None:
+    """The checkpoint says where, and repeats nothing."""
+    rig.publish("a")
+    with rig.host() as host:
+        rig.wait(host)
+    rig.publish("a", "b")
+    with rig.host() as host:
+        rig.wait(host)
+    assert rig.database.state() == {SHARD: {"a": 2, "b": 1}}
+    assert max(published_totals(rig.client, rig.outputs).values()) == 1
+
+
+def test_transactions_of_producers_are_held_back(rig: Rig) -> None:
+    """Uncommitted messages are consumed with their acknowledgement; those that are rolled back never are."""
+    mapping = (rig.source, NDJSON["content-type"])
+    rig.publisher.publish_uncommitted(lambda _: mapping, number("a"))
+    gone = Publisher(rig.service)
+    gone.publish_uncommitted(lambda _: mapping, number("gone"))
+    rig.publish("b", journal=rig.other)
+    with rig.host(rig.spec(SHARD, rig.source, rig.other)) as host:
+        rig.wait(host, rig.other)
+        assert rig.database.state() == {SHARD: {"b": 1}}
+        for intent in rig.publisher.build_ack_intents():
+            rig.service.append(intent.journal, intent.intent)
+        rig.service.flush()
+        rig.wait(host)
+    assert rig.database.state() == {SHARD: {"a": 1, "b": 1}}
+
+
+def test_what_left_the_ring_is_read_again(rig: Rig) -> None:
+    """A transaction longer than the ring buffer is consumed whole, and in order."""
+    mapping = (rig.source, NDJSON["content-type"])
+    for _ in range(50):
+        rig.publisher.publish_uncommitted(lambda _: mapping, number("a"))
+    for intent in rig.publisher.build_ack_intents():
+        rig.service.append(intent.journal, intent.intent)
+    rig.service.flush()
+    with rig.host(rig.spec(ring_buffer_size=3)) as host:
+        rig.wait(host)
+    assert rig.database.state() == {SHARD: {"a": 50}}
+
+
+def test_a_repeated_acknowledgement_is_progress(rig: Rig) -> None:
+    """Who waits for the offset of a message that is never delivered does not wait for ever."""
+    mapping = (rig.source, NDJSON["content-type"])
+    rig.publisher.publish_uncommitted(lambda _: mapping, number("a"))
+    intent = rig.publisher.build_ack_intents()[0]
+    rig.client.append(intent.journal, intent.intent * 2)
+    with rig.host() as host:
+        rig.wait(host)
+        rig.client.append(intent.journal, intent.intent)
+        rig.wait(host)
+        assert code_of(host) == Code.PRIMARY
+
+
+def test_a_minimum_offset_skips(rig: Rig) -> None:
+    """A source is read from its minimum offset on if the checkpoint is before it."""
+    rig.publish("a")
+    begin = rig.client.write_head(rig.source)
+    rig.publish("b")
+    spec = shard_spec(SHARD, {rig.source: begin})
+    with rig.host(spec) as host:
+        rig.wait(host)
+    assert rig.database.state() == {SHARD: {"b": 1}}
+
+
+def test_a_deferred_message_begins_a_transaction(rig: Rig) -> None:
+    """The transaction ends before it; the next one begins with it."""
+    rig.publish("a", "defer", "b")
+    with rig.host(rig.spec(min_txn_s=0.05)) as host:
+        rig.wait(host)
+    first = ["begin", "consume a", "finalize", "finish", "begin", "consume defer"]
+    assert rig.app.steps[: len(first)] == first
+    assert rig.database.state() == {SHARD: {"a": 1, "defer": 1, "b": 1}}
+
+
+def test_deferring_the_first_message_fails_the_shard(rig: Rig) -> None:
+    """A transaction that would be empty is the application's mistake."""
+    rig.publish("defer")
+    with rig.host() as host:
+        wait_until("the shard fails", lambda: code_of(host) == Code.FAILED)
+        assert rig.app.steps == ["begin", "finish"]
+
+
+def test_hooks_come_in_pairs(rig: Rig) -> None:
+    """Each transaction that began is finished: with its commit, or with the error that ended it."""
+    finished: list[Future[None]] = []
+    rig.app.on_finish = finished.append
+    rig.app.refuses = "bad"
+    rig.publish("a")
+    with rig.host() as host:
+        rig.wait(host)
+        rig.publish("bad")
+        wait_until("the shard fails", lambda: code_of(host) == Code.FAILED)
+    assert rig.app.steps.count("begin") == rig.app.steps.count("finish") == len(finished)
+    assert finished[0].exception(0) is None
+    assert isinstance(finished[-1].exception(0), ShardFailedError)
+
+
+def test_a_failed_shard_stops_alone(rig: Rig) -> None:
+    """Its status has the error, requests say that it stopped, and the other shard goes on."""
+    rig.app.refuses = "bad"
+    rig.publish("bad")
+    rig.publish("good", journal=rig.other)
+    with rig.host(rig.spec(), rig.spec("shard-two", rig.other)) as host:
+        wait_until("the shard fails", lambda: code_of(host) == Code.FAILED)
+        wait_through(host, rig.client, "shard-two", rig.other)
+        failed = host.list_shards().shards[0].status[0].errors
+        assert "ValueError: bad is refused" in failed[0]
+        assert rig.source in failed[0]
+        assert resolve(host, read_through={rig.source: 1}) == pc.SHARD_STOPPED
+    assert rig.database.state()["shard-two"] == {"good": 1}
+
+
+@pytest.mark.parametrize("how", ["unassign", "apply"])
+def test_a_failed_shard_starts_again(rig: Rig, how: str) -> None:
+    """Unassigning it, or applying its spec, starts it where it was."""
+    rig.app.refuses = "bad"
+    rig.publish("a", "bad", "b")
+    with rig.host() as host:
+        wait_until("the shard fails", lambda: code_of(host) == Code.FAILED)
+        rig.app.refuses = ""
+        if how == "unassign":
+            assert list(host.unassign([SHARD, "no-such-shard"], only_failed=True).shards) == [SHARD]
+        else:
+            change = pc.ApplyRequest.Change(upsert=rig.spec(), expect_mod_revision=-1)
+            assert host.apply([change]).status == pc.OK
+        rig.wait(host)
+        assert code_of(host) == Code.PRIMARY
+    assert rig.database.state() == {SHARD: {"a": 1, "bad": 1, "b": 1}}
+    assert max(published_totals(rig.client, rig.outputs).values()) == 1
+
+
+def test_unassign_chooses(rig: Rig) -> None:
+    """A healthy primary is left by only_failed, and a dry run changes nothing."""
+    with rig.host() as host:
+        assert resolve(host) == pc.OK
+        before = host.list_shards().header.etcd.revision
+        assert list(host.unassign([SHARD], only_failed=True).shards) == []
+        assert list(host.unassign([SHARD, SHARD], dry_run=True).shards) == [SHARD]
+        assert (len(rig.app.stores), host.list_shards().header.etcd.revision) == (1, before)
+        assert list(host.unassign([SHARD]).shards) == [SHARD]
+        assert resolve(host) == pc.OK
+        assert len(rig.app.stores) == 2
+
+
+def test_shards_come_and_go(rig: Rig) -> None:
+    """Apply adds, disables and deletes shards, by revision, while others run."""
+    rig.publish("a")
+    with LocalHost(rig.app, rig.client, name="test") as host:
+        assert resolve(host) == pc.SHARD_NOT_FOUND
+        assert host.apply([pc.ApplyRequest.Change(upsert=rig.spec())]).status == pc.OK
+        rig.wait(host)
+        again = pc.ApplyRequest.Change(upsert=rig.spec())
+        assert host.apply([again]).status == pc.ETCD_TRANSACTION_FAILED
+        listed = host.list_shards().shards[0]
+        assert list(listed.route.members) == [host.list_shards().header.process_id]
+        off = rig.spec(disable=True)
+        change = pc.ApplyRequest.Change(upsert=off, expect_mod_revision=listed.mod_revision)
+        assert host.apply([change]).status == pc.OK
+        assert resolve(host) == pc.NO_SHARD_PRIMARY
+        assert host.list_shards().shards[0].route.primary == -1
+        gone = pc.ApplyRequest.Change(delete=SHARD, expect_mod_revision=-1)
+        assert host.apply([gone]).status == pc.OK
+        assert resolve(host) == pc.SHARD_NOT_FOUND
+
+
+def test_new_sources_are_read(rig: Rig) -> None:
+    """A spec with another source starts the shard again; one with other durations does not."""
+    rig.publish("a")
+    rig.publish("b", journal=rig.other)
+    with rig.host() as host:
+        rig.wait(host)
+        host.apply([pc.ApplyRequest.Change(upsert=rig.spec(max_txn_s=2), expect_mod_revision=-1)])
+        assert len(rig.app.stores) == 1
+        more = rig.spec(SHARD, rig.source, rig.other)
+        host.apply([pc.ApplyRequest.Change(upsert=more, expect_mod_revision=-1)])
+        rig.wait(host, rig.source, rig.other)
+    assert rig.database.state() == {SHARD: {"a": 1, "b": 1}}
+
+
+def test_recovered_acknowledgements_come_first(rig: Rig) -> None:
+    """They are appended before anything is read; journals that are gone need none."""
+    foreign = Publisher(rig.service)
+    foreign.publish_uncommitted(lambda _: (rig.outputs[0], NDJSON["content-type"]), number("kept"))
+    rig.service.flush()
+    intents = [*foreign.build_ack_intents(), AckIntent("no/such/journal", b"{}\n")]
+    checkpoint = build_checkpoint(SequencerCheckpoint({}, ()), intents).SerializeToString()
+    rig.database.rows[f"/gazette-spark/consumers/test/items/{SHARD}"] = Row(checkpoint=checkpoint)
+    rig.publish("a")
+    with rig.host() as host:
+        rig.wait(host)
+    assert [each["key"] for each in committed_documents(rig.client, rig.outputs[0])] == ["kept"]
+
+
+def test_an_older_host_is_fenced_off(rig: Rig) -> None:
+    """A host that goes on after another has taken over commits nothing, and its shard fails."""
+    rig.publish("a")
+    with rig.host() as old:
+        rig.wait(old)
+        with rig.host() as new:
+            assert resolve(new) == pc.OK
+            rig.publish("a")
+            wait_until("the old host fails", lambda: code_of(old) == Code.FAILED)
+            rig.wait(new)
+            assert code_of(new) == Code.PRIMARY
+    assert rig.database.state() == {SHARD: {"a": 2}}
+    assert published_totals(rig.client, rig.outputs) == {(SHARD, "a", 1): 1, (SHARD, "a", 2): 1}
+
+
+def test_the_next_transaction_consumes_while_one_commits(rig: Rig) -> None:
+    """It does not commit before its predecessor has."""
+    hold, held = threading.Event(), threading.Event()
+
+    def before_commit(_: str) -> None:
+        held.set()
+        assert hold.wait(30)
+
+    rig.database.before_commit = before_commit
+    with rig.host() as host:
+        rig.publish("a")
+        assert held.wait(30)
+        rig.publish("b")
+        wait_until("it consumes", lambda: "consume b" in rig.app.steps)
+        assert rig.app.steps.count("finalize") == 1
+        hold.set()
+        rig.wait(host)
+    assert rig.app.steps.count("finalize") == 2
+
+
+def test_a_waiting_request_ends_with_the_shard(rig: Rig) -> None:
+    """Stat does not wait for a shard that is stopped, and not for a caller that has gone."""
+    answers: list[int] = []
+    with rig.host() as host:
+        assert resolve(host) == pc.OK
+        far = {rig.source: 1 << 40}
+        with pytest.raises(TimeoutError, match="too long"):
+            host.resolve(ResolveArgs(SHARD, read_through=far, timeout_s=0.01))
+        gone: Future[None] = Future()
+        gone.set_result(None)
+        with pytest.raises(TimeoutError, match="gone away"):
+            host.resolve(ResolveArgs(SHARD, read_through=far, cancelled=gone))
+        waiting = threading.Thread(target=lambda: answers.append(resolve(host, read_through=far)))
+        waiting.start()
+        host.unassign([SHARD])
+        waiting.join(30)
+    assert answers == [pc.SHARD_STOPPED]
+
+
+def test_a_drained_host_commits_what_it_consumed(rig: Rig) -> None:
+    """Closing with time to drain ends the open transaction, although its maximum is far away."""
+    mapping = (rig.source, NDJSON["content-type"])
+    rig.publish("a")
+    rig.publisher.publish_uncommitted(lambda _: mapping, number("open"))
+    rig.service.flush()
+    with rig.host(rig.spec(max_txn_s=600, min_txn_s=0.2)) as host:
+        wait_until("it consumes", lambda: "consume a" in rig.app.steps)
+        host.close(drain_s=30)
+    assert rig.database.state() == {SHARD: {"a": 1}}
+
+
+def test_a_source_that_is_missing_fails_the_shard(rig: Rig) -> None:
+    """The status names the journal."""
+    with rig.host(rig.spec(SHARD, "no/such/journal")) as host:
+        wait_until("the shard fails", lambda: code_of(host) == Code.FAILED)
+        assert "no/such/journal" in host.list_shards().shards[0].status[0].errors[0]

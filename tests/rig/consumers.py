@@ -1,0 +1,225 @@
+"""An application whose every step shows, its store in a database that fences, and the journals it needs."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from gazette_spark.client import Client
+from gazette_spark.client.appending.futures import AsyncOperation, OpFuture, failure_of
+from gazette_spark.consumer import Application, DeferToNextTransaction, ResolveArgs, Shard, ShardHost
+from gazette_spark.errors import GazetteError
+from gazette_spark.failpoints import failpoint
+from gazette_spark.message import Envelope, Message, Publisher, Sequencer, read_committed, split_uuid
+from gazette_spark.message.uuids import ACK_TXN
+from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journals import journal_spec
+from tests.rig.messages import Document
+
+NDJSON = {"content-type": "application/x-ndjson"}
+
+
+@dataclass
+class FencedError(GazetteError):
+    """Another store has restored the checkpoint."""
+
+    fqn: str
+
+    def __str__(self) -> str:
+        return f"{self.fqn}: another store has restored the checkpoint"
+
+
+@dataclass
+class Row:
+    """What is committed of a shard."""
+
+    fence: int = 0
+    checkpoint: bytes = b""
+    state: str = "{}"
+    commits: int = 0
+
+
+class Database:
+    """A transactional system beyond the process: it outlives hosts."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self.lock = threading.Lock()
+        self.before_commit: Callable[[str], None] = lambda _: None
+        """Called in the committing thread, for a test to hold or break a commit."""
+
+    def state(self) -> dict[str, dict[str, int]]:
+        """Return the committed state of each shard, by id."""
+        with self.lock:
+            return {fqn.rpartition("items/")[2]: json.loads(row.state) for fqn, row in self.rows.items()}
+
+
+class RemoteStore:
+    """A store in a database."""
+
+    def __init__(self, database: Database, fqn: str) -> None:
+        self._database = database
+        self._fqn = fqn
+        self._fence = 0
+        self._committing = False
+        self.state: dict[str, int] = {}
+        self.destroyed = False
+
+    def restore_checkpoint(self) -> pc.Checkpoint:
+        """Fence off other stores."""
+        with self._database.lock:
+            row = self._database.rows.setdefault(self._fqn, Row())
+            row.fence += 1
+            self._fence = row.fence
+            self.state = json.loads(row.state)
+            return pc.Checkpoint.FromString(row.checkpoint)
+
+    def start_commit(self, checkpoint: pc.Checkpoint, wait_for: Iterable[OpFuture]) -> Future[None]:
+        """Commit in the thread in which the last dependency ends."""
+        assert not self._committing, "two commits at a time"
+        assert not self.destroyed
+        self._committing = True
+        done: AsyncOperation[None] = AsyncOperation()
+        content, state = checkpoint.SerializeToString(), json.dumps(self.state)
+        left = list(wait_for)
+
+        def go_on(_: object) -> None:
+            while left:
+                if not left[-1].done():
+                    left.pop().add_done_callback(go_on)
+                    return
+                if (problem := failure_of(left.pop())) is not None:
+                    self._committing = False
+                    done.resolve(problem)
+                    return
+            self._commit(content, state, done)
+
+        go_on(None)
+        return done
+
+    def _commit(self, checkpoint: bytes, state: str, done: AsyncOperation[None]) -> None:
+        problem: BaseException | None = None
+        try:
+            failpoint("store.committing")
+            self._database.before_commit(self._fqn)
+            with self._database.lock:
+                row = self._database.rows[self._fqn]
+                if row.fence != self._fence:
+                    raise FencedError(self._fqn)
+                row.checkpoint, row.state, row.commits = checkpoint, state, row.commits + 1
+            failpoint("store.committed")
+        except BaseException as error:  # noqa: BLE001  # The shard hears of it.
+            problem = error
+        self._committing = False
+        done.resolve(problem)
+
+    def destroy(self) -> None:
+        """Note it."""
+        self.destroyed = True
+
+
+@dataclass
+class Totals(Application[RemoteStore]):
+    """Adds numbers by key, and publishes each new total.
+
+    A message is ``{"key": …, "n": …}``. The journal of a total is chosen by its key. Some keys are orders.
+    """
+
+    database: Database
+    outputs: Sequence[str] = ()
+    steps: list[str] = field(default_factory=list)
+    stores: list[RemoteStore] = field(default_factory=list)
+    refuses: str = ""
+    """Key of messages that raise."""
+    deferred: set[uuid.UUID] = field(default_factory=set)
+    on_finish: Callable[[Future[None]], object] = lambda _: None
+
+    def new_store(self, shard: Shard) -> RemoteStore:
+        """Return a store in the database."""
+        self.stores.append(RemoteStore(self.database, shard.fqn))
+        return self.stores[-1]
+
+    def new_message(self, spec: pb.JournalSpec, record: bytes) -> Message:
+        """Parse a document."""
+        fields = json.loads(record)
+        return Document(fields, stamp=uuid.UUID(fields.pop("_meta")["uuid"]))
+
+    def begin_txn(self, shard: Shard, store: RemoteStore) -> None:
+        """Note it."""
+        self.steps.append("begin")
+
+    def consume_message(
+        self, shard: Shard, store: RemoteStore, envelope: Envelope, publisher: Publisher
+    ) -> None:
+        """Add a number, and publish the total."""
+        document = envelope.message
+        assert isinstance(document, Document)
+        if "key" not in document.fields:
+            return
+        key, number = document.fields["key"], document.fields["n"]
+        if key == "defer" and document.stamp not in self.deferred:
+            self.deferred.add(document.stamp)
+            raise DeferToNextTransaction
+        if key == self.refuses:
+            raise ValueError(f"{key} is refused")
+        self.steps.append(f"consume {key}")
+        store.state[key] = store.state.get(key, 0) + number
+        failpoint("app.consumed")
+        if self.outputs:
+            output = self.outputs[len(key) % len(self.outputs)]
+            total = Document({"shard": shard.spec.id, "key": key, "total": store.state[key]})
+            publisher.publish_uncommitted(lambda _: (output, NDJSON["content-type"]), total)
+
+    def finalize_txn(self, shard: Shard, store: RemoteStore, publisher: Publisher) -> None:
+        """Note it."""
+        self.steps.append("finalize")
+
+    def finish_txn(self, shard: Shard, store: RemoteStore, commit: Future[None]) -> None:
+        """Note it."""
+        self.steps.append("finish")
+        self.on_finish(commit)
+
+
+def number(key: str, n: int = 1) -> Document:
+    """Return a message for :class:`Totals`."""
+    return Document({"key": key, "n": n})
+
+
+def create_journals(client: Client, *names: str) -> None:
+    """Create journals of JSON lines."""
+    client.create_journals(*(journal_spec(name, labels=NDJSON) for name in names))
+
+
+def committed_documents(client: Client, journal: str) -> list[dict[str, object]]:
+    """Return the committed documents of a journal, without acknowledgements."""
+    found = []
+    app = Totals(Database())
+    with read_committed(client, journal, app.new_message, sequencer=Sequencer()) as messages:
+        for envelope in messages:
+            document = envelope.message
+            assert isinstance(document, Document)
+            if split_uuid(document.stamp)[2] != ACK_TXN:
+                found.append(document.fields)
+    return found
+
+
+def published_totals(client: Client, outputs: Sequence[str]) -> Counter[tuple[object, object, object]]:
+    """Return the totals that were published, and how often each was."""
+    return Counter(
+        (each["shard"], each["key"], each["total"])
+        for output in outputs
+        for each in committed_documents(client, output)
+    )
+
+
+def wait_through(host: ShardHost, client: Client, shard: str, *journals: str, timeout_s: float = 30) -> None:
+    """Wait until a shard has read through its journals, as a caller of Stat does."""
+    heads = {journal: client.write_head(journal) for journal in journals}
+    with host.resolve(ResolveArgs(shard, read_through=heads, timeout_s=timeout_s)) as found:
+        assert found.status == pc.OK, pc.Status.Name(found.status)
