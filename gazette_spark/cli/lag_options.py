@@ -94,6 +94,13 @@ def feed_options(command: Decorated) -> Decorated:
             help="Query checkpoint of a query with another sink, as group NAME. May come often.",
         ),
         click.option(
+            "--consumer",
+            "consumers",
+            multiple=True,
+            metavar="[NAME=]URL",
+            help="Consumer whose shards are watched: group shard:ID, or NAME:ID, for each. May come often.",
+        ),
+        click.option(
             "--topic",
             "topics",
             multiple=True,

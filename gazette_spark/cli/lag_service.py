@@ -8,7 +8,8 @@ import shlex
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +18,7 @@ from gazette_spark.cli.journal_options import interrupted_by_signals, make_conne
 from gazette_spark.cli.lag_options import alarms, feed_options, named, rule_options, rules
 from gazette_spark.cli.main import one_line
 from gazette_spark.cli.output import format_option
+from gazette_spark.cli.shard_options import ShardConnect
 from gazette_spark.errors import GazetteError
 from gazette_spark.lag.rules import Status
 
@@ -96,8 +98,9 @@ UNKNOWN = 3
 def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click gives
     """Serve Burrow's HTTP API, Prometheus metrics and a status page until stopped.
 
-    Write heads come from the broker, commits from the logs of Delta tables and from query checkpoints; no JVM
-    is needed, and nothing is written. After a restart the windows are filled again from those.
+    Write heads come from the broker, commits from the logs of Delta tables and from query checkpoints, and
+    from consumers how far their shards have come; no JVM is needed, and nothing is written. After a restart
+    the windows are filled again from tables and query checkpoints.
     """
     try:
         from gazette_spark.lag.api import Api
@@ -107,7 +110,7 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
         raise click.ClickException(f"{error.name} is missing: install gazette-spark[lag]") from error
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("gazette_spark.lag").setLevel(options["log_level"].upper())
-    with interrupted_by_signals(), _client(options) as client:
+    with interrupted_by_signals(), _client(options) as client, _consumers(options) as consumers:
         stale_after_ms = round(max(STALE_AFTER_S, STALE_ROUNDS * options["interval_s"]) * 1000)
         monitor = _monitor(options, options["expire_cache_s"], stale_after_ms)
         config = _config(options)
@@ -122,7 +125,7 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
         )
         with LagService(
             api,
-            _feeds(options, client),
+            _feeds(options, client, consumers),
             listen=listen,
             interval_s=options["interval_s"],
             notifier=_notifier(options),
@@ -152,11 +155,11 @@ def show(wanted: str | None, output_format: str, **options: Any) -> None:  # noq
     from gazette_spark.lag.feeds import poll_all
     from gazette_spark.lag.positions import now_ms as clock
 
-    with interrupted_by_signals(), _client(options) as client:
+    with interrupted_by_signals(), _client(options) as client, _consumers(options) as consumers:
         monitor = _monitor(options, 0)
         now_ms = clock()
         try:
-            failures = poll_all(_feeds(options, client), monitor, now_ms)
+            failures = poll_all(_feeds(options, client, consumers), monitor, now_ms)
         except GazetteError as error:
             failures = [one_line(error)]
     names = [name for name in monitor.groups() if wanted in (None, name)]
@@ -170,7 +173,9 @@ def show(wanted: str | None, output_format: str, **options: Any) -> None:  # noq
         click.echo(line, err=True)
     if not details:
         click.echo(
-            f"there is no group {wanted!r}" if wanted else "there is no group: no ledger entry was found",
+            f"there is no group {wanted!r}"
+            if wanted
+            else "there is no group: no ledger entry and no shard was found",
             err=True,
         )
     codes = [max(EXIT_CODES.get(Status[each["status"]], UNKNOWN), bool(each["alarms"])) for each in details]
@@ -258,7 +263,20 @@ def _monitor(options: dict[str, Any], expire_cache_s: int, stale_after_ms: int |
     return Monitor(options["cluster"], history, evaluator, stale_after_ms=stale_after_ms)
 
 
-def _feeds(options: dict[str, Any], client: Any) -> list[Feed]:  # noqa: ANN401 - a client, which loads gRPC
+@contextmanager
+def _consumers(options: dict[str, Any]) -> Iterator[list[Feed]]:
+    """Give the feeds of consumers, whose clients are closed at the end."""
+    from gazette_spark.lag.shard_feed import ShardFeed
+
+    connect = make_connect(options["broker"], options["timeout_s"])
+    with ExitStack() as stack:
+        yield [
+            ShardFeed(stack.enter_context(ShardConnect(endpoint, connect)()), name)
+            for name, endpoint in map(named, options["consumers"])
+        ]
+
+
+def _feeds(options: dict[str, Any], client: Any, consumers: Sequence[Feed]) -> list[Feed]:  # noqa: ANN401 - a client, which loads gRPC
     from gazette_spark.lag.feeds import CheckpointFeed, HeadFeed, TableFeed
     from gazette_spark.lag.record_counts import RecordFeed
 
@@ -276,8 +294,9 @@ def _feeds(options: dict[str, Any], client: Any) -> list[Feed]:  # noqa: ANN401 
         if name is None:
             raise click.UsageError(f"--checkpoint {given!r}: expected NAME=DIRECTORY")
         feeds.append(CheckpointFeed(location, name, options["intervals"]))
+    feeds += consumers
     if len(feeds) == heads:
-        raise click.UsageError("nothing to watch: give --table or --checkpoint")
+        raise click.UsageError("nothing to watch: give --table, --checkpoint or --consumer")
     if options["count_bytes"]:
         feeds.append(RecordFeed(client, options["count_bytes"]))
     return feeds
@@ -338,6 +357,7 @@ def _config(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
             "class-name": "delta",
             "tables": [masked_url(given) for given in options["tables"]],
             "checkpoints": [masked_url(given) for given in options["checkpoints"]],
+            "consumers": [masked_url(given) for given in options["consumers"]],
         },
         "storage": {
             "class-name": "inmemory",

@@ -181,8 +181,8 @@ class ShardClient:
             call, dial=partial(self._dialer.for_primary, shard_id), timeout_s=timeout_s or self._timeout_s
         )
 
-    def progress_of(self, shard_ids: Sequence[str]) -> dict[str, Progress]:
-        """Return how far each of the shards has come, asked concurrently; without those that do not run."""
+    def progress_of(self, shards: Iterable[pc.ListResponse.Shard]) -> dict[str, Progress]:
+        """Return how far each listed shard has come, asked concurrently; without those that do not run."""
 
         def one(shard_id: str) -> Progress | None:
             try:
@@ -190,10 +190,9 @@ class ShardClient:
             except ShardStatusError:
                 return None
 
-        if not shard_ids:
-            return {}
-        with ThreadPoolExecutor(min(len(shard_ids), STATS_AT_ONCE)) as pool:
-            found = dict(zip(shard_ids, pool.map(one, shard_ids), strict=True))
+        running = [each.spec.id for each in shards if _is_running(each)]
+        with ThreadPoolExecutor(STATS_AT_ONCE) as pool:
+            found = dict(zip(running, pool.map(one, running), strict=True))
         return {shard_id: progress for shard_id, progress in found.items() if progress is not None}
 
     def lags(self, client: Client, shards: Iterable[pc.ListResponse.Shard]) -> dict[str, dict[str, int]]:
@@ -203,10 +202,9 @@ class ShardClient:
             client: of the brokers.
             shards: as listed.
         """
-        running = [each.spec.id for each in shards if _is_running(each)]
-        progress = self.progress_of(running)
-        journals = sorted({journal for each in progress.values() for journal in each.read_through})
-        heads = client.write_heads(journals)
+        progress = self.progress_of(shards)
+        journals = {journal for each in progress.values() for journal in each.read_through}
+        heads = client.write_heads(sorted(journals))
         return {
             shard_id: {journal: heads[journal] - at for journal, at in each.read_through.items()}
             for shard_id, each in progress.items()
@@ -307,6 +305,7 @@ class ShardClient:
 
 
 def _is_running(shard: pc.ListResponse.Shard) -> bool:
+    """Return whether a shard's primary has its store open, so that it answers at once."""
     primary = shard.route.primary
     return 0 <= primary < len(shard.status) and shard.status[primary].code == pc.ReplicaStatus.PRIMARY
 

@@ -331,6 +331,12 @@ class Monitor:
                 if not any(journal in self._heads for journal in journals):
                     self.history.delete_topic(self.cluster, topic)
 
+    def forget_group(self, group: str) -> None:
+        """Note that a group does not exist any more."""
+        with self.lock:
+            self._groups.pop(group, None)
+            self.history.delete_group(self.cluster, group)
+
     def observe_commits(
         self, group: str, commits: Sequence[GroupCommit], now_ms: int, *, source: str = ""
     ) -> None:

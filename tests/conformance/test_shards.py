@@ -245,3 +245,18 @@ def test_a_change_wants_to_know_of_which_shards(shop: Consumer) -> None:
             done = shop.run(*args, "-l", selector)
             assert done.exit_code == 2
             assert "write 'id'" in done.stderr
+
+
+def test_lag_is_judged_beside_that_of_queries(shop: Consumer) -> None:
+    """``lag show`` has a group for each shard, with the bytes it has left to read."""
+    orders = f"{shop.prefix}orders"
+    with Client(shop.broker.endpoint) as client:
+        client.append(orders, b"0123456\n")
+    shop.host.move("shard-000", {orders: 3})
+    args = ["--format", "json", "-l", f"prefix={shop.prefix}", "--consumer", shop.server.endpoint]
+    done = CliRunner(env=shop.environment).invoke(main, ["lag", "show", *args])
+    groups = {each["group"]: each for each in json.loads(done.stdout)}
+    assert sorted(groups) == ["shard:shard-000", "shard:shard-001", "shard:shard-002"]
+    (journal,) = groups["shard:shard-000"]["journals"]
+    assert (journal["journal"], journal["lag_bytes"], journal["status"]) == (orders, 5, "OK")
+    assert groups["shard:shard-002"]["journals"] == []
