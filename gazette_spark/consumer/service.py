@@ -30,7 +30,6 @@ import grpc
 
 from gazette_spark.broker.api.authorizer import Authorizer, UnauthenticatedError
 from gazette_spark.broker.serving import authorization_header, bind_server, new_server
-from gazette_spark.broker.storage.state import MAX_CHANGES
 from gazette_spark.broker.tls import ServerTls
 from gazette_spark.consumer.application import ResolveArgs, ShardHost
 from gazette_spark.consumer.requests import (
@@ -39,7 +38,7 @@ from gazette_spark.consumer.requests import (
     validate_unassign_request,
 )
 from gazette_spark.consumer.specs import labels_with_id
-from gazette_spark.errors import ClosedError, GazetteError, ProtocolError
+from gazette_spark.errors import ClosedError, GazetteError
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import consumer_pb2_grpc as pc_grpc
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -113,7 +112,6 @@ class ShardService(pc_grpc.ShardServicer):
                     _check_covered(claims, change.upsert.id, labels_with_id(change.upsert))
                 else:
                     _check_covered(claims, change.delete)
-            _check_transaction(request)
             return self._host.apply(request.changes)
 
     def GetHints(self, request: pc.GetHintsRequest, context: grpc.ServicerContext) -> pc.GetHintsResponse:  # noqa: N802 - the wire's name
@@ -169,14 +167,6 @@ def _check_covered(claims: Claims, shard_id: str, labels: pb.LabelSet | None = N
     known = labels or pb.LabelSet(labels=[pb.Label(name=ID, value=shard_id)])
     if not _covers(claims, known):
         raise UnauthenticatedError(f"not authorized to {shard_id}")
-
-
-def _check_transaction(request: pc.ApplyRequest) -> None:
-    """Refuse, in Etcd's words, what Etcd would."""
-    if len(request.changes) > MAX_CHANGES:
-        raise ProtocolError("etcdserver", "too many operations in txn request")
-    if len({each.delete or each.upsert.id for each in request.changes}) < len(request.changes):
-        raise ProtocolError("etcdserver", "duplicate key given in txn request")
 
 
 def _patience_s(context: grpc.ServicerContext, claims: Claims) -> float | None:

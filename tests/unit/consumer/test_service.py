@@ -127,8 +127,7 @@ def test_stat_waits_until_offsets_are_read_through(served: Served) -> None:
         waiting = pool.submit(served.client.stat, "shard-1", {"shop/orders": 10})
         served.host.move("shard-1", {"shop/clicks": 99})
         assert not waiting.done()
-        served.host.shards["shard-1"].publish_at["shop/totals"] = 7
-        served.host.move("shard-1", {"shop/orders": 11})
+        served.host.move("shard-1", {"shop/orders": 11}, {"shop/totals": 7})
         assert waiting.result(SOON_S) == ({"shop/orders": 11, "shop/clicks": 99}, {"shop/totals": 7})
 
 
