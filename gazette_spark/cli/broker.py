@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
-from queue import SimpleQueue
-from types import FrameType
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import click
 
+from gazette_spark.cli.server_options import PORT, end_signals, security_of_server, server_tls
 from gazette_spark.errors import GazetteError
-
-if TYPE_CHECKING:
-    from gazette_spark.broker.tls import ServerTls
-
-_PORT = click.IntRange(0, 65535)
-_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.group()
@@ -26,8 +18,8 @@ def broker() -> None:
 
 @broker.command()
 @click.option("--root", required=True, type=click.Path(file_okay=False, path_type=Path))
-@click.option("--port", default=8080, show_default=True, type=_PORT, help="0: any free port.")
-@click.option("--gateway-port", type=_PORT, help="Serve the HTTP gateway, too; 0: at any free port.")
+@click.option("--port", default=8080, show_default=True, type=PORT, help="0: any free port.")
+@click.option("--gateway-port", type=PORT, help="Serve the HTTP gateway, too; 0: at any free port.")
 @click.option(
     "--gateway-name",
     "gateway_names",
@@ -44,17 +36,7 @@ def broker() -> None:
     show_default=True,
     help="Survive power cuts, not only the end of the process.",
 )
-@click.option(
-    "--auth-keys",
-    envvar="BROKER_AUTH_KEYS",
-    metavar="KEYS",
-    help="Base64 keys that tokens have to verify against; better by $BROKER_AUTH_KEYS than here.",
-)
-@click.option("--tls-cert", type=_FILE, help="PEM certificate to serve by.")
-@click.option("--tls-key", type=_FILE, help="Its private key, PEM.")
-@click.option(
-    "--tls-client-ca", type=_FILE, help="Authorities, PEM, one of which a client has to be known to."
-)
+@security_of_server("BROKER_AUTH_KEYS")
 @click.option(
     "--max-append-rate", default=0, type=click.IntRange(0), help="Bytes a second, for journals with a rate."
 )
@@ -85,14 +67,7 @@ def serve(  # noqa: PLR0917 - an argument an option
     """
     from gazette_spark.broker import EmbeddedBroker, GatewaySettings, ServingSettings, StorageSettings
 
-    # Not an Event: a handler that sets one waits for its lock, which the interrupted thread may hold.
-    ends: SimpleQueue[int] = SimpleQueue()
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        ends.put(number)
-
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, end)
+    ends = end_signals()
     try:
         embedded = EmbeddedBroker(
             root,
@@ -101,7 +76,7 @@ def serve(  # noqa: PLR0917 - an argument an option
             serving=ServingSettings(max_append_rate=max_append_rate),
             gateway=None if gateway_port is None else GatewaySettings(gateway_port, gateway_names),
             auth_keys=auth_keys or None,
-            tls=_tls(tls_cert, tls_key, tls_client_ca),
+            tls=server_tls(tls_cert, tls_key, tls_client_ca),
         )
         with embedded as running:
             click.echo(running.endpoint)
@@ -110,13 +85,3 @@ def serve(  # noqa: PLR0917 - an argument an option
             ends.get()
     except GazetteError as error:
         raise click.ClickException(str(error)) from error
-
-
-def _tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ServerTls | None:
-    from gazette_spark.broker.tls import ServerTls
-
-    if cert is None and key is None and client_ca is None:
-        return None
-    if cert is None or key is None:
-        raise click.UsageError("TLS needs both --tls-cert and --tls-key")
-    return ServerTls(cert, key, client_ca)

@@ -15,6 +15,7 @@ from gazette_spark.version import VERSION
 
 COMMANDS = {
     "broker": ("gazette_spark.cli.broker:broker", "Run the embedded broker."),
+    "consumer": ("gazette_spark.cli.consumer:consumer", "Run the shards of an application."),
     "demo": (
         "gazette_spark.cli.demo:demo",
         "Stream journals into a Delta table, with crashes, and prove it exact.",

@@ -1,0 +1,117 @@
+"""``gazette-spark consumer``: run the shards of an application as a separate process."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from gazette_spark.cli.journal_options import broker_options, make_connect
+from gazette_spark.cli.server_options import PORT, end_signals, security_of_server, server_tls
+
+if TYPE_CHECKING:
+    from gazette_spark.consumer.application import Application
+
+
+@click.group()
+def consumer() -> None:
+    """Run the shards of a consumer application."""
+
+
+@consumer.command()
+@click.argument("application", metavar="MODULE:APPLICATION")
+@click.option("--specs", "-f", type=click.File("r"), help="YAML of the first shards; '-' is stdin.")
+@click.option("--name", default="", help="Name of the application, which stores know their shards by.")
+@click.option("--address", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=8090, show_default=True, type=PORT, help="0: any free port.")
+@security_of_server("CONSUMER_AUTH_KEYS")
+@click.option(
+    "--work-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Folder for the files of stores while they run; by default a temporary one.",
+)
+@click.option(
+    "--drain",
+    "drain_s",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="At the end, wait this long for transactions to commit.",
+)
+@broker_options
+def serve(  # noqa: PLR0917 - an argument an option
+    application: str,
+    specs: TextIO | None,
+    name: str,
+    address: str,
+    port: int,
+    auth_keys: str | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_client_ca: Path | None,
+    work_dir: Path | None,
+    drain_s: float,
+    endpoint: str,
+    timeout: float,
+) -> None:
+    """Run shards of APPLICATION in this process until interrupted, and serve consumer.Shard.
+
+    MODULE is imported, from the present folder too; APPLICATION is a class of it that is made without
+    arguments, or an object. Prints the endpoint once it can be used. Each start begins with the shards of
+    --specs, whatever revisions they have there: what is applied later lasts as long as the process.
+    """
+    from gazette_spark.consumer.client import verify_referenced_journals
+    from gazette_spark.consumer.local import LocalHost
+    from gazette_spark.consumer.service import ShardServer
+    from gazette_spark.consumer.shard_yaml import parse_shard_yaml
+
+    app = load_application(application)
+    changes = [] if specs is None else parse_shard_yaml(specs.read())
+    ends = end_signals()
+    tls = server_tls(tls_cert, tls_key, tls_client_ca)
+    with (
+        make_connect(endpoint, timeout)() as client,
+        ShardServer(port=port, address=address, auth_keys=auth_keys or None, tls=tls) as server,
+    ):
+        verify_referenced_journals(client, changes)
+        shards = [change.upsert for change in changes if not change.delete]
+        host = LocalHost(app, client, shards, name=name, work_dir=work_dir)
+        host.serve_at(server.endpoint)
+        with host:
+            server.start(host)
+            click.echo(server.endpoint)
+            ends.get()
+            host.close(drain_s=drain_s)
+
+
+def load_application(text: str) -> Application[Any]:
+    """Return the application that ``MODULE:APPLICATION`` names.
+
+    Raises:
+        click.UsageError: it names none.
+    """
+    from gazette_spark.consumer.application import Application
+
+    module, _, name = text.partition(":")
+    if not module or not name:
+        raise click.UsageError(f"{text!r}: expected MODULE:APPLICATION, as my_package.orders:Totals")
+    # As python -m has it, and a command that was installed has not.
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name != module and not module.startswith(f"{error.name}."):
+            raise
+        raise click.UsageError(f"{text!r}: there is no module {error.name!r}") from error
+    except AttributeError as error:
+        raise click.UsageError(f"{text!r}: module {module!r} has no {name!r}") from error
+    app = found() if isinstance(found, type) and issubclass(found, Application) else found
+    if not isinstance(app, Application):
+        raise click.UsageError(f"{text!r} is no Application, but {type(app).__name__}")
+    return app

@@ -1,0 +1,67 @@
+"""Shared options of the commands that serve, and how these end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from types import FrameType
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from gazette_spark.broker.tls import ServerTls
+
+Decorated = TypeVar("Decorated", bound=Callable[..., object])
+
+PORT = click.IntRange(0, 65535)
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def security_of_server(variable: str) -> Callable[[Decorated], Decorated]:
+    """Add ``auth_keys``, also from the environment, ``tls_cert``, ``tls_key`` and ``tls_client_ca``."""
+
+    def decorate(command: Decorated) -> Decorated:
+        keys = click.option(
+            "--auth-keys",
+            envvar=variable,
+            metavar="KEYS",
+            help=f"Base64 keys that tokens have to verify against; better by ${variable} than here.",
+        )
+        cert = click.option("--tls-cert", type=_FILE, help="PEM certificate to serve by.")
+        key = click.option("--tls-key", type=_FILE, help="Its private key, PEM.")
+        client_ca = click.option(
+            "--tls-client-ca",
+            type=_FILE,
+            help="Authorities, PEM, one of which a client has to be known to.",
+        )
+        return keys(cert(key(client_ca(command))))
+
+    return decorate
+
+
+def server_tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ServerTls | None:
+    """Return what the options say; None for plain text."""
+    from gazette_spark.broker.tls import ServerTls
+
+    if cert is None and key is None and client_ca is None:
+        return None
+    if cert is None or key is None:
+        raise click.UsageError("TLS needs both --tls-cert and --tls-key")
+    return ServerTls(cert, key, client_ca)
+
+
+def end_signals() -> SimpleQueue[int]:
+    """Return a queue that SIGINT and SIGTERM are put into from now on."""
+    # Not an Event: a handler that sets one waits for its lock, which the interrupted thread may hold.
+    ends: SimpleQueue[int] = SimpleQueue()
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        ends.put(number)
+
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, end)
+    return ends

@@ -1,0 +1,177 @@
+"""``gazette-spark consumer serve`` runs an application that others ask and change."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gazette_spark.cli.main import main
+from gazette_spark.client import AppendService, Client
+from gazette_spark.message import Publisher
+from gazette_spark.protocol import consumer_pb2 as pc
+from tests.rig.brokers import BrokerHandle
+from tests.rig.consumers import NDJSON, create_journals, number
+from tests.rig.gazctl import clean_environment, find_binary
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.brokers("embedded")
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 60.0
+
+APPLICATION = '''
+import json
+import uuid
+from concurrent.futures import Future
+
+from gazette_spark.consumer import Application
+from gazette_spark.protocol import consumer_pb2 as pc
+from tests.rig.messages import Document
+
+
+class Forgetful:
+    """Keeps nothing: each assignment reads all again."""
+
+    def restore_checkpoint(self):
+        return pc.Checkpoint()
+
+    def start_commit(self, checkpoint, wait_for):
+        done = Future()
+        done.set_result(None)
+        return done
+
+    def destroy(self):
+        pass
+
+
+class Counting(Application):
+    def new_store(self, shard):
+        return Forgetful()
+
+    def new_message(self, spec, record):
+        fields = json.loads(record)
+        return Document(fields, stamp=uuid.UUID(fields.pop("_meta")["uuid"]))
+
+    def consume_message(self, shard, store, envelope, publisher):
+        if envelope.message.fields.get("key") == "boom":
+            raise ValueError("boom is no number")
+
+    def finalize_txn(self, shard, store, publisher):
+        pass
+
+'''
+
+
+class Process:
+    """A consumer with one shard, as a process of its own."""
+
+    def __init__(self, broker: BrokerHandle, prefix: str, folder: Path) -> None:
+        self.journal = f"{prefix}numbers"
+        (folder / "counting.py").write_text(APPLICATION)
+        (folder / "shards.yaml").write_text(
+            "common: {max_txn_duration: 1s}\n"
+            f"shards: [{{id: shard-000, sources: [{{journal: {self.journal}}}], revision: -1}}]\n"
+        )
+        self.client = Client(broker.endpoint)
+        create_journals(self.client, self.journal)
+        self.environment = {
+            **clean_environment(),
+            "BROKER_ADDRESS": broker.endpoint,
+            "PYTHONPATH": str(ROOT),
+        }
+        command = ["consumer", "serve", "counting:Counting", "--specs", "shards.yaml", "--port", "0"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gazette_spark.cli", *command],
+            cwd=folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.endpoint = self.process.stdout.readline().strip()
+        self.environment["CONSUMER_ADDRESS"] = self.endpoint
+
+    def publish(self, key: str) -> int:
+        """Publish a message, and return its end."""
+        with AppendService(self.client, timeout_s=TIMEOUT_S) as service:
+            publisher = Publisher(service)
+            publisher.publish_committed(lambda _: (self.journal, NDJSON["content-type"]), number(key))
+            service.flush()
+        return self.client.write_head(self.journal)
+
+    def run(self, *args: str) -> str:
+        """Run ``gazette-spark shards``."""
+        done = CliRunner(env=self.environment).invoke(main, ["shards", *args])
+        assert done.exit_code == 0, done.stderr
+        return done.stdout
+
+    def gazctl(self, *args: str) -> str:
+        """Run ``gazctl shards``."""
+        command = [str(find_binary("gazctl")), "shards", *args]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True, env=self.environment
+        ).stdout
+
+    def status(self) -> pc.ReplicaStatus:
+        """Return the shard's status, as gazctl sees it."""
+        (shard,) = json.loads(self.gazctl("list", "-o", "json"))["shards"]
+        (status,) = shard["status"]
+        return pc.ReplicaStatus(code=status["code"], errors=status["errors"])
+
+    def close(self) -> None:
+        """End it in any way."""
+        self.client.close()
+        self.process.kill()
+        self.process.communicate(timeout=TIMEOUT_S)
+
+
+@pytest.fixture
+def consumer(broker: BrokerHandle, fresh_prefix: str, tmp_path: Path) -> Iterator[Process]:
+    """A consumer that runs."""
+    made = Process(broker, fresh_prefix, tmp_path)
+    yield made
+    made.close()
+
+
+def test_an_application_is_served(consumer: Process) -> None:
+    """Both commands see its shard, wait for what it reads, restart it when it failed; SIGTERM ends it."""
+    end = consumer.publish("a")
+    assert consumer.run("stat", "shard-000", "-r", f"{consumer.journal}={end}").split()[-2:] == [
+        consumer.journal,
+        str(end),
+    ]
+    assert consumer.status() == pc.ReplicaStatus(code=pc.ReplicaStatus.PRIMARY)
+    assert f"{consumer.journal}:0" in consumer.gazctl("list", "--lag")
+    consumer.publish("boom")
+    wait_until("it fails", lambda: consumer.status().code == pc.ReplicaStatus.FAILED)
+    assert "boom is no number" in consumer.status().errors[0]
+    (failed,) = json.loads(consumer.run("list", "-o", "jsonl").join("[]"))
+    consumer.gazctl("unassign", "--failed", "-l", "id=shard-000")
+    assert "shard-000" in consumer.run("unassign", "-l", "id=shard-000")
+    (listed,) = json.loads(consumer.run("list", "-o", "jsonl").join("[]"))
+    assert (failed["status"], listed["mod_revision"]) == ("FAILED", failed["mod_revision"])
+    consumer.process.send_signal(signal.SIGTERM)
+    assert consumer.process.wait(TIMEOUT_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        pytest.param("counting", "expected MODULE:APPLICATION", id="no name"),
+        pytest.param("nowhere_to_be_found:Counting", "there is no module 'nowhere_to_be_found'", id="module"),
+        pytest.param("os:Counting", "module 'os' has no 'Counting'", id="no such name"),
+        pytest.param("os:curdir", "is no Application, but str", id="something else"),
+    ],
+)
+def test_what_is_no_application(name: str, problem: str) -> None:
+    """It is wrong usage, which says what was expected."""
+    done = CliRunner().invoke(main, ["consumer", "serve", name])
+    assert done.exit_code == 2
+    assert problem in " ".join(done.stderr.replace("│", " ").split())
