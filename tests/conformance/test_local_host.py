@@ -195,7 +195,7 @@ def test_a_deferred_message_begins_a_transaction(rig: Rig) -> None:
 
 def test_deferring_the_first_message_fails_the_shard(rig: Rig) -> None:
     """A transaction that would be empty is the application's mistake."""
-    rig.publish("defer")
+    rig.publish("defer first")
     with rig.host() as host:
         wait_until("the shard fails", lambda: code_of(host) == Code.FAILED)
         assert rig.app.steps == ["begin", "finish"]

@@ -69,6 +69,8 @@ class RemoteStore:
         self._fence = 0
         self._committing = False
         self.state: dict[str, int] = {}
+        self.consumed = 0
+        """Messages in the present transaction."""
         self.destroyed = False
 
     def restore_checkpoint(self) -> pc.Checkpoint:
@@ -128,7 +130,8 @@ class RemoteStore:
 class Totals(Application[RemoteStore]):
     """Adds numbers by key, and publishes each new total.
 
-    A message is ``{"key": …, "n": …}``. The journal of a total is chosen by its key. Some keys are orders.
+    A message is ``{"key": …, "n": …}``. The journal of a total is chosen by its key. Messages of key "defer"
+    are deferred unless they are their transaction's first; those of key "defer first" always are.
     """
 
     database: Database
@@ -137,7 +140,6 @@ class Totals(Application[RemoteStore]):
     stores: list[RemoteStore] = field(default_factory=list)
     refuses: str = ""
     """Key of messages that raise."""
-    deferred: set[uuid.UUID] = field(default_factory=set)
     on_finish: Callable[[Future[None]], object] = lambda _: None
 
     def new_store(self, shard: Shard) -> RemoteStore:
@@ -153,6 +155,7 @@ class Totals(Application[RemoteStore]):
     def begin_txn(self, shard: Shard, store: RemoteStore) -> None:
         """Note it."""
         self.steps.append("begin")
+        store.consumed = 0
 
     def consume_message(
         self, shard: Shard, store: RemoteStore, envelope: Envelope, publisher: Publisher
@@ -163,12 +166,12 @@ class Totals(Application[RemoteStore]):
         if "key" not in document.fields:
             return
         key, number = document.fields["key"], document.fields["n"]
-        if key == "defer" and document.stamp not in self.deferred:
-            self.deferred.add(document.stamp)
+        if key == "defer first" or (key == "defer" and store.consumed > 0):
             raise DeferToNextTransaction
         if key == self.refuses:
             raise ValueError(f"{key} is refused")
         self.steps.append(f"consume {key}")
+        store.consumed += 1
         store.state[key] = store.state.get(key, 0) + number
         failpoint("app.consumed")
         if self.outputs:
