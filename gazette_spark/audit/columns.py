@@ -20,6 +20,8 @@ class OriginColumns:
     offset: str
     value: str | None
     """The record's bytes, if the table has them unchanged."""
+    place: str | None = None
+    """Where the message begins that committed the row's, if the table says it."""
 
 
 def origin_columns(types: Mapping[str, str]) -> OriginColumns | None:
@@ -28,8 +30,9 @@ def origin_columns(types: Mapping[str, str]) -> OriginColumns | None:
     Args:
         types: The type of each column, by name.
     """
+    place = "_ack_offset" if types.get("_ack_offset") in INTEGERS else None
     if "_journal" in types and types.get("_offset") in INTEGERS:
-        return OriginColumns("_journal", "_offset", None)
+        return OriginColumns("_journal", "_offset", None, place)
     if "journal" in types and types.get("offset") in INTEGERS and types.get("value") in BYTES:
-        return OriginColumns("journal", "offset", "value")
+        return OriginColumns("journal", "offset", "value", place)
     return None

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gazette_spark.audit.delta_rows import DeltaRows
-from gazette_spark.audit.gap_reads import JournalRecords
+from gazette_spark.audit.gap_reads import skipping_scan
 from gazette_spark.errors import InputError
 from gazette_spark.framing.base import Framing
 from gazette_spark.scan.blocks import MAX_RECORD_BYTES
@@ -110,7 +110,7 @@ class _Journal:
         if until is None:
             return None, None
         piece = Piece(self.name, offset, until, until, head=True, framing=framing.name)
-        for block in JournalRecords(self.client, piece, framing, max_record_bytes=longest):
+        for block in skipping_scan(self.client, piece, framing, (), longest):
             if len(block) and block.offsets[0] == offset:
                 return block.end_offset_array()[0].as_py(), framing.values(block)[0].as_py()
         return None, None

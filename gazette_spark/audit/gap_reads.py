@@ -7,54 +7,39 @@ anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
-from gazette_spark.framing.base import Block, Framing
-from gazette_spark.scan.blocks import MAX_RECORD_BYTES
+from gazette_spark.framing.base import Framing
+from gazette_spark.scan.blocks import Gap
 from gazette_spark.scan.piece_scan import PieceScan
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.reads import ChunkLike, Journals, Reads
 
 
-class JournalRecords:
-    """Iterates over the blocks of whole records of a piece. Use once, from one thread."""
+def skipping_scan(
+    client: Journals, piece: Piece, framing: Framing, gaps: Sequence[tuple[int, int]], max_record_bytes: int
+) -> PieceScan:
+    """Return the scan of a piece that jumps over gaps."""
+    return PieceScan(
+        SkipGaps(client, gaps),
+        piece,
+        fail_on_data_loss=False,
+        max_record_bytes=max_record_bytes,
+        framing=framing,
+        records_begin={end for _, end in gaps},
+    )
 
-    def __init__(
-        self,
-        client: Journals,
-        piece: Piece,
-        framing: Framing,
-        *,
-        gaps: Sequence[tuple[int, int]] = (),
-        max_record_bytes: int = MAX_RECORD_BYTES,
-    ) -> None:
-        self._recorded = tuple(gaps)
-        self._scan = PieceScan(
-            SkipGaps(client, self._recorded),
-            piece,
-            fail_on_data_loss=False,
-            max_record_bytes=max_record_bytes,
-            framing=framing,
-            records_begin={end for _, end in self._recorded},
-        )
 
-    def __repr__(self) -> str:
-        return f"JournalRecords({self._scan!r})"
-
-    def __iter__(self) -> Iterator[Block]:
-        return iter(self._scan)
-
-    @property
-    def gone(self) -> list[tuple[int, int]]:
-        """Missing bytes so far that are in no recorded gap, ascending; with the rest of records they cut."""
-        missing = [
-            (gap.cut_offset if gap.cut_bytes else gap.begin, gap.end)
-            for gap in self._scan.gaps
-            if gap.kind in ("missing", "rest") and any(without((gap.begin, gap.end), self._recorded))
-        ]
-        return [part for gap in missing for part in without(gap, self._recorded)]
+def gone_of(found: Iterable[Gap], recorded: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the missing bytes that a scan found in no recorded gap, with the rest of records they cut."""
+    missing = [
+        (gap.cut_offset if gap.cut_bytes else gap.begin, gap.end)
+        for gap in found
+        if gap.kind in ("missing", "rest") and any(without((gap.begin, gap.end), recorded))
+    ]
+    return [part for gap in missing for part in without(gap, recorded)]
 
 
 def without(span: tuple[int, int], gaps: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

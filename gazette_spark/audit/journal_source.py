@@ -3,12 +3,17 @@
 That is the source ``gazette`` but for two things. Its pieces are planned before, by :func:`plan_reads`, from
 the ledger's ranges. And it skips the bytes that the ledger names as missing, whether they are back or not.
 Other missing bytes are an error, so each record that was planned is read.
+
+Of a range of committed messages the records are the messages that were committed in it. They follow from its
+bytes from the first one on, so one task reads it as a whole. Behind bytes that are gone it begins without the
+states of producers. Then messages of them that are repeated there look new, and transactions of which the
+query had lost bytes itself look whole. All others have the fate they had.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,10 +23,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from gazette_spark.audit.gap_reads import JournalRecords, without
+from gazette_spark.audit.gap_reads import gone_of, skipping_scan, without
 from gazette_spark.audit.tiling import CoveredRange
 from gazette_spark.errors import DataLossError, JournalNotFoundError, OffsetBeyondHeadError
-from gazette_spark.framing.base import Framing, bounded
+from gazette_spark.framing.base import Block, Framing, bounded
+from gazette_spark.framing.metadata import ACK_OFFSET
 from gazette_spark.framing.whole import ChunkFraming
 from gazette_spark.options.security import Security
 from gazette_spark.options.source import SourceOptions, parse_options
@@ -29,7 +35,10 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.scan.access import carried
 from gazette_spark.scan.boundary import record_end, window_reader
+from gazette_spark.scan.committed import CommittedScan
+from gazette_spark.scan.committed_pieces import committed_scan, uuid_place
 from gazette_spark.scan.framings import framing_named
+from gazette_spark.scan.piece_scan import PieceScan
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
 from gazette_spark.scan.reads import JournalSource
 from gazette_spark.scan.skipped import skipped_spans
@@ -53,9 +62,13 @@ class PlannedRange:
     gone: Gaps
     """Bytes that the journal no longer has and the ledger does not name, with the records they cut."""
     pieces: tuple[Piece, ...]
+    committed: bool = False
+    """The records are committed messages."""
 
     def near(self, begin: int, end: int) -> PlannedRange:
-        """Return the read of all records that begin in these offsets, and of few others."""
+        """Return the read of all records that begin in these offsets, and of few others if possible."""
+        if self.committed:
+            return self  # What commits a message may lie anywhere behind it.
         some = tuple(each for each in self.pieces if each.begin < end and begin < each.end)
         return replace(self, pieces=some)
 
@@ -80,7 +93,16 @@ def plan_reads(
     framings = {name: view.framing(name) for name in present}
     skipped = view.each(lambda name: _skipped(view, present[name], framings[name], fragments[name]), present)
     pieces: dict[str, list[Piece]] = {name: [] for name in present}
-    ranges = [each for name, claim in present.items() for each in _ranges(claim, framings[name])]
+    for name, claim in present.items():
+        if claim.committed:
+            uuid_place(options, framings[name].name)  # Raises here rather than in a task.
+            skipped[name], pieces[name] = _whole(claim, framings[name], *skipped[name])
+    ranges = [
+        each
+        for name, claim in present.items()
+        if not claim.committed
+        for each in _ranges(claim, framings[name])
+    ]
     total = sum(each.size_bytes for each in ranges)
     for piece in split(
         ranges,
@@ -90,7 +112,10 @@ def plan_reads(
         max_bytes=min(max(total // TASKS, LEAST_TASK_BYTES), options.max_bytes_per_partition),
     ):
         pieces[piece.journal].append(piece)
-    planned = {name: PlannedRange(*skipped[name], tuple(pieces[name])) for name in present}
+    planned = {
+        name: PlannedRange(*skipped[name], tuple(pieces[name]), claim.committed)
+        for name, claim in present.items()
+    }
     for name in by_name.keys() - present.keys():
         planned[name] = PlannedRange((), ((by_name[name].start, by_name[name].end),), ())
     return [planned.get(each.journal, PlannedRange((), (), ())) for each in claims]
@@ -109,6 +134,16 @@ def _ranges(claim: CoveredRange, framing: Framing) -> list[OffsetRange]:
     if framing.name == "none":  # The end of a batch is the end of a chunk.
         return [OffsetRange(claim.journal, each.begin, each.end) for each in claim.spans]
     return [OffsetRange(claim.journal, claim.start, claim.end)]
+
+
+def _whole(
+    claim: CoveredRange, framing: Framing, gaps: Gaps, gone: Gaps
+) -> tuple[tuple[Gaps, Gaps], list[Piece]]:
+    """Return the read of committed messages behind the last bytes that are gone."""
+    begin = max([claim.start, *(end for _, end in gone)])
+    piece = Piece(claim.journal, begin, claim.end, claim.end, head=True, framing=framing.name)
+    lost = ((claim.start, begin),) if claim.start < begin else ()
+    return (gaps, lost), [piece] if begin < claim.end else []
 
 
 def _is_compressed(fragment: Fragment) -> bool:
@@ -140,7 +175,12 @@ def _with_cut_record(
 
 
 def read_records(
-    spark: SparkSession, options: Mapping[str, str], ranges: Mapping[int, PlannedRange], *, values: bool
+    spark: SparkSession,
+    options: Mapping[str, str],
+    ranges: Mapping[int, PlannedRange],
+    *,
+    values: bool,
+    places: bool = False,
 ) -> DataFrame:
     """Return the records of planned ranges: columns ``range``, the range's number, ``offset`` and ``value``.
 
@@ -149,28 +189,39 @@ def read_records(
         options: Options of the source.
         ranges: The ranges, by number.
         values: Read the records' bytes, too.
+        places: Name the offset, too, to whose range a record belongs (``place``): of a committed message that
+            of its acknowledgement.
     """
-    plan = [
-        {
-            "range": number,
-            "gaps": planned.gaps,
-            "pieces": [[p.journal, p.begin, p.end, p.limit, p.head, p.framing] for p in planned.pieces],
-        }
-        for number, planned in ranges.items()
-    ]
     spark.dataSource.register(AuditSource)
-    columns = "range BIGINT, offset BIGINT" + (", value BINARY" if values else "")
-    reader = spark.read.format(AuditSource.name()).schema(columns)
-    return reader.options(**options, plan=json.dumps(plan)).load()
+    columns = ["range BIGINT", "offset BIGINT"]
+    columns += ["place BIGINT"] * places + ["value BINARY"] * values
+    reader = spark.read.format(AuditSource.name()).schema(", ".join(columns))
+    return reader.options(**options, plan=plan_text(ranges)).load()
+
+
+def plan_text(ranges: Mapping[int, PlannedRange]) -> str:
+    """Return planned ranges as the option ``plan``."""
+    return json.dumps(
+        [
+            {
+                "range": number,
+                "gaps": planned.gaps,
+                "pieces": [[p.journal, p.begin, p.end, p.limit, p.head, p.framing] for p in planned.pieces],
+                "committed": planned.committed,
+            }
+            for number, planned in ranges.items()
+        ]
+    )
 
 
 class PlannedPartition(PiecePartition):
     """One task's work: a piece of a numbered range, and the bytes it skips."""
 
-    def __init__(self, piece: Piece, security: Security, number: int, gaps: Gaps) -> None:
-        super().__init__(piece, security)
+    def __init__(self, piece: Piece, security: Security, number: int, gaps: Gaps, *, committed: bool) -> None:
+        super().__init__(replace(piece, start=piece.begin), security)
         self.number = number
         self.gaps = gaps
+        self.committed = committed
 
 
 class AuditSource(GazetteDataSource):
@@ -203,7 +254,13 @@ class AuditReader(DataSourceReader):
         plan, self._plan = json.loads(self._plan), ""  # The reader itself goes to each task.
         security = carried(self._options.security)
         return [
-            PlannedPartition(Piece(*piece), security, each["range"], tuple(map(tuple, each["gaps"])))
+            PlannedPartition(
+                Piece(*piece),
+                security,
+                each["range"],
+                tuple(map(tuple, each["gaps"])),
+                committed=each["committed"],
+            )
             for each in plan
             for piece in each["pieces"]
         ]
@@ -215,13 +272,25 @@ class AuditReader(DataSourceReader):
             return
         options = replace(self._options, security=partition.security)
         piece, schema = partition.piece, to_arrow_schema(self._schema)
-        longest = options.max_record_bytes
-        framing = framing_named(piece.framing, longest, options.sep, options.quote)
+        framing = framing_named(piece.framing, options.max_record_bytes, options.sep, options.quote)
+        build: dict[str, Callable[[Block], pa.Array]] = {
+            "range": lambda block: pa.array(np.full(len(block), partition.number)),
+            "offset": Block.offset_array,
+            "place": lambda block: block.columns.get(ACK_OFFSET, block.offset_array()),
+            "value": framing.values,
+        }
+
+        def scan_of(part: Piece) -> PieceScan:
+            return skipping_scan(client, part, framing, partition.gaps, options.max_record_bytes)
+
         with open_client(options) as client:
-            records = JournalRecords(client, piece, framing, gaps=partition.gaps, max_record_bytes=longest)
-            for block in bounded(records):
-                arrays = [pa.array(np.full(len(block), partition.number)), block.offset_array()]
-                arrays += [framing.values(block)] if len(schema) > 2 else []
+            scan: PieceScan | CommittedScan = (
+                committed_scan(client, piece, options, scan_of, (ACK_OFFSET,))
+                if partition.committed
+                else scan_of(piece)
+            )
+            for block in bounded(scan):
+                arrays = [build[column.name](block) for column in schema]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-            for begin, end in records.gone:
+            for begin, end in gone_of(scan.gaps, partition.gaps):
                 raise DataLossError(piece.journal, begin, end)

@@ -181,8 +181,11 @@ Counted = Mapping[tuple[int, bytes | None], int]
 """How often a side has an offset and its bytes, which are all null if they are not compared."""
 
 
-def first_difference(records: Counted, rows: Counted) -> tuple[int, str] | None:
-    """Return the least offset at which rows are not the records, and what is wrong; None if they are."""
+def first_difference(records: Counted, rows: Counted, what: str = "record") -> tuple[int, str] | None:
+    """Return the least offset at which rows are not the records, and what is wrong; None if they are.
+
+    ``what`` is the name of a record in the text.
+    """
     here: dict[int, list[tuple[bytes | None, int]]] = {}
     for (offset, value), count in rows.items():
         here.setdefault(offset, []).append((value, count))
@@ -190,11 +193,11 @@ def first_difference(records: Counted, rows: Counted) -> tuple[int, str] | None:
     for offset in sorted(expected.keys() | here.keys()):
         found = here.get(offset, [])
         if offset not in expected:
-            return offset, "the table has a row here, where no record begins"
+            return offset, f"the table has a row here, where no {what} begins"
         if not found:
-            return offset, "the record has no row in the table"
+            return offset, f"the {what} has no row in the table"
         if sum(count for _, count in found) > 1:
-            return offset, "the record is in the table more than once"
+            return offset, f"the {what} is in the table more than once"
         if found[0][0] != expected[offset]:
-            return offset, "the row's bytes are not the record's"
+            return offset, f"the row's bytes are not the {what}'s"
     return None

@@ -28,7 +28,7 @@ FOREIGN = -2
 
 SIDES = ("records", "rows", "dead")
 KEYS = {"records": ("range",), "rows": ("journal",), "dead": ("app_id", "journal")}
-"""Columns by which the rows of a side find their bin, beside their offset."""
+"""Columns by which the rows of a side find their bin, beside their column ``place``, or else ``offset``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,12 @@ class TableRows:
         rows = table.rows(spark, version)
         return cls(rows, origin_columns(dict(rows.dtypes)))
 
-    def origins(self, *, values: bool) -> DataFrame:
-        """Return where the rows come from: ``journal``, ``offset``, and maybe ``value``."""
+    def origins(self, *, values: bool, places: bool = False) -> DataFrame:
+        """Return where the rows come from: ``journal``, ``offset``, and maybe ``value`` and ``place``."""
         assert self.columns is not None
         names = self.columns
         columns = [_column(names.journal, "journal", "string"), _column(names.offset, "offset", "bigint")]
+        columns += [_column(names.place or "", "place", "bigint")] if places else []
         return self.rows.select(
             *columns, *([_column(names.value or "", "value", "binary")] if values else [])
         )
@@ -128,8 +129,9 @@ class Adder:
     ) -> DataFrame:
         """Add each row's bin; ``keep`` the rows that are in none, with a negative number."""
         table = self.spark.createDataFrame(bins.table(ranges))
-        inside = (F.col("offset") >= F.col("begin_")) & (F.col("offset") < F.col("end_"))
-        inside &= F.expr(f"`offset` div {bins.width}") == F.col("slot_")
+        place = "place" if "place" in df.columns else "offset"
+        inside = (F.col(place) >= F.col("begin_")) & (F.col(place) < F.col("end_"))
+        inside &= F.expr(f"`{place}` div {bins.width}") == F.col("slot_")
         for key in keys:
             inside &= F.col(key) == F.col(f"{key}_")
         if not keep:

@@ -64,6 +64,8 @@ class CoveredRange:
     """The table had rows before its ledger began at ``start``; of those no entry says anything."""
     recreated: bool = False
     """The journal was deleted and made again: the table has rows of another one, too."""
+    committed: bool = False
+    """The rows are the messages that were committed there, wherever these begin."""
 
     @property
     def first(self) -> int:
@@ -89,15 +91,8 @@ class Tiling:
     """The query reads other sources, too."""
     upsert: bool = False
     """Rows of the range were merged by key, at least once."""
-    committed: bool = False
-    """Rows of the range are the messages that were committed there."""
     dead_letters: tuple[str, ...] = ()
     """Names of the tables, by name, that have records which did not fit."""
-
-    @property
-    def has_records(self) -> bool:
-        """Tell whether the rows of a range are its records, one each."""
-        return not (self.upsert or self.committed)
 
 
 @dataclass(slots=True)
@@ -133,6 +128,7 @@ def check_contiguous(app_id: str, entries: Sequence[Stored], *, cleaned_up: bool
         if difference := _follow(courses, stored, lost=lost and stored is entries[0]):
             return difference
     newest = entries[-1][0]
+    committed = any(entry.isolation == "read_committed" for _, entry in entries)
     claims = [
         CoveredRange(
             app_id,
@@ -145,14 +141,14 @@ def check_contiguous(app_id: str, entries: Sequence[Stored], *, cleaned_up: bool
             tuple(each.gaps),
             adopted=each.adopted,
             recreated=each.recreated,
+            committed=committed,
         )
         for (source, journal), each in sorted(courses.items(), key=lambda item: (item[0][1], item[0][0]))
     ]
     foreign = any(isinstance(each, str) for _, entry in entries for each in entry.end)
     upsert = any(entry.mode == "upsert" for _, entry in entries)
-    committed = any(entry.isolation == "read_committed" for _, entry in entries)
     dead = tuple(sorted({entry.dead_letters for _, entry in entries if entry.dead_letters}))
-    return Tiling(app_id, len(entries), tuple(claims), lost, foreign, upsert, committed, dead)
+    return Tiling(app_id, len(entries), tuple(claims), lost, foreign, upsert, dead)
 
 
 def shared_journals(tilings: Iterable[Tiling]) -> frozenset[str]:

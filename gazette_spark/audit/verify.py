@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Literal
 
 from pyspark.errors import PySparkException
@@ -27,7 +27,7 @@ from gazette_spark.audit.tiling import CoveredRange, Span, Stored, Tiling, check
 from gazette_spark.errors import GazetteError, InputError
 from gazette_spark.ledger.history import HistoryRow, app_ids, visible_entries
 from gazette_spark.ledger.row_digest import digest_text
-from gazette_spark.options.source import parse_options
+from gazette_spark.options.source import READ_COMMITTED, parse_options
 from gazette_spark.scan.reads import JournalSource
 from gazette_spark.table.delta_table import DeltaTable
 
@@ -44,11 +44,15 @@ NO_COLUMNS = (
     "the table's columns do not say where its rows come from; that takes _journal and _offset, or journal, "
     "offset and value of the format raw"
 )
-COMMITTED = "the rows are committed messages, which are not the records of the bytes that committed them"
 UPSERT = "the writer keeps one row of each key by upsert, so its rows are not the journal's records"
 SHARED = "several app ids or sources bring this journal's records, and rows do not tell them apart"
 RECREATED = "the journal was made again, and rows do not tell its records from those of the old one"
 GONE = "the journal no longer has these bytes"
+BEHIND_GONE = (
+    "; bytes before offset {} are gone: a message that was repeated from them, or a transaction that began "
+    "there, looks the same"
+)
+"""Comes after a difference in committed messages, whose fate may hang on bytes that are gone."""
 ADOPTED = "rows from before the ledger was adopted"
 
 
@@ -148,6 +152,8 @@ def verify_table(
         report.unproven.append("its entries name no journal")
         return report
     selected = {**options, "journals": report.claims[0].journal}  # An option says which; the plan decides.
+    if any(claim.committed for claim in report.claims):
+        selected["isolationLevel"] = READ_COMMITTED
     with _named_errors(table.name):
         _Audit(report, spark, client, selected, accepted, app_id).run(table, locations or {})
     return report
@@ -217,7 +223,9 @@ class _Audit:
         parts, numbers = self._plan(by_commit=names is None)
         digested = any(part.span and part.span.digest for part in parts)
         values = report.depth == "bytes"
-        sides = {"records": read_records(self.spark, self.options, self.ranges, values=values or digested)}
+        values_too, places = values or digested, names is None
+        journals = read_records(self.spark, self.options, self.ranges, values=values_too, places=places)
+        sides = {"records": journals}
         if names:
             again = [claim.journal for claim in report.claims if claim.recreated]
             # Rows of the journal that was deleted lie past the end of the new one, too.
@@ -235,7 +243,7 @@ class _Audit:
         records, there, dead = (totals[side].by_part(bins) for side in SIDES)
         sums = _Sums(report, parts, records, there, dead, frozenset(buried))
         sums.describe()
-        vouched: frozenset[int] = frozenset()
+        vouched: Mapping[int, Depth] = {}
         if names is None:
             report.difference = sums.miscounted() or self._other_count(rows.rows, sums)
         elif different := unequal(bins, *totals.values()):
@@ -245,6 +253,9 @@ class _Audit:
             report.difference = self._stray(adder, bins, numbers, sums.rows)
         if not report.difference:
             vouched, report.difference = sums.audit(has_columns=names is not None)
+        if not report.difference and names and names.place:
+            more, report.difference = self._audit_committed(rows.origins(values=values, places=True), sums)
+            vouched = {**vouched, **more}
         self._describe(sums, vouched)
 
     def _dead_tables(self, names: Sequence[str], given: Mapping[str, str]) -> list[DeltaTable]:
@@ -265,7 +276,7 @@ class _Audit:
         """Plan the reads; return all parts, each with the number of its read if its range is read."""
         report = self.report
         shared = shared_journals(report.tilings)
-        unlike = {each.app_id for each in report.tilings if not each.has_records}
+        unlike = {each.app_id for each in report.tilings if each.upsert}
         claims = report.claims
         read = {
             index: claim
@@ -279,7 +290,12 @@ class _Audit:
         for index, claim in enumerate(claims):
             gone = self.ranges[index].gone if index in read else ()
             report.gone += [(claim.journal, *each) for each in gone]
-            apart = by_commit or any(span.rows is not None for span in claim.spans)
+            apart = by_commit
+            if claim.committed:
+                # By commit they lie where they were committed, and any may be of the bytes that are gone.
+                gone = ((claim.start, claim.end),) if gone and by_commit else gone
+            else:
+                apart |= any(span.rows is not None for span in claim.spans)
             made = list(parts_of(claim, gone, refused=index not in read, by_commit=apart))
             parts += made
             numbers += [index if index in read else None] * len(made)
@@ -301,10 +317,23 @@ class _Audit:
             part = bins.one(different[0])
         sides = adder.counted(bins, [number])
         present = Counter(sides["rows"]) + Counter(sides["dead"])
-        found = first_difference(sides["records"], present)
-        offset, problem = found or (part.begin, "the rows of these offsets are not the records")
+        what = "committed message" if part.claim.committed else "record"
+        found = first_difference(sides["records"], present, what)
+        offset, problem = found or (part.begin, f"the rows of these offsets are not the {what}s")
         end = None if found else part.end
-        return Difference(problem, part.claim.version_at(offset), part.claim.journal, offset, end)
+        if part.claim.committed:
+            problem += "".join(BEHIND_GONE.format(end) for _, end in self.ranges[number].gone)
+        return Difference(problem, self._version(part.claim, number, offset), part.claim.journal, offset, end)
+
+    def _version(self, claim: CoveredRange, number: int, offset: int) -> int:
+        """Return the version whose commit added a record, or would have."""
+        if not claim.committed:
+            return claim.version_at(offset)
+        records = read_records(
+            self.spark, self.options, {number: self.ranges[number]}, values=False, places=True
+        )
+        found = records.where(F.col("offset") == offset).first()
+        return claim.version_at(found["place"]) if found else claim.table_version
 
     def _stray(
         self, adder: Adder, bins: Bins, numbers: Sequence[int | None], sums: Totals
@@ -325,7 +354,7 @@ class _Audit:
     def _other_count(self, rows: DataFrame, sums: _Sums) -> Difference | None:
         """Compare the number of all rows with that of all records, where all are known."""
         report = self.report
-        whole = not report.gone and all(each.has_records and not each.foreign for each in report.tilings)
+        whole = not report.gone and not any(each.upsert or each.foreign for each in report.tilings)
         if not whole or self.app_id or any(part.state != "compared" for part in sums.parts):
             return None
         expected = int(sums.records.counts.sum() - sums.dead.counts.sum())
@@ -334,7 +363,45 @@ class _Audit:
         problem = f"the table has {found} rows, its bytes hold {expected} records"
         return Difference(problem, report.table_version)
 
-    def _describe(self, sums: _Sums, vouched: frozenset[int]) -> None:
+    def _audit_committed(self, rows: DataFrame, sums: _Sums) -> tuple[Mapping[int, Depth], Difference | None]:
+        """Compare what entries counted with the rows that were committed in their bytes.
+
+        Returns:
+            The parts whose messages are gone and whose rows are those of entries; the first difference.
+        """
+        claims = {id(part.claim): part.claim for part in sums.parts if part.state != "refused"}
+        counted = {
+            id(claim): [
+                Part(claim, each.begin, each.end, span=each) for each in claim.spans if each.rows is not None
+            ]
+            for claim in claims.values()
+            if claim.committed
+        }
+        parts = list(chain.from_iterable(counted.values()))
+        if not parts:
+            return {}, None
+        digested = self.report.depth == "bytes"
+        bins = Bins.of(parts)
+        adder = Adder(self.spark, {"rows": rows}, values=digested, audited=digested)
+        found = adder.totals(bins, [None] * len(parts))["rows"].by_part(bins)
+        for index, part in enumerate(parts):
+            assert part.span is not None
+            if problem := _unlike(part.span, *found.of([index]), "rows in the table", digested=digested):
+                where = (part.span.table_version, part.claim.journal, part.begin, part.end)
+                return {}, Difference(problem, *where)
+            self.report.audited += 1
+        vouched: dict[int, Depth] = {}
+        for index, part in enumerate(sums.parts):
+            some = counted.get(id(part.claim), [])
+            # A message of the bytes that are gone may have been committed in any commit.
+            every = sum(each.end - each.begin for each in some) == part.claim.end - part.claim.start
+            if part.state == "gone" and every:
+                spans = [each.span for each in some if each.span and each.span.rows]
+                proven = digested and all(span.digest for span in spans)
+                vouched[index] = "entry" if proven else "counts"
+        return vouched, None
+
+    def _describe(self, sums: _Sums, vouched: Mapping[int, Depth]) -> None:
         """Say of all offsets how they were compared, and why not where they were not."""
         report = self.report
         described = [self._described(part, index, sums, vouched) for index, part in enumerate(sums.parts)]
@@ -352,20 +419,19 @@ class _Audit:
             report.unproven.append("nothing was compared")
 
     def _described(
-        self, part: Part, index: int, sums: _Sums, vouched: frozenset[int]
+        self, part: Part, index: int, sums: _Sums, vouched: Mapping[int, Depth]
     ) -> ComparedRange | None:
         claim, depth, reason, accepted = part.claim, self.report.depth, None, False
         if part.state == "gone":
             depth, reason, accepted = "nothing", GONE, self.accepted.gone
             if index in vouched:
-                depth, reason = ("entry", None) if part.span and part.span.digest else ("counts", GONE)
+                depth = vouched[index]
+                reason = None if depth == "entry" else GONE
         elif part.state == "refused":
             mine = [each for each in self.report.tilings if each.app_id == claim.app_id]
             depth, reason = "nothing", RECREATED if claim.recreated else SHARED
             if any(each.upsert for each in mine):
                 reason = UPSERT
-            elif any(each.committed for each in mine):
-                reason = COMMITTED
         elif part.state == "adopted":
             if not sums.rows.counts[index] and depth != "counts":
                 return None
@@ -417,13 +483,13 @@ class _Sums:
                 return Difference(f"the commit wrote {wrote} rows, its bytes hold {records} records", version)
         return None
 
-    def audit(self, *, has_columns: bool) -> tuple[frozenset[int], Difference | None]:
+    def audit(self, *, has_columns: bool) -> tuple[Mapping[int, Depth], Difference | None]:
         """Compare what entries counted with the records; with the rows where the records cannot say it.
 
         Returns:
             The parts whose records are missing and whose rows are those of their entry; the first difference.
         """
-        vouched: set[int] = set()
+        vouched: dict[int, Depth] = {}
         for (_, span), group in groupby(
             enumerate(self.parts), lambda each: (id(each[1].claim), each[1].span)
         ):
@@ -439,10 +505,10 @@ class _Sums:
             digested = not by_rows or self.report.depth == "bytes"
             if problem := _unlike(span, *side.of(list(some)), what, digested=digested):
                 where = (span.table_version, claim.journal, span.begin, span.end)
-                return frozenset(vouched), Difference(problem, *where)
+                return vouched, Difference(problem, *where)
             self.report.audited += 1
-            vouched.update(lost)
-        return frozenset(vouched), None
+            vouched.update(dict.fromkeys(lost, "entry" if span.digest else "counts"))
+        return vouched, None
 
 
 def _unlike(span: Span, count: int, audit: int, what: str, *, digested: bool) -> str | None:

@@ -78,6 +78,10 @@ COMPARED = {
     help="Setting of the Spark session that is started otherwise, such as spark.master. Repeatable.",
 )
 @record_options
+@click.option(
+    "--uuid-path", default=None, help="The query's option uuidPath, of a table of committed messages."
+)
+@click.option("--include-acks", is_flag=True, help="The query's option includeAcks, likewise.")
 @format_option
 def verify(
     *,
@@ -100,7 +104,8 @@ def verify(
     the table has the columns _journal and _offset, or journal, offset and value, its rows must be the
     journals' records: each once, and in the second case the same bytes. Where entries count and digest their
     rows (DeltaSink's option audit), that must agree, too; and they vouch for rows whose bytes journals no
-    longer have. Records among the table's dead letters have no row. A query that leaves records out, or makes
+    longer have. Records among the table's dead letters have no row. Under isolationLevel=read_committed the
+    records are the messages that were committed. A query that leaves records out, or makes
     several rows of one, is not exact in this sense.
 
     Spark compares: a local session, or --remote's executors, which need this package and reach the brokers.
@@ -157,6 +162,8 @@ def source_options(
     separator: str,
     quote: str,
     max_record_bytes: int,
+    uuid_path: str | None,
+    include_acks: bool,
 ) -> dict[str, str]:
     """Return the options by which executors read the journals, and enter the cluster as the command does."""
     env = connect.variables()
@@ -166,8 +173,8 @@ def source_options(
         "quote": quote,
         "maxRecordBytes": str(max_record_bytes),
     }
-    if framing:
-        found["framing"] = framing
+    given = {"framing": framing, "uuidPath": uuid_path, "includeAcks": "true" if include_acks else None}
+    found |= {option: text for option, text in given.items() if text}
     if identity := next((name for name in IDENTITIES if env.get(name)), None):
         found[IDENTITIES[identity]] = env[identity]
     if remote and "auth.tokenFile" in found:

@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.audit.differences import Difference
-from gazette_spark.audit.gap_reads import JournalRecords, without
+from gazette_spark.audit.gap_reads import gone_of, skipping_scan, without
 from gazette_spark.audit.journal_source import PlannedRange
 from gazette_spark.audit.parts import Bins, Part, Totals, first_difference, parts_of, unequal
 from gazette_spark.audit.tiling import CoveredRange, Span, Stored, Tiling, check_contiguous, shared_journals
@@ -21,6 +21,7 @@ from gazette_spark.errors import RecordError
 from gazette_spark.framing.lines import LINES
 from gazette_spark.ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.scan.blocks import MAX_RECORD_BYTES
 from gazette_spark.scan.conditions import joined
 from gazette_spark.scan.piece_scan import PieceScan
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
@@ -347,7 +348,7 @@ def test_a_look_at_some_offsets_reads_their_records(lines: list[bytes], data: st
     read = [
         int(at)
         for piece in PlannedRange((), (), tuple(pieces)).near(low, high).pieces
-        for block in JournalRecords(journal, piece, LINES)
+        for block in skipping_scan(journal, piece, LINES, (), MAX_RECORD_BYTES)
         for at in block.offsets
     ]
     expected = [offset for offset, _ in records_of(journal, 0, len(content))]
@@ -372,13 +373,13 @@ def test_recorded_gaps_are_read_as_the_query_read_them(data: st.DataObject) -> N
         assume(False)  # A gap took the last record's end.
     whole = FakeJournal(content, 0, [], [5, 11])
     for journal in (whole, lossy):
-        read = JournalRecords(journal, piece, LINES, gaps=recorded)
+        read = skipping_scan(journal, piece, LINES, recorded, MAX_RECORD_BYTES)
         assert [int(at) for block in read for at in block.offsets] == expected
-        assert (read.gone, journal.open_reads) == ([], 0)
-    unrecorded = JournalRecords(lossy, piece, LINES)
+        assert (gone_of(read.gaps, recorded), journal.open_reads) == ([], 0)
+    unrecorded = skipping_scan(lossy, piece, LINES, (), MAX_RECORD_BYTES)
     assert [int(at) for block in unrecorded for at in block.offsets] == expected
     missing = {at for begin, end in gaps for at in range(begin, end)}
-    gone = {at for begin, end in unrecorded.gone for at in range(begin, end)}
+    gone = {at for begin, end in gone_of(unrecorded.gaps, ()) for at in range(begin, end)}
     assert gone >= missing
     assert not gone & set(expected)
 

@@ -11,9 +11,11 @@ import contextlib
 import json
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial, partialmethod
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,15 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from gazette_spark import source
+from gazette_spark.audit.journal_source import AuditReader, plan_reads, plan_text
+from gazette_spark.audit.parts import first_difference
+from gazette_spark.audit.tiling import CoveredRange
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import Client
 from gazette_spark.framing.fixed import frame
 from gazette_spark.message.uuids import Clock, ProducerId, build_uuid
+from gazette_spark.options.source import parse_options
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.scan import committed as scan_committed
 from gazette_spark.scan.piece_scan import PieceScan
@@ -48,6 +54,13 @@ SCHEMA = (
     .add("offset", LongType())
     .add("_ack_offset", LongType())
     .add("_producer", StringType())
+    .add("value", BinaryType())
+)
+AUDITED = (
+    StructType()
+    .add("range", LongType())
+    .add("offset", LongType())
+    .add("place", LongType())
     .add("value", BinaryType())
 )
 FIRST_CLOCK = 1 << 62
@@ -138,11 +151,12 @@ NUMBERS = iter(range(1 << 20))
     turns=st.lists(turns, min_size=1, max_size=5),
     memory=st.tuples(st.sampled_from([0, 300, 1 << 20]), st.sampled_from([100, 1000, 1 << 20])),
     acks=st.booleans(),
+    gone=st.integers(0, 40),
 )
 def test_batches_give_the_committed_messages_once(
-    broker: EmbeddedBroker, kind: str, turns: list[Turn], memory: tuple[int, int], acks: bool
+    broker: EmbeddedBroker, *, kind: str, turns: list[Turn], memory: tuple[int, int], acks: bool, gone: int
 ) -> None:
-    """All batches together, and one batch query, hold each committed message once, and what committed it."""
+    """All batches together, one batch query and an audit have each committed message once, and its place."""
     name = f"{JOURNAL}/{next(NUMBERS)}"
     states = Path(tempfile.mkdtemp(prefix="states-"))
     writer, query = Writer(kind), MicroBatches()
@@ -178,6 +192,9 @@ def test_batches_give_the_committed_messages_once(
                     if not run.batch(crash=crash, faults=turn.faults):  # type: ignore[arg-type] # Drawn.
                         break
             run.stop()
+        audited = audit(client, options, name, 0, len(writer.content))
+        begin = writer.sent[gone % len(writer.sent)].offset
+        behind = audit(client, options, name, begin, len(writer.content))
     want = expected(writer, acks=acks)
     assert plain(query.rows()) == want
     batch = GazetteDataSource(CaseInsensitiveDict(options)).reader(SCHEMA)
@@ -188,12 +205,48 @@ def test_batches_give_the_committed_messages_once(
         for row in zip(*(column.to_pylist() for column in record_batch.columns), strict=True)
     ]
     assert plain(rows) == want
+    assert audited == [(at, ack, value) for at, ack, _, value in want]
+    left = [row for row in audited if row[0] >= begin]
+    sent = [[one for one in writer.sent if one.producer == each and one.clock] for each in range(4)]
+    if not any({0, 5} & {one.flags for one in some} and 1 in {one.flags for one in some} for some in sent):
+        assert set(left) <= set(behind), "what is gone takes no message away that begins behind it"
+    if all(low.clock < high.clock for some in sent for low, high in pairwise(some)):
+        assert left == behind, "nor does it where no message is repeated"
+    told_apart(writer, audited, gone)
     shutil.rmtree(states)
 
 
 def same(reader: source.StreamReader) -> source.StreamReader:
     """Return it."""
     return reader
+
+
+def told_apart(writer: Writer, audited: list[tuple[int, int, bytes]], number: int) -> None:
+    """Check that a table with a row too many or too few of one of the messages differs, in its place."""
+    records: Counter[tuple[int, bytes | None]] = Counter((at, value) for at, _, value in audited)
+    offset = writer.sent[number % len(writer.sent)].offset
+    row: tuple[int, bytes | None] = (offset, writer.records[offset])
+    more = first_difference(records, records + Counter([row]), "committed message")
+    assert more is not None
+    assert (more[0], "more than once" in more[1]) == (offset, row in records)
+    less = first_difference(records, records - Counter([row]), "committed message")
+    assert less == ((offset, "the committed message has no row in the table") if row in records else None)
+
+
+def audit(
+    client: Client, options: dict[str, str], journal: str, begin: int, end: int
+) -> list[tuple[int, int, bytes]]:
+    """Return what an audit reads of a table's range: offset, place and value of each message, in order."""
+    claim = CoveredRange("app", 0, journal, begin, end, 1, (), committed=True)
+    parsed = parse_options({**options, "format": "raw"}, "batch")
+    [planned] = plan_reads(client, parsed, [claim])
+    reader = AuditReader(parsed, AUDITED, plan_text({0: planned}))
+    return sorted(
+        row[1:]
+        for part in reader.partitions()
+        for record_batch in reader.read(part)
+        for row in zip(*(column.to_pylist() for column in record_batch.columns), strict=True)
+    )
 
 
 def plain(rows: list[tuple[Any, ...]]) -> list[tuple[int, int, int, bytes]]:

@@ -37,6 +37,8 @@ class Orders:
         self.attempt: str | None = None
         self.commits = 0
         self.columns = ("journal", "offset", "value")
+        self.places: dict[int, int] = {}
+        """Of a table of committed messages: where the message begins that committed that of an offset."""
         with Client(broker.endpoint) as client:
             client.create_journals(journal_spec(self.journal))
             client.append(self.journal, TEXT)
@@ -77,6 +79,7 @@ class Orders:
             mode=mode,
             dead_letters=dead_letters,
             recreated={} if recreated is None else {self.journal: recreated},
+            isolation="read_committed" if self.places else "read_uncommitted",
         )
         self.attempt = entry.attempt
         self.append(rows_of(begin, end) if rows is None else rows, entry)
@@ -97,5 +100,8 @@ class Orders:
         found = table.rename_columns(list(self.columns)).select(
             [name for name in self.columns if name != "-"]
         )
+        if self.places:
+            places = [self.places.get(offset, offset) for offset, _ in rows]
+            found = found.append_column("_ack_offset", pa.array(places, pa.int64()))
         properties = CommitProperties(custom_metadata={"userMetadata": entry.to_json()} if entry else {})
         write_deltalake(self.table, found, mode="append", commit_properties=properties)

@@ -21,6 +21,7 @@ from gazette_spark.errors import TableRefusedError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.ledger.row_digest import AuditedRows, digest_of, digest_text
+from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
@@ -529,6 +530,109 @@ def test_bytes_a_journal_has_lost_are_listed(orders: VerifiedOrders) -> None:
     DeltaTable(orders.table).restore(1)
     DeltaTable(orders.table).update(predicate="offset = 0", new_values={"value": "X''"})
     assert "digest" in orders.differs("--allow-gone")[2]
+
+
+class Messages(VerifiedOrders):
+    """A journal of messages, and tables of those that are committed. Message *n* begins at *n* lengths."""
+
+    LENGTH = 1101
+    SENT = (
+        *((1, 1, CONTINUE_TXN), (2, 1, OUTSIDE_TXN), (1, 2, CONTINUE_TXN), (4, 1, CONTINUE_TXN)),
+        *((1, 2, ACK_TXN), (4, 0, ACK_TXN), (3, 1, CONTINUE_TXN), (2, 2, OUTSIDE_TXN)),
+    )
+    END = LENGTH * len(SENT)
+
+    def __init__(self, broker: BrokerHandle, directory: Path) -> None:
+        super().__init__(broker, directory)
+        self.journal += "-messages"
+        self.records = [message(*each, self.LENGTH - 1) for each in self.SENT]
+        self.places = {0: 4 * self.LENGTH, 2 * self.LENGTH: 4 * self.LENGTH}
+        labels = {"content-type": "application/x-ndjson"}
+        with Client(broker.endpoint) as client:
+            client.create_journals(
+                journal_spec(self.journal, labels=labels, length=1024, codec="NONE", refresh_interval_s=1)
+            )
+            for record in self.records:
+                client.append(self.journal, record + b"\n")
+
+    def rows(self, *numbers: int) -> list[Row]:
+        """Return the rows of some messages."""
+        return [(at * self.LENGTH, self.records[at]) for at in numbers]
+
+    def fill(
+        self,
+        name: str,
+        columns: tuple[str, str, str] = ("journal", "offset", "value"),
+        *,
+        audit: bool = True,
+    ) -> None:
+        """Fill a new table in two commits."""
+        self.another_table(name, columns)
+        for begin, end, numbers in ((0, 3 * self.LENGTH, (1,)), (3 * self.LENGTH, self.END, (0, 2, 7))):
+            rows = self.rows(*numbers)
+            self.commit(begin, end, rows, audit=self.counted(rows) if audit else None)
+
+    def lose(self, count: int) -> None:
+        """Delete the first messages' bytes."""
+        with Client(self.broker.endpoint) as client:
+            stored = [each.fragment for each in client.list_fragments(self.journal)]
+            for lost in stored[:count]:
+                (self.broker.file_root / lost.content_path).unlink()
+            wait_for(lambda: client.list_fragments(self.journal)[0].fragment.begin > 0, "a shorter journal")
+
+
+def message(producer: int, clock: int, flags: int, length: int) -> bytes:
+    """Return a message of that many bytes."""
+    made = build_uuid(ProducerId(bytes([1, 0, 0, 0, 0, producer])), Clock((1 << 62) + clock), flags)
+    text = json.dumps({"_meta": {"uuid": str(made)}, "pad": ""}, separators=(",", ":"))
+    return text.replace('"pad":"', '"pad":"' + "x" * (length - len(text))).encode()
+
+
+@pytest.fixture
+def messages(spark: SparkSession, embedded_broker: BrokerHandle, tmp_path: Path) -> Messages:
+    """A journal of messages, and no table yet."""
+    return Messages(embedded_broker, tmp_path)
+
+
+def test_committed_messages_are_compared(messages: Messages) -> None:
+    """Rows are the messages that were committed; those whose bytes are gone have their entry."""
+    messages.fill("whole")
+    report = messages.verified()
+    assert (report["compared"], report["audited"], report["journals"][0]["records"]) == ("bytes", 2, 4)
+    messages.append(messages.rows(6))
+    version, offset, problem = messages.differs()
+    assert (version, offset) == (1, 6 * messages.LENGTH), "its transaction is open"
+    assert problem == "the table has a row here, where no committed message begins"
+    messages.lose(2)
+    messages.fill("outlived")
+    ranges = messages.verified("--allow-gone")["ranges"]
+    assert [(each["begin"], each["end"], each["depth"]) for each in ranges] == [
+        (0, 2 * messages.LENGTH, "entry"),
+        (2 * messages.LENGTH, messages.END, "bytes"),
+    ]
+
+
+@pytest.mark.soak
+def test_wrong_rows_of_committed_messages_are_told(messages: Messages) -> None:
+    """A message lost, doubled, rolled back, or said to be committed elsewhere; a number that is wrong."""
+    for at, wrong in ((2, "is in the table more than once"), (3, "where no committed message begins")):
+        messages.fill(f"again {at}")
+        messages.append(messages.rows(at))
+        version, offset, problem = messages.differs()
+        assert (version, offset, wrong in problem) == (1, at * messages.LENGTH, True)
+    messages.fill("elsewhere")
+    DeltaTable(messages.table).update(predicate="offset = 0", new_values={"_ack_offset": "1101"})
+    assert "its entry says 1 rows, there are 2 rows in the table" in messages.differs()[2]
+    messages.fill("bare", ("-", "-", "value"), audit=False)
+    reason, ranges = messages.unproven()
+    assert "columns do not say" in reason
+    assert ranges == [(0, messages.END, "counts")]
+    messages.lose(2)
+    messages.fill("outlived")
+    DeltaTable(messages.table).delete(f"offset = {7 * messages.LENGTH}")
+    version, offset, problem = messages.differs("--allow-gone")
+    assert (version, offset) == (1, 7 * messages.LENGTH)
+    assert "message has no row in the table; bytes before offset 2202 are gone" in problem
 
 
 def test_offsets_alone_are_compared_where_values_are_parsed(orders: VerifiedOrders) -> None:

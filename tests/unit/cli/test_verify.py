@@ -45,6 +45,8 @@ def test_executors_enter_the_cluster_as_the_command_does(tmp_path: Path, remote:
         separator=";",
         quote="'",
         max_record_bytes=7,
+        uuid_path="/id",
+        include_acks=True,
     )
     identity = {"auth.token": "secret"} if remote else {"auth.tokenFile": str(token)}
     assert found == identity | {
@@ -53,6 +55,8 @@ def test_executors_enter_the_cluster_as_the_command_does(tmp_path: Path, remote:
         "sep": ";",
         "quote": "'",
         "maxRecordBytes": "7",
+        "uuidPath": "/id",
+        "includeAcks": "true",
         "tls.ca": "-----BEGIN CERTIFICATE-----\n",
     }
 
