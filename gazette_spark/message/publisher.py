@@ -198,10 +198,21 @@ class Publisher:
 def write_ack_intents(
     client: Client, intents: Iterable[AckIntent], *, timeout_s: float | None = None
 ) -> list[str]:
-    """Append intents that are stored, and return the journals that are gone: they need none.
+    """Append intents as :func:`append_ack_intents` does; return the journals that are gone."""
+    ends = append_ack_intents(client, intents, timeout_s=timeout_s)
+    return [journal for journal, end in ends.items() if end is None]
+
+
+def append_ack_intents(
+    client: Client, intents: Iterable[AckIntent], *, timeout_s: float | None = None
+) -> dict[str, int | None]:
+    """Append intents that are stored.
 
     Intents of one journal become one append. What was appended before a crash may be appended again. All of
     it is tried for ``timeout_s`` seconds, by default the client's.
+
+    Returns:
+        By journal, the offset behind the appended bytes; None: the journal is gone, and needs no intent.
 
     Raises:
         GazetteError: an append failed. Some intents may be appended: write all of them again, later.
@@ -209,17 +220,17 @@ def write_ack_intents(
     contents: dict[str, bytearray] = {}
     for each in intents:
         contents.setdefault(each.journal, bytearray()).extend(each.intent)
-    gone = []
+    ends: dict[str, int | None] = {}
     # Its appends run side by side, and go on past those that fail.
     with AppendService(client, timeout_s=timeout_s or client.timeout_s) as service:
         appends = {journal: service.append(journal, bytes(content)) for journal, content in contents.items()}
         failed: BaseException | None = None
         for journal, appended in appends.items():
             error = appended.exception()
-            if isinstance(error, JournalNotFoundError):
-                gone.append(journal)
+            if error is None or isinstance(error, JournalNotFoundError):
+                ends[journal] = None if error else appended.span[1]
             else:
                 failed = failed or error
     if failed is not None:
         raise failed.with_traceback(None)
-    return gone
+    return ends
