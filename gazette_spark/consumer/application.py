@@ -208,6 +208,20 @@ class BeginFinisher(Protocol):
         """
 
 
+@runtime_checkable
+class KeyedApplication(Protocol):
+    """A method an application may have, if a message changes the state of one key and of no other.
+
+    Its store is ``shard.json_store(initial={})``, whose document has an entry for each key. On Spark a
+    shard's keys are spread over tasks then. A task gets the entry of one key at a time, as a document of that
+    entry alone; it calls ``finalize_txn`` for each key, and leaves out acknowledgements. The local host does
+    not call it.
+    """
+
+    def key_of(self, envelope: Envelope) -> str:
+        """Return the key whose entry the message may change."""
+
+
 @dataclass(slots=True)
 class ResolveArgs:
     """A request for a shard, and what has to be true before it is answered."""

@@ -89,6 +89,12 @@ def clear_unfinished(spark: SparkSession, root: str) -> None:
                 files.delete(path, False)  # noqa: FBT003 - Java's
 
 
+def delete_directory(spark: SparkSession, path: str) -> None:
+    """Delete a directory with all that is in it, if it is there. For a classic session."""
+    files, directory = _file_system(spark, path)
+    files.delete(directory, True)  # noqa: FBT003 - Java's
+
+
 def _files_below(spark: SparkSession, path: str) -> DataFrame:
     return spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(escape_glob(path))
 

@@ -1,0 +1,454 @@
+"""What the tasks of a micro-batch do: read journals, and run the application on their messages.
+
+Two steps, with a shuffle in between. :meth:`Job.read` turns reads into rows of messages, for each shard in
+the order of each journal. Spark brings the rows of a shard together with the rows of its state, sorted:
+state first, then messages, those of several journals by clock. :meth:`Job.run` walks through them and calls
+the application.
+
+A task may run again, or twice at a time. What it publishes is under a producer that this attempt alone has,
+and counts only if the driver commits its results: Spark takes those of one attempt. Reads give the same rows
+each time, since the driver fixes where they begin and end.
+
+Rows go through a task one by one, so a shard's messages need not fit into its memory. Its state has to, or
+the state of one key where the application declares keys.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from gazette_spark.client import AppendService, Client
+from gazette_spark.client.appending.futures import finished_operation
+from gazette_spark.client.reading.retry_reader import RetryReader
+from gazette_spark.consumer.application import (
+    Application,
+    BeginFinisher,
+    DeferToNextTransaction,
+    KeyedApplication,
+    Progress,
+)
+from gazette_spark.consumer.checkpoints import build_checkpoint, producer_states
+from gazette_spark.consumer.micro_batch import (
+    FAILED,
+    INTENT,
+    PACE,
+    SOURCE,
+    JournalRead,
+    Result,
+)
+from gazette_spark.consumer.stores.delta import RowStore
+from gazette_spark.consumer.transaction_loop import failed
+from gazette_spark.errors import GazetteError, InputError, ShardFailedError
+from gazette_spark.failpoints import failpoint
+from gazette_spark.message.interfaces import Envelope, Message
+from gazette_spark.message.iterate import ReadCommitted, ReadUncommitted
+from gazette_spark.message.publisher import Publisher
+from gazette_spark.message.sequencer import HORIZON_NS, ReplayRange, Sequencer, SequencerCheckpoint
+from gazette_spark.message.uuids import ACK_TXN, split_uuid
+from gazette_spark.options.write import WriteOptions
+from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journal_specs import split_meta
+from gazette_spark.write.spark_writer import open_client
+
+BATCH_ROWS = 4096
+BATCH_BYTES = 4 << 20
+"""Rows, and bytes of values, that make a record batch."""
+
+STEP_STATE, STEP_MESSAGE, STEP_OTHER = 0, 1, 2
+"""Order of the rows of a shard, or of a key: results of the reads come last, and pass through."""
+
+INPUT_SCHEMA = (
+    "shard STRING, `group` STRING, step INT, turn BIGINT, journal STRING, nth BIGINT, begin BIGINT, "
+    "`end` BIGINT, kind STRING, `key` STRING, value STRING, data BINARY"
+)
+ORDER = ("shard", "group", "step", "turn", "journal", "nth")
+"""Columns by which the rows that :meth:`Job.run` gets are sorted; ``group`` is the key, if there are keys."""
+
+RESULT_SCHEMA = "shard STRING, kind STRING, `key` STRING, value STRING, data BINARY, deleted BOOLEAN"
+
+_INPUT = pa.schema(
+    [
+        ("shard", pa.string()),
+        ("group", pa.string()),
+        ("step", pa.int32()),
+        ("turn", pa.int64()),
+        ("journal", pa.string()),
+        ("nth", pa.int64()),
+        ("begin", pa.int64()),
+        ("end", pa.int64()),
+        ("kind", pa.string()),
+        ("key", pa.string()),
+        ("value", pa.string()),
+        ("data", pa.binary()),
+    ]
+)
+_RESULT = pa.schema(
+    [
+        ("shard", pa.string()),
+        ("kind", pa.string()),
+        ("key", pa.string()),
+        ("value", pa.string()),
+        ("data", pa.binary()),
+        ("deleted", pa.bool_()),
+    ]
+)
+
+
+class Row(NamedTuple):
+    """A row between the two steps: of state, of a message, or a result of a read."""
+
+    shard: str
+    group: str = ""
+    step: int = STEP_OTHER
+    turn: int = 0
+    """Largest clock of the journal's messages so far, as a signed number: messages of other journals that
+    are older come first, and the order within each journal stays."""
+    journal: str = ""
+    nth: int = 0
+    begin: int = 0
+    end: int = 0
+    kind: str = ""
+    key: str = ""
+    value: str | None = None
+    data: bytes | None = None
+
+
+class TaskShard:
+    """A shard within a task. ``stopping`` is never set: Spark stops a task by ending its process."""
+
+    def __init__(self, job: Job, spec: pc.ShardSpec, client: Client, service: AppendService) -> None:
+        self.spec = spec
+        self.fqn = f"{job.name}/{spec.id}"
+        self.client = client
+        self.append_service = service
+        self.recovered_hints: pc.GetHintsResponse | None = None
+        self.recorder: object | None = None
+        self.primary_loop: Future[None] = Future()
+        self.stopping = threading.Event()
+        self.rows: dict[tuple[str, str], str] = {}
+        """Stored rows of the store that is made next."""
+        self.only_key: str | None = None
+
+    def __repr__(self) -> str:
+        return f"TaskShard({self.fqn!r})"
+
+    def json_store(self, initial: object = None) -> RowStore:
+        """Return the store of the rows that the task was given."""
+        return RowStore(self.rows, initial, only_key=self.only_key)
+
+    def progress(self) -> Progress:
+        """Return no offsets: the driver knows them."""
+        return Progress({}, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the tasks of a micro-batch have to know. It is pickled to them."""
+
+    name: str
+    """Begin of the shards' full names."""
+    app: Application[Any]
+    options: WriteOptions
+    reads: tuple[JournalRead, ...]
+    specs: Mapping[str, pc.ShardSpec]
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether the application declares keys."""
+        return isinstance(self.app, KeyedApplication)
+
+    def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Turn the numbers of reads into rows; the function for Spark's ``mapInArrow``."""
+        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+        if not numbers:
+            return
+        with open_client(self.options) as client:
+            rows = (row for number in numbers for row in self._rows_of(client, self.reads[number]))
+            yield from _batches(rows, _INPUT, Row._fields.index("data"))
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Turn sorted rows into results; the function for Spark's ``mapInArrow``."""
+        yield from _batches(self._results(batches), _RESULT, Result._fields.index("data"))
+
+    def _rows_of(self, client: Client, read: JournalRead) -> Iterator[Row]:
+        """Yield the rows of one read, for each of its shards."""
+        try:
+            for row in self._messages(client, read):
+                for shard in read.shards:
+                    yield row._replace(shard=shard)
+        except Exception as error:  # noqa: BLE001 - whatever the application raises.
+            for shard in read.shards:
+                found = _failure(shard, f"reading journal {read.journal!r}", error)
+                yield Row(shard, kind=FAILED, key=found.key, value=found.value)
+
+    def _messages(self, client: Client, read: JournalRead) -> Iterator[Row]:
+        journal = read.journal
+        spec = client.get_journal(split_meta(journal)[0]).spec
+        known = pc.Checkpoint(sources={journal: pc.Checkpoint.Source.FromString(read.source)})
+        sequencer = Sequencer({journal: read.begin}, producer_states(known))
+
+        def new_message(of: pb.JournalSpec, record: bytes) -> Message:
+            return _Raw(record, self.app.new_message(of, record))
+
+        def replay(wanted: ReplayRange) -> ReadUncommitted:
+            reader = client.read(journal, offset=wanted.begin, end_offset=wanted.end)
+            return ReadUncommitted(reader, spec, new_message)
+
+        reader = client.read(journal, offset=read.begin, end_offset=read.head)
+        key_of = self.app.key_of if isinstance(self.app, KeyedApplication) else None
+        turn = 0
+        with ReadCommitted(_Bounded(reader, spec, new_message, read.until), sequencer, replay) as committed:
+            for nth, envelope in enumerate(committed):
+                raw = envelope.message
+                assert isinstance(raw, _Raw)
+                _, clock, flags = split_uuid(raw.get_uuid())
+                turn = max(turn, clock)
+                group = ""
+                if key_of is not None:
+                    if flags == ACK_TXN and clock:
+                        continue
+                    group = key_of(Envelope(journal, envelope.begin, envelope.end, raw.message))
+                    if not isinstance(group, str):
+                        raise InputError(f"key_of returned {group!r}, and a key is a text")
+                yield Row(
+                    "",
+                    group,
+                    STEP_MESSAGE,
+                    turn - (1 << 63),
+                    journal,
+                    nth,
+                    envelope.begin,
+                    envelope.end,
+                    data=raw.record,
+                )
+            at = committed.messages.offset
+        states = sequencer.checkpoint(HORIZON_NS).states
+        source = build_checkpoint(SequencerCheckpoint({journal: at}, states)).sources[journal]
+        yield Row("", journal=journal, kind=SOURCE, key=journal, data=source.SerializeToString())
+
+    def _results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Result]:
+        rows = (
+            Row(*values)
+            for batch in batches
+            for values in zip(*map(pa.Array.to_pylist, batch.columns), strict=True)
+        )
+        client: Client | None = None
+        try:
+            for shard, of_shard in groupby(rows, attrgetter("shard")):
+                if client is None:
+                    client = open_client(self.options)
+                yield from _ShardRun(self, self.specs[shard], client).results(of_shard)
+                failpoint("micro_batch.published")
+        finally:
+            if client is not None:
+                client.close()
+
+
+class _ShardRun:
+    """One shard's part of a task: its messages, or those of some of its keys."""
+
+    def __init__(self, job: Job, spec: pc.ShardSpec, client: Client) -> None:
+        self._job = job
+        self._app = job.app
+        self._id = spec.id
+        # What is published is waited for below, up to the client's timeout.
+        self._service = AppendService(client, timeout_s=client.timeout_s)
+        self._shard = TaskShard(job, spec, client, self._service)
+        self._publisher = Publisher(self._service)
+        self._specs: dict[str, pb.JournalSpec] = {}
+        self._consumed = 0
+        self._began = 0.0
+
+    def results(self, rows: Iterable[Row]) -> Iterator[Result]:
+        """Yield the results of a shard's rows; of a shard that fails, the error."""
+        try:
+            for group, of_group in groupby(rows, attrgetter("group")):
+                yield from self._group(group, of_group)
+            if self._consumed:
+                self._service.flush()
+                for intent in self._publisher.build_ack_intents():
+                    yield Result(self._id, INTENT, intent.journal, data=intent.intent)
+                yield Result(self._id, PACE, "", str(time.monotonic() - self._began))
+        except Exception as error:  # noqa: BLE001 - whatever the application raises.
+            yield _failure(self._id, "publishing", error)
+        finally:
+            self._service.close(abort=True)
+
+    def _group(self, group: str, rows: Iterable[Row]) -> Iterator[Result]:
+        """Yield the changed state of one key, or of the whole shard, and what only passes through."""
+        stored: dict[tuple[str, str], str] = {}
+        txn: _Transaction | None = None
+        for row in rows:
+            if row.step == STEP_STATE:
+                stored[row.kind, row.key] = str(row.value)
+            elif row.step == STEP_OTHER:
+                yield Result(row.shard, row.kind, row.key, row.value, row.data)
+            else:
+                if not self._consumed:
+                    self._began = time.monotonic()
+                if txn is None:
+                    txn = _Transaction(self._app, self._shard, self._store(group, stored), self._publisher)
+                txn.consume(self._envelope(row))
+                self._consumed += 1
+        if txn is not None:
+            txn.finish()
+            for (kind, key), text in sorted(txn.store.changes().items()):
+                yield Result(self._id, kind, key, text, deleted=text is None)
+
+    def _store(self, group: str, stored: dict[tuple[str, str], str]) -> RowStore:
+        self._shard.rows = stored
+        self._shard.only_key = group if self._job.has_keys else None
+        store = self._app.new_store(self._shard)
+        if not isinstance(store, RowStore):
+            problem = f"new_store returned {store!r}: on Spark a shard's store is that of shard.json_store()"
+            raise InputError(problem)
+        return store
+
+    def _envelope(self, row: Row) -> Envelope:
+        name = split_meta(row.journal)[0]
+        if name not in self._specs:
+            self._specs[name] = self._shard.client.get_journal(name).spec
+        return Envelope(
+            row.journal, row.begin, row.end, self._app.new_message(self._specs[name], row.data or b"")
+        )
+
+
+class _Transaction:
+    """The calls of an application for the messages of one store."""
+
+    def __init__(
+        self, app: Application[Any], shard: TaskShard, store: RowStore, publisher: Publisher
+    ) -> None:
+        self.store = store
+        self._app = app
+        self._shard = shard
+        self._publisher = publisher
+        self._hooks = app if isinstance(app, BeginFinisher) else None
+        self._begun = False
+        self._consumed = 0
+
+    def consume(self, envelope: Envelope) -> None:
+        """Have the application consume a message; a deferred one begins the next transaction."""
+        step = f"consume_message of journal {envelope.journal!r} at offset {envelope.begin}"
+        try:
+            self._consume(envelope, step)
+        except DeferToNextTransaction as error:
+            if not self._consumed:
+                problem = InputError("the first message of a transaction was deferred")
+                raise self._ended(step, problem) from error
+            self.finish()
+            self.consume(envelope)
+
+    def _consume(self, envelope: Envelope, step: str) -> None:
+        if not self._begun and (hooks := self._hooks) is not None:
+            self._call("begin_txn", lambda: hooks.begin_txn(self._shard, self.store))
+        self._begun = True
+        self._call(
+            step, lambda: self._app.consume_message(self._shard, self.store, envelope, self._publisher)
+        )
+        self._consumed += 1
+
+    def finish(self) -> None:
+        """End the transaction."""
+        self._call("finalize_txn", lambda: self._app.finalize_txn(self._shard, self.store, self._publisher))
+        self._finished(None)
+
+    def _call(self, step: str, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except DeferToNextTransaction:
+            raise
+        except Exception as error:
+            if isinstance(error, GazetteError) and error.retryable:
+                self._finished(error)
+                raise
+            raise self._ended(step, error) from error
+
+    def _ended(self, step: str, error: Exception) -> ShardFailedError:
+        self._finished(error)
+        return failed(self._shard.spec.id, step, error)
+
+    def _finished(self, error: Exception | None) -> None:
+        begun, self._begun, self._consumed = self._begun, False, 0
+        if begun and self._hooks is not None:
+            self._hooks.finish_txn(self._shard, self.store, finished_operation(error))
+
+
+class _Raw:
+    """A message that remembers the bytes of its record."""
+
+    def __init__(self, record: bytes, message: Message) -> None:
+        self.record = record
+        self.message = message
+        self.get_uuid = message.get_uuid
+        self.set_uuid = message.set_uuid
+        self.new_acknowledgement = message.new_acknowledgement
+
+    def __bytes__(self) -> bytes:
+        return self.record
+
+
+class _Bounded(ReadUncommitted):
+    """Reads up to the first message that begins at an offset or behind it.
+
+    A write head may lie within a message. Its bytes are left to the next read.
+    """
+
+    def __init__(
+        self,
+        reader: RetryReader,
+        spec: pb.JournalSpec,
+        new_message: Callable[[pb.JournalSpec, bytes], Message],
+        until: int,
+    ) -> None:
+        super().__init__(reader, spec, new_message)
+        self._until = until
+
+    def __next__(self) -> Envelope:
+        if self.offset >= self._until:
+            raise StopIteration
+        return super().__next__()
+
+    def _check_end(self) -> None:
+        """Let the range end within a message."""
+
+
+def _failure(shard: str, step: str, error: Exception) -> Result:
+    """Return the result of a shard that failed.
+
+    An error that may pass by itself is raised: Spark runs the task again, and no shard is to blame.
+    """
+    if isinstance(error, GazetteError) and error.retryable:
+        raise error
+    found = failed(shard, step, error)
+    return Result(shard, FAILED, found.step, found.cause)
+
+
+def _batches(rows: Iterable[tuple[Any, ...]], schema: pa.Schema, data: int) -> Iterator[pa.RecordBatch]:
+    """Yield rows as record batches of bounded size."""
+    held: list[tuple[Any, ...]] = []
+    size = 0
+    for row in rows:
+        held.append(row)
+        size += len(row[data] or b"")
+        if len(held) >= BATCH_ROWS or size >= BATCH_BYTES:
+            yield _batch(held, schema)
+            held, size = [], 0
+    if held:
+        yield _batch(held, schema)
+
+
+def _batch(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

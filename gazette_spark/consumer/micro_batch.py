@@ -1,0 +1,215 @@
+"""A micro-batch of the host on Spark: which bytes it reads for which shard, and what its results say. Pure.
+
+A shard's checkpoint is the only word on where it goes on, as everywhere in Gazette. So each micro-batch is
+planned from the checkpoints, and a shard that failed, was added, or was given another source catches up by
+the same reads as all others. Shards that stand at one place of a journal, with the same producers' states,
+share one read of it.
+
+Tasks hand in :class:`Result` rows. :func:`settle` makes of them the checkpoints to commit and the
+acknowledgements to append after that, and leaves out the shards that failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gazette_spark.consumer.checkpoints import ack_intents, start_offset
+from gazette_spark.errors import ShardFailedError
+from gazette_spark.message.publisher import AckIntent
+from gazette_spark.protocol import consumer_pb2 as pc
+
+LEAST_BATCH_BYTES = 1 << 20
+"""Bytes of a journal that a micro-batch may read however slow the application is."""
+
+STATE, DOCUMENT, SOURCE, INTENT, PACE, FAILED = "state", "document", "source", "intent", "pace", "failed"
+"""Kinds of result rows: two of state, see ``stores.delta``; the others are for the driver."""
+
+CHECKPOINT = "checkpoint"
+"""Kind of the rows of the state table that hold checkpoints."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRead:
+    """A read of a journal for the shards that stand at one place in it."""
+
+    journal: str
+    begin: int
+    until: int
+    """The read ends before the first message that begins here or later."""
+    head: int
+    """Write head of the journal when the batch was planned: nothing past it is read."""
+    source: bytes
+    """Serialized ``Checkpoint.Source``: the producers' states."""
+    shards: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a micro-batch reads."""
+
+    reads: tuple[JournalRead, ...] = ()
+    failures: Mapping[str, ShardFailedError] = field(default_factory=dict)
+    """Why shards cannot go on; nothing is read for them."""
+
+    @property
+    def journals(self) -> dict[str, set[str]]:
+        """The journals that are read, by shard; no others have anything to read."""
+        found: dict[str, set[str]] = {}
+        for read in self.reads:
+            for shard in read.shards:
+                found.setdefault(shard, set()).add(read.journal)
+        return found
+
+
+class Result(NamedTuple):
+    """A row that a task returns."""
+
+    shard: str
+    kind: str
+    key: str
+    """Of state its key; of a source, or an intent, the journal; of a failure the step."""
+    value: str | None = None
+    """Of state its JSON; of a failure its cause; of a pace the seconds that consuming took."""
+    data: bytes | None = None
+    """Of a source its serialized ``Checkpoint.Source``; of an intent its bytes."""
+    deleted: bool = False
+    """The state's row is to be deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a micro-batch commits."""
+
+    checkpoints: Mapping[str, pc.Checkpoint]
+    """New checkpoints, by shard; each has the intents of this transaction."""
+    failures: Mapping[str, ShardFailedError]
+    """Errors of shards of which nothing is committed."""
+    paces: Mapping[str, float] = field(default_factory=dict)
+    """Bytes of journals that a shard consumed in a second."""
+
+    @property
+    def intents(self) -> list[AckIntent]:
+        """What is appended after the commit."""
+        return intents_of(self.checkpoints.values())
+
+
+def plan(
+    specs: Iterable[pc.ShardSpec],
+    checkpoints: Mapping[str, pc.Checkpoint],
+    heads: Mapping[str, int],
+    limits: Mapping[str, int],
+) -> Plan:
+    """Decide what a micro-batch reads.
+
+    Args:
+        specs: Shards that are to run.
+        checkpoints: The newest of each; a shard without one is new.
+        heads: Write heads of the sources; a journal that is not in it does not exist.
+        limits: By shard, the bytes of a journal after which its reads end with the next message.
+    """
+    failures: dict[str, ShardFailedError] = {}
+    places: dict[tuple[str, int, bytes], list[str]] = {}
+    for spec in specs:
+        known = checkpoints.get(spec.id, pc.Checkpoint())
+        for wanted in spec.sources:
+            journal = wanted.journal
+            source = known.sources.get(journal, pc.Checkpoint.Source())
+            begin, head = start_offset(known, wanted), heads.get(journal)
+            if head is None:
+                problem = "it does not exist"
+                failures[spec.id] = ShardFailedError(spec.id, f"reading journal {journal!r}", problem)
+            elif begin > head and source.read_through > head:
+                problem = (
+                    f"it ends at offset {head}, and the shard has read up to {source.read_through}: it has "
+                    "lost bytes, or is another journal of this name"
+                )
+                failures[spec.id] = ShardFailedError(spec.id, f"reading journal {journal!r}", problem)
+            elif begin < head:
+                text = source.SerializeToString(deterministic=True)
+                places.setdefault((journal, begin, text), []).append(spec.id)
+    reads = []
+    for (journal, begin, text), shards in sorted(places.items()):
+        if left := tuple(sorted(shard for shard in shards if shard not in failures)):
+            head, most = heads[journal], min(limits[shard] for shard in left)
+            reads.append(JournalRead(journal, begin, min(head, begin + most), head, text, left))
+    return Plan(tuple(reads), failures)
+
+
+def batch_bytes(spec: pc.ShardSpec, pace: float | None, max_bytes: int) -> int:
+    """Return how many bytes of each of its journals a shard reads in a micro-batch at most.
+
+    Args:
+        spec: Of the shard, whose ``max_txn_duration`` is the time that consuming may take.
+        pace: Bytes of its journals that it consumed in a second; None: not known.
+        max_bytes: Upper limit.
+    """
+    allowed = 0.0 if pace is None else pace * spec.max_txn_duration.ToMilliseconds() / 1000
+    return min(max_bytes, max(LEAST_BATCH_BYTES, round(allowed / max(1, len(spec.sources)))))
+
+
+def settle(planned: Plan, before: Mapping[str, pc.Checkpoint], results: Iterable[Result]) -> Settled:
+    """Decide what a micro-batch commits.
+
+    Nothing is committed of a shard that failed, nor of one whose reads did not get any further.
+
+    Args:
+        planned: What it was to read.
+        before: The checkpoints that it was planned on.
+        results: The rows of its tasks, those of state left out.
+    """
+    failures = dict(planned.failures)
+    sources: dict[str, dict[str, bytes]] = {}
+    intents: dict[str, dict[str, bytes]] = {}
+    seconds: dict[str, float] = {}
+    for row in results:
+        if row.kind == FAILED:
+            failures.setdefault(row.shard, ShardFailedError(row.shard, row.key, str(row.value)))
+        elif row.kind == SOURCE:
+            sources.setdefault(row.shard, {})[row.key] = bytes(row.data or b"")
+        elif row.kind == INTENT:
+            of_shard = intents.setdefault(row.shard, {})
+            of_shard[row.key] = of_shard.get(row.key, b"") + bytes(row.data or b"")
+        elif row.kind == PACE:
+            seconds[row.shard] = max(seconds.get(row.shard, 0.0), float(row.value or 0))
+    checkpoints, paces = {}, {}
+    for shard, journals in planned.journals.items():
+        found = sources.get(shard, {})
+        if missing := sorted(journals - found.keys()):
+            step, problem = f"reading journal {missing[0]!r}", "no task has told how far it came"
+            failures.setdefault(shard, ShardFailedError(shard, step, problem))
+        if shard not in failures:
+            old = before.get(shard, pc.Checkpoint())
+            new = _advanced(old, found, intents.get(shard, {}))
+            if new is not None:
+                checkpoints[shard] = new
+                if seconds.get(shard):
+                    paces[shard] = _distance(old, new) / seconds[shard]
+    return Settled(checkpoints, failures, paces)
+
+
+def _distance(old: pc.Checkpoint, new: pc.Checkpoint) -> int:
+    """Return the bytes between two checkpoints of a shard."""
+    begins = {journal: source.read_through for journal, source in old.sources.items()}
+    return sum(source.read_through - begins.get(journal, 0) for journal, source in new.sources.items())
+
+
+def _advanced(
+    before: pc.Checkpoint, sources: Mapping[str, bytes], intents: Mapping[str, bytes]
+) -> pc.Checkpoint | None:
+    """Return a shard's next checkpoint, None if it has got no further."""
+    checkpoint = pc.Checkpoint(ack_intents=intents)
+    for journal, source in before.sources.items():
+        checkpoint.sources[journal].CopyFrom(source)
+    is_further = False
+    for journal, data in sources.items():
+        found = pc.Checkpoint.Source.FromString(data)
+        is_further |= found.read_through > checkpoint.sources[journal].read_through
+        checkpoint.sources[journal].CopyFrom(found)
+    return checkpoint if is_further else None
+
+
+def intents_of(checkpoints: Iterable[pc.Checkpoint]) -> list[AckIntent]:
+    """Return the acknowledgements that checkpoints hold."""
+    return [intent for checkpoint in checkpoints for intent in ack_intents(checkpoint)]

@@ -1,0 +1,241 @@
+"""The host on Spark: a streaming query whose micro-batches are the transactions of all shards.
+
+::
+
+    query = start(WordCount(), spark, shards, broker={"brokerAddress": "http://localhost:8080"},
+                  checkpoint="/data/checkpoints/words", state="/data/tables/words")
+
+All that counts is in the state table; ``batch_driver`` tells why each message counts once. Here is what takes
+Spark. The query's source only ticks: each tick is a transaction, planned from the shards' checkpoints. So
+Spark's query checkpoint says nothing that counts, and losing it loses nothing.
+
+A micro-batch is two steps of tasks, with a shuffle in between (``batch_tasks``). Their results are written
+to files, of one attempt of each task, before anything is decided: a commit looks at them several times, and
+what a task publishes is different each time it runs.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+from pyspark.sql.streaming.query import StreamingQuery
+
+from gazette_spark.consumer.application import Application
+from gazette_spark.consumer.batch_driver import BatchDriver, Opened
+from gazette_spark.consumer.batch_tasks import INPUT_SCHEMA, ORDER, RESULT_SCHEMA, STEP_STATE, Job
+from gazette_spark.consumer.local import NAME_ROOT
+from gazette_spark.consumer.micro_batch import DOCUMENT, STATE, Plan, Result
+from gazette_spark.consumer.resolver import ShardTable
+from gazette_spark.consumer.spark_shards import SparkShards
+from gazette_spark.consumer.state_table import StateTable
+from gazette_spark.errors import ClosedError, OptionError
+from gazette_spark.options.write import WriteOptions, parse_write_options
+from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.scan.access import carried
+from gazette_spark.table.files import clear_unfinished, delete_directory
+from gazette_spark.write.spark_writer import open_client
+
+MAX_BATCH_BYTES = 64 << 20
+"""Bytes of a journal that a micro-batch reads at most, unless told otherwise."""
+
+READS_PER_CORE = 4
+"""Most tasks of a micro-batch that read journals, for each core."""
+
+LEAST_INTERVAL_MS = 1000
+"""Shortest time between two ticks, unless told otherwise: an idle one costs two small files."""
+
+
+def start(
+    app: Application[Any],
+    spark: SparkSession,
+    shards: Iterable[pc.ShardSpec],
+    *,
+    checkpoint: str,
+    state: str,
+    broker: Mapping[str, str],
+    name: str = "",
+    **trigger: Any,  # noqa: ANN401 - the types are Spark's
+) -> StreamingQuery:
+    """Run an application's shards as a streaming query.
+
+    Arguments as of :class:`SparkHost`, which has some more, and ``trigger`` as of :meth:`SparkHost.start`. To
+    serve the shards, make a host.
+    """
+    host = SparkHost(app, spark, shards, checkpoint=checkpoint, state=state, broker=broker, name=name)
+    return host.start(**trigger)
+
+
+class SparkHost:
+    """Runs the shards of an application. One thread starts it; :attr:`shards` is for any."""
+
+    def __init__(
+        self,
+        app: Application[Any],
+        spark: SparkSession,
+        shards: Iterable[pc.ShardSpec],
+        *,
+        checkpoint: str,
+        state: str | None = None,
+        table: str | None = None,
+        broker: Mapping[str, str],
+        name: str = "",
+        max_batch_bytes: int = MAX_BATCH_BYTES,
+    ) -> None:
+        """Configure the host; nothing runs yet.
+
+        Args:
+            app: The application. It is pickled to tasks.
+            spark: A classic session: Spark Connect runs batches where nobody can ask for a shard.
+            shards: Specs of the shards to begin with.
+            checkpoint: A directory for Spark's query checkpoint, and for a batch's results until they are
+                committed.
+            state: Directory of the state table, which is made if it is missing.
+            table: Or its name in the catalog.
+            broker: Options that say where the brokers are and how to enter: ``brokerAddress``, ``auth.…``,
+                ``tls.…``, ``requestTimeoutMs``, as of a query that writes.
+            name: Of the application; the table knows it by it, so it has to stay. By default the name of its
+                class.
+            max_batch_bytes: Bytes of a journal that a micro-batch reads at most, however long
+                ``max_txn_duration`` is.
+
+        Raises:
+            OptionError: an argument is invalid.
+            ProtocolError: a spec breaks a rule.
+        """
+        if getattr(spark, "_jsparkSession", None) is None:
+            raise OptionError("spark", "a session of Spark Connect", "a classic one")
+        if not isinstance(max_batch_bytes, int) or max_batch_bytes < 1:
+            raise OptionError("max_batch_bytes", repr(max_batch_bytes), "a whole number from 1 on")
+        self._app = app
+        self._spark = spark
+        name = name or type(app).__name__
+        self._options = parse_write_options(dict(broker))
+        self._checkpoint = checkpoint.rstrip("/")
+        self._table = StateTable(name, path=state, table=table)
+        self._client = open_client(self._options)
+        self._shards = SparkShards(f"{NAME_ROOT}/{name}/items", shards, self._client)
+        self._driver = BatchDriver(self._shards, self._client, max_batch_bytes)
+        self._directory = f"{self._checkpoint}/consumer/{uuid.uuid4().hex}"
+        self._drains = False
+        self._started = False
+
+    def __repr__(self) -> str:
+        return f"SparkHost({self._shards!r}, {self._table!r})"
+
+    @property
+    def shards(self) -> ShardTable:
+        """Lists, applies, resolves and unassigns the shards: the ``ShardHost`` for a service."""
+        return self._shards.table
+
+    def start(self, **trigger: Any) -> StreamingQuery:  # noqa: ANN401 - the types are Spark's
+        """Open the state table, append what is not acknowledged yet, and start the query; once.
+
+        Args:
+            trigger: As for ``DataStreamWriter.trigger``; by default ``processingTime`` of the shards' least
+                ``min_txn_duration``, at least a second. With ``availableNow=True`` the query ends when
+                all that was there has been read.
+
+        Raises:
+            FencedError: another host of the table is starting.
+            GazetteError: an acknowledgement could not be appended.
+            ClosedError: the host was started before.
+        """
+        if self._started:
+            raise ClosedError("the host", "it was started before: make another one")
+        self._started = True
+        delete_directory(self._spark, f"{self._checkpoint}/consumer")
+        self._driver.open(self._engine(self._spark))
+        self._drains = bool(trigger.get("availableNow"))
+        root = f"{self._checkpoint}/query"
+        clear_unfinished(self._spark, root)
+        ticks = self._spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+        writer = ticks.writeStream.foreachBatch(self._batch).option("checkpointLocation", root)
+        query = writer.trigger(**(trigger or {"processingTime": self._interval()})).start()
+        threading.Thread(target=self._end_with, args=[query], name="consumer-end", daemon=True).start()
+        return query
+
+    def _end_with(self, query: StreamingQuery) -> None:
+        """End the shards, and who waits for them, when the query has ended."""
+        with suppress(Exception):  # Whoever holds the query hears of its error.
+            query.awaitTermination()
+        self._shards.table.close()
+        self._client.close()
+
+    def _interval(self) -> str:
+        specs = [shard.spec for shard in self._shards.running()]
+        least = min((s.min_txn_duration.ToMilliseconds() for s in specs), default=0)
+        return f"{max(least, LEAST_INTERVAL_MS)} milliseconds"
+
+    def _batch(self, ticks: DataFrame, _batch_id: int) -> None:
+        """Run a transaction, or with ``availableNow`` all that there is to do."""
+        engine = self._engine(ticks.sparkSession)
+        if self._drains:
+            self._driver.drain(engine)
+        else:
+            self._driver.transaction(engine)
+
+    def _engine(self, spark: SparkSession) -> SparkEngine:
+        return SparkEngine(spark, self._shards.name, self._app, self._options, self._table, self._directory)
+
+
+@dataclass(frozen=True, slots=True)
+class FileResults:
+    """The results of a micro-batch, in files."""
+
+    rows: DataFrame
+
+    def summary(self) -> Iterator[Result]:
+        """Return all rows but those of state."""
+        rows = self.rows.where(~F.col("kind").isin(STATE, DOCUMENT)).collect()
+        return (Result(*row) for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkEngine:
+    """Runs the tasks of one micro-batch, in the session of that, and commits to the table."""
+
+    spark: SparkSession
+    name: str
+    app: Application[Any]
+    options: WriteOptions
+    table: StateTable
+    directory: str
+    """Gets the results. No other host has it."""
+
+    def open(self) -> Opened:
+        """Open the state table."""
+        return self.table.open(self.spark)
+
+    def run(self, planned: Plan, specs: Mapping[str, pc.ShardSpec]) -> FileResults:
+        """Run the tasks of a micro-batch."""
+        options = replace(self.options, security=carried(self.options.security))
+        job = Job(self.name, self.app, options, planned.reads, specs)
+        # More tasks than cores would only cost their start.
+        readers = min(len(planned.reads), READS_PER_CORE * self.spark.sparkContext.defaultParallelism)
+        numbers = self.spark.range(0, len(planned.reads), 1, readers)
+        messages = numbers.mapInArrow(job.read, INPUT_SCHEMA)
+        group = F.col("key") if job.has_keys else F.lit("")
+        state = self.table.state(self.spark, list(specs))
+        state = state.withColumns({"step": F.lit(STEP_STATE), "group": group})
+        rows = messages.unionByName(state, allowMissingColumns=True)
+        tasks = int(self.spark.conf.get("spark.sql.shuffle.partitions") or 1)
+        if job.has_keys:
+            rows = rows.repartition(tasks, "shard", "group")
+        else:
+            rows = rows.repartition(min(tasks, len(specs)), "shard")
+        results = rows.sortWithinPartitions(*ORDER).mapInArrow(job.run, RESULT_SCHEMA)
+        results.write.mode("overwrite").parquet(self.directory)
+        return FileResults(self.spark.read.schema(RESULT_SCHEMA).parquet(self.directory))
+
+    def commit(self, results: FileResults, checkpoints: Mapping[str, pc.Checkpoint]) -> None:
+        """Commit the transaction."""
+        changed = results.rows.where(F.col("kind").isin(STATE, DOCUMENT))
+        changed = changed.where(F.col("shard").isin(*checkpoints))
+        self.table.commit(changed.select("shard", "kind", "key", "value", "deleted"), checkpoints)

@@ -1,0 +1,1 @@
+"""Stores: where the state of a shard is kept, with the checkpoint that produced it."""

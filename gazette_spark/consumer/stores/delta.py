@@ -1,0 +1,104 @@
+"""The state of a shard on Spark: rows of a Delta table, which anybody can query.
+
+An application's document becomes rows ``(shard, kind, key, value)``. A dictionary with entries is a row of
+the kind ``state`` for each: its key, and the entry as JSON. Any other document, and an empty dictionary, is
+one row of the kind ``document``. A task gets the rows, makes the document of them, and returns the rows that
+differ afterwards. The table itself is ``state_table``'s.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from gazette_spark.client.appending.futures import OpFuture, finished_operation
+from gazette_spark.consumer.micro_batch import DOCUMENT, STATE
+from gazette_spark.errors import InputError
+from gazette_spark.protocol import consumer_pb2 as pc
+
+Rows = Mapping[tuple[str, str], str]
+"""A document as rows: JSON by kind and key."""
+
+
+def rows_of(document: object) -> dict[tuple[str, str], str]:
+    """Return the rows of a document.
+
+    Raises:
+        InputError: the document, or a key of it, is nothing that JSON can hold.
+    """
+    if not isinstance(document, dict) or not document:
+        return {(DOCUMENT, ""): _json("the document", document)}
+    for key in document:
+        if not isinstance(key, str):
+            raise InputError(f"the state has the key {key!r}, and the keys of a JSON object are texts")
+    return {(STATE, key): _json(f"the state of key {key!r}", value) for key, value in document.items()}
+
+
+def document_of(rows: Rows, initial: object) -> Any:  # noqa: ANN401 - the application's
+    """Return the document of stored rows, a copy of ``initial`` if there are none."""
+    if (DOCUMENT, "") in rows:
+        return json.loads(rows[DOCUMENT, ""])
+    if rows:
+        return {key: json.loads(text) for (_, key), text in rows.items()}
+    return copy.deepcopy(initial)
+
+
+class RowStore:
+    """A :class:`~gazette_spark.consumer.application.JsonStore` of rows. For one task, and one thread."""
+
+    def __init__(self, rows: Rows, initial: object = None, *, only_key: str | None = None) -> None:
+        """Make the document of rows.
+
+        Args:
+            rows: The stored rows of the shard, or of one key.
+            initial: The document if there are no rows.
+            only_key: The key whose entry is all of the document, in an application that declares keys.
+
+        Raises:
+            InputError: ``initial`` has entries, and there are keys.
+        """
+        if only_key is not None and initial not in (None, {}):
+            raise InputError("the state of an application with keys begins as an empty dictionary")
+        self._rows = dict(rows)
+        self._only_key = only_key
+        self.state: Any = document_of(rows, {} if only_key is not None else initial)
+
+    def __repr__(self) -> str:
+        return f"RowStore({len(self._rows)} rows, only_key={self._only_key!r})"
+
+    def restore_checkpoint(self) -> pc.Checkpoint:
+        """Return an empty checkpoint: the driver has those of all shards."""
+        return pc.Checkpoint()
+
+    def start_commit(self, _checkpoint: pc.Checkpoint, _wait_for: Iterable[OpFuture]) -> Future[None]:
+        """Do nothing: the driver commits the rows of all shards."""
+        return finished_operation()
+
+    def destroy(self) -> None:
+        """Do nothing."""
+
+    def changes(self) -> dict[tuple[str, str], str | None]:
+        """Return the rows that differ from the stored ones; None: the row is to be deleted.
+
+        Raises:
+            InputError: the state is not JSON, or an application with keys has changed another key.
+        """
+        after = {} if self._only_key is not None and not self.state else rows_of(self.state)
+        if self._only_key is not None:
+            for _, key in after.keys() - {(STATE, self._only_key)}:
+                raise InputError(
+                    f"the application declares keys, and changed the state of {key!r} for a message of the "
+                    f"key {self._only_key!r}: a message may change the entry of its key only"
+                )
+        changed: dict[tuple[str, str], str | None] = dict.fromkeys(self._rows.keys() - after.keys())
+        return changed | {at: text for at, text in after.items() if self._rows.get(at) != text}
+
+
+def _json(what: str, value: object) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what} cannot be written as JSON: {error}") from error
