@@ -86,7 +86,9 @@ class LocalHost:
     def start(self) -> Self:
         """Start the shards."""
         if self._work_dir is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="gazette-spark-shards-")
+            self._temporary = tempfile.TemporaryDirectory(
+                prefix="gazette-spark-shards-", ignore_cleanup_errors=True
+            )
             self._work_dir = Path(self._temporary.name)
         for spec in self._specs:
             self._table.apply([pc.ApplyRequest.Change(upsert=spec)])

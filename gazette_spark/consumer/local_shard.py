@@ -75,7 +75,7 @@ class LocalShard:
         self._store_ready: AsyncOperation[Store] = AsyncOperation()
         self._primary_loop: AsyncOperation[None] = AsyncOperation()
         self._stopping = threading.Event()
-        self._sources = Sources(client, app.new_message, self._stopping)
+        self._sources = Sources(client, app.new_message, spec, self._stopping)
         self._users = 0
         self._ended = False
         self._thread = threading.Thread(target=self._run, name=f"shard {spec.id}", daemon=True)
@@ -212,7 +212,7 @@ class LocalShard:
         checkpoint = self._recover()
         self._acknowledge(checkpoint)
         failpoint("consumer.acknowledged_again")
-        self._sources.start(self._spec, checkpoint)
+        self._sources.start(checkpoint)
         if not self._stopping.is_set():
             loop = TransactionLoop(self, self._app, self._store, checkpoint, self._sources)
             loop.run()

@@ -31,34 +31,37 @@ JOIN_TIMEOUT_S = 5.0
 class Sources:
     """The readers of a shard's sources. :meth:`close` may be called from any thread."""
 
-    def __init__(self, client: Client, new_message: NewMessage, stopping: threading.Event) -> None:
+    def __init__(
+        self, client: Client, new_message: NewMessage, spec: pc.ShardSpec, stopping: threading.Event
+    ) -> None:
         """Read nothing yet.
 
         Args:
             client: Of the brokers.
             new_message: The application's.
+            spec: Names the sources.
             stopping: Ends waiting for brokers.
         """
         self._client = client
         self._new_message = new_message
+        self._spec = spec
         self._stopping = stopping
         self._readers: dict[str, ReadUncommitted] = {}
         self._threads: list[threading.Thread] = []
-        self.inbox = Inbox(BUFFER_SIZE)
+        self.inbox = Inbox(spec.read_channel_size or BUFFER_SIZE)
         """Where messages arrive."""
 
     def __repr__(self) -> str:
         return f"Sources({', '.join(map(repr, self._readers.values()))})"
 
-    def start(self, spec: pc.ShardSpec, checkpoint: pc.Checkpoint) -> None:
+    def start(self, checkpoint: pc.Checkpoint) -> None:
         """Begin to read, each source from its checkpoint on.
 
         Raises:
             JournalNotFoundError: there is no such journal.
             MessageError: a journal's content type has no framing of messages.
         """
-        self.inbox = Inbox(spec.read_channel_size or BUFFER_SIZE)
-        for source in spec.sources:
+        for source in self._spec.sources:
             self._readers[source.journal] = read_uncommitted(
                 self._client,
                 source.journal,
@@ -67,7 +70,7 @@ class Sources:
                 block=True,
             )
         for journal, reader in self._readers.items():
-            name = f"{spec.id} reads {journal}"
+            name = f"{self._spec.id} reads {journal}"
             thread = threading.Thread(target=self._read, args=(reader,), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()

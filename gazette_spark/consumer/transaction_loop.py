@@ -134,7 +134,10 @@ class TransactionLoop:
             self._drain()
             raise ClosedError(f"shard {self._shard.spec.id!r}", "it was told to stop")
         except BaseException as error:
-            self._finish(finished_operation(error))
+            try:
+                self._finish(finished_operation(error))
+            except ShardFailedError:  # The error on its way says more.
+                logger.exception("shard.finish_txn_failed shard=%s", self._shard.spec.id)
             if self._shard.stopping.is_set() and isinstance(error, ClosedError):
                 return
             raise

@@ -216,6 +216,20 @@ def test_hooks_come_in_pairs(rig: Rig) -> None:
     assert isinstance(finished[-1].exception(0), ShardFailedError)
 
 
+def test_the_first_error_is_shown(rig: Rig) -> None:
+    """A hook that fails too, when the transaction is over, does not hide why."""
+
+    def fail(_: Future[None]) -> None:
+        raise ValueError("on finishing")
+
+    rig.app.on_finish = fail
+    rig.app.refuses = "bad"
+    rig.publish("bad")
+    with rig.host() as host:
+        wait_until("the shard fails", lambda: code_of(host) == Code.FAILED)
+        assert "bad is refused" in host.list_shards().shards[0].status[0].errors[0]
+
+
 def test_a_failed_shard_stops_alone(rig: Rig) -> None:
     """Its status has the error, requests say that it stopped, and the other shard goes on."""
     rig.app.refuses = "bad"

@@ -1,0 +1,102 @@
+"""An inbox keeps the order of messages, and lets nobody wait in vain."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from gazette_spark.consumer.inbox import Inbox
+from gazette_spark.errors import RecordError
+from gazette_spark.message import Envelope
+from tests.rig.histories import messages
+
+ENVELOPES = messages("A1O A2O A3O")
+WAIT_S = 30.0
+
+
+def taken(inbox: Inbox) -> list[Envelope]:
+    """Take all messages."""
+    found = []
+    while (envelope := inbox.take()) is not None:
+        found.append(envelope)
+    return found
+
+
+def test_messages_keep_their_order() -> None:
+    """What is put while another part is being taken comes behind it."""
+    inbox = Inbox(10)
+    inbox.put(ENVELOPES[0])
+    inbox.put(ENVELOPES[1])
+    assert inbox.take() is ENVELOPES[0]
+    inbox.put(ENVELOPES[2])
+    assert taken(inbox) == ENVELOPES[1:]
+
+
+def test_an_error_comes_behind_the_messages() -> None:
+    """It is raised when the messages before it are taken, and again after that."""
+    inbox = Inbox(10)
+    inbox.put(ENVELOPES[0])
+    inbox.fail(RecordError("a", 10, "first"))
+    inbox.fail(RecordError("a", 20, "second"))
+    assert inbox.take() is ENVELOPES[0]
+    for _ in range(2):
+        with pytest.raises(RecordError, match="first"):
+            inbox.take()
+
+
+def test_readers_wait_for_room() -> None:
+    """A full inbox holds its reader until the taker has taken over what is there."""
+    inbox = Inbox(1)
+    inbox.put(ENVELOPES[0])
+    reader = threading.Thread(target=inbox.put, args=(ENVELOPES[1],))
+    reader.start()
+    assert inbox.take() is ENVELOPES[0]
+    reader.join(WAIT_S)
+    assert taken(inbox) == [ENVELOPES[1]]
+
+
+def test_closing_lets_readers_go() -> None:
+    """A reader that waits for room is told that the inbox is closed."""
+    inbox = Inbox(1)
+    inbox.put(ENVELOPES[0])
+    answers: list[bool] = []
+    reader = threading.Thread(target=lambda: answers.append(inbox.put(ENVELOPES[1])))
+    reader.start()
+    inbox.close()
+    reader.join(WAIT_S)
+    assert (answers, inbox.is_closed) == ([False], True)
+
+
+@pytest.mark.parametrize("event", ["message", "error", "wake", "close"])
+def test_events_end_a_wait(event: str) -> None:
+    """Whatever happens before or during a wait ends it."""
+    inbox = Inbox(1)
+    waiter = threading.Thread(target=inbox.wait, args=(WAIT_S,), kwargs={"for_messages": True})
+    waiter.start()
+    match event:
+        case "message":
+            inbox.put(ENVELOPES[0])
+        case "error":
+            inbox.fail(RecordError("a", 0, "broken"))
+        case "wake":
+            inbox.wake()
+        case "close":
+            inbox.close()
+    waiter.join(WAIT_S / 2)
+    assert not waiter.is_alive()
+
+
+def test_messages_do_not_end_another_wait() -> None:
+    """A taker that waits for the predecessor only is not woken by messages, and by an event once."""
+    inbox = Inbox(1)
+    inbox.put(ENVELOPES[0])
+    inbox.wake()
+    inbox.wait(None, for_messages=False)
+    waiter = threading.Thread(target=inbox.wait, args=(None,), kwargs={"for_messages": False}, daemon=True)
+    waiter.start()
+    waiter.join(0.05)
+    assert waiter.is_alive()
+    inbox.wake()
+    waiter.join(WAIT_S)
+    assert not waiter.is_alive()

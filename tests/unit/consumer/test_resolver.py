@@ -1,0 +1,51 @@
+"""Where a shard is served is answered in Gazette's order."""
+
+from __future__ import annotations
+
+import pytest
+
+from gazette_spark.consumer.application import ResolveArgs
+from gazette_spark.consumer.resolver import needs_restart, resolve_status, unmet
+from gazette_spark.consumer.specs import shard_spec
+from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol import protocol_pb2 as pb
+
+SPEC = shard_spec("shard-one", ["a/one", "a/two"])
+HERE = pb.ProcessSpec.ID(zone="local", suffix="here")
+THERE = pb.ProcessSpec.ID(zone="local", suffix="there")
+
+
+@pytest.mark.parametrize(
+    ("spec", "primary", "may_proxy", "expected"),
+    [
+        (None, HERE, True, pc.SHARD_NOT_FOUND),
+        (None, None, False, pc.SHARD_NOT_FOUND),
+        (SPEC, None, False, pc.NO_SHARD_PRIMARY),
+        (SPEC, THERE, False, pc.NOT_SHARD_PRIMARY),
+        (SPEC, THERE, True, pc.OK),
+        (SPEC, HERE, False, pc.OK),
+    ],
+    ids=["hidden", "unknown", "no-primary", "passed-on-already", "elsewhere", "here"],
+)
+def test_the_first_reason_counts(
+    spec: pc.ShardSpec | None, primary: pb.ProcessSpec.ID | None, may_proxy: bool, expected: int
+) -> None:
+    """No shard, no primary, and another primary are told in this order."""
+    assert resolve_status(spec, primary, HERE, may_proxy=may_proxy) == expected
+
+
+def test_only_offsets_of_sources_are_waited_for() -> None:
+    """Other journals, offsets that are read through, and 0 are not."""
+    asked = ResolveArgs("shard-one", read_through={"a/one": 10, "a/two": 0, "b/other": 99})
+    assert unmet({"a/one": 9}, asked, SPEC) == {"a/one": 10}
+    assert unmet({"a/one": 10}, asked, SPEC) == {}
+    assert unmet({}, asked, SPEC) == {"a/one": 10}
+
+
+def test_a_shard_starts_again_for_what_it_read_once() -> None:
+    """Another source or ring size is seen at a start only; durations and labels at any time."""
+    assert not needs_restart(
+        SPEC, shard_spec("shard-one", ["a/one", "a/two"], max_txn_s=9, labels={"ab": "c"})
+    )
+    assert needs_restart(SPEC, shard_spec("shard-one", ["a/one"]))
+    assert needs_restart(SPEC, shard_spec("shard-one", ["a/one", "a/two"], ring_buffer_size=1))
