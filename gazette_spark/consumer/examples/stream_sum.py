@@ -1,0 +1,170 @@
+"""Sums streams that arrive in chunks, as Gazette's example and acceptance test ``stream-sum`` does.
+
+A chunk is ``{"UUID": …, "ID": [16 numbers], "SeqNo": 1, "Data": base64}``; the last one of a stream has no
+data. Then the sum is published: ``{"UUID": …, "ID": …, "SeqNo": …, "Value": CRC-64}``. A chunk that is lost,
+repeated or out of order fails the shard, so the application checks its host. The messages are those of Go's
+example, whose chunker can write streams and verify the sums.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from gazette_spark.consumer.application import Application, JsonStore, Shard
+from gazette_spark.errors import MessageError
+from gazette_spark.message.interfaces import NIL_UUID, Envelope
+from gazette_spark.message.publisher import Publisher
+from gazette_spark.message.uuids import ACK_TXN, split_uuid
+from gazette_spark.protocol import protocol_pb2 as pb
+
+SUMS_JOURNAL = "examples/stream-sum/sums"
+"""Where sums are published."""
+
+_POLYNOMIAL = 0xC96C5795D7870F42
+"""ECMA-182, reflected."""
+
+
+def _table() -> tuple[int, ...]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)  # noqa: PLW2901  # A register.
+        table.append(value)
+    return tuple(table)
+
+
+_TABLE = _table()
+_ALL = (1 << 64) - 1
+
+
+def crc64(data: bytes, value: int = 0) -> int:
+    """Return the CRC-64 of bytes, appended to what ``value`` is the CRC of.
+
+    >>> hex(crc64(b"123456789"))
+    '0x995dc9bbdf1939fa'
+    """
+    value ^= _ALL
+    for byte in data:
+        value = _TABLE[(value ^ byte) & 0xFF] ^ value >> 8
+    return value ^ _ALL
+
+
+@dataclass(slots=True)
+class Chunk:
+    """A chunk of a stream, or an acknowledgement."""
+
+    stream: bytes
+    """Id of the stream, 16 bytes."""
+    seq_no: int
+    """Counts the stream's chunks from 1."""
+    data: bytes
+    """Empty: the stream ends."""
+    stamp: uuid.UUID = NIL_UUID
+
+    @classmethod
+    def parse(cls, spec: pb.JournalSpec, record: bytes) -> Chunk:
+        """Return the chunk of a record."""
+        try:
+            found = json.loads(record)
+            data = base64.b64decode(found["Data"] or "")
+            return cls(bytes(found["ID"]), found["SeqNo"], data, uuid.UUID(found["UUID"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise MessageError(f"journal {spec.name!r}: {record[:80]!r} is no chunk: {error!r}") from error
+
+    def get_uuid(self) -> uuid.UUID:
+        """Return the UUID."""
+        return self.stamp
+
+    def set_uuid(self, stamp: uuid.UUID) -> None:
+        """Change the UUID."""
+        self.stamp = stamp
+
+    def new_acknowledgement(self, journal: str) -> Chunk:  # The same in every journal.
+        """Return a chunk of no stream."""
+        return Chunk(bytes(16), 0, b"")
+
+    def __bytes__(self) -> bytes:
+        data = base64.b64encode(self.data).decode() if self.data else None
+        return _json(UUID=str(self.stamp), ID=list(self.stream), SeqNo=self.seq_no, Data=data)
+
+
+@dataclass(slots=True)
+class Sum:
+    """The sum of a stream, or an acknowledgement."""
+
+    stream: bytes = field(default=bytes(16))
+    seq_no: int = 0
+    """Of the last chunk."""
+    value: int = 0
+    stamp: uuid.UUID = NIL_UUID
+
+    @classmethod
+    def parse(cls, _: pb.JournalSpec, record: bytes) -> Sum:
+        """Return the sum of a record."""
+        found = json.loads(record)
+        return cls(bytes(found["ID"]), found["SeqNo"], found["Value"], uuid.UUID(found["UUID"]))
+
+    def get_uuid(self) -> uuid.UUID:
+        """Return the UUID."""
+        return self.stamp
+
+    def set_uuid(self, stamp: uuid.UUID) -> None:
+        """Change the UUID."""
+        self.stamp = stamp
+
+    def new_acknowledgement(self, journal: str) -> Sum:  # The same in every journal.
+        """Return a sum of no stream."""
+        return Sum()
+
+    def __bytes__(self) -> bytes:
+        return _json(UUID=str(self.stamp), ID=list(self.stream), SeqNo=self.seq_no, Value=self.value)
+
+
+def _json(**fields: Any) -> bytes:  # noqa: ANN401  # What JSON takes.
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+class StreamSum(Application[JsonStore]):
+    """Adds chunks to the sums of their streams; publishes sums of streams that have ended."""
+
+    def __init__(self, sums_journal: str = SUMS_JOURNAL) -> None:
+        self.sums_journal = sums_journal
+
+    def new_store(self, shard: Shard) -> JsonStore:
+        """Keep number of chunks and sum of each open stream."""
+        return shard.json_store(initial={})
+
+    def new_message(self, spec: pb.JournalSpec, record: bytes) -> Chunk:
+        """Read a chunk."""
+        return Chunk.parse(spec, record)
+
+    def key_of(self, envelope: Envelope) -> str:
+        """Return the stream: on Spark, different ones are summed in different tasks."""
+        assert isinstance(envelope.message, Chunk)
+        return envelope.message.stream.hex()
+
+    def consume_message(
+        self, shard: Shard, store: JsonStore, envelope: Envelope, publisher: Publisher
+    ) -> None:
+        """Add a chunk."""
+        chunk = envelope.message
+        assert isinstance(chunk, Chunk)
+        if split_uuid(chunk.stamp)[2] == ACK_TXN:
+            return
+        stream = chunk.stream.hex()
+        seq_no, value = store.state.get(stream, (0, 0))
+        if chunk.seq_no != seq_no + 1:
+            raise ValueError(f"stream {stream}: chunk {chunk.seq_no} came after chunk {seq_no}")
+        if chunk.data:
+            store.state[stream] = [chunk.seq_no, crc64(chunk.data, value)]
+            return
+        store.state.pop(stream, None)
+        mapping = (self.sums_journal, "application/x-ndjson")
+        publisher.publish_uncommitted(lambda _: mapping, Sum(chunk.stream, chunk.seq_no, value))
+
+    def finalize_txn(self, shard: Shard, store: JsonStore, publisher: Publisher) -> None:
+        """Nothing is left to be done: the sums are in the store."""

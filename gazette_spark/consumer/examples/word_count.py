@@ -1,0 +1,103 @@
+"""Counts n-grams, runs of n words, of texts that are published; counts are queried while it runs.
+
+A text becomes one message for each of its n-grams, ``{"ngram": "the quick", "count": 1}``. The state is one
+count for each n-gram. Who has published a text waits for it with Stat, and then sees it counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from gazette_spark.consumer.application import Application, JsonStore, ResolveArgs, Shard, ShardHost
+from gazette_spark.consumer.json_message import JsonMessage
+from gazette_spark.errors import shard_status_errors
+from gazette_spark.message.interfaces import Envelope
+from gazette_spark.message.publisher import Publisher
+from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol import protocol_pb2 as pb
+
+CONTENT_TYPE = "application/x-ndjson"
+
+
+class WordCount(Application[JsonStore]):
+    """Adds the counts of n-grams."""
+
+    def new_store(self, shard: Shard) -> JsonStore:
+        """Keep a count for each n-gram."""
+        return shard.json_store(initial={})
+
+    def new_message(self, spec: pb.JournalSpec, record: bytes) -> JsonMessage:
+        """Read a count."""
+        return JsonMessage.parse(spec, record)
+
+    def key_of(self, envelope: Envelope) -> str:
+        """Return the n-gram: on Spark, counts of different ones are added in different tasks."""
+        return str(_message(envelope).fields.get("ngram", ""))
+
+    def consume_message(
+        self, shard: Shard, store: JsonStore, envelope: Envelope, publisher: Publisher
+    ) -> None:
+        """Add a count."""
+        message = _message(envelope)
+        if not message.is_acknowledgement:
+            ngram = message.fields["ngram"]
+            store.state[ngram] = store.state.get(ngram, 0) + message.fields["count"]
+
+    def finalize_txn(self, shard: Shard, store: JsonStore, publisher: Publisher) -> None:
+        """Nothing is left to be done: the counts are in the store."""
+
+
+def ngrams(text: str, n: int) -> Iterator[str]:
+    """Yield the n-grams of a text, which begins and ends with marks, as Gazette's example does."""
+    words = re.findall(r"[^\W\d_]+", text.lower())
+    marked = ["START"] * (n - 1) + words + ["END"]
+    for end in range(n, len(marked) + 1):
+        yield " ".join(marked[end - n : end])
+
+
+def publish(publisher: Publisher, journal: str, text: str, n: int = 2) -> dict[str, int]:
+    """Publish a text, and return the offset to read through to see it counted."""
+    end = 0
+    mapping = (journal, CONTENT_TYPE)
+    appends = [
+        publisher.publish_committed(lambda _: mapping, JsonMessage({"ngram": ngram, "count": 1}))
+        for ngram in ngrams(text, n)
+    ]
+    for append in appends:
+        end = max(end, append.result().end)
+    return {journal: end}
+
+
+def query(
+    host: ShardHost,
+    shard_id: str,
+    prefix: str = "",
+    read_through: Mapping[str, int] | None = None,
+    timeout_s: float | None = 30.0,
+) -> dict[str, int]:
+    """Return the counts of n-grams that begin with a prefix, of a shard that runs in this process.
+
+    Args:
+        host: Runs the shard.
+        shard_id: Its id.
+        prefix: Of the n-grams.
+        read_through: What :func:`publish` has returned, to read one's own texts.
+        timeout_s: Seconds to wait for that.
+
+    Raises:
+        ShardStatusError: the shard does not run.
+        TimeoutError: it is not as far.
+    """
+    asked = ResolveArgs(shard_id, read_through=read_through or {}, timeout_s=timeout_s)
+    with host.resolve(asked) as found:
+        if found.status != pc.OK:
+            raise shard_status_errors()[pc.Status.Name(found.status)](shard_id)
+        # A copy: the shard's thread goes on counting.
+        counts: dict[str, int] = dict(found.store.state)
+    return {ngram: count for ngram, count in sorted(counts.items()) if ngram.startswith(prefix)}
+
+
+def _message(envelope: Envelope) -> JsonMessage:
+    assert isinstance(envelope.message, JsonMessage)
+    return envelope.message

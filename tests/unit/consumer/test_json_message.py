@@ -1,0 +1,48 @@
+"""JSON messages keep their UUID where Gazette's tools look for it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gazette_spark.consumer.json_message import JsonMessage
+from gazette_spark.errors import MessageError
+from gazette_spark.message import Clock, build_uuid, new_producer_id
+from gazette_spark.message.interfaces import NIL_UUID
+from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN
+from gazette_spark.protocol import protocol_pb2 as pb
+
+SPEC = pb.JournalSpec(name="a/journal")
+
+
+def test_a_message_comes_back() -> None:
+    """Its members and UUID are those that were written, on one line."""
+    message = JsonMessage({"text": "ä\n", "n": [1, None]})
+    message.set_uuid(build_uuid(new_producer_id(), Clock(160), CONTINUE_TXN))
+    record = bytes(message)
+    assert b"\n" not in record
+    assert json.loads(record)["_meta"] == {"uuid": str(message.get_uuid())}
+    assert JsonMessage.parse(SPEC, record) == message
+    assert not message.is_acknowledgement
+
+
+def test_an_acknowledgement_is_nothing_else() -> None:
+    """It has no members, and is known by its flags."""
+    acknowledgement = JsonMessage({"n": 1}).new_acknowledgement("a/journal")
+    acknowledgement.set_uuid(build_uuid(new_producer_id(), Clock(160), ACK_TXN))
+    parsed = JsonMessage.parse(SPEC, bytes(acknowledgement))
+    assert (parsed.fields, parsed.is_acknowledgement) == ({}, True)
+
+
+@pytest.mark.parametrize("record", [b"{}", b'{"_meta":null}', b'{"_meta":{"uuid":""}}'])
+def test_a_message_without_a_uuid_opts_out(record: bytes) -> None:
+    """It has the nil UUID, which is not sequenced."""
+    assert JsonMessage.parse(SPEC, record) == JsonMessage({}, NIL_UUID)
+
+
+@pytest.mark.parametrize("record", [b"", b"[1]", b"\xff", b'{"_meta":1}', b'{"_meta":{"uuid":"x"}}'])
+def test_other_records_are_refused(record: bytes) -> None:
+    """The error names the journal and shows the record."""
+    with pytest.raises(MessageError, match=r"a/journal.*no JSON object"):
+        JsonMessage.parse(SPEC, record)
