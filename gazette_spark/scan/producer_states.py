@@ -35,6 +35,9 @@ FORM = "1"
 KEPT_FILES = 8
 """Files of a journal that are kept: a restart asks for the newest, or the one before it."""
 
+_FILE_NAME = re.compile(r"([0-9]{1,19})(\.[0-9a-f]{32})?")
+"""An offset; behind it, what a file is called by until it is whole."""
+
 _SCHEMA = pa.schema(
     [
         ("producer", pa.binary(6)),
@@ -83,15 +86,29 @@ class StateFiles:
 
     def older(self, journal: str, before: int, since: int) -> list[int]:
         """Return the offsets of files in ``[since, before)``, the largest first."""
-        return sorted((at for at in self._offsets(journal) if since <= at < before), reverse=True)
+        found = [(int(name), rest) for name, rest in self._names(journal)]
+        return sorted((at for at, rest in found if not rest and since <= at < before), reverse=True)
 
     def save(self, journal: str, offset: int, start: int, states: ProducerStates) -> None:
-        """Write the states at an offset, and remove files that no restart asks for."""
+        """Write the states at an offset, and remove files that no restart asks for.
+
+        Raises:
+            OptionError: the file cannot be written.
+        """
+        metadata = {"form": FORM, "start": str(start), "newest": str(states.newest)}
+        try:
+            self._write(self._path(journal, offset), _table(states).replace_schema_metadata(metadata))
+        except (OSError, pa.ArrowException) as error:
+            # Another attempt at the task may hold the file, or a later batch may have tidied up behind it.
+            if self.load(journal, offset, start) is None:
+                got = f"a directory where the states of {journal!r} at {offset} cannot be written: {error}"
+                expected = "one that all tasks can read and write"
+                raise OptionError("stateLocation", got, expected) from error
+        self._clean(journal, offset)
+
+    def _write(self, path: str, table: pa.Table) -> None:
         from pyarrow.fs import LocalFileSystem
 
-        metadata = {"form": FORM, "start": str(start), "newest": str(states.newest)}
-        table = _table(states).replace_schema_metadata(metadata)
-        path = self._path(journal, offset)
         self._system.create_dir(str(PurePosixPath(path).parent), recursive=True)
         # A bucket shows an object once it is whole; a directory, once it has its name.
         local = isinstance(self._system, LocalFileSystem)
@@ -102,18 +119,29 @@ class StateFiles:
         if local:
             self._system.move(target, path)
         failpoint("scan.states_written")
-        for old in self.older(journal, offset, 0)[KEPT_FILES - 1 :]:
+
+    def _clean(self, journal: str, offset: int) -> None:
+        """Remove files before an offset: all but the newest, and those of tasks that died before a rename."""
+        found = [(int(name), rest) for name, rest in self._names(journal) if int(name) < offset]
+        whole = sorted((at for at, rest in found if not rest), reverse=True)
+        old = [str(at) for at in whole[KEPT_FILES - 1 :]]
+        for name in old + [f"{at}{rest}" for at, rest in found if rest]:
             try:
-                self._system.delete_file(self._path(journal, old))
+                self._system.delete_file(f"{self._base}/{journal}/{name}")
             except OSError:
                 continue  # Another task removed it.
 
-    def _offsets(self, journal: str) -> list[int]:
+    def _names(self, journal: str) -> list[tuple[str, str]]:
+        """Return the names of a journal's files: the offset, and the rest of an unfinished file's name."""
         from pyarrow.fs import FileSelector
 
-        found = self._system.get_file_info(FileSelector(f"{self._base}/{journal}", allow_not_found=True))
-        names = [each.base_name for each in found if each.is_file]
-        return [int(name) for name in names if re.fullmatch(r"[0-9]{1,19}", name)]
+        try:
+            found = self._system.get_file_info(FileSelector(f"{self._base}/{journal}", allow_not_found=True))
+        except OSError as error:
+            log.warning("files of states cannot be listed journal=%s: %s", journal, error)
+            return []
+        names = [_FILE_NAME.fullmatch(each.base_name) for each in found if each.is_file]
+        return [(name[1], name[2] or "") for name in names if name]
 
     def _path(self, journal: str, offset: int) -> str:
         return f"{self._base}/{journal}/{offset}"
@@ -248,7 +276,7 @@ def _file_system(location: str) -> tuple[FileSystem, str]:
     except (OSError, ValueError) as error:
         opened = _by_fsspec(location)
         if opened is None:
-            shown = location.partition("?")[0]
+            shown = re.sub("//[^/]*@", "//", location.partition("?")[0])
             expected = f"a path, or a URL that pyarrow or fsspec opens ({type(error).__name__})"
             raise OptionError("stateLocation", repr(shown), expected) from None
         return PyFileSystem(FSSpecHandler(opened[0])), opened[1].rstrip("/")
@@ -257,11 +285,12 @@ def _file_system(location: str) -> tuple[FileSystem, str]:
 
 def _by_fsspec(location: str) -> tuple[Any, str] | None:
     try:
-        import fsspec  # type: ignore[import-not-found] # Not one of ours: where it is installed.
+        import fsspec  # Not one of ours: where it is installed.
     except ModuleNotFoundError:
         return None
     try:
-        system, path = fsspec.core.url_to_fs(location)
+        # Other tasks change the directories.
+        system, path = fsspec.core.url_to_fs(location, use_listings_cache=False)
     except (OSError, ValueError, ImportError):
         return None
     return system, path

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gazette_spark.errors import OptionError
+from gazette_spark.failpoints import calling
 from gazette_spark.message.columns import LOST, NO_TRANSACTION, ProducerStates
 from gazette_spark.scan.producer_states import KEPT_FILES, RangeStates, StateFiles
 
@@ -28,11 +29,17 @@ def values(states: ProducerStates) -> list[list[int]]:
     return [*(column.tolist() for column in columns), [states.newest]]
 
 
-def test_states_are_read_back(tmp_path: Path) -> None:
+@pytest.fixture(params=["path", "file", "local", "memory"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A directory: a path, and URLs of pyarrow and of fsspec, which knows the latter two."""
+    return str(tmp_path) if request.param == "path" else f"{request.param}://{tmp_path}"
+
+
+def test_states_are_read_back(location: str) -> None:
     """A file holds the states and where the query started; one of another start does not count."""
-    files = StateFiles(str(tmp_path))
-    files.save(JOURNAL, 2000, 100, STATES)
-    assert [path.name for path in (tmp_path / JOURNAL).iterdir()] == ["2000"]
+    StateFiles(location).save(JOURNAL, 2000, 100, STATES)
+    files = StateFiles(location)
+    assert files.older(JOURNAL, 3000, 0) == [2000]
     for start in (100, None):
         found = files.load(JOURNAL, 2000, start)
         assert found is not None
@@ -49,19 +56,79 @@ def test_the_stored_form_is_read_as_it_was() -> None:
     assert values(found[0]) == values(STATES)
 
 
-def test_old_files_go(tmp_path: Path) -> None:
-    """The newest files stay, those that a restart does not ask for are removed; other files are let alone."""
-    files = StateFiles(str(tmp_path))
-    (tmp_path / JOURNAL).mkdir(parents=True)
-    (tmp_path / JOURNAL / "notes.txt").touch()
-    files.save(JOURNAL, 1000, 0, STATES)
-    for offset in range(KEPT_FILES + 3):
-        files.save(JOURNAL, offset, 0, STATES)
+def test_old_files_go(location: str) -> None:
+    """The newest files stay, those that a restart does not ask for are removed."""
+    files = StateFiles(location)
+    for offset in (1000, *range(KEPT_FILES + 3)):
+        StateFiles(location).save(JOURNAL, offset, 0, STATES)
     kept = list(range(KEPT_FILES + 2, 2, -1))
     assert files.older(JOURNAL, 1000, 0) == kept
     assert files.older(JOURNAL, kept[1], kept[3]) == kept[2:4]
+    assert files.load(JOURNAL, 1000, 0) is not None, "a query that went back writes before it"
+
+
+def test_other_files_are_let_alone(tmp_path: Path) -> None:
+    """Files of other names are not ours."""
+    files = StateFiles(str(tmp_path))
+    (tmp_path / JOURNAL).mkdir(parents=True)
+    (tmp_path / JOURNAL / "notes.txt").touch()
+    for offset in range(KEPT_FILES + 3):
+        files.save(JOURNAL, offset, 0, STATES)
     assert (tmp_path / JOURNAL / "notes.txt").exists()
-    assert (tmp_path / JOURNAL / "1000").exists(), "a query that went back writes before it"
+
+
+class KillError(Exception):
+    """The end of a task."""
+
+
+def killed(files: StateFiles, offset: int) -> None:
+    """Have a task die before its file has its name."""
+
+    def die() -> None:
+        raise KillError
+
+    with calling("scan.before_states", die), pytest.raises(KillError):
+        files.save(JOURNAL, offset, 0, STATES)
+
+
+def test_what_a_killed_task_leaves_goes(tmp_path: Path) -> None:
+    """A file that is not whole counts for nothing, and the next batch removes it."""
+    files = StateFiles(str(tmp_path))
+    killed(files, 10)
+    killed(files, 20)
+    assert (files.load(JOURNAL, 10, 0), files.older(JOURNAL, 99, 0)) == (None, [])
+    assert len(list((tmp_path / JOURNAL).iterdir())) == 2
+    files.save(JOURNAL, 20, 0, STATES)
+    (left,) = (path.name for path in (tmp_path / JOURNAL).iterdir() if path.name != "20")
+    assert left.startswith("20."), "another attempt at the task may still write it"
+    files.save(JOURNAL, 30, 0, STATES)
+    assert sorted(path.name for path in (tmp_path / JOURNAL).iterdir()) == ["20", "30"]
+
+
+def test_attempts_that_overlap_write_the_same_file(location: str) -> None:
+    """While one attempt writes, another one and a later batch write, and tidy up: the file is whole."""
+    slow, files = StateFiles(location), StateFiles(location)
+
+    def meanwhile() -> None:
+        files.save(JOURNAL, 20, 0, STATES)
+        files.save(JOURNAL, 30, 0, STATES)
+
+    with calling("scan.before_states", meanwhile):
+        slow.save(JOURNAL, 20, 0, STATES)
+    assert files.older(JOURNAL, 99, 0) == [30, 20]
+    found = files.load(JOURNAL, 20, 0)
+    assert found is not None
+    assert values(found[0]) == values(STATES)
+
+
+def test_a_location_that_cannot_be_written_is_an_error(location: str, tmp_path: Path) -> None:
+    """The error names the option, the journal and the offset; states that cannot be read are left aside."""
+    StateFiles(location)._system.open_output_stream(f"{tmp_path}/log").close()
+    files = StateFiles(location)
+    states = RangeStates(JOURNAL, 30, 40, start=0, files=files, catch_up=lambda states, *_: states)
+    assert values(states.at_begin()) == values(ProducerStates.none())
+    with pytest.raises(OptionError, match=r"'stateLocation': got .*'log/a' at 40 cannot be written"):
+        states.at_end(STATES)
 
 
 @pytest.mark.parametrize("content", [b"", b"no arrow file", None])
@@ -122,7 +189,7 @@ def test_transactions_with_missing_bytes_are_lost(tmp_path: Path, caplog: pytest
 
 
 def test_a_location_that_nothing_opens_is_an_error() -> None:
-    """The error names the option and shows no query of a URL."""
-    with pytest.raises(OptionError, match="stateLocation") as caught:
-        StateFiles("nowhere://bucket/states?secret=1")
+    """The error names the option and shows neither user nor query of a URL."""
+    with pytest.raises(OptionError, match=r"stateLocation.*nowhere://bucket/states'") as caught:
+        StateFiles("nowhere://name:secret@bucket/states?secret=1")
     assert "secret" not in str(caught.value)
