@@ -127,4 +127,10 @@ def lag_line(lag: QueryLag) -> str:
     ]
     if (worst := lag.worst) is not None:
         parts.append(f"worst={worst.journal} worst_bytes={worst.lag_bytes}")
+    if lag.transactions:
+        held = max(lag.transactions, key=lambda each: each.held_bytes)
+        parts.append(
+            f"open_transactions={sum(each.count for each in lag.transactions)} held={held.journal} "
+            f"held_bytes={held.held_bytes} oldest={held.oldest[0].begin} producer={held.oldest[0].producer}"
+        )
     return " ".join(parts)

@@ -321,9 +321,11 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return end.to_dict()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the write heads that were seen last, for the query's progress."""
-        latest = self._planner.latest() if self._planner else None
-        return latest.to_dict() if latest else None
+        """Return the write heads that were seen last, and open transactions, for the query's progress."""
+        if self._planner is None or (latest := self._planner.latest()) is None:
+            return None
+        opened = self._planner.open_transactions()
+        return latest.to_dict() | ({"transactions": opened} if opened else {})
 
     def partitions(self, start: dict[str, Any] | None, end: dict[str, Any]) -> list[InputPartition]:
         """Cut the batch ``[start, end)``."""

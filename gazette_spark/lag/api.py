@@ -28,7 +28,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from gazette_spark.lag import metrics
 from gazette_spark.lag.alarms import NO_ALARMS, Alarms
-from gazette_spark.lag.detail import feed_json, group_detail, group_summary
+from gazette_spark.lag.detail import feed_json, group_detail, group_summary, transaction_json
 from gazette_spark.lag.monitor import FeedState, Monitor
 from gazette_spark.lag.report import group_json, topics_json
 from gazette_spark.lag.rules import Status
@@ -334,7 +334,8 @@ def _group(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer
     now_ms = api.clock()
     lag = api.monitor.lag(names[0], now_ms)
     detail = group_detail(names[0], lag, api.monitor.course(names[0]), now_ms, api.alarms)
-    return api.ok(request, "group returned", group=detail)
+    opened = [transaction_json(each, now_ms) for each in api.monitor.figures(names[0]).transactions]
+    return api.ok(request, "group returned", group=detail | {"open_transactions": opened})
 
 
 def _path(text: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gazette_spark.lag.alarms import Alarms
 from gazette_spark.lag.estimates import Age
-from gazette_spark.lag.monitor import FeedState, GroupLag, JournalLag
+from gazette_spark.lag.monitor import FeedState, GroupLag, JournalLag, OpenSince
 from gazette_spark.lag.report import commit_json, shortest
 
 
@@ -37,6 +37,17 @@ def group_detail(
     """Return a group with its journals and the course of their lag."""
     journals = [journal_json(each) | {"course": course.get(each.journal, [])} for each in lag.journals]
     return group_summary(name, lag, now_ms, alarms) | {"journals": journals}
+
+
+def transaction_json(opened: OpenSince, now_ms: int) -> dict[str, Any]:
+    """Return an open transaction; how old it is at most is not known."""
+    return {
+        "journal": opened.journal,
+        "producer": opened.producer,
+        "begin": opened.begin,
+        "held_bytes": opened.held_bytes,
+        "age": age_json(Age(max(0, now_ms - opened.since_ms), None)),
+    }
 
 
 def journal_json(lag: JournalLag) -> dict[str, Any]:

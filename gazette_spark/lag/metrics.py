@@ -41,6 +41,9 @@ GAUGES = {
         (*GROUP, "bound"),
         "Age of the oldest byte a table lacks: at least, at most",
     ),
+    "gazette_lag_open_transactions": (JOURNAL, "Transactions that were open at a query's last progress"),
+    "gazette_lag_open_transaction_age_seconds": (JOURNAL, "Age of the oldest of them, at least"),
+    "gazette_lag_open_transaction_bytes": (JOURNAL, "Bytes since its begin, which it needs until it ends"),
     "gazette_lag_last_commit_age_seconds": (GROUP, "Since a group last committed"),
     "gazette_lag_feed_up": (
         GROUP,
@@ -103,7 +106,7 @@ class _MonitorCollector(Collector):
                     gauges.set("burrow_kafka_topic_partition_offset", head, monitor.cluster, topic, str(at))
         for group in monitor.groups():
             _add_group(gauges, monitor.cluster, group, monitor.lag(group, self._now_ms), self._now_ms)
-            _add_figures(gauges, (monitor.cluster, group), monitor.figures(group))
+            _add_figures(gauges, (monitor.cluster, group), monitor.figures(group), self._now_ms)
         yield from gauges
 
 
@@ -114,7 +117,13 @@ def exposition(monitor: Monitor, now_ms: int) -> bytes:
     return generate_latest(registry)
 
 
-def _add_figures(families: _Families, whose: tuple[str, str], figures: Figures) -> None:
+def _add_figures(families: _Families, whose: tuple[str, str], figures: Figures, now_ms: int) -> None:
+    for journal, count in figures.open_counts.items():
+        families.set("gazette_lag_open_transactions", count, *whose, journal)
+        oldest = next(each for each in figures.transactions if each.journal == journal)
+        age_s = max(0, now_ms - oldest.since_ms) / 1000
+        families.set("gazette_lag_open_transaction_age_seconds", age_s, *whose, journal)
+        families.set("gazette_lag_open_transaction_bytes", oldest.held_bytes, *whose, journal)
     for journal, total in figures.gap_bytes.items():
         accepted = figures.accepted_gap_bytes.get(journal, 0)
         families.set("gazette_lag_gap_bytes", total - accepted, *whose, journal, "no")

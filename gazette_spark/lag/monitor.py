@@ -28,6 +28,7 @@ from gazette_spark.lag.estimates import (
 from gazette_spark.lag.evaluate import Evaluator
 from gazette_spark.lag.history import History
 from gazette_spark.lag.positions import GroupCommit
+from gazette_spark.lag.query_progress import JournalTransactions
 from gazette_spark.lag.rules import GroupStatus, PartitionStatus, PartitionWindow, Status, is_silent
 from gazette_spark.lag.topics import Topics
 
@@ -130,9 +131,22 @@ class FeedState:
     """Reason why it could not be read in the last round."""
 
 
+@dataclass(frozen=True, slots=True)
+class OpenSince:
+    """An open transaction, as the progress of a query tells."""
+
+    journal: str
+    producer: str
+    begin: int
+    held_bytes: int
+    """Bytes from its begin to where the query was: they have to stay until it ends."""
+    since_ms: int
+    """A time at which it was open, the earliest that is known: of a message, or of a progress."""
+
+
 @dataclass(slots=True)
 class Figures:
-    """What a group's batches left out, in all steps the monitor was told of."""
+    """What a group's batches left out, in all steps the monitor was told of, and what is open."""
 
     gap_bytes: dict[str, int] = field(default_factory=dict)
     """Missing bytes that were skipped, by journal; those that an operator accepted included."""
@@ -141,6 +155,24 @@ class Figures:
     """Missing bytes in the progress of a query."""
     malformed: int | None = None
     """Malformed records; None if the query does not count them."""
+    transactions: list[OpenSince] = field(default_factory=list)
+    """The oldest open transactions of each journal."""
+    open_counts: dict[str, int] = field(default_factory=dict)
+    """The number of open transactions, by journal."""
+
+
+def _open_since(
+    transactions: Iterable[JournalTransactions], before: Iterable[OpenSince], now_ms: int
+) -> list[OpenSince]:
+    """Return open transactions by journal and begin, with the earliest time known of each."""
+    since = {(each.journal, each.producer, each.begin): each.since_ms for each in before}
+    found: dict[tuple[str, str, int], OpenSince] = {}
+    for each in transactions:
+        for one in each.oldest:
+            key = (each.journal, one.producer, one.begin)
+            since_ms = min(now_ms, one.newest_ms, since.get(key, now_ms))
+            found[key] = OpenSince(*key, held_bytes=each.at - one.begin, since_ms=since_ms)
+    return sorted(found.values(), key=lambda each: (each.journal, each.begin))
 
 
 class LagSeries:
@@ -387,13 +419,23 @@ class Monitor:
                     for gap in gaps:
                         total[gap.journal] = total.get(gap.journal, 0) + gap.end - gap.begin
 
-    def observe_progress(self, group: str, skipped_bytes: int, malformed: int | None) -> None:
-        """Add the figures of a batch to those of a known group."""
+    def observe_progress(
+        self,
+        group: str,
+        skipped_bytes: int,
+        malformed: int | None,
+        transactions: Iterable[JournalTransactions] = (),
+        now_ms: int = 0,
+    ) -> None:
+        """Add the figures of a batch to those of a known group; open transactions replace those of before."""
         with self.lock:
             figures = self._groups[group].figures
             figures.skipped_bytes += skipped_bytes
             if malformed is not None:
                 figures.malformed = (figures.malformed or 0) + malformed
+            transactions = list(transactions)
+            figures.transactions = _open_since(transactions, figures.transactions, now_ms)
+            figures.open_counts = {each.journal: each.count for each in transactions}
 
     def _record(
         self, group: str, journal: str, step: _Step, now_ms: int, *, newest: bool, watched: bool

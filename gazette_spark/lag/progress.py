@@ -50,5 +50,5 @@ class ProgressFeed:
         step = GroupCommit(lag.batch_id, now, reached)
         group = lag.name or lag.query_id
         self._monitor.observe_commits(group, [step], now, source=f"the progress of query {lag.query_id}")
-        self._monitor.observe_progress(group, lag.skipped_bytes, lag.malformed)
+        self._monitor.observe_progress(group, lag.skipped_bytes, lag.malformed, lag.transactions, now)
         self._monitor.observe_round(now)

@@ -20,6 +20,9 @@ from typing import Any
 from gazette_spark.errors import InputError
 from gazette_spark.offsets import JournalOffsets
 
+TRANSACTIONS = "transactions"
+"""Field that the source adds to the write heads of a progress: open transactions, by journal."""
+
 OBSERVED = "gazette"
 """Begin of the names under which a query observes its rows."""
 
@@ -43,6 +46,35 @@ class ProgressLag:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that its producer has neither committed nor rolled back."""
+
+    producer: str
+    """The producer's id, in hexadecimal digits."""
+    begin: int
+    """Offset of its first message."""
+    newest_ms: int
+    """Time of its newest message, in milliseconds since 1970, by the producer's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalTransactions:
+    """The open transactions of a journal."""
+
+    journal: str
+    at: int
+    """Offset at which they were open: an end of a batch."""
+    count: int
+    oldest: tuple[OpenTransaction, ...]
+    """At most ten of them, the one that begins first at the front."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes since the first one's begin: it needs them to be there until it ends."""
+        return self.at - self.oldest[0].begin
+
+
+@dataclass(frozen=True, slots=True)
 class QueryLag:
     """Lag of a query when a batch was planned."""
 
@@ -60,6 +92,8 @@ class QueryLag:
     """Missing bytes that the batch skips under ``failOnDataLoss=false``."""
     malformed: int | None = None
     """Malformed records of the batch; None if the query does not count them."""
+    transactions: tuple[JournalTransactions, ...] = ()
+    """Of a query of committed messages, the transactions that were open where the batch began."""
 
     @property
     def total_bytes(self) -> int:
@@ -113,6 +147,7 @@ def query_lag(progress: str | Mapping[str, Any]) -> QueryLag:
         lags,
         skipped_bytes=sum(_skipped_bytes(source) for source in sources),
         malformed=_malformed(value.get("observedMetrics")),
+        transactions=tuple(each for source in sources for each in _transactions(source)),
     )
 
 
@@ -144,17 +179,35 @@ def _lags(number: int, source: Mapping[str, Any]) -> Iterator[ProgressLag]:
         yield ProgressLag(journal, reached, heads.get(journal), number)
 
 
+def _transactions(source: Mapping[str, Any]) -> Iterator[JournalTransactions]:
+    if _position(source.get("endOffset")) is None:
+        return
+    found = _json_object(source.get("latestOffset")).get(TRANSACTIONS, {})
+    for journal, opened in found.items():
+        oldest = [
+            OpenTransaction(each["producer"], int(begin), each["newest_ms"])
+            for begin, each in opened["oldest"].items()
+        ]
+        oldest.sort(key=lambda each: each.begin)
+        yield JournalTransactions(journal, opened["at"], opened["count"], tuple(oldest))
+
+
 def _position(value: object) -> JournalOffsets | None:
     """Return a Gazette position; None for another source's position, or a missing one."""
+    fields = _json_object(value)
+    if not fields.keys() >= {"format_version", "journals"}:
+        return None
+    return JournalOffsets.from_dict({key: each for key, each in fields.items() if key != TRANSACTIONS})
+
+
+def _json_object(value: object) -> Mapping[str, Any]:
     if isinstance(value, str):
         # Spark embeds what is JSON, and gives the rest as text; what was printed from Java says "null".
         try:
             value = json.loads(value)
         except ValueError:
-            return None
-    if not isinstance(value, Mapping) or not value.keys() >= {"format_version", "journals"}:
-        return None
-    return JournalOffsets.from_dict(value)
+            return {}
+    return value if isinstance(value, Mapping) else {}
 
 
 def _parsed(progress: str | Mapping[str, Any]) -> Mapping[str, Any]:

@@ -81,6 +81,10 @@ class ProducerStates:
         """Tell of each producer whether its open transaction begins before an offset."""
         return (self.begins >= 0) & (self.begins < offset)
 
+    def awaited(self) -> npt.NDArray[np.bool_]:
+        """Tell of each producer whether its transaction is open, and has a message of the last day."""
+        return (self.begins >= 0) & ~_far_behind(self.last_clocks, self.newest)
+
     def lost_since(self, available: int) -> ProducerStates:
         """Return the states where bytes before ``available`` are gone: transactions they held are lost."""
         gone = self.open_before(available)

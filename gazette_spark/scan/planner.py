@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from gazette_spark.client.reading.heads import MANY, Tail
 from gazette_spark.errors import JournalNotFoundError, OffsetBeyondHeadError, OffsetError
@@ -51,6 +52,7 @@ from gazette_spark.scan.conditions import EVERYTHING, RowFilter, Spans, joined
 from gazette_spark.scan.counting import counted_end, counted_end_of
 from gazette_spark.scan.listings import AskedJournals, Journals, selector_of
 from gazette_spark.scan.logs import batch_line, gaps_line, start_line
+from gazette_spark.scan.open_transactions import OpenTransactions
 from gazette_spark.scan.producer_states import StateFiles
 from gazette_spark.scan.pruning import Narrowed, narrow, split_narrowed
 from gazette_spark.scan.range_resolver import RangeResolver
@@ -105,6 +107,9 @@ class Planner:
         """Half of the journals had something new when last asked."""
         self._listed_from: dict[str, int] = {}
         """By journal, start of a fragment; earlier fragments have nothing left to read."""
+        self._open: OpenTransactions | None = None
+        if options.reads_committed and options.state_location is not None:
+            self._open = OpenTransactions(StateFiles(options.state_location))
 
     def close(self) -> None:
         """Close the watch of the list of journals; the client stays open."""
@@ -169,6 +174,8 @@ class Planner:
             log.info("%s", start_line(start.read_through, start.heads))
             return start.at("pinned")
         self._check_continued(start)
+        if self._open is not None:
+            self._open.look(start, self._view.each)
         try:
             return self._next(start, limits)
         except JournalNotFoundError as error:
@@ -300,6 +307,10 @@ class Planner:
     def latest(self) -> JournalOffsets | None:
         """Return the write heads seen last, None before there are any."""
         return JournalOffsets(self._selection.heads) if self._selection.heads else None
+
+    def open_transactions(self) -> dict[str, Any]:
+        """Return the transactions that were open where the last batch ended, by journal."""
+        return {} if self._open is None else self._open.to_dict()
 
     def batch(self, wanted: RowFilter = EVERYTHING) -> tuple[JournalOffsets, JournalOffsets]:
         """Return start and end of a batch query in each journal of which it wants records."""

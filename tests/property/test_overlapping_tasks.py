@@ -37,7 +37,7 @@ from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.scan import committed as scan_committed
 from gazette_spark.scan import producer_states
 from gazette_spark.scan.piece_scan import PieceScan
-from gazette_spark.source import GazetteDataSource
+from gazette_spark.source import GazetteDataSource, PiecePartition
 from gazette_spark.write import spark_writer
 from gazette_spark.write.spark_writer import BATCH_ID, QUERY_ID, RUN_ID, StreamWriter, Written
 from tests.oracles.committed import Sent, committed
@@ -296,6 +296,16 @@ class Messages:
             if content[at]:
                 self._client.append(name, content[at])
 
+    def opened(self, journal: str, until: int) -> list[int]:
+        """Return where the transactions begin that are open at an offset of a journal."""
+        begins: dict[int, int] = {}
+        for each in self._sent[self.names.index(journal)]:
+            if each.offset < until and each.flags == ACK_TXN:
+                begins.pop(each.producer, None)
+            elif each.offset < until:
+                begins.setdefault(each.producer, each.offset)
+        return sorted(begins.values())
+
     def committed(self) -> list[tuple[str, int, int]]:
         """Return journal and offset of each committed message, and what committed it."""
         return sorted(
@@ -336,6 +346,8 @@ def test_attempts_read_each_message_once(
     states = Path(tempfile.mkdtemp(prefix="states-"))
     zombies: list[ReadingAttempt] = []
     rows: list[tuple[str, int, int]] = []
+    with_states: set[str] = set()
+    """Journals whose states are in a file where the last batch ended."""
     with Client(broker.endpoint) as client, pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan_committed, "WINDOW_BYTES", memory[0])
         patch.setattr(producer_states, "KEPT_FILES", 2)
@@ -355,8 +367,15 @@ def test_attempts_read_each_message_once(
             messages.write(drawn.messages)
             if drawn.lose:
                 shutil.rmtree(states, ignore_errors=True)
+                with_states.clear()
             end = reader.latestOffset(start, limit)
-            partitions = [pickle.dumps(each) for each in reader.partitions(start, end)]
+            told = (reader.reportLatestOffset() or {}).get("transactions", {})
+            for name in with_states | told.keys():
+                found = list(map(int, told.get(name, {}).get("oldest", ())))
+                assert found == messages.opened(name, start["journals"][name])
+            planned = reader.partitions(start, end)
+            with_states |= {each.piece.journal for each in planned if isinstance(each, PiecePartition)}
+            partitions = [pickle.dumps(each) for each in planned]
             tasks = [[ReadingAttempt(sent, each) for _ in range(drawn.attempts)] for each in partitions]
             order = iter(drawn.order)
             while not all(any(each.ended for each in attempts) for attempts in tasks):

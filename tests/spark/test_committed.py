@@ -13,6 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark.client import Client
+from gazette_spark.lag.query_progress import OpenTransaction, query_lag
 from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.sink import DeltaSink
@@ -44,6 +45,10 @@ class Messages:
             lines.append(json.dumps(document, separators=(",", ":")).encode() + b"\n")
         self._client.append(self.journal, b"".join(lines))
 
+    def head(self) -> int:
+        """Return the journal's write head."""
+        return self._client.write_head(self.journal)
+
 
 @pytest.fixture
 def messages(broker: BrokerHandle, request: pytest.FixtureRequest) -> Iterator[Messages]:
@@ -67,8 +72,10 @@ class Query:
             "isolationLevel": "read_committed",
         }
 
-    def run(self, sink: DeltaSink | None = None, *, resume: bool = False, **options: str) -> None:
-        """Run to the present write heads."""
+    def run(
+        self, sink: DeltaSink | None = None, *, resume: bool = False, **options: str
+    ) -> list[OpenTransaction]:
+        """Run to the present write heads; return the open transactions that progress names."""
         sink = sink or DeltaSink("app", path=self.table)
         given = {"stateLocation": str(self.root / "states"), "startingOffsets": "earliest"} | options
         reader = self.spark.readStream.format("gazette").options(**self.options, **given).schema(SCHEMA)
@@ -76,6 +83,8 @@ class Query:
             reader = sink.resume(reader)
         query = sink.start(reader.load(), checkpoint=str(self.checkpoint), availableNow=True)
         assert query.awaitTermination(DEADLINE_S)
+        lags = [query_lag(each.json) for each in query.recentProgress]
+        return [one for lag in lags for each in lag.transactions for one in each.oldest]
 
     def batch(self) -> DataFrame:
         """Read the journal at once."""
@@ -110,13 +119,15 @@ def test_a_table_has_each_committed_message_once(
     assert query.ids() == [10, 11, 20, 21, 30]
     # Without checkpoint and states it reads all again, and the table has the rows.
     query.checkpoint = tmp_path / "third"
+    at = messages.head()
     messages.send((1, 5, 13), (1, 6, 14), (1, 5, None))
-    query.run(
+    opened = query.run(
         DeltaSink("app", path=query.table, on_overlap="trim"),
         stateLocation=str(tmp_path / "others"),
         maxBytesPerTrigger="150",
     )
     assert query.ids() == [10, 11, 13, 20, 21, 30]
+    assert {(each.producer, each.begin) for each in opened} == {("010000000001", at)}
     rows = query.batch()
     assert ids(rows) == query.ids()
     assert ids(rows.where("_ack_offset = _offset")) == [30]

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
 from gazette_spark.errors import OptionError
-from gazette_spark.lag.query_progress import ProgressLag, QueryLag
+from gazette_spark.lag.query_progress import JournalTransactions, OpenTransaction, ProgressLag, QueryLag
 from gazette_spark.listener import ENDED_QUERIES, LagListener, count_malformed, lag_line
 from gazette_spark.offsets import JournalOffsets
 
@@ -85,6 +85,15 @@ def test_the_latest_lag_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     assert listener.lag(query_id(3)) is None
     assert [lag.batch_id for lag in told] == [1, 7, 2]
     assert [record.getMessage() for record in caplog.records] == [lag_line(lag) for lag in told]
+
+
+def test_the_line_names_the_oldest_transaction_that_holds_most() -> None:
+    """Open transactions are counted, and that whose bytes have to stay longest has its producer named."""
+    few = JournalTransactions("shop/b", 500, 1, (OpenTransaction("02", 450, 0),))
+    many = JournalTransactions(A, 100, 12, (OpenTransaction("01", 9, 0), OpenTransaction("03", 90, 0)))
+    lag = QueryLag("id", "run", "", 3, "", (), transactions=(few, many))
+    line = "open_transactions=13 held=shop/orders held_bytes=91 oldest=9 producer=01"
+    assert lag_line(lag) == f"query lag query_id=id batch_id=3 journals=0 lag_bytes=0 {line}"
 
 
 def test_a_query_without_our_source_is_none_of_our_business(caplog: pytest.LogCaptureFixture) -> None:

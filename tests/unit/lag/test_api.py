@@ -15,6 +15,7 @@ from gazette_spark.lag.evaluate import Evaluator
 from gazette_spark.lag.history import History, HistoryOptions
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.positions import GroupCommit
+from gazette_spark.lag.query_progress import JournalTransactions, OpenTransaction
 from gazette_spark.lag.rules import Thresholds
 from gazette_spark.ledger.entry import SkippedGap
 
@@ -141,6 +142,42 @@ def test_metrics_count_what_batches_left_out(api: Api) -> None:
     whose = '{cluster="gazette",consumer_group="gappy"}'
     assert f"gazette_lag_skipped_bytes_total{whose} 7.0\n" in text
     assert f"gazette_lag_malformed_records_total{whose} 3.0\n" in text
+
+
+def test_open_transactions_are_shown_with_the_earliest_time_known(api: Api) -> None:
+    """Of each there are producer, begin, what it holds and how old it is at least, until it ends."""
+    api.monitor.observe_commits("copies", [GroupCommit(2, NOW_MS, {"shop/a": 500})], NOW_MS)
+
+    def tell(now_ms: int, at: int, *found: OpenTransaction) -> None:
+        opened = [JournalTransactions("shop/a", at, 3, found)] if found else []
+        api.monitor.observe_progress("copies", 0, None, opened, now_ms)
+
+    def told() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = fields(api, "/gazette/v1/groups/copies")["group"]["open_transactions"]
+        return found
+
+    # The clock of this one is ahead of the monitor's.
+    other = OpenTransaction("02", 450, NOW_MS + 60_000)
+    tell(NOW_MS - 9000, 480, OpenTransaction("01", 400, NOW_MS - 20_000), other)
+    tell(NOW_MS - 4000, 500, OpenTransaction("01", 400, NOW_MS - 5000), other)
+    assert told() == [
+        {
+            "journal": "shop/a",
+            "producer": producer,
+            "begin": begin,
+            "held_bytes": held,
+            "age": {"least_ms": age, "most_ms": None},
+        }
+        for producer, begin, held, age in (("01", 400, 100, 20_000), ("02", 450, 50, 9000))
+    ]
+    text = ask(api, "/metrics").body.decode()
+    of = '{cluster="gazette",consumer_group="copies",journal="shop/a"}'
+    assert f"gazette_lag_open_transactions{of} 3.0\n" in text
+    assert f"gazette_lag_open_transaction_age_seconds{of} 20.0\n" in text
+    assert f"gazette_lag_open_transaction_bytes{of} 100.0\n" in text
+    tell(NOW_MS, 500)
+    assert told() == []
+    assert "gazette_lag_open_transactions{" not in ask(api, "/metrics").body.decode()
 
 
 def ask(api: Api, path: str, method: str = "GET", body: bytes = b"") -> HttpAnswer:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gazette_spark.errors import InputError, OffsetError
-from gazette_spark.lag.query_progress import ProgressLag, query_lag
+from gazette_spark.lag.query_progress import JournalTransactions, OpenTransaction, ProgressLag, query_lag
 from gazette_spark.offsets import JournalOffsets
 
 A, B = "shop/orders", "shop/returns"
@@ -120,6 +120,27 @@ def test_bytes_that_a_batch_skips_are_counted_once() -> None:
     assert query_lag(progress(later)).skipped_bytes == 10
     assert query_lag(progress(later, first)).skipped_bytes == 28
     assert query_lag(progress(source(at(), HEADS))).skipped_bytes == 0
+
+
+def test_open_transactions_are_those_the_source_names() -> None:
+    """The source adds them to its write heads, the oldest of each journal; others' fields are not ours."""
+    opened = {
+        A: {
+            "at": 100,
+            "count": 12,
+            "oldest": {
+                "90": {"producer": "0102030405ff", "newest_ms": 7000},
+                "9": {"producer": "010203040506", "newest_ms": 5000},
+            },
+        }
+    }
+    latest = HEADS | {"transactions": opened}
+    lag = query_lag(progress(source({"topic": {"0": 5}}, latest), source(at(), latest)))
+    assert lag.by_journal() == {A: 60, B: 0}
+    older, newer = OpenTransaction("010203040506", 9, 5000), OpenTransaction("0102030405ff", 90, 7000)
+    assert lag.transactions == (JournalTransactions(A, 100, 12, (older, newer)),)
+    assert lag.transactions[0].held_bytes == 91
+    assert query_lag(progress(source(at(), HEADS))).transactions == ()
 
 
 @pytest.mark.parametrize(
