@@ -61,6 +61,10 @@ COUNTERS = {
         (*JOURNAL, "accepted"),
         "Missing bytes that batches skipped, as a table's ledger says; accepted by an operator or not",
     ),
+    "gazette_lag_trimmed_bytes": (
+        GROUP,
+        "Bytes of batches whose rows were in the table before, and were dropped, as its ledger says",
+    ),
     "gazette_lag_skipped_bytes": (GROUP, "Missing bytes that batches skipped, as a query's progress says"),
     "gazette_lag_malformed_records": (GROUP, "Malformed records, of a query that counts them"),
 }
@@ -128,6 +132,8 @@ def _add_figures(families: _Families, whose: tuple[str, str], figures: Figures, 
         accepted = figures.accepted_gap_bytes.get(journal, 0)
         families.set("gazette_lag_gap_bytes", total - accepted, *whose, journal, "no")
         families.set("gazette_lag_gap_bytes", accepted, *whose, journal, "yes")
+    if figures.trimmed_bytes:
+        families.set("gazette_lag_trimmed_bytes", figures.trimmed_bytes, *whose)
     if figures.skipped_bytes:
         families.set("gazette_lag_skipped_bytes", figures.skipped_bytes, *whose)
     families.set("gazette_lag_malformed_records", figures.malformed, *whose)

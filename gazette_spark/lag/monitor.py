@@ -151,6 +151,8 @@ class Figures:
     gap_bytes: dict[str, int] = field(default_factory=dict)
     """Missing bytes that were skipped, by journal; those that an operator accepted included."""
     accepted_gap_bytes: dict[str, int] = field(default_factory=dict)
+    trimmed_bytes: int = 0
+    """Bytes of batches whose rows a table had already."""
     skipped_bytes: int = 0
     """Missing bytes in the progress of a query."""
     malformed: int | None = None
@@ -412,6 +414,7 @@ class Monitor:
                 known.order = max(known.order, commits[-1].order)
                 known.last_commit_ms = commits[-1].timestamp_ms
             for commit in commits:
+                known.figures.trimmed_bytes += commit.trimmed_bytes
                 for gaps, total in (
                     (commit.gaps, known.figures.gap_bytes),
                     (commit.accepted_gaps, known.figures.accepted_gap_bytes),

@@ -33,6 +33,8 @@ class GroupCommit:
     """Skipped bytes of the batch, as the ledger has them."""
     accepted_gaps: tuple[SkippedGap, ...] = ()
     """Those of ``gaps`` that an operator accepted."""
+    trimmed_bytes: int = 0
+    """Bytes of the batch whose rows the table had, and that were dropped."""
 
 
 def table_commits(rows: Sequence[HistoryRow], app_id: str, known: int = -1) -> list[GroupCommit]:
@@ -65,7 +67,13 @@ def table_commits(rows: Sequence[HistoryRow], app_id: str, known: int = -1) -> l
             continue
         step = GroupCommit(row.version, epoch_ms(row.time), at.read_through)
         if at is entry:
-            step = replace(step, heads=_heads(at), gaps=at.gaps, accepted_gaps=at.accepted_gaps)
+            step = replace(
+                step,
+                heads=_heads(at),
+                gaps=at.gaps,
+                accepted_gaps=at.accepted_gaps,
+                trimmed_bytes=at.trimmed_bytes,
+            )
         steps.append(step)
     return steps
 

@@ -290,7 +290,8 @@ def _trimmed(state: LedgerState, batch: Batch, attempt: str, allowed: Allowed) -
         problem = "it is of a query of several sources, whose rows do not say what they were made of"
         return Refusal(TrimError(batch.table, batch.app_id, batch.batch_id, problem))
     kept = tuple(_kept_ranges(batch, state.entry))
-    return Write(next_entry(state, batch, attempt, allowed), kept)
+    trimmed_bytes = sum(each.since - each.begin for each in kept)
+    return Write(replace(next_entry(state, batch, attempt, allowed), trimmed_bytes=trimmed_bytes), kept)
 
 
 def _kept_ranges(batch: Batch, entry: LedgerEntry) -> Iterator[KeptRange]:

@@ -77,6 +77,8 @@ class LedgerEntry:
     """Skipped bytes of this batch's ``[begin, end)``; by journal and offset."""
     accepted_gaps: tuple[SkippedGap, ...] = ()
     """Those of ``gaps`` that the query never read, because its operator accepted them."""
+    trimmed_bytes: int = 0
+    """Bytes of the batch whose rows were in the table before it, and were dropped."""
     mode: Mode = "append"
     """Under ``upsert`` the rows are not the records: a later record takes the place of an earlier one."""
     audit: tuple[AuditedRows, ...] | None = None
@@ -136,6 +138,8 @@ class LedgerEntry:
             value["gaps"] = [[gap.journal, gap.begin, gap.end] for gap in self.gaps]
         if self.accepted_gaps:
             value["accepted_gaps"] = [[gap.journal, gap.begin, gap.end] for gap in self.accepted_gaps]
+        if self.trimmed_bytes:
+            value["trimmed_bytes"] = self.trimmed_bytes
         if self.mode != "append":
             value["mode"] = self.mode
         if self.audit is not None:
@@ -307,6 +311,7 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
             isinstance(value.get("dead_letters", ""), str)
             and isinstance(value.get("dead_attempt", ""), str)
             and type(value.get("planned_ms", 0)) is int
+            and type(value.get("trimmed_bytes", 0)) is int
         ):
             return LedgerEntry(
                 app_id,
@@ -320,6 +325,7 @@ def _entry(value: Mapping[str, Any], app_id: str) -> LedgerEntry:
                 parent=parent,
                 gaps=_gaps(value.get("gaps", []), app_id),
                 accepted_gaps=_gaps(value.get("accepted_gaps", []), app_id),
+                trimmed_bytes=value.get("trimmed_bytes", 0),
                 mode=_mode(value.get("mode", "append"), app_id),
                 audit=_audit(value.get("audit"), app_id),
                 adopted=value.get("adopted") is True,
@@ -436,6 +442,7 @@ def entry_without_rows(state: LedgerState, attempt: str) -> LedgerEntry:
         parent=state.entry.attempt,
         gaps=(),
         accepted_gaps=(),
+        trimmed_bytes=0,
         audit=None,
         adopted=False,
         recreated={},

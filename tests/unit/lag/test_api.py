@@ -127,9 +127,9 @@ def test_a_monitor_that_hangs_is_stale() -> None:
 
 
 def test_metrics_count_what_batches_left_out(api: Api) -> None:
-    """Gaps by journal and by whether an operator accepted them; a query's malformed records."""
+    """Gaps by journal and by whether an operator accepted them; what was trimmed; malformed records."""
     gaps = (SkippedGap("shop/a", 400, 450), SkippedGap("shop/a", 460, 500))
-    step = GroupCommit(2, NOW_MS, {"shop/a": 500}, gaps=gaps, accepted_gaps=gaps[1:])
+    step = GroupCommit(2, NOW_MS, {"shop/a": 500}, gaps=gaps, accepted_gaps=gaps[1:], trimmed_bytes=5)
     api.monitor.observe_commits("gappy", [step], NOW_MS)
     text = ask(api, "/metrics").body.decode()
     labels = 'cluster="gazette",consumer_group="gappy",journal="shop/a"'
@@ -141,6 +141,7 @@ def test_metrics_count_what_batches_left_out(api: Api) -> None:
     text = ask(api, "/metrics").body.decode()
     whose = '{cluster="gazette",consumer_group="gappy"}'
     assert f"gazette_lag_skipped_bytes_total{whose} 7.0\n" in text
+    assert f"gazette_lag_trimmed_bytes_total{whose} 5.0\n" in text
     assert f"gazette_lag_malformed_records_total{whose} 3.0\n" in text
 
 

@@ -110,16 +110,17 @@ def test_a_step_has_the_heads_its_batch_saw() -> None:
 
 
 def test_a_step_has_the_gaps_of_its_batch_once() -> None:
-    """A compaction that repeats the entry, and a restore to it, skip nothing again."""
+    """A compaction that repeats the entry, and a restore to it, skip and trim nothing again."""
     at = (JournalOffsets({"a/b": 10}),)
     gaps = (SkippedGap("a/b", 0, 4), SkippedGap("a/b", 6, 8))
     text = LedgerEntry(
-        "orders", 1, "q", 1, at, at, at, "x", None, gaps=gaps, accepted_gaps=gaps[:1]
+        "orders", 1, "q", 1, at, at, at, "x", None, gaps=gaps, accepted_gaps=gaps[:1], trimmed_bytes=3
     ).to_json()
     steps = table_commits(
         history(("WRITE", text), ("OPTIMIZE", text), ("WRITE", entry(30)), ("RESTORE", "0")), "orders"
     )
     assert [(each.gaps, each.accepted_gaps) for each in steps] == [(gaps, gaps[:1]), ((), ()), ((), ())]
+    assert [each.trimmed_bytes for each in steps] == [3, 0, 0]
 
 
 def test_a_batch_of_a_query_checkpoint_has_the_heads_its_plan_saw() -> None:

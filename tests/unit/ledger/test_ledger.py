@@ -248,6 +248,7 @@ def test_a_covered_journal_does_not_go_back() -> None:
         state((at(a=10, b=5),), start=(at(a=0, b=0),)), batch(4, (at(a=2, b=5),), (at(a=4, b=9),))
     )
     assert decision.kept == (KeptRange("x/a", 2, 4, 4), KeptRange("x/b", 5, 5, 9))
+    assert decision.entry.trimmed_bytes == 2
     assert decision.entry.end == (at(a=10, b=9),)
 
 
@@ -474,6 +475,16 @@ def test_an_entry_says_which_gaps_were_accepted() -> None:
     entry = replace(GOLDEN_ENTRY, gaps=gaps, accepted_gaps=accepted)
     assert entry.to_json() == text
     assert parse_entry(text, "orders") == entry
+
+
+def test_an_entry_says_how_much_of_its_batch_was_trimmed() -> None:
+    """Releases before it leave the number aside; it has to be one."""
+    text = (GOLDEN / "entry-1-trimmed.json").read_text(encoding="utf-8").rstrip("\n")
+    entry = replace(GOLDEN_ENTRY, trimmed_bytes=4096)
+    assert entry.to_json() == text
+    assert parse_entry(text, "orders") == entry
+    with pytest.raises(LedgerFormatError, match="of the wrong type"):
+        parse_entry(text.replace("4096", "true"), "orders")
 
 
 def test_an_entry_says_that_rows_were_merged() -> None:
