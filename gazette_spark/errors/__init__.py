@@ -62,6 +62,12 @@ from gazette_spark.errors.log_errors import (
     NoMoreMessageError,
     PendingEntryError,
 )
+from gazette_spark.errors.recovery_errors import (
+    RecorderFencedError,
+    RecoveryLogLossError,
+    StoreFencedError,
+    StoreFormatError,
+)
 from gazette_spark.errors.shard_statuses import (
     NoShardPrimaryError,
     NotShardPrimaryError,
@@ -174,6 +180,8 @@ __all__ = [
     "ProtocolError",
     "QueryCheckpointError",
     "RecordError",
+    "RecorderFencedError",
+    "RecoveryLogLossError",
     "RegisterMismatchError",
     "RestoredError",
     "RowError",
@@ -187,6 +195,8 @@ __all__ = [
     "ShardTransactionFailedError",
     "SinkError",
     "StatusError",
+    "StoreFencedError",
+    "StoreFormatError",
     "SuspendedError",
     "TableRefusedError",
     "TlsError",

@@ -1,0 +1,77 @@
+"""Recorded operations: authors, the checksum chain, and frames. Pure.
+
+An operation is a ``recoverylog.RecordedOp`` in a frame of the framing ``fixed``. The bytes of a write follow
+its frame. Each operation holds the checksum of the chain before it, so an operation fits in one place only.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import secrets
+
+from gazette_spark.framing.fixed import frame
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import recoverylog_pb2 as pr
+from gazette_spark.protocol.labels import label_set
+
+AUTHOR_REGISTER = "author"
+"""Register of a log that names the author whose operations are appended."""
+
+_DIGITS = "0123456789abcdefghijklmnopqrstuv"
+
+
+def _table() -> tuple[int, ...]:
+    table = []
+    for octet in range(256):
+        crc = octet
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+        table.append(crc)
+    return tuple(table)
+
+
+_CRC_TABLE = _table()
+
+
+def crc32c(data: bytes, checksum: int = 0) -> int:
+    """Return the CRC-32C of bytes that follow those of ``checksum``.
+
+    A step of Python for each byte. An operation has some 25 bytes; those of a write are not summed.
+    """
+    table = _CRC_TABLE
+    crc = checksum ^ 0xFFFFFFFF
+    for octet in data:
+        crc = table[(crc ^ octet) & 0xFF] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+def new_author() -> int:
+    """Return the id of a new recorder: random, from 1 to 2³²-1."""
+    return secrets.randbelow((1 << 32) - 1) + 1
+
+
+def fence_of(author: int) -> pb.LabelSet:
+    """Return the register that lets an author append, and no other."""
+    digits = ""
+    while author:
+        author, digit = divmod(author, 32)
+        digits = _DIGITS[digit] + digits
+    return label_set({AUTHOR_REGISTER: digits})
+
+
+def encode(op: pr.RecordedOp) -> tuple[bytes, bytes]:
+    """Return an operation's frame and the payload in it, which the checksum is of."""
+    payload = op.SerializeToString()
+    return frame(payload), payload
+
+
+def recorded_path(path: str) -> str:
+    """Return a path, relative to the recorded directory, as logs have it: clean, and with a slash in front.
+
+    Raises:
+        ValueError: it is the directory itself.
+    """
+    clean = posixpath.normpath("/" + path.lstrip("/"))
+    if clean == "/":
+        raise ValueError(f"expected the path of a file below the recorded directory, got {path!r}")
+    return clean

@@ -1,0 +1,270 @@
+"""Record file operations to a recovery log, and wait until they are durable.
+
+A recorder does not touch files. It is told what was done to them, and appends that in the background, in
+order. What is recorded is durable when a :meth:`Recorder.barrier` made afterwards has ended well. The
+operations of one :meth:`Recorder.begin` are replayed all or not at all.
+
+Each append checks the register ``author``: once another player has handed the log over to another author, the
+recorder's appends fail, and so do its barriers, for good. Offsets of recorded operations are not known until
+the broker has answered, so the hints of a recorder hold lower bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gazette_spark.client.appending.append import AppendOptions, Bytes
+from gazette_spark.client.appending.async_append import AsyncAppend
+from gazette_spark.client.appending.futures import AsyncOperation, OpFuture
+from gazette_spark.client.appending.service import AsyncJournalClient
+from gazette_spark.consumer.recoverylog.fsm import FSM, Verdict
+from gazette_spark.consumer.recoverylog.operations import encode, fence_of, recorded_path
+from gazette_spark.errors import (
+    ClosedError,
+    OptionError,
+    RecorderFencedError,
+    RecoveryLogLossError,
+    RegisterMismatchError,
+)
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol import recoverylog_pb2 as pr
+
+PROPERTY_PATHS = frozenset({"/IDENTITY"})
+"""Paths that Gazette treats as properties, not as files; RocksDB writes them. They are not recorded here."""
+
+
+class Operations:
+    """Operations of one transaction of a recorder, which nobody else's come between. Paths are relative."""
+
+    def __init__(self, recorder: Recorder, append: AsyncAppend) -> None:
+        self._recorder = recorder
+        self._append = append
+
+    @property
+    def fsm(self) -> FSM:
+        """The files after the operations so far; not to be changed."""
+        return self._recorder._fsm  # A part of the recorder.
+
+    def create(self, path: str) -> int:
+        """Record that a file was created, or an old one truncated; return its fnode."""
+        path = _file_path(path)
+        if (fnode := self.fsm.links.get(path)) is not None:
+            self._record(pr.RecordedOp(unlink=pr.RecordedOp.Link(fnode=fnode, path=path)))
+        self._record(pr.RecordedOp(create=pr.RecordedOp.Create(path=path)))
+        return self.fsm.links[path]
+
+    def open(self, path: str) -> int:
+        """Return the fnode of a file that exists.
+
+        Raises:
+            ValueError: there is no such file.
+        """
+        return self._known(_file_path(path))
+
+    def write(self, fnode: int, offset: int, data: Bytes) -> None:
+        """Record that bytes were written at an offset of a file."""
+        length = memoryview(data).nbytes
+        self._record(pr.RecordedOp(write=pr.RecordedOp.Write(fnode=fnode, offset=offset, length=length)))
+        self._append.write(data)
+
+    def remove(self, path: str) -> None:
+        """Record that a path was removed; its file, with its last path.
+
+        Raises:
+            ValueError: there is no such file.
+        """
+        path = _file_path(path)
+        self._record(pr.RecordedOp(unlink=pr.RecordedOp.Link(fnode=self._known(path), path=path)))
+
+    def link(self, path: str, target: str) -> None:
+        """Record that a file got another path.
+
+        Raises:
+            ValueError: there is no such file, or another one has the path.
+        """
+        fnode, target = self._known(_file_path(path)), _file_path(target)
+        self._record(pr.RecordedOp(link=pr.RecordedOp.Link(fnode=fnode, path=target)))
+
+    def rename(self, path: str, target: str) -> None:
+        """Record that a file got another path in place of one; a file that had that path lost it.
+
+        Raises:
+            ValueError: there is no such file.
+        """
+        path, target = _file_path(path), _file_path(target)
+        fnode = self._known(path)
+        if path == target:
+            return
+        if (previous := self.fsm.links.get(target)) is not None:
+            self._record(pr.RecordedOp(unlink=pr.RecordedOp.Link(fnode=previous, path=target)))
+        self._record(pr.RecordedOp(link=pr.RecordedOp.Link(fnode=fnode, path=target)))
+        self._record(pr.RecordedOp(unlink=pr.RecordedOp.Link(fnode=fnode, path=path)))
+
+    def _known(self, path: str) -> int:
+        fnode = self.fsm.links.get(path)
+        if fnode is None:
+            raise ValueError(f"no file {path!r} is recorded in log {self._recorder.log!r}")
+        return fnode
+
+    def _record(self, op: pr.RecordedOp) -> None:
+        self._recorder._process(op, self._append)  # A part of the recorder.
+
+
+class Recorder:
+    """Appends operations on the files of one directory to a recovery log, see the module. Thread-safe.
+
+    It uses an append service, and does not close it. A service whose recorder was fenced cannot append to that
+    log any more: a shard that is assigned again needs a new service.
+    """
+
+    def __init__(
+        self,
+        log: str,
+        fsm: FSM,
+        author: int,
+        directory: str | Path,
+        service: AsyncJournalClient,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Continue what a player has recovered, and wait for the log's write head.
+
+        Args:
+            log: the journal to append to.
+            fsm: of the player. If it was of another log, this one is taken over.
+            author: whom the player has handed the log over to.
+            directory: where the files are.
+            service: appends.
+            timeout_s: seconds to wait for the broker; None: as long as it takes.
+
+        Raises:
+            GazetteError: the log cannot be appended to.
+        """
+        self.log = log
+        self.directory = Path(directory)
+        if not self.directory.is_absolute():
+            raise OptionError("directory", repr(str(directory)), "an absolute path")
+        self.author = author
+        self._fsm = fsm
+        self._service = service
+        self._options = AppendOptions(log)
+        self._recent: AsyncAppend | None = None
+        self._write_head = 0
+        self._broken: BaseException | None = None
+        self.barrier().result(timeout_s)
+        if fsm.last_log != log:
+            fence = AppendOptions(log, union_registers=fence_of(author))
+            with service.start_append(fence) as append:
+                self._process(pr.RecordedOp(), append)
+        self._options = AppendOptions(log, check_registers=pb.LabelSelector(include=fence_of(author)))
+
+    def __repr__(self) -> str:
+        return f"Recorder({self.log!r}, author={self.author}, directory={str(self.directory)!r})"
+
+    @contextmanager
+    def begin(self) -> Iterator[Operations]:
+        """Record the operations of a with block, all or none. Other threads wait meanwhile.
+
+        Where the block raises after its first operation, the recorder cannot be used any more: files and log
+        may differ.
+
+        Raises:
+            ClosedError: an earlier block has raised.
+        """
+        with self._append() as append:
+            yield Operations(self, append)
+
+    def barrier(self, wait_for: Iterable[OpFuture | AsyncAppend] = ()) -> AsyncOperation[None]:
+        """Return an operation that ends when all recorded before is durable.
+
+        What is recorded later is appended only after all of ``wait_for`` have ended well. If one of them
+        fails, so do this operation and all later ones.
+
+        It fails with a RecorderFencedError if another author has the log.
+        """
+        with self._append(wait_for) as append:
+            pass
+        return self._ended(append)
+
+    def build_hints(self, timeout_s: float | None = None) -> pr.FSMHints:
+        """Return hints from which a player gets to all that is recorded; waits until that is durable.
+
+        Raises:
+            RecorderFencedError: another author has the log.
+            TimeoutError: it took too long.
+        """
+        with self._append() as append:
+            hints = self._fsm.build_hints(self.log)
+        self._ended(append).result(timeout_s)
+        return hints
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of the recorded files, relative to the directory."""
+        with self._append():
+            return sorted(path.removeprefix("/") for path in self._fsm.links)
+
+    def disable_register_checks(self) -> None:
+        """Do not check the author from now on. For tests of logs with more than one history."""
+        self._options = AppendOptions(self.log)
+
+    @contextmanager
+    def _append(self, wait_for: Iterable[OpFuture | AsyncAppend] = ()) -> Iterator[AsyncAppend]:
+        """Be the log's only writer."""
+        with self._service.start_append(self._options, dependencies=wait_for) as append:
+            if self._broken is not None:
+                raise ClosedError(f"recorder of log {self.log!r}", f"it failed before: {self._broken}")
+            self._note_head(append)
+            before = self._fsm.next_seq_no
+            try:
+                yield append
+            except BaseException as error:
+                if self._fsm.next_seq_no != before:
+                    self._broken = error
+                raise
+
+    def _note_head(self, append: AsyncAppend) -> None:
+        """Learn the write head from an append that has ended: operations from now on are behind it."""
+        recent = self._recent
+        if recent is None:
+            self._recent = append
+        elif recent.done():
+            if recent.future.exception() is None:
+                result = recent.response
+                if result.begin < self._write_head:
+                    problem = f"an append was done at {result.begin}, before this offset"
+                    raise RecoveryLogLossError(self.log, self._write_head, problem)
+                self._write_head = result.end
+            self._recent = append
+
+    def _process(self, op: pr.RecordedOp, append: AsyncAppend) -> None:
+        op.author, op.seq_no, op.checksum = self.author, self._fsm.next_seq_no, self._fsm.next_checksum
+        framed, payload = encode(op)
+        op.first_offset, op.log = self._write_head, self.log
+        verdict = self._fsm.apply(op, payload)
+        if verdict is not Verdict.APPLIED:
+            raise ValueError(f"log {self.log!r}: the operation cannot be recorded: {verdict.value}: {op}")
+        append.write(framed)
+
+    def _ended(self, append: AsyncAppend) -> AsyncOperation[None]:
+        operation: AsyncOperation[None] = AsyncOperation()
+
+        def end(done: AsyncAppend) -> None:
+            error = done.exception()
+            if isinstance(error, RegisterMismatchError):
+                fenced = RecorderFencedError(self.log)
+                fenced.__cause__ = error
+                error = fenced
+            operation.resolve(error)
+
+        append.add_done_callback(end)
+        return operation
+
+
+def _file_path(path: str) -> str:
+    path = recorded_path(path)
+    if path in PROPERTY_PATHS:
+        raise ValueError(f"Gazette does not record {path!r} as a file; choose another name")
+    return path
