@@ -55,6 +55,9 @@ var modes = map[string]mode{
 	"bench-service":  {about: "append small records by an AppendService and print records/s", run: runBenchService},
 	"bench-publish":  {about: "publish documents by a Publisher and print messages/s", run: runBenchPublish},
 	"read-committed": {about: "print the committed messages up to the write head", run: runReadCommitted},
+	"replay":         {about: "rebuild files from the recovery log of the hints on standard input", run: runReplay},
+	"record":         {about: "replay, take the log over, and record the orders that follow", run: runRecord},
+	"json-store":     {about: "replay, and commit the orders that follow to a JSONFileStore", run: runJSONStore},
 }
 
 type options struct {

@@ -1,9 +1,10 @@
 """Hints: where they are kept, as what bytes, and which of them a shard recovers from.
 
 A shard has primary hints, which its primary writes again and again, and backups, one for each of the last
-recoveries. Their keys are paths: ``{hint_prefix}/{id}.primary`` and ``{hint_prefix}/{id}.backup.{n}``. Gazette
-keeps them in Etcd, as JSON. A host without Etcd keeps them in a folder. All hosts of a shard should share it:
-without hints a new host plays the log from its beginning, which is slow, and fails once the log was pruned.
+recoveries. Their keys are paths: ``{hint_prefix}/{id}.primary`` and ``{hint_prefix}/{id}.backup.{n}``.
+Gazette keeps them in Etcd, as JSON. A host without Etcd keeps them in a folder. All hosts of a shard should
+share it: without hints a new host plays the log from its beginning, which is slow, and fails once the log was
+pruned.
 
 Hints are advice: older ones only make a player read more. What fences a host is its recovery log.
 """

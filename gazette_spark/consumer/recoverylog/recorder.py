@@ -115,8 +115,8 @@ class Operations:
 class Recorder:
     """Appends operations on the files of one directory to a recovery log, see the module. Thread-safe.
 
-    It uses an append service, and does not close it. A service whose recorder was fenced cannot append to that
-    log any more: a shard that is assigned again needs a new service.
+    It uses an append service, and does not close it. A service whose recorder was fenced cannot append to
+    that log any more: a shard that is assigned again needs a new service.
     """
 
     def __init__(
