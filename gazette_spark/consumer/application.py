@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from gazette_spark.client.appending.futures import OpFuture
     from gazette_spark.client.appending.service import AsyncJournalClient
     from gazette_spark.client.client import Client
+    from gazette_spark.consumer.recoverylog import Recorder
     from gazette_spark.message.interfaces import Envelope, Message
     from gazette_spark.message.publisher import Publisher
 
@@ -130,7 +131,7 @@ class Shard(Protocol):
         """Hints from which the recovery log was played; None if the shard's spec names no log."""
 
     @property
-    def recorder(self) -> object | None:
+    def recorder(self) -> Recorder | None:
         """Recorder of the shard's recovery log, to make a store with; None if the spec names no log."""
 
     def json_store(self, initial: object = None) -> JsonStore:

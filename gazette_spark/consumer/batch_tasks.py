@@ -132,7 +132,7 @@ class TaskShard:
         self.client = client
         self.append_service = service
         self.recovered_hints: pc.GetHintsResponse | None = None
-        self.recorder: object | None = None
+        self.recorder: None = None
         self.primary_loop: Future[None] = Future()
         self.stopping = threading.Event()
         self.rows: dict[tuple[str, str], str] = {}

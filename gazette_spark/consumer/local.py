@@ -55,8 +55,8 @@ class LocalHost:
             name: Of the application; stores know their shards by it, so it has to stay. By default the name
                 of its class.
             zone: Where this process runs, for routes.
-            hints: Where hints of recovery logs are kept; by default in memory, so that each process plays
-                logs from their beginning.
+            hints: Where hints of recovery logs are kept, e.g. ``FileHints``; by default in memory, so that
+                each process plays logs from their beginning.
             work_dir: Folder for the files of stores while they run, by default a temporary one.
 
         Raises:
@@ -78,7 +78,6 @@ class LocalHost:
         ids = [spec.id for spec in self._specs]
         if len(set(ids)) < len(ids):
             raise OptionError("shards", repr(sorted(ids)), "specs with different ids")
-        self._assignments = 0
 
     def __repr__(self) -> str:
         return f"LocalHost({self.name!r}, {self._table!r})"
@@ -90,6 +89,7 @@ class LocalHost:
                 prefix="gazette-spark-shards-", ignore_cleanup_errors=True
             )
             self._work_dir = Path(self._temporary.name)
+        self._work_dir.mkdir(parents=True, exist_ok=True)
         for spec in self._specs:
             self._table.apply([pc.ApplyRequest.Change(upsert=spec)])
         return self
@@ -152,14 +152,14 @@ class LocalHost:
 
     def _start_shard(self, spec: pc.ShardSpec, after: RunningShard | None) -> LocalShard:
         assert self._work_dir is not None
-        self._assignments += 1
         shard = LocalShard(
             self._app,
             self._client,
             spec,
             f"{NAME_ROOT}/{self.name}/items/{spec.id}",
             hints=self._hints,
-            directory=self._work_dir / f"{self._assignments:06}",
+            # Another name each time: what a killed process has left is nobody's.
+            directory=Path(tempfile.mkdtemp(prefix=spec.id.replace("/", "_") + "-", dir=self._work_dir)),
             after=after,
         )
         shard.start()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -21,15 +22,25 @@ from gazette_spark.client.client import Client
 from gazette_spark.consumer.application import Application, JsonStore, Progress, Store
 from gazette_spark.consumer.checkpoints import ack_intents, read_through
 from gazette_spark.consumer.lifecycle import Lifecycle
-from gazette_spark.consumer.resolver import Hints, RunningShard
+from gazette_spark.consumer.recoverylog.hints import keep_recovered_hints, pick_hints
+from gazette_spark.consumer.recoverylog.operations import new_author
+from gazette_spark.consumer.recoverylog.player import Player, Recovered
+from gazette_spark.consumer.recoverylog.recorder import Recorder, check_recovery_log
+from gazette_spark.consumer.resolver import Hints, RunningShard, hints_of
 from gazette_spark.consumer.sources import Sources
+from gazette_spark.consumer.specs import hint_backup_keys, hint_primary_key, recovery_log
+from gazette_spark.consumer.stores.json_file import JsonFileStore
 from gazette_spark.consumer.transaction_loop import TransactionLoop, failed
-from gazette_spark.errors import GazetteError
+from gazette_spark.errors import GazetteError, OptionError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.message.publisher import write_ack_intents
 from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol import recoverylog_pb2 as pr
 
 logger = logging.getLogger(__name__)
+
+HINTS_S = 300.0
+"""Seconds between two hints that a primary keeps of its recovery log."""
 
 
 class LocalShard:
@@ -54,7 +65,7 @@ class LocalShard:
             spec: Its spec.
             fqn: Name that no shard of another application has.
             hints: Where hints of recovery logs are kept.
-            directory: Gets a folder for the files of the store; need not exist.
+            directory: An empty folder for the files of the store; it is removed at the end.
             after: The assignment before, which has to end first.
         """
         self._app = app
@@ -76,6 +87,10 @@ class LocalShard:
         self._primary_loop: AsyncOperation[None] = AsyncOperation()
         self._stopping = threading.Event()
         self._sources = Sources(client, app.new_message, spec, self._stopping)
+        self._player: Player | None = None
+        self._recorder: Recorder | None = None
+        self._recovered_hints: pc.GetHintsResponse | None = None
+        self._hints_due_s = 0.0
         self._users = 0
         self._ended = False
         self._thread = threading.Thread(target=self._run, name=f"shard {spec.id}", daemon=True)
@@ -106,16 +121,24 @@ class LocalShard:
     @property
     def recovered_hints(self) -> pc.GetHintsResponse | None:
         """Hints that the recovery log was played from."""
-        return None
+        return self._recovered_hints
 
     @property
-    def recorder(self) -> object | None:
+    def recorder(self) -> Recorder | None:
         """Recorder of the recovery log."""
-        return None
+        return self._recorder
 
     def json_store(self, initial: object = None) -> JsonStore:
-        """Return a store of one JSON document, recorded in the shard's recovery log."""
-        raise NotImplementedError
+        """Return a store of one JSON document, recorded in the shard's recovery log.
+
+        Raises:
+            OptionError: the shard's spec names no recovery log.
+        """
+        if self._recorder is None:
+            got = f"shard {self._spec.id!r} without a recovery log"
+            expected = "the prefix of a journal's name: a JSON store is kept in a recovery log"
+            raise OptionError("recovery_log_prefix", got, expected)
+        return JsonFileStore(self._recorder, initial)
 
     def progress(self) -> Progress:
         """Return how far the shard has come."""
@@ -178,6 +201,9 @@ class LocalShard:
     def stop(self) -> None:
         """End without committing what was consumed last; does not wait."""
         self._stopping.set()
+        with self._lock:
+            if self._player is not None:
+                self._player.cancel()
         self._sources.inbox.close()
 
     def join(self, timeout_s: float | None = None) -> bool:
@@ -194,7 +220,20 @@ class LocalShard:
         changed.resolve()
 
     def transaction_began(self) -> None:
-        """Do what is done between transactions."""
+        """Do what is done between transactions: keep hints of the recovery log, now and then."""
+        if self._recorder is None or time.monotonic() < self._hints_due_s:
+            return
+        self._hints_due_s = time.monotonic() + HINTS_S
+        hints, durable = self._recorder.begin_hints()
+        durable.add_done_callback(lambda _: self._keep_hints(hints, durable.exception()))
+
+    def _keep_hints(self, hints: pr.FSMHints, error: BaseException | None) -> None:
+        """Keep hints whose operations are durable. They are advice, so a failure ends nothing."""
+        if error is None:
+            try:
+                self._hints[hint_primary_key(self._spec)] = hints
+            except Exception:
+                logger.exception("shard.hints_not_kept shard=%s", self._spec.id)
 
     def _run(self) -> None:
         error: BaseException | None = None
@@ -218,15 +257,56 @@ class LocalShard:
             loop.run()
 
     def _recover(self) -> pc.Checkpoint:
-        """Open the store, and return its checkpoint."""
+        """Recover the files of the store, open it, and return its checkpoint."""
+        recovered = None
+        if log := recovery_log(self._spec):
+            self._become(pc.ReplicaStatus.BACKFILL)
+            recovered = self._step("recovery of the store", lambda: self._play(log))
         self._become(pc.ReplicaStatus.STANDBY)
         store = self._step("new_store", lambda: self._app.new_store(self))
         self._store = store
         checkpoint: pc.Checkpoint = self._step("restore_checkpoint of the store", store.restore_checkpoint)
+        if recovered is not None:
+            # The store opens: these hints are as good as those they replace.
+            keep_recovered_hints(self._hints, hint_backup_keys(self._spec), recovered.hints)
+            self._hints_due_s = time.monotonic() + HINTS_S
         self.report(read_through(checkpoint), {})
         self._store_ready.resolve(result=store)
         self._become(pc.ReplicaStatus.PRIMARY)
         return checkpoint
+
+    def _play(self, log: str) -> Recovered:
+        """Play the recovery log, take it over and begin to record, however long the brokers take."""
+        attempt = 0
+        while True:
+            try:
+                check_recovery_log(self._client.get_journal(log).spec)
+                self._recovered_hints = hints_of(self._spec, self._hints)
+                player = Player(self._client, pick_hints(self._recovered_hints, log), self._directory)
+                author = new_author()
+                player.inject_handoff(author)
+                with self._lock:
+                    self._player = player
+                if self._stopping.is_set():
+                    player.cancel()
+                recovered = player.play()
+                break
+            except GazetteError as error:
+                if not self._sources.wait_after(error, attempt):
+                    raise
+                attempt += 1
+            finally:
+                with self._lock:
+                    self._player = None
+        self._recorder = Recorder(
+            log,
+            recovered.fsm,
+            author,
+            recovered.directory,
+            self._service,
+            timeout_s=self._client.timeout_s,
+        )
+        return recovered
 
     def _acknowledge(self, checkpoint: pc.Checkpoint) -> None:
         """Append the intents of the last transaction, again or for the first time, however long it takes."""

@@ -37,7 +37,7 @@ class SparkShard:
         self.fqn = fqn
         self.client = client
         self.recovered_hints: pc.GetHintsResponse | None = None
-        self.recorder: object | None = None
+        self.recorder: None = None
         self.stopping = threading.Event()
         self.primary_loop: Future[None] = Future()
         self.store_ready: Future[Any] = Future()

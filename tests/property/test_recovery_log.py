@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gazette_spark.client import AppendOptions
 from gazette_spark.consumer.recoverylog import Player, RecordedFiles, Recorder, new_author
-from gazette_spark.consumer.recoverylog.hints import hints_from_json, hints_to_json
+from gazette_spark.consumer.recoverylog.hints import hints_from_bytes, hints_to_json
 from gazette_spark.errors import RecorderFencedError
 from gazette_spark.protocol import recoverylog_pb2 as pr
 from tests.rig.examples import examples
@@ -204,8 +204,8 @@ class Machine:
 
 def kept(hints: pr.FSMHints) -> pr.FSMHints:
     """Return hints after a while in a store."""
-    assert hints_from_json(hints.SerializeToString(), "key", LOG) == hints
-    return hints_from_json(hints_to_json(hints), "key", LOG)
+    assert hints_from_bytes(hints.SerializeToString(), "key") == hints
+    return hints_from_bytes(hints_to_json(hints), "key")
 
 
 LAST = Reign((), repeats=False, held=(), fate="late", hints="recovered", fenced=True)

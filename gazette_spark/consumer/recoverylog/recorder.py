@@ -30,9 +30,24 @@ from gazette_spark.errors import (
 )
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import recoverylog_pb2 as pr
+from gazette_spark.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG, values_of
 
 PROPERTY_PATHS = frozenset({"/IDENTITY"})
 """Paths that Gazette treats as properties, not as files; RocksDB writes them. They are not recorded here."""
+
+
+def check_recovery_log(spec: pb.JournalSpec) -> None:
+    """Refuse a journal that is no recovery log.
+
+    Raises:
+        OptionError: it has another content type.
+    """
+    found = values_of(spec.labels, CONTENT_TYPE)
+    if found != [CONTENT_TYPE_RECOVERY_LOG]:
+        got = f"journal {spec.name!r} of content type {', '.join(found) or 'none'}"
+        raise OptionError(
+            "recovery_log_prefix", got, f"a journal with {CONTENT_TYPE}={CONTENT_TYPE_RECOVERY_LOG}"
+        )
 
 
 class Operations:
@@ -195,10 +210,15 @@ class Recorder:
             RecorderFencedError: another author has the log.
             TimeoutError: it took too long.
         """
+        hints, durable = self.begin_hints()
+        durable.result(timeout_s)
+        return hints
+
+    def begin_hints(self) -> tuple[pr.FSMHints, AsyncOperation[None]]:
+        """Return hints, and the operation after which they may be used."""
         with self._append() as append:
             hints = self._fsm.build_hints(self.log)
-        self._ended(append).result(timeout_s)
-        return hints
+        return hints, self._ended(append)
 
     @property
     def paths(self) -> list[str]:
