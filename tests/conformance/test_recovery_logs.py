@@ -356,5 +356,6 @@ def test_a_sqlite_store_moves(broker: BrokerHandle, hosts: Hosts, monkeypatch: p
         commit.result(SOON)
         store.transaction().execute("DELETE FROM words")
         hints = recorder.build_hints(SOON)
+    assert hints is not None
     end = end_of(run_go(broker.endpoint, "replay", content=orders(hints)))
     assert sorted(go_files(end)) == [sqlite.DATABASE]

@@ -133,7 +133,7 @@ class Machine:
     def __init__(self, root: Path, seed: int) -> None:
         self._root = root
         self._made = 0
-        self.journals = MemoryJournals(pieces=random.Random(seed))
+        self.journals = MemoryJournals(pieces=random.Random(seed), max_piece=200)
         self._zombies: list[Host] = []
         self.primary = self._take_over(pr.FSMHints(log=LOG), dict)
 
@@ -213,7 +213,7 @@ WRITE = Change("write", "a", "a", 0, b"zombie")
 CREATE = Change("create", "a", "a", 0, b"")
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(12))
 @given(st.lists(reigns, max_size=4), st.integers(0, 1000))
 @example([Reign((CREATE,), False, (WRITE, WRITE, WRITE), "late", "none", fenced=False)], 1)
 @example([Reign((CREATE,), False, (WRITE,), "race", "recorded", fenced=True)], 1)

@@ -351,6 +351,10 @@ class Player:
                         return True
                     if hinted and _skips(playback):
                         return False
+            if end is not None and playback.position < end:
+                # A jump to the end of what is read brings no chunk.
+                problem = f"bytes up to offset {end} are gone"
+                raise RecoveryLogLossError(playback.log, playback.position, problem)
         except ClosedError:
             if self._cancelled:
                 raise ClosedError(f"player of recovery log {self._hints.log!r}", "it was cancelled") from None

@@ -1,0 +1,193 @@
+"""Shards of the local host move between hosts by their recovery logs: state, checkpoint and hints."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gazette_spark.client import AppendService, Client
+from gazette_spark.consumer import Application, ResolveArgs, Shard, Store
+from gazette_spark.consumer import local_shard as shards
+from gazette_spark.consumer.local import LocalHost
+from gazette_spark.consumer.recoverylog.hints import FileHints
+from gazette_spark.consumer.specs import hint_backup_keys, hint_primary_key, recovery_log, shard_spec
+from gazette_spark.consumer.stores.json_file import JsonFileStore
+from gazette_spark.consumer.stores.sqlite import RecordedSqliteStore, SqliteStore
+from gazette_spark.message import Envelope, Message, Publisher
+from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG
+from tests.rig.consumers import (
+    NDJSON,
+    Database,
+    Totals,
+    create_journals,
+    number,
+    published_totals,
+    wait_through,
+)
+from tests.rig.messages import Document
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.brokers("embedded")
+
+SHARD = "shard-one"
+
+
+class StoredTotals(Application[Store]):
+    """Adds numbers by key in a store of any kind, and publishes each new total."""
+
+    def __init__(self, kind: str, output: str, database: Path) -> None:
+        self._kind = kind
+        self._output = output
+        self._database = database
+        self._parser = Totals(Database())
+
+    def new_store(self, shard: Shard) -> Store:
+        """Return a store of the kind."""
+        if self._kind == "json":
+            return shard.json_store(initial={})
+        store: RecordedSqliteStore | SqliteStore
+        if self._kind == "recorded":
+            assert shard.recorder is not None
+            store = RecordedSqliteStore(shard.recorder, shard.fqn)
+        else:
+            store = SqliteStore(self._database, shard.fqn)
+        store.transaction().execute("CREATE TABLE IF NOT EXISTS totals (key TEXT PRIMARY KEY, total INTEGER)")
+        return store
+
+    def new_message(self, spec: pb.JournalSpec, record: bytes) -> Message:
+        """Parse a document."""
+        return self._parser.new_message(spec, record)
+
+    def consume_message(self, shard: Shard, store: Store, envelope: Envelope, publisher: Publisher) -> None:
+        """Add a number, and publish the total."""
+        document = envelope.message
+        assert isinstance(document, Document)
+        if "key" not in document.fields:
+            return
+        key = str(document.fields["key"])
+        if isinstance(store, JsonFileStore):
+            total = store.state[key] = store.state.get(key, 0) + 1
+        else:
+            assert isinstance(store, RecordedSqliteStore | SqliteStore)
+            query = (
+                "INSERT INTO totals VALUES (?, 1) ON CONFLICT DO UPDATE SET total = total + 1 RETURNING total"
+            )
+            (total,) = store.transaction().execute(query, (key,)).fetchone()
+        out = Document({"shard": shard.spec.id, "key": key, "total": total})
+        publisher.publish_uncommitted(lambda _: (self._output, NDJSON["content-type"]), out)
+
+    def finalize_txn(self, shard: Shard, store: Store, publisher: Publisher) -> None:
+        """Do nothing: all is in the store."""
+
+
+class Rig:
+    """Journals, a recovery log, and hosts one after the other."""
+
+    def __init__(self, client: Client, prefix: str, root: Path) -> None:
+        self.client, self.root = client, root
+        self.source, self.output = f"{prefix}source", f"{prefix}output"
+        self.hints = FileHints(root / "hints")
+        create_journals(client, self.source, self.output)
+        self.spec = shard_spec(SHARD, [self.source], recovery_log_prefix=f"{prefix}logs")
+        labels = {CONTENT_TYPE: CONTENT_TYPE_RECOVERY_LOG}
+        client.create_journals(journal_spec(recovery_log(self.spec), labels=labels))
+        self.service = AppendService(client, timeout_s=30)
+        self.publisher = Publisher(self.service)
+
+    def host(self, kind: str, hints: FileHints | None = None) -> LocalHost:
+        """Return a host of the shard."""
+        app = StoredTotals(kind, self.output, self.root / "shared.sqlite")
+        # Hosts may share a folder, and leave nothing in it.
+        return LocalHost(app, self.client, [self.spec], name="test", hints=hints, work_dir=self.root / "work")
+
+    def publish(self, *keys: str) -> None:
+        """Publish messages."""
+        for key in keys:
+            self.publisher.publish_committed(lambda _: (self.source, NDJSON["content-type"]), number(key))
+        self.service.flush()
+
+    def totals(self, host: LocalHost) -> dict[str, int]:
+        """Wait until all is consumed, and return the state."""
+        wait_through(host, self.client, SHARD, self.source)
+        with host.resolve(ResolveArgs(SHARD, timeout_s=30)) as found:
+            if isinstance(found.store, JsonFileStore):
+                return dict(found.store.state)
+            with sqlite3.connect(f"file:{found.store.path}?mode=ro", uri=True) as reader:
+                return dict(reader.execute("SELECT key, total FROM totals"))
+
+
+@pytest.fixture
+def rig(client: Client, fresh_prefix: str, tmp_path: Path) -> Iterator[Rig]:
+    """Journals nobody else uses."""
+    made = Rig(client, fresh_prefix, tmp_path)
+    with made.service:
+        yield made
+
+
+def failure_of(host: LocalHost) -> str:
+    """Return why the shard of a host has failed, or an empty text."""
+    return "".join(host.list_shards().shards[0].status[0].errors)
+
+
+@pytest.mark.parametrize("kind", ["json", "recorded", "shared"])
+def test_a_shard_moves_between_hosts(rig: Rig, kind: str) -> None:
+    """Each message counts once in the state and in what is published, over hosts that fence each other."""
+    rig.publish("a", "b")
+    with rig.host(kind) as first:
+        assert rig.totals(first) == {"a": 1, "b": 1}
+        rig.publish("a")
+        with rig.host(kind) as second:
+            assert rig.totals(second) == {"a": 2, "b": 1}
+            rig.publish("b", "c")
+            assert rig.totals(second) == {"a": 2, "b": 2, "c": 1}
+            # It notices at its next commit.
+            wait_until("the first host fails", lambda: failure_of(first) != "")
+            assert "is elsewhere now" in failure_of(first)
+    with rig.host(kind) as third:
+        assert rig.totals(third) == {"a": 2, "b": 2, "c": 1}
+    totals = published_totals(rig.client, [rig.output])
+    expected = {("a", 1), ("b", 1), ("a", 2), ("b", 2), ("c", 1)}
+    assert totals == {(SHARD, *each): 1 for each in expected}
+    assert list((rig.root / "work").iterdir()) == []
+
+
+def test_hints_are_kept_and_used(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A primary keeps hints; a recovery moves those of earlier ones, and tells what it was played from."""
+    monkeypatch.setattr(shards, "HINTS_S", 0.0)
+    primary, backups = hint_primary_key(rig.spec), hint_backup_keys(rig.spec)
+    with rig.host("json", rig.hints) as first:
+        rig.publish("a")
+        assert rig.totals(first) == {"a": 1}
+        rig.publish("a")
+        assert rig.totals(first) == {"a": 2}
+        wait_until("primary hints", lambda: primary in rig.hints and len(rig.hints[primary].live_nodes) > 0)
+        kept = rig.hints[primary]
+        assert first.hints(SHARD).primary_hints.hints.log == recovery_log(rig.spec)
+    assert len(rig.hints[backups[0]].live_nodes) == 0
+    with rig.host("json", rig.hints) as second:
+        assert rig.totals(second) == {"a": 2}
+        with second.resolve(ResolveArgs(SHARD, timeout_s=30)) as found:
+            assert found.shard is not None
+            assert found.shard.recovered_hints is not None
+            used = found.shard.recovered_hints.primary_hints.hints
+            assert used.live_nodes[0].fnode >= kept.live_nodes[0].fnode
+        assert len(rig.hints[backups[0]].live_nodes) == 1
+        assert len(rig.hints[backups[1]].live_nodes) == 0
+
+
+def test_a_journal_that_is_no_recovery_log_is_refused(rig: Rig) -> None:
+    """A shard whose recovery log has another content type fails, and nothing is appended to the journal."""
+    wrong = pc.ShardSpec.FromString(rig.spec.SerializeToString())
+    wrong.recovery_log_prefix, wrong.id = rig.source, "wrong"
+    create_journals(rig.client, recovery_log(wrong))
+    rig.spec = wrong
+    with rig.host("json") as host:
+        wait_until("the shard fails", lambda: failure_of(host) != "")
+        assert "application/x-gazette-recoverylog" in failure_of(host)
+    assert rig.client.write_head(recovery_log(wrong)) == 0

@@ -1,0 +1,198 @@
+"""A player rebuilds files through damage that costs nothing, and refuses what costs operations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gazette_spark.consumer.recoverylog import Player, RecordedFiles, Recorder, Recovered, fence_of
+from gazette_spark.consumer.recoverylog.operations import encode
+from gazette_spark.errors import ClosedError, OptionError, RecordError, RecoveryLogLossError
+from gazette_spark.protocol import recoverylog_pb2 as pr
+from tests.rig.recovery_log import MemoryJournals, MemoryService, files_below
+
+LOG = "recovery/log"
+AUTHOR = 77
+
+
+class Host:
+    """A recorder on journals in memory, and players of its log."""
+
+    def __init__(self, root: Path) -> None:
+        self.journals = MemoryJournals()
+        self._root = root
+        self._made = 0
+        recovered = self.play(author=AUTHOR)
+        service = MemoryService(self.journals)
+        self.recorder = Recorder(LOG, recovered.fsm, AUTHOR, recovered.directory, service.as_client())
+        self.files = RecordedFiles(self.recorder)
+
+    @property
+    def log(self) -> bytearray:
+        """The log's bytes."""
+        return self.journals.content[LOG]
+
+    def play(self, hints: pr.FSMHints | None = None, *, author: int = 0) -> Recovered:
+        """Play to the head, or to a hand-off."""
+        self._made += 1
+        player = Player(self.journals.client(), hints or pr.FSMHints(log=LOG), self._root / str(self._made))
+        if author:
+            player.inject_handoff(author)
+        else:
+            player.finish_at_write_head()
+        return player.play()
+
+    def create(self, name: str, content: bytes) -> None:
+        """Write a file."""
+        with self.files.create(name) as file:
+            file.write(content)
+
+    def append(self, **fields: object) -> None:
+        """Append an operation that fits, whatever the recorder would say of it."""
+        fsm = self.recorder._fsm
+        op = pr.RecordedOp(seq_no=fsm.next_seq_no, checksum=fsm.next_checksum, author=AUTHOR)
+        op.MergeFrom(pr.RecordedOp(**fields))  # type: ignore[arg-type]  # Fields by name.
+        self.log.extend(encode(op)[0])
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """A host with a file of two writes."""
+    made = Host(tmp_path)
+    made.create("a", b"content")
+    return made
+
+
+@pytest.mark.parametrize("junk", [b"x", b"\x66", b"junk" * 100, b"\x66\x33\x93", bytes(8)], ids=repr)
+def test_damage_is_skipped_to_the_next_operation(host: Host, junk: bytes) -> None:
+    """Bytes that are no operation cost nothing: neither those that follow nor the hand-off."""
+    host.log.extend(junk)
+    host.create("b", b"after")
+    host.log.extend(junk.rstrip(b"\x66\x33\x93") or b"x")
+    expected = {"a": b"content", "b": b"after"}
+    assert files_below(host.play().directory) == expected
+    assert files_below(host.play(author=5).directory) == expected
+
+
+def test_an_operation_that_is_cut_off_is_a_loss(host: Host) -> None:
+    """Appends are whole: a log that ends inside an operation has lost bytes."""
+    del host.log[-3:]
+    with pytest.raises(RecoveryLogLossError, match="inside the operation"):
+        host.play()
+    assert not list(host._root.glob("*/.fnodes"))
+
+
+@pytest.mark.parametrize("path", ["/../outside", "/a/../../outside", "/", "/.fnodes/3"], ids=repr)
+def test_paths_outside_of_the_directory_are_refused(host: Host, path: str) -> None:
+    """A log cannot make a player write elsewhere."""
+    host.append(create=pr.RecordedOp.Create(path=path))
+    with pytest.raises(RecordError, match="not below the recorded directory"):
+        host.play()
+    assert not (host._root / "outside").exists()
+
+
+@pytest.mark.parametrize(
+    ("frame", "problem"),
+    [
+        (b"\x66\x33\x93\x36\xff\xff\xff\x7f", "longer than"),
+        (b"\x66\x33\x93\x36\x01\x00\x00\x00\xff", "no recoverylog.RecordedOp"),
+    ],
+    ids=["too-long", "no-message"],
+)
+def test_what_is_no_operation_is_refused(host: Host, frame: bytes, problem: str) -> None:
+    """A frame that holds no operation is an error with its offset."""
+    at = len(host.log)
+    host.log.extend(frame)
+    with pytest.raises(RecordError, match=problem) as raised:
+        host.play()
+    assert raised.value.offset == at
+
+
+def test_negative_writes_are_refused(host: Host) -> None:
+    """A length below 0 would move the player back."""
+    host.append(write=pr.RecordedOp.Write(fnode=2, offset=0, length=-5))
+    with pytest.raises(RecordError, match="negative"):
+        host.play()
+
+
+def test_properties_become_files(host: Host) -> None:
+    """A property of an older Gazette is a file after the playback."""
+    host.append(property=pr.Property(path="/IDENTITY", content="one"))
+    assert files_below(host.play().directory) == {"a": b"content", "IDENTITY": b"one"}
+
+
+def test_a_pruned_log_is_played_from_hints(host: Host) -> None:
+    """What is gone before the hinted segments does no harm; without hints it is a loss."""
+    host.files.remove("a")
+    host.create("b", b"kept")
+    first = host.play().hints.live_nodes[0].segments[0].first_offset
+    hints = host.play().hints
+    host.journals.first_offsets[LOG] = first
+    assert files_below(host.play(hints).directory) == {"b": b"kept"}
+    with pytest.raises(RecoveryLogLossError, match="are gone"):
+        host.play()
+
+
+def test_a_hole_in_a_hinted_segment_is_a_loss(host: Host) -> None:
+    """Bytes of a hinted segment that are gone are an error, whether or not the hints know its end."""
+    recorded, recovered = host.recorder.build_hints(0), host.play().hints
+    host.journals.first_offsets[LOG] = len(host.log)
+    for hints in (recorded, recovered):
+        with pytest.raises(RecoveryLogLossError):
+            host.play(hints)
+
+
+def test_a_log_without_a_hinted_operation_is_a_loss(host: Host) -> None:
+    """Hints of operations that the log does not hold are an error, not an older state."""
+    hints = host.recorder.build_hints(0)
+    hints.live_nodes[0].segments[0].last_seq_no += 1
+    with pytest.raises(RecoveryLogLossError, match="without an operation that the hints name"):
+        host.play(hints)
+
+
+def test_another_log_is_taken_over(host: Host) -> None:
+    """A recorder of another log than was played continues the chain there, and fences that log."""
+    recovered = host.play(author=AUTHOR)
+    other = MemoryService(host.journals)
+    forked = Recorder("other/log", recovered.fsm, 5, recovered.directory, other.as_client())
+    RecordedFiles(forked).rename("a", "b")
+    assert host.journals.registers["other/log"] == fence_of(5)
+    hints = forked.build_hints(0)
+    assert [each.log for each in hints.live_nodes[0].segments] == [LOG, ""]
+    assert files_below(host.play(hints).directory) == {"b": b"content"}
+
+
+def test_a_recorder_is_not_used_after_a_failed_block(host: Host) -> None:
+    """When a block fails after an operation, log and files may differ: later blocks are refused."""
+    with pytest.raises(ValueError, match="no file '/missing' is recorded"), host.recorder.begin() as log:
+        log.remove("missing")
+    host.create("fine", b"")
+
+    def fail() -> None:
+        with host.recorder.begin() as log:
+            log.remove("fine")
+            log.remove("missing")
+
+    with pytest.raises(ValueError, match="missing"):
+        fail()
+    with pytest.raises(ClosedError, match="it failed before"):
+        host.recorder.barrier()
+
+
+def test_slips_are_refused(host: Host, tmp_path: Path) -> None:
+    """Operations on files that are not there, or must not be, leave the recorder usable."""
+    with host.recorder.begin() as log:
+        with pytest.raises(ValueError, match="IDENTITY"):
+            log.create("IDENTITY")
+        with pytest.raises(ValueError, match="a file has the path"):
+            log.link("a", "a")
+        with pytest.raises(ValueError, match="is recorded in log"):
+            log.open("b")
+        log.rename("a", "a")
+    assert host.recorder.paths == ["a"]
+    service = MemoryService(host.journals).as_client()
+    with pytest.raises(OptionError, match="absolute"):
+        Recorder(LOG, host.recorder._fsm, AUTHOR, "relative", service)
+    with pytest.raises(OptionError, match="author"):
+        Player(host.journals.client(), pr.FSMHints(log=LOG), tmp_path).inject_handoff(0)
