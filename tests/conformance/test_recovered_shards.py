@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,14 +14,16 @@ from gazette_spark.consumer import Application, ResolveArgs, Shard, Store
 from gazette_spark.consumer import local_shard as shards
 from gazette_spark.consumer.local import LocalHost
 from gazette_spark.consumer.recoverylog.hints import FileHints
+from gazette_spark.consumer.service import ShardServer
 from gazette_spark.consumer.specs import hint_backup_keys, hint_primary_key, recovery_log, shard_spec
-from gazette_spark.consumer.stores.json_file import JsonFileStore
+from gazette_spark.consumer.stores.json_file import JsonFileStore, parse_state_file
 from gazette_spark.consumer.stores.sqlite import RecordedSqliteStore, SqliteStore
 from gazette_spark.message import Envelope, Message, Publisher
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_RECOVERY_LOG
+from tests.rig.brokers import BrokerHandle
 from tests.rig.consumers import (
     NDJSON,
     Database,
@@ -30,6 +33,7 @@ from tests.rig.consumers import (
     published_totals,
     wait_through,
 )
+from tests.rig.gazctl import clean_environment, find_binary
 from tests.rig.messages import Document
 from tests.waiting import wait_until
 
@@ -179,6 +183,37 @@ def test_hints_are_kept_and_used(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> N
             assert used.live_nodes[0].fnode >= kept.live_nodes[0].fnode
         assert len(rig.hints[backups[0]].live_nodes) == 1
         assert len(rig.hints[backups[1]].live_nodes) == 0
+
+
+def test_gazctl_recovers_the_files(rig: Rig, broker: BrokerHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``gazctl shards recover`` gets hints from our service, and plays our log with Gazette's own player."""
+    monkeypatch.setattr(shards, "HINTS_S", 0.0)
+    rig.publish("a", "b")
+    with ShardServer() as server, rig.host("json", rig.hints) as host:
+        host.serve_at(server.endpoint)
+        server.start(host)
+        assert rig.totals(host) == {"a": 1, "b": 1}
+        directory = rig.root / "recovered"
+        endpoints = [f"--consumer.address={server.endpoint}", f"--broker.address={broker.endpoint}"]
+        done = subprocess.run(
+            [
+                str(find_binary("gazctl")),
+                "shards",
+                "recover",
+                f"--id={SHARD}",
+                f"--dir={directory}",
+                *endpoints,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=clean_environment(),
+        )
+        assert done.returncode == 0, done.stderr
+    state, checkpoint = parse_state_file((directory / "state.json").read_text(), "state.json")
+    assert state == {"a": 1, "b": 1}
+    assert checkpoint.sources[rig.source].read_through == rig.client.write_head(rig.source)
 
 
 def test_a_journal_that_is_no_recovery_log_is_refused(rig: Rig) -> None:
