@@ -29,6 +29,14 @@ def consumer() -> None:
 @click.option("--port", default=8090, show_default=True, type=PORT, help="0: any free port.")
 @security_of_server("CONSUMER_AUTH_KEYS")
 @click.option(
+    "--hints",
+    "hints_dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Folder of the hints of recovery logs, which all processes of the application share; without one "
+    "each start plays the logs from their beginning.",
+)
+@click.option(
     "--work-dir",
     type=click.Path(file_okay=False, path_type=Path),
     default=None,
@@ -54,6 +62,7 @@ def serve(  # noqa: PLR0917 - an argument an option
     tls_cert: Path | None,
     tls_key: Path | None,
     tls_client_ca: Path | None,
+    hints_dir: Path | None,
     work_dir: Path | None,
     drain_s: float,
     endpoint: str,
@@ -67,6 +76,7 @@ def serve(  # noqa: PLR0917 - an argument an option
     """
     from gazette_spark.consumer.client import verify_referenced_journals
     from gazette_spark.consumer.local import LocalHost
+    from gazette_spark.consumer.recoverylog.hints import FileHints
     from gazette_spark.consumer.service import ShardServer
     from gazette_spark.consumer.shard_yaml import parse_shard_yaml
 
@@ -80,7 +90,8 @@ def serve(  # noqa: PLR0917 - an argument an option
     ):
         verify_referenced_journals(client, changes)
         shards = [change.upsert for change in changes if not change.delete]
-        host = LocalHost(app, client, shards, name=name, work_dir=work_dir)
+        hints = None if hints_dir is None else FileHints(hints_dir)
+        host = LocalHost(app, client, shards, name=name, hints=hints, work_dir=work_dir)
         host.serve_at(server.endpoint)
         with host:
             server.start(host)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -17,22 +17,35 @@ from gazette_spark.cli.journal_options import (
 )
 from gazette_spark.cli.output import Printer, output_option
 from gazette_spark.errors import GazetteError
-from gazette_spark.protocol import protocol_pb2 as pb
 
 if TYPE_CHECKING:
     from gazette_spark.client import Client
+    from gazette_spark.client.listing.upkeep import Pruned
+
+Decorated = TypeVar("Decorated", bound=Callable[..., object])
+
+
+def pruning_options(command: Decorated) -> Decorated:
+    """Add the options of commands that delete fragments."""
+    dry_run = click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
+    root = click.option(
+        "--file-root",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        default=None,
+        help="Folder behind file:/// stores, as the broker has it; needed to delete.",
+    )
+    return dry_run(root(output_option("table", "json", "jsonl")(command)))
+
+
+def check_root(*, dry_run: bool, file_root: Path | None) -> None:
+    """Refuse to delete where nobody has said where the files are."""
+    if not dry_run and file_root is None:
+        raise click.UsageError("say where the files are, by --file-root, or --dry-run")
 
 
 @click.command()
 @target_selector_option
-@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
-@click.option(
-    "--file-root",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=None,
-    help="Folder behind file:/// stores, as the broker has it; needed to delete.",
-)
-@output_option("table", "json", "jsonl")
+@pruning_options
 @click.pass_obj
 def prune(connect: Connect, selector: str, dry_run: bool, file_root: Path | None, printer: Printer) -> None:
     """Delete stored fragments that are older than their journal's retention.
@@ -40,44 +53,48 @@ def prune(connect: Connect, selector: str, dry_run: bool, file_root: Path | None
     Journals without a retention keep all. Of fragments that cover the same bytes only the largest is seen, so
     a later prune may find more. Only file:// stores are pruned: others have rules of their own for this.
     """
-    if not dry_run and file_root is None:
-        raise click.UsageError("say where the files are, by --file-root, or --dry-run")
-    rows: list[dict[str, object]] = []
+    from gazette_spark.client.listing import upkeep
+
+    check_root(dry_run=dry_run, file_root=file_root)
     with connect() as client:
-        for spec in chosen_journals(client, None, selector):
-            rows += prune_journal(client, spec, None if dry_run else file_root)
+        aged = [
+            each
+            for spec in chosen_journals(client, None, selector)
+            if not is_fully_suspended(spec)
+            for each in upkeep.find_aged(client, spec, now=time.time())
+        ]
+    remove_fragments(aged, None if dry_run else file_root, printer)
+
+
+def remove_fragments(fragments: Iterable[Pruned], file_root: Path | None, printer: Printer) -> None:
+    """Delete fragments, or with no root only show them; a line for each."""
+    rows = [_removed(each, file_root) for each in fragments]
     printer.rows(rows, ["journal", "begin", "end", "bytes", "mod_time", "done", "file"])
     if failed := [row for row in rows if row["problem"]]:
         problem = f"{failed[0]['problem']}"
         raise click.ClickException(f"{len(failed)} fragments were not removed; the first: {problem}")
 
 
-def prune_journal(
-    client: Client, spec: pb.JournalSpec, file_root: Path | None
-) -> Iterator[dict[str, object]]:
-    """Delete the aged fragments of a journal, or with no root only look; yield a line for each."""
+def _removed(pruned: Pruned, file_root: Path | None) -> dict[str, object]:
     from gazette_spark.client.listing import upkeep
 
-    if is_fully_suspended(spec):
-        return
-    for each in upkeep.find_aged(client, spec, now=time.time()):
-        done, problem = "would remove", ""
-        try:
-            if file_root is not None:
-                done = "removed" if upkeep.remove_fragment(each, file_root) else "was gone"
-        except GazetteError as error:
-            done, problem = "kept", str(error)
-        fragment = each.fragment
-        yield {
-            "journal": spec.name,
-            "begin": fragment.begin,
-            "end": fragment.end,
-            "bytes": fragment.length,
-            "mod_time": fragment.mod_time,
-            "done": done,
-            "file": each.url,
-            "problem": problem,
-        }
+    done, problem = "would remove", ""
+    try:
+        if file_root is not None:
+            done = "removed" if upkeep.remove_fragment(pruned, file_root) else "was gone"
+    except GazetteError as error:
+        done, problem = "kept", str(error)
+    fragment = pruned.fragment
+    return {
+        "journal": fragment.journal,
+        "begin": fragment.begin,
+        "end": fragment.end,
+        "bytes": fragment.length,
+        "mod_time": fragment.mod_time,
+        "done": done,
+        "file": pruned.url,
+        "problem": problem,
+    }
 
 
 @click.command()

@@ -10,7 +10,7 @@ import click
 from gazette_spark.cli.journal_options import broker_options, make_connect
 from gazette_spark.cli.shard_options import ShardConnect, consumer_option
 from gazette_spark.cli.shard_specs import apply_specs, edit, list_shards
-from gazette_spark.cli.shard_upkeep import stat, unassign
+from gazette_spark.cli.shard_upkeep import prune, stat, unassign
 
 
 @click.group()
@@ -26,5 +26,5 @@ def shards(ctx: click.Context, consumer: str, endpoint: str, timeout: float) -> 
     ctx.obj = ShardConnect(consumer, make_connect(endpoint, timeout))
 
 
-for _command in (apply_specs, edit, list_shards, stat, unassign):
+for _command in (apply_specs, edit, list_shards, prune, stat, unassign):
     shards.add_command(_command)

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 from google.protobuf import text_format
 
+from gazette_spark.broker import ServerTls
 from gazette_spark.cli.main import main
 from gazette_spark.client import Client
 from gazette_spark.consumer.client import ShardClient
 from gazette_spark.consumer.service import ShardServer
+from gazette_spark.consumer.specs import shard_spec
 from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol import recoverylog_pb2 as pr
 from gazette_spark.protocol.journals import journal_spec
 from tests.rig.brokers import BrokerHandle
+from tests.rig.certificates import Certificates
 from tests.rig.gazctl import clean_environment, find_binary
 from tests.rig.still_host import StillHost
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.brokers("embedded")
 
 TIMEOUT_S = 60.0
+
+KEYS = base64.b64encode(b"a key of the test").decode()
 
 SPECS = """
 common:
@@ -92,7 +101,7 @@ def consumer(broker: BrokerHandle, fresh_prefix: str) -> Iterator[Consumer]:
     with Client(broker.endpoint) as client:
         client.create_journals(
             *(journal_spec(f"{fresh_prefix}{name}", labels=ndjson) for name in ("clicks", "orders")),
-            *(journal_spec(f"{fresh_prefix}logs/shard-00{at}", labels=log) for at in range(3)),
+            *(journal_spec(f"{fresh_prefix}logs/shard-00{at}", labels=log, length=1024) for at in range(3)),
         )
     with ShardServer() as server, ShardClient(server.endpoint) as shards:
         host = StillHost(server.endpoint)
@@ -240,7 +249,7 @@ def test_stat_waits_for_an_append(shop: Consumer) -> None:
 
 def test_a_change_wants_to_know_of_which_shards(shop: Consumer) -> None:
     """An empty selector, or value, never means all of them."""
-    for args in (["edit"], ["unassign"]):
+    for args in (["edit"], ["unassign"], ["prune", "--dry-run"]):
         for selector in ("", "id="):
             done = shop.run(*args, "-l", selector)
             assert done.exit_code == 2
@@ -260,3 +269,105 @@ def test_lag_is_judged_beside_that_of_queries(shop: Consumer) -> None:
     (journal,) = groups["shard:shard-000"]["journals"]
     assert (journal["journal"], journal["lag_bytes"], journal["status"]) == (orders, 5, "OK")
     assert groups["shard:shard-002"]["journals"] == []
+
+
+def test_both_prune_the_same(shop: Consumer) -> None:
+    """Fragments before the first that hints refer to are deleted; logs whose hints are not complete stay."""
+    log, root = f"{shop.prefix}logs/shard-000", str(shop.broker.file_root)
+    with Client(shop.broker.endpoint) as client:
+        ends = [client.append(log, bytes(1500)).end for _ in range(4)]
+
+        def stored() -> list[int]:
+            return [each.fragment.begin for each in client.list_fragments(log) if each.fragment.mod_time]
+
+        wait_until("fragments are stored", lambda: len(stored()) >= 3)
+        segment = {"author": 1, "first_seq_no": 4, "last_seq_no": 4, "first_offset": ends[1]}
+        hints = pr.FSMHints(log=log, live_nodes=[{"fnode": 4, "segments": [segment]}])
+        (listed,) = shop.client.list_shards("id=shard-000")
+        listed.spec.hint_backups = 0
+        change = pc.ApplyRequest.Change(
+            upsert=listed.spec, expect_mod_revision=listed.mod_revision, primary_hints=hints
+        )
+        shop.client.apply([change])
+        theirs = shop.gazctl("prune", "-l", "app=shop", "--dry-run", "--log.level=info")
+        assert theirs.returncode == 0, theirs.stderr
+        assert "fragmentsPruned=2" in theirs.stderr.splitlines()[-1]
+        ours = shop.run("prune", "-l", "app=shop", "--dry-run", "-o", "jsonl")
+        assert [json.loads(line)["begin"] for line in ours.stdout.splitlines()] == [0, ends[0]]
+        assert f"left alone: {shop.prefix}logs/shard-001: its shard has not written all" in ours.stderr
+        assert shop.run("prune", "-l", "app=shop").exit_code == 2
+        done = shop.run("prune", "-l", "app=shop", "--file-root", root, "-o", "jsonl")
+        assert [json.loads(line)["done"] for line in done.stdout.splitlines()] == ["removed", "removed"]
+        names = sorted(path.name for path in (shop.broker.file_root / log).rglob("*-*"))
+        assert [int(name.partition("-")[0], 16) for name in names] == stored()[-len(names) :]
+        assert int(names[0].partition("-")[0], 16) == ends[1]
+        # Hints of the other shards refer to nothing here, and a selector without this one's would lose it.
+        orphan = shop.run("prune", "-l", "id=shard-001", "--dry-run", "-o", "jsonl")
+        assert (orphan.exit_code, orphan.stdout) == (0, "")
+
+
+@dataclass(frozen=True)
+class Secured:
+    """What a program needs to enter a consumer with TLS, client certificates and keys."""
+
+    host: StillHost
+    environment: dict[str, str]
+
+
+@pytest.fixture
+def secured(broker: BrokerHandle, tmp_path: Path) -> Iterator[Secured]:
+    """A consumer with one shard, and nobody let in without a certificate and a token."""
+    made = Certificates(tmp_path)
+    with ShardServer(auth_keys=KEYS, tls=ServerTls(made.server.cert, made.server.key, made.ca)) as server:
+        host = StillHost(server.endpoint)
+        host.apply([pc.ApplyRequest.Change(upsert=shard_spec("shard-000", [], labels={"app": "shop"}))])
+        server.start(host)
+        yield Secured(
+            host,
+            {
+                **clean_environment(),
+                "BROKER_ADDRESS": broker.endpoint,
+                "CONSUMER_ADDRESS": server.endpoint,
+                "CONSUMER_AUTH_KEYS": KEYS,
+                "CONSUMER_TRUSTED_CA_FILE": str(made.ca),
+                "CONSUMER_CERT_FILE": str(made.client.cert),
+                "CONSUMER_CERT_KEY_FILE": str(made.client.key),
+            },
+        )
+
+
+@pytest.mark.parametrize("program", ["ours", "gazctl"])
+def test_a_secured_consumer_is_entered(secured: Secured, program: str) -> None:
+    """With keys and certificates of the environment all verbs work; without the keys none does."""
+    delete = "shards: [{id: shard-000, delete: true, revision: -1}]"
+
+    def run(*args: str, given: str = "", keys: str = KEYS) -> tuple[int, str]:
+        environment = {**secured.environment, "CONSUMER_AUTH_KEYS": keys}
+        if program == "ours":
+            done = CliRunner(env=environment).invoke(main, ["shards", *args], input=given)
+            return done.exit_code, done.output
+        command = [str(find_binary("gazctl")), "shards", *args]
+        ended = subprocess.run(
+            command,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            env=environment,
+        )
+        return ended.returncode, ended.stdout + ended.stderr
+
+    assert "PRIMARY" in run("list", "-l", "id=shard-000", "--lag")[1]
+    first = secured.host.shards["shard-000"]
+    assert run("unassign", "-l", "id=shard-000")[0] == 0
+    assert secured.host.shards["shard-000"] is not first
+    for code, text in (
+        run("list", keys=""),
+        run("list", keys=base64.b64encode(b"another key").decode()),
+        run("apply", "--specs", "-", given=delete, keys=""),
+    ):
+        assert code == 1
+        assert "authorization" in text
+    assert run("apply", "--specs", "-", given=delete)[0] == 0
+    assert list(secured.host.list_shards().shards) == []

@@ -77,7 +77,7 @@ def reset_head(client: Client, journal: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """A fragment that is past its journal's retention."""
+    """A stored fragment that is not needed any more."""
 
     fragment: Fragment
     url: str
@@ -101,8 +101,13 @@ def aged(listed: Iterable[ListedFragment], *, retention_s: float, now: float) ->
         return
     for each in listed:
         if each.fragment.backing_store and now - each.fragment.mod_time >= retention_s:
-            is_file = each.fragment.backing_store.startswith(FILE_SCHEME)
-            yield Pruned(each.fragment, each.signed_url if is_file else each.fragment.backing_store)
+            yield pruned_of(each)
+
+
+def pruned_of(listed: ListedFragment) -> Pruned:
+    """Return a stored fragment to be deleted, which was listed with its URL."""
+    is_file = listed.fragment.backing_store.startswith(FILE_SCHEME)
+    return Pruned(listed.fragment, listed.signed_url if is_file else listed.fragment.backing_store)
 
 
 def find_aged(client: Client, spec: pb.JournalSpec, *, now: float) -> list[Pruned]:
