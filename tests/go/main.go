@@ -50,6 +50,7 @@ var modes = map[string]mode{
 	"watch":          {about: "print each update of a WatchedList", run: runWatch, endless: true},
 	"publish":        {about: "carry out the orders of standard input by Publishers", run: runPublish},
 	"sequence":       {about: "run the cases of standard input by a Sequencer", run: runSequence, offline: true},
+	"consume":        {about: "run a consumer, and print where it serves its shards", run: runConsume, endless: true},
 	"bench-read":     {about: "read to nowhere and print MB/s", run: runBenchRead},
 	"bench-append":   {about: "append and print MB/s", run: runBenchAppend},
 	"bench-service":  {about: "append small records by an AppendService and print records/s", run: runBenchService},
@@ -67,6 +68,7 @@ type options struct {
 	selector     string
 	fileRoot     string
 	zone         string
+	etcd         string
 	offset       int64
 	endOffset    int64
 	beginModTime int64
@@ -96,6 +98,7 @@ func parse(name string, args []string) (*options, error) {
 	f.IntVar(&o.client.Cache.Size, "cache-size", 0, "routes to remember; 0: brokers proxy")
 	f.DurationVar(&o.client.Cache.TTL, "cache-ttl", 60e9, "how long routes are remembered")
 	f.StringVar(&o.zone, "zone", "local", "zone of this process")
+	f.StringVar(&o.etcd, "etcd", "", "URL of the Etcd that a consumer uses")
 	f.StringVar(&o.journal, "journal", "", "name of the journal")
 	f.StringVar(&o.selector, "selector", "", "selector of the journals to watch")
 	f.StringVar(&o.fileRoot, "file-root", "", "folder of file:// stores, to read fragments directly")

@@ -118,6 +118,11 @@ class DeployedBroker(BrokerHandle):
         runs = sorted(self.directory.glob("run-*"))
         return (runs[-1] if runs else self.directory) / "gazette.log"
 
+    @property
+    def etcd_url(self) -> str:
+        """URL of the broker's Etcd."""
+        return self._etcd_url
+
     def log_tail(self) -> str:
         """Return the end of the broker's log."""
         return _tail(self.log_path)
