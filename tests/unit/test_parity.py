@@ -95,6 +95,58 @@ Writer NewWriter Writer.Checkpoint Writer.CommitEntry Writer.ExitCheckpoint Writ
 )
 """What the package of a log on Kafka exports whose job ``replicated_log`` does."""
 
+GO_CONSUMER = [
+    f"consumer.{name}"
+    for name in words(
+        """
+Application Application.ConsumeMessage Application.FinalizeTxn Application.NewMessage Application.NewStore
+ApplyRequest ApplyRequest.Validate ApplyRequest_Change ApplyRequest_Change.Validate ApplyResponse
+ApplyResponse.Validate ApplyShards ApplyShardsInBatches BeginFinisher BeginFinisher.BeginTxn
+BeginFinisher.FinishTxn ConsumerSpec ConsumerSpec.ItemLimit ConsumerSpec.MarshalString ConsumerSpec.Validate
+ConsumerSpec.ZeroLimit ErrDeferToNextTransaction ErrIntOverflowConsumer ErrInvalidLengthConsumer
+ExtractShardSpecMetaLabels FetchHints JSONFileStore.FetchJournalOffsets JSONFileStore.Flush
+JSONFileStore.Recorder JSONFileStore.State ListRequest ListRequest.Validate ListResponse
+ListResponse.Validate ListResponse_Shard ListResponse_Shard.Validate ListShards MessageProducer NewKeySpace
+NewReplica NewResolver NewRocksDBStore NewRoutedShardClient NewService NewShardClient RegisterShardServer
+Replica Replica.Assignment Replica.Context Replica.JournalClient Replica.Spec ReplicaStatus
+ReplicaStatus.MarshalString ReplicaStatus.Reduce ReplicaStatus.Validate ReplicaStatus_BACKFILL
+ReplicaStatus_Code ReplicaStatus_Code.Validate ReplicaStatus_Code_name ReplicaStatus_Code_value
+ReplicaStatus_FAILED ReplicaStatus_IDLE ReplicaStatus_PRIMARY ReplicaStatus_TAILING Resolution
+Resolution.Done Resolution.Header Resolution.Shard Resolution.Spec Resolution.Status Resolution.Store
+ResolveArgs ResolveArgs.Context ResolveArgs.MayProxy ResolveArgs.ProxyHeader ResolveArgs.ShardID Resolver
+Resolver.Resolve Resolver.ShardsWithSource Resolver.WaitForLocalReplicas RocksDBStore RocksDBStore.Cache
+RocksDBStore.DB RocksDBStore.Destroy RocksDBStore.Env RocksDBStore.FetchJournalOffsets RocksDBStore.Flush
+RocksDBStore.Open RocksDBStore.Options RocksDBStore.ReadOptions RocksDBStore.Recorder
+RocksDBStore.WriteBatch RocksDBStore.WriteOptions RoutedShardClient Service Service.Apply Service.GetHints
+Service.Journals Service.List Service.Loopback Service.Resolver Service.Stat Service.State Service.Unassign
+Shard Shard.Assignment Shard.Context Shard.FQN Shard.JournalClient Shard.PrimaryLoop Shard.Progress
+Shard.Spec ShardClient ShardClient.Apply ShardClient.List ShardClient.Stat ShardID ShardID.Validate
+ShardServer ShardServer.Apply ShardServer.List ShardServer.Stat ShardSpec ShardSpec.DesiredReplication
+ShardSpec.IsConsistent ShardSpec.MarshalString ShardSpec.Validate ShardSpec_Source ShardSpec_Source.Validate
+StatRequest StatRequest.Validate StatResponse StatResponse.Validate StatShard Status Status.Validate
+Status_ETCD_TRANSACTION_FAILED Status_NOT_SHARD_PRIMARY Status_NO_SHARD_PRIMARY Status_OK
+Status_SHARD_NOT_FOUND Status_SHARD_STOPPED Status_name Status_value Store Store.Destroy
+Store.FetchJournalOffsets Store.Flush Store.Recorder Store.RestoreCheckpoint Store.StartCommit
+VerifyReferencedJournals
+"""
+    )
+]
+"""What package consumer of v2.0 exports, fields included, and v0.103 besides; but for these."""
+
+GO_STORES = words("JSONFileStore JSONFileStore.Destroy NewJSONFileStore SQLStore")
+"""Its stores, which have their rows beside those of recovery logs."""
+
+GO_CONSUMER_MESSAGES = [
+    f"consumer.Message.{name}"
+    for name in words(
+        """
+Marshal MarshalTo Unmarshal Reset String Descriptor ProtoSize XXX_Marshal XXX_Merge XXX_Size
+XXX_Unmarshal XXX_DiscardUnknown ProtoMessage EnumDescriptor
+"""
+    )
+]
+"""The methods that each of its messages and enums has."""
+
 LEAST_REASON = 20
 """Characters below which a line does not say why there is nothing, and what to use."""
 
@@ -165,8 +217,28 @@ def names_in(path: str) -> frozenset[str]:
 
 @pytest.mark.parametrize(
     "expected",
-    [GO_CLIENT, GO_CLIENT_SINCE, GO_BROKER, BROKER_SINCE, GO_MESSAGE, GO_LOG],
-    ids=["client", "client-since", "broker", "broker-since", "message", "replicated-log"],
+    [
+        GO_CLIENT,
+        GO_CLIENT_SINCE,
+        GO_BROKER,
+        BROKER_SINCE,
+        GO_MESSAGE,
+        GO_LOG,
+        GO_CONSUMER,
+        GO_STORES,
+        GO_CONSUMER_MESSAGES,
+    ],
+    ids=[
+        "client",
+        "client-since",
+        "broker",
+        "broker-since",
+        "message",
+        "replicated-log",
+        "consumer",
+        "stores",
+        "consumer-messages",
+    ],
 )
 def test_every_go_name_has_a_row(expected: list[str]) -> None:
     """No exported name is left out."""

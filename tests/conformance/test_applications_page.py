@@ -1,0 +1,86 @@
+"""docs/applications.md shows what works: the examples of operating run, in their order."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from gazette_spark.cli.consumer import load_application
+from gazette_spark.cli.shard_commands import shards
+from gazette_spark.client import Client
+from gazette_spark.consumer.service import ShardServer
+from gazette_spark.consumer.shard_yaml import parse_shard_yaml
+from tests.rig.brokers import BrokerHandle
+from tests.rig.consumers import create_journals
+from tests.rig.gazctl import clean_environment
+from tests.rig.still_host import StillHost
+
+pytestmark = pytest.mark.brokers("embedded")
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "applications.md").read_text()
+SECTION = PAGE[PAGE.index("## Serve and operate") :]
+
+
+def blocks(language: str) -> list[str]:
+    """Return the section's code blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def environment(broker: BrokerHandle, fresh_prefix: str, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """What the examples are run with: the command, and a consumer with the page's shards."""
+    program = tmp_path / "bin" / "gazette-spark"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gazette_spark.cli "$@"\n')
+    program.chmod(0o755)
+    changes = parse_shard_yaml(blocks("yaml")[0].replace("shop/", fresh_prefix))
+    with Client(broker.endpoint) as client:
+        create_journals(client, *(source.journal for each in changes for source in each.upsert.sources))
+    with ShardServer() as server:
+        host = StillHost(server.endpoint)
+        host.apply(changes)
+        server.start(host)
+        yield {
+            **clean_environment(),
+            "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "BROKER_ADDRESS": broker.endpoint,
+            "CONSUMER_ADDRESS": server.endpoint,
+        }
+
+
+def test_the_examples_run(environment: dict[str, str], tmp_path: Path, fresh_prefix: str) -> None:
+    """Each command about shards succeeds, and the editor's change is applied."""
+    block = blocks("sh")[1] + "gazette-spark shards list -o yaml\n"
+    done = subprocess.run(
+        ["/bin/sh", "-eu", "-c", block.replace("shop/", fresh_prefix)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    changes = parse_shard_yaml(done.stdout[done.stdout.index("common:") :])
+    assert [each.upsert.max_txn_duration.ToSeconds() for each in changes] == [3, 1]
+
+
+def test_every_command_is_on_the_page() -> None:
+    """None is left without an example."""
+    shown = set(re.findall(r"gazette-spark shards ([a-z-]+)", "".join(blocks("sh"))))
+    assert shown == set(shards.list_commands(click.Context(shards)))
+
+
+def test_the_served_example_is_there() -> None:
+    """``consumer serve`` is shown with an application that the package has."""
+    (text,) = re.findall(r"consumer serve (\S+)", SECTION)
+    load_application(text)
