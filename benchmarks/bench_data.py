@@ -1,4 +1,7 @@
-"""The data of the end-to-end benchmark: JSON lines of 182 bytes, as the fragment files of journals.
+"""The data of the end-to-end benchmark: two shapes of JSON lines, as the fragment files of journals.
+
+:data:`SHAPES` has both. ``flat`` is what a benchmark likes: seven fields, always the same ones. ``events`` is
+what people store: nested structs and arrays, nulls, fields that come and go, escapes, text beyond ASCII.
 
 Each journal has its own files under ``{data}/{codec}/bench/{layout}/part-N/``, named as Gazette names
 them. All readers use these same files: brokers list them in their store, ``spark.read`` takes the folder,
@@ -9,9 +12,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness import MEGABYTE
@@ -45,6 +49,78 @@ def make_line(number: int) -> bytes:
     return f'{head}{note[: LINE_BYTES - 3 - len(head)]}"}}\n'.encode()
 
 
+EVENT_BYTES = 448
+"""Mean length of an event with its newline, about."""
+
+EVENT_SCHEMA = (
+    "id BIGINT, ts TIMESTAMP, type STRING, session STRING, "
+    "user STRUCT<id: STRING, name: STRING, country: STRING, plan: STRING>, "
+    "page STRUCT<url: STRING, referrer: STRING, title: STRING>, "
+    "items ARRAY<STRUCT<sku: STRING, qty: INT, price: DOUBLE, tags: ARRAY<STRING>>>, "
+    "amount DOUBLE, ok BOOLEAN, geo STRUCT<lat: DOUBLE, lon: DOUBLE>, note STRING"
+)
+
+NAMES = ("Zoë Ångström", "李小龙", 'O\'Brien "Bo"', "Ana", "Jörg Müller", "Иван", "Sam", "Fatima 🌍")
+NOTES = ("", "line one\nline two", "a \\ b\tc", "“quoted”, fine", "plain words of a customer, " * 3, "ok")
+
+
+def make_event(number: int) -> bytes:
+    """Return an event; what it has follows from its number."""
+    mixed = number * 2_654_435_761 % (1 << 64)
+    event: dict[str, object] = {
+        "id": number,
+        "ts": f"2026-11-21T{number // 3600 % 24:02}:{number // 60 % 60:02}:{number % 60:02}."
+        f"{mixed % 1000:03}Z",
+        "type": ACTIONS[mixed % 4],
+        "session": f"{mixed:016x}",
+        "user": {
+            "id": f"user-{mixed % 100_003}",
+            "name": NAMES[mixed % 8],
+            "country": ("DE", "US", "JP", None)[mixed % 4],
+            **({"plan": "pro"} if number % 5 == 0 else {}),
+        },
+        "page": {
+            "url": f"https://shop.example/p/{mixed % 9973}?q=a%20b&ref={mixed % 97}",
+            "referrer": None if number % 3 else 'https://search.example/?q="boots"',
+            "title": ("Boots & more", "Größe wählen", "カート", "Sale")[number % 4],
+        },
+        "items": [
+            {
+                "sku": f"sku-{(mixed + at) % 5003}",
+                "qty": 1 + at,
+                "price": (mixed + at) % 10_000 / 100,
+                "tags": ["new", None, "sale"][: (mixed + at) % 4],
+            }
+            for at in range(number % 4)
+        ],
+        "amount": None if number % 11 == 0 else number % 10_000 / 100,
+        "ok": number % 3 != 0,
+        "note": NOTES[number % 6],
+    }
+    if number % 2:
+        event["geo"] = {"lat": mixed % 180_000 / 1000 - 90, "lon": mixed % 360_000 / 1000 - 180}
+    if number % 7 == 0:
+        event[f"experiment_{number % 3}"] = {"arm": "b", "since": number}
+    return json.dumps(event, ensure_ascii=number % 4 == 0, separators=(",", ":")).encode() + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A kind of records."""
+
+    line: Callable[[int], bytes]
+    """Makes the record of a number."""
+    schema: str
+    mean_bytes: int
+    about: str
+
+
+SHAPES = {
+    "flat": Shape(make_line, SCHEMA, LINE_BYTES, f"flat lines of {LINE_BYTES} bytes"),
+    "events": Shape(make_event, EVENT_SCHEMA, EVENT_BYTES, "nested events of 448 bytes on average"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class DataSet:
     """The lines ``0 .. rows-1`` in some journals."""
@@ -56,12 +132,21 @@ class DataSet:
     codec: int
     distinct: int = 0
     """The lines are ``0 .. distinct-1``, again and again; 0: all differ."""
+    shape: str = "flat"
+    stored_bytes: int = 0
+    """Bytes of all records, where they are not all of one length."""
 
     @property
     def prefix(self) -> str:
         """Prefix of the journals' names."""
         kind = "repeated" if self.distinct else "gzip" if self.codec == pb.GZIP else "plain"
+        kind = kind if self.shape == "flat" else f"{self.shape}-{kind}"
         return f"bench/{kind}/{self.rows}-{self.journals}/"
+
+    @property
+    def schema(self) -> str:
+        """Columns of the records."""
+        return SHAPES[self.shape].schema
 
     @property
     def names(self) -> list[str]:
@@ -76,7 +161,7 @@ class DataSet:
     @property
     def size_bytes(self) -> int:
         """Bytes of all records, uncompressed."""
-        return self.rows * LINE_BYTES
+        return self.stored_bytes or self.rows * LINE_BYTES
 
     @property
     def id_sum(self) -> int:
@@ -88,23 +173,23 @@ class DataSet:
     def label(self) -> str:
         """The records' size and journals, for people."""
         journals = "one journal" if self.journals == 1 else f"{self.journals} journals"
-        return f"{self.size_bytes / MEGABYTE:,.0f} MB in {journals}"
+        return f"{self.size_bytes / MEGABYTE:,.0f} MB in {journals}; {SHAPES[self.shape].about}"
 
 
-def make(folder: Path, size_bytes: int, journals: int, codec: int = pb.NONE) -> DataSet:
-    """Return a data set, made if it is not there yet."""
-    found = DataSet(folder, journals, size_bytes // LINE_BYTES, codec)
+def make(folder: Path, size_bytes: int, journals: int, codec: int = pb.NONE, shape: str = "flat") -> DataSet:
+    """Return a data set of about a size, made if it is not there yet."""
+    kind = SHAPES[shape]
+    found = DataSet(folder, journals, size_bytes // kind.mean_bytes, codec, shape=shape)
     done = found.path / "done"
-    if done.exists():
-        return found
-    heads = dict.fromkeys(found.names, 0)
-    lines = min(FRAGMENT_LINES, -(-found.rows // journals))
-    for turn, content in enumerate(_contents(found.rows, lines)):
-        journal = found.names[turn % journals]
-        _store(folder, journal, heads[journal], content, codec)
-        heads[journal] += len(content)
-    done.touch()
-    return found
+    if not done.exists():
+        heads = dict.fromkeys(found.names, 0)
+        lines = min((64 << 20) // kind.mean_bytes, -(-found.rows // journals))
+        for turn, content in enumerate(_contents(found.rows, lines, kind.line)):
+            journal = found.names[turn % journals]
+            _store(folder, journal, heads[journal], content, codec)
+            heads[journal] += len(content)
+        done.write_text(str(sum(heads.values())))
+    return found if shape == "flat" else replace(found, stored_bytes=int(done.read_text()))
 
 
 def make_repeated(folder: Path, size_bytes: int) -> DataSet:
@@ -135,9 +220,9 @@ def link_store(sets: list[DataSet], root: Path) -> None:
                 os.link(source, target)
 
 
-def _contents(rows: int, step: int) -> Iterator[bytes]:
+def _contents(rows: int, step: int, line: Callable[[int], bytes] = make_line) -> Iterator[bytes]:
     for first in range(0, rows, step):
-        yield b"".join(map(make_line, range(first, min(first + step, rows))))
+        yield b"".join(map(line, range(first, min(first + step, rows))))
 
 
 def _sum(content: bytes) -> bytes:

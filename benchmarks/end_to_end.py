@@ -3,11 +3,13 @@
     .venv/bin/python benchmarks/end_to_end.py                       # everything, as ``make bench``
     .venv/bin/python benchmarks/end_to_end.py --only stream --journals 1 --work json-delta --who Kafka
 
-Everybody reads the same JSON lines of 182 bytes on 127.0.0.1, in one Spark session, side by side:
+Everybody reads the same JSON lines on 127.0.0.1, flat ones and nested events, in one Spark session, side by
+side:
 
 - ``stream``: raw and JSON, into Spark's ``noop`` sink by a batch query, into a Delta table by a streaming
   one with ``availableNow``: Kafka; a real Gazette broker and the embedded one, each with fragment files
-  read by the tasks themselves (``direct``, as recommended) and with all bytes through the broker;
+  read by the tasks themselves (``direct``, as recommended) and with all bytes through the broker.
+  The direct lane writes the table without Spark's writer;
 - ``backfill``: compressed fragments by batch queries beside ``spark.read`` on the same files;
 - ``memory``: a Python worker's peak on journals of 1 GB and 20 GB;
 - ``latency``: from an append to the row, at a trickle.
@@ -21,6 +23,7 @@ one; the page shows the newest of each.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -35,8 +38,8 @@ import bench_data
 import bench_latency
 import bench_report
 import pyspark
-from bench_data import DataSet
-from bench_jobs import BACKFILLS, WORKS, Files, Gazette, KafkaPeer, Peer, Result, Work, run
+from bench_data import SHAPES, DataSet
+from bench_jobs import BACKFILLS, WORKS, DirectLane, Files, Gazette, KafkaPeer, Peer, Result, Work, run
 from bench_kafka import Kafka, running_kafka
 from harness import MEGABYTE, REPORT, machine, parse_size, running_broker
 from kafka_jars import kafka_jars
@@ -109,6 +112,7 @@ class Bench:
             announce(endpoint, sets)
             self.peers.append(Gazette(self.spark, f"{kind}, direct", endpoint, root))
             self.peers.append(Gazette(self.spark, f"{kind}, through the broker", endpoint, None))
+            self.peers.append(DirectLane(self.spark, f"{kind}, direct lane", endpoint, root))
         self.peers.append(Files(self.spark))
 
     def measure(
@@ -116,10 +120,11 @@ class Bench:
     ) -> Iterator[Result]:
         """Yield results, peers taking turns."""
         for work in works:
-            for peer in peers:
+            able = [each for each in peers if work.sink == "Delta" or not isinstance(each, DirectLane)]
+            for peer in able:
                 run(self.spark, peer, work, warm, self.scratch / "out")
             for _ in range(repeat):
-                for peer in peers:
+                for peer in able:
                     result = run(self.spark, peer, work, data, self.scratch / "out")
                     print_result(result)
                     yield result
@@ -163,6 +168,7 @@ def main() -> None:
     parser.add_argument("--who", action="append", help="who reads, as the page has it; default all")
     parser.add_argument("--broker", action="append", choices=["deployed", "embedded"], help="default both")
     parser.add_argument("--journals", action="append", type=int, help="default 2 and 1")
+    parser.add_argument("--shape", action="append", choices=list(SHAPES), help="records, default all")
     parser.add_argument("--size", type=parse_size, default=parse_size("1500m"), help="bytes: 200m, 1g")
     parser.add_argument("--repeat", type=int, default=2, help="runs of each job; the best counts")
     parser.add_argument(
@@ -179,7 +185,9 @@ def main() -> None:
     given.data.mkdir(parents=True, exist_ok=True)
     kept = bench_report.Kept.at(given.data / "results.json")
     for part in given.only or PARTS:
-        for journals in (given.journals or [2, 1]) if part == "stream" else [1]:
+        several = (given.journals or [2, 1]) if part == "stream" else [1]
+        shapes = (given.shape or list(SHAPES)) if part in ("stream", "backfill") else ["flat"]
+        for journals, given.shape_now in itertools.product(several, shapes):
             PART_RUNNERS[part](given, kept, journals)
         bench_report.write_page(kept, given.report)
 
@@ -194,10 +202,16 @@ def _chosen(bench: Bench, given: argparse.Namespace, *leave_out: str) -> list[Pe
     return [each for each in peers if not any(each.name.startswith(name) for name in leave_out)]
 
 
+def section(part: str, shape: str) -> str:
+    """Return the name under which the results of a part are kept."""
+    return part if shape == "flat" else f"{part}-{shape}"
+
+
 def run_stream(given: argparse.Namespace, kept: bench_report.Kept, journals: int) -> None:
     """Measure Kafka and this source."""
-    warm = bench_data.make(given.data, WARM_UP_BYTES, journals)
-    full = bench_data.make(given.data, given.size, journals)
+    shape = given.shape_now
+    warm = bench_data.make(given.data, WARM_UP_BYTES, journals, shape=shape)
+    full = bench_data.make(given.data, given.size, journals, shape=shape)
     brokers = given.broker or ["deployed", "embedded"]
     kafka = not given.who or "Kafka" in given.who
     about = where()
@@ -207,13 +221,14 @@ def run_stream(given: argparse.Namespace, kept: bench_report.Kept, journals: int
         works = [WORKS[name] for name in given.work or WORKS]
         peers = _chosen(bench, given, "spark.read")
         for result in bench.measure(peers, works, full, warm, given.repeat):
-            kept.add(f"stream-{journals}", full.label, about, result)
+            kept.add(section(f"stream-{journals}", shape), full.label, about, result)
 
 
 def run_backfill(given: argparse.Namespace, kept: bench_report.Kept, _journals: int) -> None:
     """Measure batch queries over compressed fragments beside Spark's file readers."""
-    warm = bench_data.make(given.data, WARM_UP_BYTES, 2, pb.GZIP)
-    full = bench_data.make(given.data, given.size, 2, pb.GZIP)
+    shape = given.shape_now
+    warm = bench_data.make(given.data, WARM_UP_BYTES, 2, pb.GZIP, shape)
+    full = bench_data.make(given.data, given.size, 2, pb.GZIP, shape)
     if given.fill:
         return
     about = where()
@@ -221,7 +236,7 @@ def run_backfill(given: argparse.Namespace, kept: bench_report.Kept, _journals: 
         works = [BACKFILLS[name] for name in given.work or BACKFILLS if name in BACKFILLS]
         peers = _chosen(bench, given)
         for result in bench.measure(peers, works, full, warm, given.repeat):
-            kept.add("backfill", full.label, about, result)
+            kept.add(section("backfill", shape), full.label, about, result)
 
 
 def run_memory(given: argparse.Namespace, kept: bench_report.Kept, _journals: int) -> None:
