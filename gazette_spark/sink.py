@@ -55,10 +55,11 @@ from delta.exceptions import (
     MetadataChangedException,
     ProtocolChangedException,
 )
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.types import StructType
 
 from gazette_spark.errors import OffsetError, OptionError, QueryCheckpointError, TableRefusedError, TrimError
 from gazette_spark.failpoints import failpoint
@@ -79,6 +80,7 @@ from gazette_spark.table.adopt import adopt, adopt_recreated
 from gazette_spark.table.batch_digest import audit_rows
 from gazette_spark.table.dead_letter_router import DeadLetterRouter, SplitBatch
 from gazette_spark.table.delta_table import DeltaTable
+from gazette_spark.table.file_commits import FileCommits
 from gazette_spark.table.files import clear_unfinished
 from gazette_spark.table.heartbeat import Heartbeat
 from gazette_spark.table.maintenance import TableMaintenance
@@ -211,6 +213,8 @@ class DeltaSink:
         """Last known state of the table's history; the next read starts from there."""
         self._batches = QueryBatches(self._target.name, app_id)
         self._heartbeat = Heartbeat()
+        self._files: FileCommits | None = None
+        """Where tasks write the data files; see :mod:`gazette_spark.ingest`."""
         self._turn = threading.Lock()
         """Held by a batch, and by a heartbeat."""
 
@@ -266,6 +270,43 @@ class DeltaSink:
         if trigger:
             writer = writer.trigger(**trigger)
         return writer.start()
+
+    @property
+    def table(self) -> DeltaTable:
+        """The table."""
+        return self._target
+
+    @property
+    def target_file_bytes(self) -> int | None:
+        """Size of a file that was asked for."""
+        return self._maintenance.target_file_bytes
+
+    def make_table(self, spark: SparkSession, rows: StructType) -> None:
+        """Make the table, which is not there, for rows of a schema."""
+        self._target.check(spark, None)
+        self._maintenance.make(spark, rows)
+
+    def check_files_only(self) -> None:
+        """Refuse the options whose rows Spark has to write.
+
+        Raises:
+            OptionError: naming the first one.
+        """
+        given = {
+            "upsert": self._upsert is not None,
+            "dead_letters": self._router.diverts,
+            "audit": self._audit,
+            "on_overlap": self._allowed.trim,
+            "schema_evolution": self._maintenance.adds_columns,
+        }
+        if found := next((name for name, asked in given.items() if asked), None):
+            raise OptionError(found, "with ingest()", "left out, or DeltaSink.start: Spark writes such rows")
+
+    def with_files(self, files: FileCommits) -> DeltaSink:
+        """Return this sink for batches whose rows tell of data files; see :mod:`gazette_spark.ingest`."""
+        sink = copy(self)
+        sink._files = files
+        return sink
 
     def ledger(self, spark: SparkSession | None = None) -> LedgerEntry | None:
         """Return the table's newest entry of this app id, None without an entry."""
@@ -438,9 +479,11 @@ class DeltaSink:
         spark = df.sparkSession
         if self._upsert:
             batch = replace(batch, mode="upsert")
-        conflict: PySparkException | None = None
+        conflict: Exception | None = None
         for _ in range(MAX_TRIES):
             self._router.look(spark)
+            if self._files is not None:
+                self._files.open()
             before = self._known = self._target.ledger(spark, self.app_id, known)
             decision = decide(before, batch, attempt=uuid.uuid4().hex, seen=seen, allowed=self._allowed)
             if isinstance(decision, Refusal):
@@ -503,15 +546,15 @@ class DeltaSink:
             log.warning("rows are in the table, trimmed %s", line)
         return kept_rows(df, decision.kept, columns)
 
-    def _write(
-        self, df: DataFrame, batch: Batch, before: LedgerState, decision: Write
-    ) -> PySparkException | None:
+    def _write(self, df: DataFrame, batch: Batch, before: LedgerState, decision: Write) -> Exception | None:
         """Write once; return the conflict, if Delta raises one, for it does not tell the outcome."""
         failpoint("sink.before_write")
-        conflict: PySparkException | None = None
+        conflict: Exception | None = None
         entry = decision.entry
         try:
-            if self._upsert:
+            if self._files is not None:
+                conflict = self._files.commit(df, entry)
+            elif self._upsert:
                 if before.table_version >= 0 and (before.entry is None or before.entry.mode != "upsert"):
                     check_keys_once(self._target, df.sparkSession, entry, self._upsert)
                 rows = last_rows(self._target, df, entry, self._upsert, self._output_mode or "append")

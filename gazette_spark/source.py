@@ -61,6 +61,7 @@ from pyspark.sql.types import (
 )
 
 from gazette_spark.client import Client
+from gazette_spark.data_files.target import FileTarget
 from gazette_spark.failpoints import failpoint
 from gazette_spark.framing import metadata
 from gazette_spark.framing.label_columns import is_labels_type, labels_array
@@ -69,6 +70,7 @@ from gazette_spark.framing.rows import RowParser
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets
 from gazette_spark.options.security import OPEN, Security
 from gazette_spark.options.source import FORMAT_FRAMINGS, SourceOptions, parse_options
+from gazette_spark.options.table import TARGET_OPTION
 from gazette_spark.options.write import checked_address, parse_write_options, spark_purpose
 from gazette_spark.scan.access import Carrier, access
 from gazette_spark.scan.admission import Limits
@@ -159,14 +161,15 @@ class GazetteDataSource(DataSource):
     def reader(self, schema: StructType) -> BatchReader | GapsReader:
         """Return the reader of ``spark.read``."""
         options = parse_options(self.options, "batch")
+        files = file_target(self.options)
         if options.read_gaps:
             return GapsReader(options, schema, open_journals)
-        kind = FilteringReader if are_pushed() else BatchReader
-        return kind(options, schema)
+        kind = FilteringReader if are_pushed() and files is None else BatchReader
+        return kind(options, schema, files)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name.
         """Return the reader of ``spark.readStream``."""
-        return StreamReader(parse_options(self.options, "stream"), schema)
+        return StreamReader(parse_options(self.options, "stream"), schema, file_target(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's call.
         """Return the writer of ``df.write``."""
@@ -192,9 +195,12 @@ class PiecePartition(InputPartition):
 class _Reader:
     """Shared code of the readers of streams and batches: options, schema, and reading a piece."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType, files: FileTarget | None = None) -> None:
+        if files is not None:
+            schema = files.columns_read  # Spark's are those of the rows that tell of files.
         check_schema(options, schema)
         self._options = options
+        self._files = files
         self._schema = schema
         self._descriptors = read_descriptors(options)
         self._carrier = Carrier(options.security)
@@ -240,7 +246,15 @@ class _Reader:
             with open_journals(options, piece) as client:
                 form = format_of(self._options, self._schema, piece)
                 parser = None if form == "raw" else self._parser(form, piece.labels)
-                yield from record_batches(client, piece, self._options, self._schema, parser)
+                rows = record_batches(client, piece, self._options, self._schema, parser)
+                if self._files is None:
+                    yield from rows
+                    return
+                from gazette_spark.data_files.writer import write_files  # Most queries do without.
+
+                yield from write_files(
+                    rows, self._files, journal=piece.journal, begin=piece.begin, end=piece.end
+                )
 
 
 class BatchReader(_Reader, DataSourceReader):
@@ -275,8 +289,8 @@ class FilteringReader(BatchReader):
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows journals. See the module for which process holds what."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        super().__init__(options, schema)
+    def __init__(self, options: SourceOptions, schema: StructType, files: FileTarget | None = None) -> None:
+        super().__init__(options, schema, files)
         self._client: Client | None = None
         self._planner: Planner | None = None
         self._available_now = False
@@ -371,6 +385,12 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 def _wait(seconds: float) -> None:
     threading.Event().wait(seconds)
+
+
+def file_target(options: Mapping[str, str]) -> FileTarget | None:
+    """Return where tasks write data files, None if they give rows."""
+    text = options.get(TARGET_OPTION)
+    return None if text is None else FileTarget.from_json(text)
 
 
 def limits_of(options: SourceOptions) -> Limits:

@@ -18,6 +18,9 @@ Use = Literal["stream", "batch"]
 SPARK_OWN = frozenset({"checkpointlocation", "comment", "external", "location", "owner", "provider"})
 """Names Spark adds or users set for Spark on the same reader, a catalog's table properties among them."""
 
+TARGET_OPTION = "dataFilesSecret"
+"""Where tasks write data files. Not for users: :func:`gazette_spark.ingest.ingest` sets it on a reader."""
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -46,7 +49,7 @@ def option_texts(given: Mapping[str, str], table: Sequence[Option]) -> dict[str,
     Raises:
         OptionError: the table does not have one of them.
     """
-    texts = {name.lower(): text for name, text in given.items() if not _is_spark_own(name.lower())}
+    texts = {name.lower(): text for name, text in given.items() if not _is_not_ours(name.lower())}
     known = {option.name.lower(): option.name for option in table}
     if "paths" in texts:
         raise OptionError("path", "several paths", "one path in load(); name more with option 'journals'")
@@ -84,6 +87,6 @@ def parse_texts(
     return values
 
 
-def _is_spark_own(name: str) -> bool:
+def _is_not_ours(name: str) -> bool:
     # Tables of a catalog repeat each option as "option.<name>".
-    return name in SPARK_OWN or name.startswith("option.")
+    return name in SPARK_OWN or name == TARGET_OPTION.lower() or name.startswith("option.")

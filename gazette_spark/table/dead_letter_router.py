@@ -128,6 +128,11 @@ class DeadLetterRouter:
     def __repr__(self) -> str:
         return f"DeadLetterRouter({self._app_id!r}, {self._table.name if self._table else None})"
 
+    @property
+    def diverts(self) -> bool:
+        """Whether there is a table for dead letters."""
+        return self._wanted is not None
+
     def check(self, spark: SparkSession, checkpoint: str | None, schema: StructType) -> None:
         """Refuse rows that cannot be split, before there is a batch.
 

@@ -91,6 +91,21 @@ class TableMaintenance:
     def __repr__(self) -> str:
         return f"TableMaintenance({self._target.name}, known={self._known})"
 
+    @property
+    def adds_columns(self) -> bool:
+        """Whether batches may add columns."""
+        return self._add
+
+    @property
+    def target_file_bytes(self) -> int | None:
+        """Size of a file that was asked for."""
+        return self._target_file_bytes
+
+    def make(self, spark: SparkSession, rows: StructType) -> None:
+        """Make the table for rows of a schema, as ``new_table`` says."""
+        new = self._new_table or NewTable()
+        spark.sql(new.statement(self._target.name, new.columns(spark, rows))).collect()
+
     def checked(self, detail: TableDetail | None) -> None:
         """Record a table's detail.
 
@@ -123,8 +138,7 @@ class TableMaintenance:
         if isinstance(fitted, Unfit):
             raise SchemaMismatchError(self._target.name, batch.app_id, batch.batch_id, fitted.problems)
         if not exists and self._new_table is not None:
-            columns = self._new_table.columns(spark, stored.schema)
-            spark.sql(self._new_table.statement(self._target.name, columns)).collect()
+            self.make(spark, stored.schema)
             exists = True
         if fitted.added:
             log.info("adding_columns table=%s columns=%s", self._target.name, ",".join(fitted.added))

@@ -1,0 +1,140 @@
+"""Statistics of a data file as Delta stores them, from what Parquet's writer counted.
+
+A reader skips files by them. A bound that is too narrow loses rows in silence, a missing one costs time. So a
+bound is left out wherever Parquet's order or form is not Delta's:
+
+======================  =====================================================================
+binary, boolean         none: Delta has none
+text                    cut at 32 characters; the upper bound then ends in the last code point
+float with a NaN        none: Delta orders NaN above all numbers, Parquet leaves it out
+float within a struct   none: NaN is looked for in columns only
+array, map              nothing, null counts included
+decimal                 none beyond 15 digits, which a reader may round
+======================  =====================================================================
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Collection, Iterator
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+TEXT_LENGTH = 32
+"""Characters of a text that a bound has; Delta's own."""
+
+EXACT_DIGITS = 15
+"""Decimal digits of a number that JSON's readers keep, whatever they read it as."""
+
+LAST_CODE_POINT = "\U0010ffff"
+
+
+class Leaf(NamedTuple):
+    """A column of Parquet."""
+
+    path: tuple[str, ...]
+    """Names from the column to the field."""
+    type: pa.DataType
+    repeated: bool
+    """It is within an array or a map."""
+
+
+def leaves(schema: pa.Schema) -> list[Leaf]:
+    """Return a schema's leaf columns, in the order in which Parquet has them."""
+    return [leaf for each in schema for leaf in _leaves((each.name,), each.type, repeated=False)]
+
+
+def _leaves(path: tuple[str, ...], kind: pa.DataType, *, repeated: bool) -> Iterator[Leaf]:
+    if pa.types.is_struct(kind):
+        for each in kind:
+            yield from _leaves((*path, each.name), each.type, repeated=repeated)
+    elif pa.types.is_map(kind):
+        yield from _leaves((*path, "key"), kind.key_type, repeated=True)
+        yield from _leaves((*path, "value"), kind.item_type, repeated=True)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield from _leaves((*path, "element"), kind.value_type, repeated=True)
+    else:
+        yield Leaf(path, kind, repeated)
+
+
+def file_statistics(
+    file: pq.FileMetaData, schema: pa.Schema, *, indexed_leaves: int, with_nan: Collection[str] = ()
+) -> str:
+    """Return the statistics of a file, as the JSON in Delta's log.
+
+    Args:
+        file: What the writer counted.
+        schema: The file's columns.
+        indexed_leaves: Leading leaf columns to speak of; below 0 all.
+        with_nan: Columns that have a NaN.
+    """
+    lows: dict[str, Any] = {}
+    highs: dict[str, Any] = {}
+    nulls: dict[str, Any] = {}
+    every = leaves(schema)
+    for number, leaf in enumerate(every if indexed_leaves < 0 else every[:indexed_leaves]):
+        if leaf.repeated:
+            continue
+        groups = [file.row_group(group).column(number).statistics for group in range(file.num_row_groups)]
+        if any(each is None or not each.has_null_count for each in groups):
+            continue
+        count = sum(each.null_count for each in groups)
+        _put(nulls, leaf.path, count)
+        bounded = [each for each in groups if each.has_min_max]
+        filled = sum(each.num_values > 0 for each in groups)
+        if len(bounded) < filled or not bounded or not _has_order(leaf, with_nan):
+            continue
+        low, high = min(each.min for each in bounded), max(each.max for each in bounded)
+        if (bounds := _bounds(low, high)) is not None:
+            _put(lows, leaf.path, bounds[0])
+            _put(highs, leaf.path, bounds[1])
+    found = {"numRecords": file.num_rows, "minValues": lows, "maxValues": highs, "nullCount": nulls}
+    return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+
+
+def _has_order(leaf: Leaf, with_nan: Collection[str]) -> bool:
+    if pa.types.is_floating(leaf.type):
+        return len(leaf.path) == 1 and leaf.path[0] not in with_nan
+    return not (pa.types.is_binary(leaf.type) or pa.types.is_boolean(leaf.type))
+
+
+def _put(values: dict[str, Any], path: tuple[str, ...], value: object) -> None:
+    for name in path[:-1]:
+        values = values.setdefault(name, {})
+    values[path[-1]] = value
+
+
+def _bounds(low: Any, high: Any) -> tuple[Any, Any] | None:  # noqa: ANN401 - of any column.
+    """Return two values as Delta's JSON has them, None if it has no such bounds."""
+    match low, high:
+        case str(), str():
+            return low[:TEXT_LENGTH], _upper_text(high)
+        case dt.datetime(), dt.datetime():
+            return _instant(low), _instant(high)
+        case dt.date(), dt.date():
+            return low.isoformat(), high.isoformat()
+        case Decimal(), Decimal():
+            return (float(low), float(high)) if _is_short(low) and _is_short(high) else None
+        case ((int() | float()), (int() | float())):
+            return low, high
+    return None
+
+
+def _upper_text(text: str) -> str:
+    """Return a text that is no less than another, and short."""
+    if len(text) <= TEXT_LENGTH or text[TEXT_LENGTH] == LAST_CODE_POINT:
+        return text
+    return text[:TEXT_LENGTH] + LAST_CODE_POINT
+
+
+def _is_short(number: Decimal) -> bool:
+    return len(number.as_tuple().digits) <= EXACT_DIGITS
+
+
+def _instant(value: dt.datetime) -> str:
+    text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
+    return text if value.tzinfo is None else text + "Z"

@@ -1,0 +1,108 @@
+"""Where a task's data files go, and the rows that tell the driver of them.
+
+A target travels as one option of the source. Its name contains ``secret``, so Spark shows its text nowhere.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType
+
+from gazette_spark.errors import OptionError
+from gazette_spark.options.table import TARGET_OPTION
+
+FILES_SCHEMA = StructType(
+    [
+        StructField("path", StringType()),
+        StructField("size", LongType()),
+        StructField("rows", LongType()),
+        StructField("stats", StringType()),
+        StructField("partition_values", MapType(StringType(), StringType())),
+        StructField("modification_ms", LongType()),
+        StructField("journal", StringType()),
+        StructField("begin", LongType()),
+        StructField("end", LongType()),
+    ]
+)
+"""Columns of the rows that tell of files: ``path`` is relative to the table, ``[begin, end)`` is the range of
+the piece whose rows the file has."""
+
+DEFAULT_FILE_BYTES = 256 << 20
+"""Size at which a file is ended and another begun, if the sink does not say."""
+
+DEFAULT_INDEXED_LEAVES = 32
+"""Leading leaf columns that get statistics, unless ``delta.dataSkippingNumIndexedCols`` says otherwise."""
+
+SPARK_SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfss", "wasb": "abfs"}
+"""Schemes of Hadoop's file systems, by which other libraries know the same stores under another name."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileTarget:
+    """A table as the tasks need to know it."""
+
+    table: str
+    """Its name in errors."""
+    location: str
+    """Local path, or URL as ``deltalake`` takes it."""
+    read_schema: str
+    """Columns that the source reads, as JSON of Spark's."""
+    write_schema: str
+    """The same columns in the same order, with the table's names and types."""
+    partition_by: tuple[str, ...] = ()
+    not_null: tuple[str, ...] = ()
+    file_bytes: int = DEFAULT_FILE_BYTES
+    indexed_leaves: int = DEFAULT_INDEXED_LEAVES
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def to_json(self) -> str:
+        """Return the option's text."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> FileTarget:
+        """Read the option's text.
+
+        Raises:
+            OptionError: it is none.
+        """
+        try:
+            value = json.loads(text)
+            value["partition_by"] = tuple(value["partition_by"])
+            value["not_null"] = tuple(value["not_null"])
+            return cls(**value)
+        except (ValueError, TypeError, KeyError):
+            raise OptionError(TARGET_OPTION, "another text", "unset: ingest() sets it") from None
+
+    @property
+    def columns_read(self) -> StructType:
+        """Columns that the source reads."""
+        return StructType.fromJson(json.loads(self.read_schema))
+
+    @property
+    def columns_written(self) -> StructType:
+        """Columns of the table, in the order of those read."""
+        return StructType.fromJson(json.loads(self.write_schema))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the table is in a directory."""
+        return "://" not in self.location
+
+
+def table_url(location: str) -> str:
+    """Return a table's place as ``deltalake`` takes it: a local path, or a URL.
+
+    Args:
+        location: As Spark tells it, e.g. ``file:/lake/t``, ``s3a://bucket/t``, ``/lake/t``.
+    """
+    scheme, colon, rest = location.partition(":")
+    if not colon or "/" in scheme:
+        return location
+    if scheme == "file":
+        return urllib.parse.unquote("/" + rest.lstrip("/"))
+    return f"{SPARK_SCHEMES.get(scheme, scheme)}:{rest}"

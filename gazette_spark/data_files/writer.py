@@ -1,0 +1,258 @@
+"""A task's rows as data files of a Delta table.
+
+Each attempt of a task writes files with names of its own, and tells of a file only when it is whole. Files of
+attempts that Spark drops are never referred to; VACUUM removes them.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from gazette_spark.data_files.statistics import file_statistics, leaves
+from gazette_spark.data_files.target import FILES_SCHEMA, FileTarget
+from gazette_spark.errors import MissingModuleError, TableRefusedError
+
+ROW_GROUP_BYTES = 64 << 20
+"""Arrow bytes that a row group is made of."""
+
+WAITING_BYTES = 256 << 20
+"""Arrow bytes that wait for their row group, in all open files; beyond that the largest group is ended."""
+
+OPEN_FILES = 64
+"""Files of a task that are open at once, one for each partition of the table; the oldest is ended."""
+
+SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~ @,;!$&()+")
+"""Characters that stand for themselves in the name of a partition's directory."""
+
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+
+class _OpenFile:
+    """A data file that is being written."""
+
+    def __init__(self, where: pa_fs.FileSystem, root: str, path: str, schema: pa.Schema) -> None:
+        self.path = path
+        self._where = where
+        self._full = posixpath.join(root, path)
+        self._schema = schema
+        if isinstance(where, pa_fs.LocalFileSystem):
+            where.create_dir(posixpath.dirname(self._full), recursive=True)
+        self._out = where.open_output_stream(self._full)
+        self._metadata: list[pq.FileMetaData] = []
+        # Records hardly repeat, and to find that out costs a third of the write's CPU time.
+        keyed = [leaf.path for leaf in leaves(schema) if leaf.path != ("value",) or leaf.type != pa.binary()]
+        self._writer = pq.ParquetWriter(
+            self._out,
+            schema,
+            compression="zstd",
+            use_dictionary=[_parquet_path(schema, path) for path in keyed] or False,
+            metadata_collector=self._metadata,
+            store_schema=False,
+        )
+        self._waiting: list[pa.RecordBatch] = []
+        self.waiting_bytes = 0
+        self._with_nan: set[str] = set()
+        self._floats = [each.name for each in schema if pa.types.is_floating(each.type)]
+
+    @property
+    def size(self) -> int:
+        """Bytes that are written, without those that wait for their row group."""
+        return int(self._out.tell())
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows."""
+        for name in self._floats:
+            if name not in self._with_nan and pc.any(pc.is_nan(rows.column(name))).as_py():
+                self._with_nan.add(name)
+        self._waiting.append(rows)
+        self.waiting_bytes += rows.nbytes
+        if self.waiting_bytes >= ROW_GROUP_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """End the row group."""
+        if self._waiting:
+            table = pa.Table.from_batches(self._waiting, schema=self._schema)
+            self._writer.write_table(table, row_group_size=table.num_rows)
+        self._waiting, self.waiting_bytes = [], 0
+
+    def close(self, indexed_leaves: int) -> dict[str, Any]:
+        """End the file; return what is to be told of it."""
+        self.flush()
+        self._writer.close()
+        size = self.size
+        self._out.close()
+        found = self._metadata[0]
+        return {
+            "path": self.path,
+            "size": size,
+            "rows": found.num_rows,
+            "stats": file_statistics(
+                found, self._schema, indexed_leaves=indexed_leaves, with_nan=self._with_nan
+            ),
+            "modification_ms": int(time.time() * 1000),
+        }
+
+    def abort(self) -> None:
+        """Remove the file, if that can be done: nobody will refer to it."""
+        for end in (self._writer.close, self._out.close, lambda: self._where.delete_file(self._full)):
+            with suppress(Exception):
+                end()
+
+
+def write_files(
+    batches: Iterable[pa.RecordBatch], target: FileTarget, *, journal: str, begin: int, end: int
+) -> Iterator[pa.RecordBatch]:
+    """Write the rows of a piece to data files; yield rows that tell of them, by ``FILES_SCHEMA``.
+
+    Args:
+        batches: The rows, with the target's ``read_schema``.
+        target: The table.
+        journal: Journal of the piece.
+        begin: First byte of the piece.
+        end: Byte behind its last one.
+
+    Raises:
+        TableRefusedError: a row has a null where the table takes none.
+    """
+    written = to_arrow_schema(target.columns_written, timezone="UTC")
+    kept = pa.schema([each for each in written if each.name not in target.partition_by])
+    where, root = filesystem(target)
+    place = f"journal={journal} begin={begin} end={end}"
+    files: dict[tuple[str | None, ...], _OpenFile] = {}
+    told: list[dict[str, Any]] = []
+
+    def finish(key: tuple[str | None, ...]) -> None:
+        row = files.pop(key).close(target.indexed_leaves)
+        row["partition_values"] = dict(zip(target.partition_by, key, strict=True))
+        told.append(row | {"journal": journal, "begin": begin, "end": end})
+
+    try:
+        for batch in batches:
+            rows = shaped(batch, written, target, place)
+            for key, part in partitioned(rows, target.partition_by):
+                if key not in files:
+                    if len(files) == OPEN_FILES:
+                        finish(next(iter(files)))
+                    path = posixpath.join(*_directories(target.partition_by, key), _file_name())
+                    files[key] = _OpenFile(where, root, path, kept)
+                files[key].write(part.select(kept.names))
+                if files[key].size >= target.file_bytes:
+                    finish(key)
+            while sum(each.waiting_bytes for each in files.values()) > WAITING_BYTES:
+                max(files.values(), key=lambda each: each.waiting_bytes).flush()
+        for key in list(files):
+            finish(key)
+    except BaseException:
+        for each in files.values():
+            each.abort()
+        raise
+    if told:
+        schema = to_arrow_schema(FILES_SCHEMA)
+        columns = [pa.array([row[name] for row in told], schema.field(name).type) for name in schema.names]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def filesystem(target: FileTarget) -> tuple[pa_fs.FileSystem, str]:
+    """Return the file system of a table, and the table's root in it.
+
+    Raises:
+        MissingModuleError: a table in an object store takes ``deltalake`` where tasks run.
+    """
+    if target.is_local:
+        return pa_fs.LocalFileSystem(), target.location
+    try:
+        from deltalake.fs import DeltaStorageHandler
+    except ModuleNotFoundError:
+        raise MissingModuleError("deltalake") from None
+    handler = DeltaStorageHandler(target.location, dict(target.storage_options))
+    return pa_fs.PyFileSystem(handler), ""
+
+
+def shaped(batch: pa.RecordBatch, written: pa.Schema, target: FileTarget, place: str) -> pa.RecordBatch:
+    """Return rows with the table's names and types; no cast changes a value.
+
+    Raises:
+        TableRefusedError: a null where the table takes none.
+    """
+    columns = [
+        column if column.type == field.type else pc.cast(column, field.type)
+        for column, field in zip(batch.columns, written, strict=True)
+    ]
+    for column, field in zip(columns, written, strict=True):
+        if column.null_count and field.name in target.not_null:
+            problem = (
+                f"column {field.name} is NOT NULL, and {column.null_count} records of {place} have none. "
+                "Send such records to dead letters, which the sink alone does, without ingest(); or "
+                f"ALTER TABLE … ALTER COLUMN {field.name} DROP NOT NULL"
+            )
+            raise TableRefusedError(target.table, problem)
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema([(f.name, f.type) for f in written]))
+
+
+def partitioned(
+    rows: pa.RecordBatch, partition_by: tuple[str, ...]
+) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
+    """Yield rows by the values of the partition columns, as Delta writes these."""
+    if not partition_by:
+        if rows.num_rows:
+            yield (), rows
+        return
+    texts = [_partition_texts(rows.column(name)) for name in partition_by]
+    numbered = pa.table([*texts, pa.array(range(rows.num_rows), pa.int64())], [*partition_by, "#"])
+    groups = numbered.group_by(list(partition_by), use_threads=False).aggregate([("#", "list")])
+    for number in range(groups.num_rows):
+        key = tuple(groups.column(name)[number].as_py() for name in partition_by)
+        yield key, rows.take(groups.column("#_list")[number].values)
+
+
+def _partition_texts(column: pa.Array) -> pa.Array:
+    """Return a column's values as Delta's log has them; an empty text is null there."""
+    texts = pc.cast(column, pa.string())
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+
+
+def _directories(names: tuple[str, ...], values: tuple[str | None, ...]) -> list[str]:
+    """Return the directories of a partition, as Hive and Delta name them."""
+    return [
+        f"{_escaped(name)}={NULL_PARTITION if value is None else _escaped(value)}"
+        for name, value in zip(names, values, strict=True)
+    ]
+
+
+def _escaped(text: str) -> str:
+    return "".join(
+        each if each in SAFE else "".join(f"%{byte:02X}" for byte in each.encode()) for each in text
+    )
+
+
+def _file_name() -> str:
+    return f"part-{uuid.uuid4()}.zstd.parquet"
+
+
+def _parquet_path(schema: pa.Schema, path: tuple[str, ...]) -> str:
+    """Return a leaf's path as Parquet has it, with the levels that arrays and maps add."""
+    parts = [path[0]]
+    kind = schema.field(path[0]).type
+    for name in path[1:]:
+        if pa.types.is_map(kind):
+            parts += ["key_value", name]
+            kind = kind.key_type if name == "key" else kind.item_type
+        elif pa.types.is_struct(kind):
+            parts.append(name)
+            kind = kind.field(name).type
+        else:
+            parts += ["list", "element"]
+            kind = kind.value_type
+    return ".".join(parts)

@@ -1,0 +1,193 @@
+"""The direct lane into Delta: the task that reads a journal's bytes writes the Parquet file, too.
+
+For pipelines without a transformation. Only the names of files go through the JVM, and the driver commits
+them with the ledger entry in one Delta commit. The ledger is that of :class:`~gazette_spark.sink.DeltaSink`:
+both lanes decide, verify and fail alike. A table may change lanes between two batches; each fences the other.
+
+A table that asks more of its writers than files of plain rows is refused at the start, with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+)
+
+from gazette_spark.backfill import Backfilled, backfill
+from gazette_spark.data_files.target import (
+    DEFAULT_FILE_BYTES,
+    DEFAULT_INDEXED_LEAVES,
+    FILES_SCHEMA,
+    FileTarget,
+)
+from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedError
+from gazette_spark.options.table import TARGET_OPTION
+from gazette_spark.sink import DeltaSink
+from gazette_spark.table.file_commits import OTHER_WAY, FileCommits
+from gazette_spark.table.schema_fit import Unfit, bare, fit
+
+PARTITION_TYPES = (BooleanType, ByteType, DateType, IntegerType, LongType, ShortType, StringType)
+"""Types of partition columns whose values have one text only."""
+
+INDEXED_PROPERTY = "delta.dataSkippingNumIndexedCols"
+
+
+def ingest(
+    reader: DataStreamReader,
+    sink: DeltaSink,
+    *,
+    checkpoint: str | None = None,
+    query_name: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+    **trigger: Any,  # noqa: ANN401 - the types are Spark's
+) -> StreamingQuery:
+    """Start a query that writes journals into a Delta table, without rows in the JVM.
+
+    Args:
+        reader: ``spark.readStream.format("gazette")`` with its options and schema, not loaded.
+        sink: The table's sink. Rows are appended as they are, so ``upsert``, ``dead_letters``, ``audit``,
+            ``on_overlap="trim"`` and ``schema_evolution`` are refused.
+        checkpoint: The query's checkpoint directory, unless the sink has it.
+        query_name: Name of the query in Spark's listings.
+        storage_options: How tasks and driver enter the table's object store, as ``deltalake`` takes it. Not
+            needed for directories.
+        spark: The session, if not the active one.
+        trigger: As for ``DataStreamWriter.trigger``.
+
+    Raises:
+        OptionError: an option of the sink is none of this lane.
+        SchemaMismatchError: the columns are not the table's.
+        TableRefusedError: the table asks more of its writers than files of plain rows.
+    """
+    told, files = load_files(reader, sink, storage_options=storage_options, spark=spark)
+    return sink.with_files(files).start(told, checkpoint=checkpoint, query_name=query_name, **trigger)
+
+
+def load_files(
+    reader: DataStreamReader,
+    sink: DeltaSink,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+) -> tuple[DataFrame, FileCommits]:
+    """Return the stream whose tasks write data files, and what commits them: the parts of :func:`ingest`.
+
+    ``foreachBatch`` takes the sink of :meth:`DeltaSink.with_files`. The arguments and errors are those of
+    :func:`ingest`. The table is made if there is none.
+    """
+    session = _session(spark)
+    schema = reader.load().schema
+    files, target = _prepare(session, sink, schema, storage_options or {})
+    return reader.option(TARGET_OPTION, target.to_json()).schema(FILES_SCHEMA).load(), files
+
+
+def ingest_batch(
+    sink: DeltaSink,
+    options: Mapping[str, str],
+    *,
+    schema: str | StructType | None = None,
+    bytes_per_commit: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+) -> Backfilled:
+    """Write all records of journals that a table lacks, once: :func:`~gazette_spark.backfill.backfill` by the
+    direct lane.
+
+    Args:
+        sink: As for :func:`ingest`.
+        options: Options of ``spark.read.format("gazette")``.
+        schema: As for ``DataFrameReader.schema``.
+        bytes_per_commit: Bytes of each step, over all journals; by default one commit for all.
+        storage_options: As for :func:`ingest`.
+        spark: The session, if not the active one.
+
+    Raises:
+        OptionError: as for :func:`ingest` and :func:`~gazette_spark.backfill.backfill`.
+        SchemaMismatchError: the columns are not the table's.
+        SinkError: the table cannot be continued, or takes no files; nothing was written.
+    """  # noqa: D205 - one sentence.
+    session = _session(spark)
+    reader = session.read.format("gazette").options(**options)
+    read = (reader if schema is None else reader.schema(schema)).load().schema
+    files, target = _prepare(session, sink, read, storage_options or {})
+    return backfill(
+        sink.with_files(files),
+        {**options, TARGET_OPTION: target.to_json()},
+        schema=FILES_SCHEMA,
+        bytes_per_commit=bytes_per_commit,
+        spark=session,
+    )
+
+
+def _session(spark: SparkSession | None) -> SparkSession:
+    session = spark or SparkSession.getActiveSession()
+    if session is None:
+        raise OptionError("spark", "none, and no session is active in this thread", "a SparkSession")
+    return session
+
+
+def _prepare(
+    spark: SparkSession, sink: DeltaSink, schema: StructType, storage_options: Mapping[str, str]
+) -> tuple[FileCommits, FileTarget]:
+    """Make the table if there is none, hold it against the columns, and return where tasks write."""
+    sink.check_files_only()
+    table = sink.table
+    detail = table.detail(spark)
+    if detail is None:
+        sink.make_table(spark, schema)
+        detail = table.detail(spark)
+        assert detail is not None
+    wanted = table.schema(spark)
+    fitted = fit(table.name, schema, wanted, add=False)
+    if isinstance(fitted, Unfit):
+        raise SchemaMismatchError(table.name, sink.app_id, 0, fitted.problems)
+    written = fitted.schema
+    for given, kept in zip(schema.fields, written.fields, strict=True):
+        if problem := _shape_problem(given.dataType, kept.dataType):
+            raise TableRefusedError(
+                table.name, f"column {given.name} {problem}, which ingest() does not do. {OTHER_WAY}"
+            )
+    kinds = {each.name: each.dataType for each in wanted.fields}
+    for name in detail.partition_by:
+        if not isinstance(kinds[name], PARTITION_TYPES):
+            problem = f"it is partitioned by {name} {kinds[name].simpleString()}, which ingest() does not do"
+            raise TableRefusedError(table.name, f"{problem}. {OTHER_WAY}")
+    files = FileCommits(table.name, detail.location, storage_options)
+    files.open()
+    indexed = detail.properties.get(INDEXED_PROPERTY, str(DEFAULT_INDEXED_LEAVES))
+    target = FileTarget(
+        table.name,
+        files.location,
+        json.dumps(schema.jsonValue()),
+        json.dumps(written.jsonValue()),
+        partition_by=detail.partition_by,
+        not_null=tuple(each.name for each in wanted.fields if not each.nullable),
+        file_bytes=sink.target_file_bytes or DEFAULT_FILE_BYTES,
+        indexed_leaves=int(indexed),
+        storage_options=files.storage_options,
+    )
+    return files, target
+
+
+def _shape_problem(given: DataType, kept: DataType) -> str | None:
+    """Return what would have to be done to nested values, None if nothing."""
+    simple = not isinstance(bare(kept), StructType) and "<" not in kept.simpleString()
+    if simple or bare(given) == bare(kept):
+        return None
+    return f"is {kept.simpleString()} in the table and {given.simpleString()} in the query"

@@ -1,0 +1,212 @@
+"""Commits of data files that tasks have written: names, transaction and ledger entry in one Delta commit.
+
+``deltalake`` makes the commit, from the very snapshot that was open before the history was read. So whatever
+was committed for the app id since then is a conflict. Had the snapshot been opened later, ``deltalake`` would
+take the same transaction number twice.
+
+Each snapshot says what the table asks of its writers. Files of plain rows meet :data:`HARMLESS_FEATURES`; a
+table with another feature is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, Row
+
+from gazette_spark.data_files.target import table_url
+from gazette_spark.errors import MissingModuleError, TableRefusedError
+from gazette_spark.ledger.entry import LedgerEntry
+from gazette_spark.table.delta_table import APP_ID_PREFIX
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable as Snapshot
+
+LEGACY_FEATURES: tuple[tuple[int, str], ...] = (
+    (2, "appendOnly"),
+    (2, "invariants"),
+    (3, "checkConstraints"),
+    (4, "changeDataFeed"),
+    (4, "generatedColumns"),
+    (5, "columnMapping"),
+    (6, "identityColumns"),
+)
+"""Features that a writer's version below 7 implies."""
+
+HARMLESS_FEATURES = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "deletionVectors",
+        "generatedColumns",
+        "identityColumns",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+"""Features that ask nothing of appended files, unless the table's columns or properties use them: see
+:func:`refusal`. Readers compute the change feed of appended files from the files."""
+
+OTHER_WAY = "Start the query with DeltaSink.start, whose rows Spark writes"
+
+REFUSED_COLUMNS = {
+    "CURRENT_DEFAULT": "has a default",
+    "__CHAR_VARCHAR_TYPE_STRING": "has a maximum length",
+    "delta.generationExpression": "is generated",
+    "delta.identity": "is an identity",
+    "delta.invariants": "has an invariant",
+}
+"""Metadata of columns whose values or checks are a writer's work."""
+
+
+def refusal(
+    features: frozenset[str], configuration: Mapping[str, str | None], columns: Mapping[str, Any]
+) -> str | None:
+    """Return the reason why a table takes no files from tasks, None if it does.
+
+    Args:
+        features: Names of the writer's features.
+        configuration: The table's properties.
+        columns: Its schema, as JSON.
+    """
+    if unknown := sorted(features - HARMLESS_FEATURES):
+        return f"it has the table feature {', '.join(unknown)}"
+    if configuration.get("delta.columnMapping.mode") not in (None, "none"):
+        return "it maps columns (delta.columnMapping.mode)"
+    if checks := [name for name in configuration if name.startswith("delta.constraints.")]:
+        return f"it has the constraint {checks[0].removeprefix('delta.constraints.')}"
+    return _column_refusal(columns, top=True)
+
+
+def _column_refusal(kind: Any, *, top: bool = False) -> str | None:  # noqa: ANN401 - a type as JSON.
+    if isinstance(kind, str):
+        return "it has a column of type variant" if kind == "variant" else None
+    inner = [kind[name] for name in ("elementType", "keyType", "valueType") if name in kind]
+    reasons = [_column_refusal(each) for each in inner]
+    for column in kind.get("fields", ()):
+        for key in column.get("metadata") or {}:
+            name = "delta.identity" if key.startswith("delta.identity.") else key
+            if name in REFUSED_COLUMNS:
+                reasons.append(f"column {column['name']} {REFUSED_COLUMNS[name]}")
+        if not top and not column["nullable"]:
+            reasons.append(f"field {column['name']} of a struct is NOT NULL")
+        reasons.append(_column_refusal(column["type"]))
+    return next((reason for reason in reasons if reason), None)
+
+
+def features_of(snapshot: Snapshot) -> frozenset[str]:
+    """Return the writer's features of a table, those of old protocol versions included."""
+    protocol = snapshot.protocol()
+    version = protocol.min_writer_version
+    if version < 7:
+        return frozenset(name for since, name in LEGACY_FEATURES if since <= version)
+    return frozenset(protocol.writer_features or ())
+
+
+class FileCommits:
+    """Commits the files of one table's batches. Holds an open snapshot, which does not pickle."""
+
+    def __init__(self, table: str, location: str, storage_options: Mapping[str, str]) -> None:
+        """Name the table.
+
+        Args:
+            table: In errors.
+            location: Its directory, as Spark tells it.
+            storage_options: As ``deltalake`` takes them.
+        """
+        self.table = table
+        self.location = table_url(location)
+        self.storage_options = dict(storage_options)
+        self._snapshot: Snapshot | None = None
+        self._columns: str | None = None
+        """Columns and partitions of the table for which the tasks write files."""
+        self._collected: tuple[DataFrame, list[Row]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but what is open: Spark Connect pickles the sink."""
+        return vars(self) | {"_snapshot": None, "_collected": None}
+
+    def __repr__(self) -> str:
+        return f"FileCommits({self.table}, {self.location})"
+
+    def open(self) -> Snapshot:
+        """Open the newest snapshot, to commit on. To be called before the history is read.
+
+        Raises:
+            TableRefusedError: the table cannot be opened, takes no files from tasks, or has changed its
+                columns since the query started.
+        """
+        try:
+            from deltalake import DeltaTable
+            from deltalake.exceptions import DeltaError
+        except ModuleNotFoundError:
+            raise MissingModuleError("deltalake") from None
+        try:
+            if self._snapshot is None:
+                self._snapshot = DeltaTable(self.location, storage_options=self.storage_options)
+            else:
+                self._snapshot.update_incremental()
+        except (DeltaError, OSError) as error:
+            self._snapshot = None
+            problem = f"deltalake cannot open it at {self.location}: {error}. {OTHER_WAY}"
+            raise TableRefusedError(self.table, problem) from error
+        snapshot = self._snapshot
+        metadata, columns = snapshot.metadata(), snapshot.schema().to_json()
+        if reason := refusal(features_of(snapshot), metadata.configuration, json.loads(columns)):
+            raise TableRefusedError(self.table, f"{reason}, which ingest() does not honour. {OTHER_WAY}")
+        now = json.dumps([columns, metadata.partition_columns])
+        if self._columns not in (None, now):
+            problem = "its columns have changed since the query started. Start the query again"
+            raise TableRefusedError(self.table, problem)
+        self._columns = now
+        return snapshot
+
+    def commit(self, told: DataFrame, entry: LedgerEntry) -> Exception | None:
+        """Commit the files that tasks tell of, and an entry with them.
+
+        Args:
+            told: Rows by ``FILES_SCHEMA``; running it writes the files. A second call with the same ones
+                commits the same files.
+            entry: Ledger entry of their rows.
+
+        Returns:
+            The conflict, if there is one: the history tells whether the commit was made.
+        """
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import AddAction, CommitProperties, Transaction
+
+        if self._collected is None or self._collected[0] is not told:
+            self._collected = told, told.collect()
+        snapshot = self._snapshot
+        assert snapshot is not None
+        actions = [
+            AddAction(
+                path=row.path,
+                size=row.size,
+                partition_values=row.partition_values,
+                modification_time=row.modification_ms,
+                data_change=True,
+                stats=row.stats,
+            )
+            for row in self._collected[1]
+        ]
+        try:
+            snapshot.create_write_transaction(
+                list(actions),
+                "append",
+                snapshot.schema(),
+                partition_by=snapshot.metadata().partition_columns,
+                commit_properties=CommitProperties(
+                    custom_metadata={"userMetadata": entry.to_json()},
+                    app_transactions=[Transaction(APP_ID_PREFIX + entry.app_id, entry.txn_version)],
+                ),
+            )
+        except CommitFailedError as error:
+            return error
+        return None

@@ -1,0 +1,259 @@
+"""The direct lane leaves the tables that the sink leaves, on the same ledger, whatever comes between."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable as Snapshot
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from gazette_spark.client import Client
+from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedError
+from gazette_spark.failpoints import FailpointError, calling
+from gazette_spark.ingest import ingest, ingest_batch
+from gazette_spark.sink import DeltaSink
+from gazette_spark.table.new_table import NewTable
+from gazette_spark.table.upsert import Upsert
+from tests.rig.brokers import BrokerHandle
+from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals
+
+EVENT = (
+    "id BIGINT, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, text STRING, ok BOOLEAN, small TINYINT, "
+    "half SMALLINT, whole INT, real FLOAT, number DOUBLE, price DECIMAL(12, 2), big DECIMAL(38, 10), "
+    "raw BINARY, tags ARRAY<STRING>, counts MAP<STRING, BIGINT>, "
+    "item STRUCT<name: STRING, at: TIMESTAMP, parts: ARRAY<STRUCT<n: INT, s: STRING>>>, "
+    "_journal STRING, _offset BIGINT"
+)
+"""A column of each type that the format ``json`` reads."""
+
+
+def event(number: int) -> dict[str, Any]:
+    """Return a record with a value for each column, some of them missing, long or odd."""
+    return {
+        "id": number,
+        "day": f"2026-{1 + number % 12:02}-0{1 + number % 9}",
+        "at": f"2026-03-01T00:00:{number % 60:02}.{number:06}Z",
+        "local": f"1969-12-31T23:59:{number % 60:02}.5",
+        "text": ["", "é\U0001f600" * 20, "x" * 31 + "\U0010ffff" * 3, None, "plain"][number % 5],
+        "ok": number % 2 == 0,
+        "small": number % 100 - 50,
+        "half": -number,
+        "whole": number * 1000,
+        "real": number / 8,
+        "number": "NaN" if number == 7 else number / 3,
+        "price": f"{number}.25",
+        "big": f"{number}123456789012345678.0123456789",
+        "raw": "AAEC",
+        "tags": [] if number % 3 else ["a", None, str(number)],
+        "counts": {"one": number} if number % 4 else None,
+        "item": {"name": f"n{number}", "at": "2026-01-01T00:00:00Z", "parts": [{"n": number, "s": None}]},
+    }
+
+
+@pytest.fixture
+def journals(spark: SparkSession, broker: BrokerHandle, client: Client, fresh_prefix: str) -> Journals:
+    """Two journals with events."""
+    made = Journals(spark, broker, client, fresh_prefix)
+    made.create("a", "b")
+    append(made, 0, 40)
+    return made
+
+
+def append(journals: Journals, first: int, end: int) -> None:
+    """Append events to both journals in turn."""
+    for short, rest in (("a", 0), ("b", 1)):
+        lines = [json.dumps(event(n)).encode() + b"\n" for n in range(first, end) if n % 2 == rest]
+        journals.append(short, b"".join(lines))
+
+
+class Lanes:
+    """One query, into a table by each lane."""
+
+    def __init__(self, journals: Journals, root: Path) -> None:
+        self.journals = journals
+        self.spark = journals.spark
+        self.root = root
+
+    def sink(self, name: str, **options: Any) -> DeltaSink:
+        """Return a sink of a table."""
+        return DeltaSink("orders", path=str(self.root / name), **options)
+
+    def reader(self, **options: Any) -> Any:
+        """Return the reader, not loaded."""
+        reader = self.spark.readStream.format("gazette").schema(EVENT)
+        return reader.options(
+            brokerAddress=self.journals.broker.endpoint,
+            path=self.journals.prefix,
+            format="json",
+            startingOffsets="earliest",
+            **options,
+        )
+
+    def run(self, name: str, lane: str, *, checkpoint: str | None = None, **options: Any) -> None:
+        """Run the query to the journals' ends."""
+        sink, root = self.sink(name, **options), str(self.root / (checkpoint or f"{name}-checkpoint"))
+        reader = self.reader(maxBytesPerTrigger=16000)
+        if lane == "direct":
+            query = ingest(reader, sink, checkpoint=root, availableNow=True)
+        else:
+            query = sink.start(reader.load(), checkpoint=root, availableNow=True)
+        assert query.awaitTermination(QUERY_TIMEOUT_S)
+
+    def table(self, name: str) -> DataFrame:
+        """Return the rows of a table, as texts: maps cannot be compared."""
+        rows = self.spark.read.format("delta").load(str(self.root / name))
+        return rows.withColumn("counts", rows.counts.cast("string"))
+
+    def assert_equal(self, one: str, other: str) -> None:
+        """Compare the tables' columns and rows."""
+        describe = "DESCRIBE TABLE delta.`{}`"
+        kinds = [self.spark.sql(describe.format(self.root / name)).collect() for name in (one, other)]
+        assert kinds[0] == kinds[1]
+        assert self.table(one).exceptAll(self.table(other)).collect() == []
+        assert self.table(other).exceptAll(self.table(one)).collect() == []
+
+
+@pytest.fixture
+def lanes(journals: Journals, tmp_path: Path) -> Lanes:
+    """The journals' query."""
+    return Lanes(journals, tmp_path)
+
+
+def test_both_lanes_leave_the_same_table(lanes: Lanes) -> None:
+    """Every type, with partitions: equal columns and rows, also under filters that skip files."""
+    new = NewTable(partition_by=["ok", "day"])
+    for name, lane in (("spark", "spark"), ("direct", "direct")):
+        lanes.run(name, lane, new_table=new)
+    append(lanes.journals, 40, 60)
+    for name, lane in (("spark", "direct"), ("direct", "spark")):
+        lanes.run(name, lane, new_table=new)
+    lanes.assert_equal("spark", "direct")
+    assert lanes.table("direct").count() == 60
+    filters = (
+        "id > 57",
+        "at >= '2026-03-01T00:00:10.000010Z'",
+        "at <= '2026-03-01T00:00:10.000010Z'",
+        "number > 1000",
+        "text >= repeat('x', 31)",
+        "price = 17.25",
+        "big > 50123456789012345678",
+        "item.name = 'n9'",
+        "local < '1969-12-31T23:59:01'",
+        "day = '2026-02-02'",
+        "small IS NULL",
+        "text IS NULL",
+    )
+    for text in filters:
+        counts = [lanes.table(name).where(text).count() for name in ("spark", "direct")]
+        assert counts[0] == counts[1], text
+    read = Snapshot(str(lanes.root / "direct")).to_pyarrow_table(columns=["id", "at", "item"])
+    assert sorted(read.column("id").to_pylist()) == list(range(60))
+    entries = [lanes.sink(name).ledger() for name in ("spark", "direct")]
+    assert entries[0] is not None
+    assert entries[1] is not None
+    assert entries[0].end == entries[1].end
+
+
+STEPS = ("sink.entry", "sink.before_write", "sink.after_write", "sink.return")
+
+
+def die(point: str) -> None:
+    """End as a failpoint does."""
+    raise FailpointError(point)
+
+
+def test_a_crash_between_the_steps_of_a_batch_changes_nothing(lanes: Lanes) -> None:
+    """The batch that failed is written once, by the run before or by the run after, by either lane."""
+    lanes.run("direct", "direct")
+    for number, point in enumerate(STEPS):
+        append(lanes.journals, 40 + 4 * number, 44 + 4 * number)
+        with calling(point, partial(die, point)), pytest.raises(StreamingQueryException, match=point):
+            lanes.run("direct", "direct")
+        lanes.run("direct", ("spark", "direct")[number % 2])
+        assert lanes.table("direct").count() == 44 + 4 * number
+    assert lanes.table("direct").select("id").distinct().count() == 56
+
+
+def test_another_lane_fences_a_writer_that_has_decided(lanes: Lanes) -> None:
+    """A copy of the query writes the batch by the other lane between decision and commit: the first stops."""
+    lanes.run("direct", "direct")
+    for number, (first, second) in enumerate((("direct", "spark"), ("spark", "direct"))):
+        append(lanes.journals, 40 + 4 * number, 44 + 4 * number)
+        copy = shutil.copytree(lanes.root / "direct-checkpoint", lanes.root / f"copy-{second}")
+        (copy / "metadata").write_text(f'{{"id":"00000000-0000-4000-8000-00000000000{number}"}}')
+        (copy / ".metadata.crc").unlink()
+        left = [copy.name]
+
+        def overtake(second: str = second, left: list[str] = left) -> None:
+            if left:
+                lanes.run("direct", second, checkpoint=left.pop())
+
+        with (
+            calling("sink.before_write", overtake),
+            pytest.raises(StreamingQueryException, match=f"FencedError.*00000000000{number}"),
+        ):
+            lanes.run("direct", first)
+        lanes.run("direct", first)
+        assert lanes.table("direct").count() == 44 + 4 * number
+
+
+def test_a_backfill_joins_a_stream(lanes: Lanes) -> None:
+    """The batch takes what is there, the stream goes on from its end, by either lane."""
+    options = {
+        "brokerAddress": lanes.journals.broker.endpoint,
+        "path": lanes.journals.prefix,
+        "format": "json",
+    }
+    done = ingest_batch(lanes.sink("direct"), options, schema=EVENT, bytes_per_commit=5000, spark=lanes.spark)
+    assert done.written
+    assert not ingest_batch(lanes.sink("direct"), options, schema=EVENT, spark=lanes.spark).written
+    append(lanes.journals, 40, 50)
+    sink = lanes.sink("direct")
+    query = ingest(
+        sink.resume(lanes.reader()), sink, checkpoint=str(lanes.root / "checkpoint"), availableNow=True
+    )
+    assert query.awaitTermination(QUERY_TIMEOUT_S)
+    assert sorted(row.id for row in lanes.table("direct").select("id").collect()) == list(range(50))
+
+
+def test_what_the_lane_does_not_do_is_refused_by_name(lanes: Lanes) -> None:
+    """Options, columns and tables: each error names the thing and the way out; nothing is written."""
+    for options in ({"upsert": Upsert(["id"])}, {"audit": True}, {"on_overlap": "trim"}):
+        with pytest.raises(OptionError, match=f"{next(iter(options))}.*DeltaSink.start"):
+            lanes.run("t", "direct", **options)
+    tables = {
+        "CHECK": ("id BIGINT", "ALTER TABLE {t} ADD CONSTRAINT positive CHECK (id > 0)"),
+        "rowTracking": ("id BIGINT", "ALTER TABLE {t} SET TBLPROPERTIES (delta.enableRowTracking = true)"),
+        "generated": ("id BIGINT, twice BIGINT GENERATED ALWAYS AS (id * 2)", ""),
+    }
+    reasons = {
+        "CHECK": "constraint positive",
+        "rowTracking": "rowTracking",
+        "generated": "twice is generated",
+    }
+    rest = EVENT.partition(",")[2]
+    for name, (columns, then) in tables.items():
+        table = f"delta.`{lanes.root / name}`"
+        lanes.spark.sql(f"CREATE TABLE {table} ({columns}, {rest}) USING delta")
+        if then:
+            lanes.spark.sql(then.format(t=table))
+        with pytest.raises(TableRefusedError, match=f"{reasons[name]}.*DeltaSink.start"):
+            lanes.run(name, "direct")
+        assert lanes.sink(name).ledger(lanes.spark) is None
+    lanes.spark.sql(f"CREATE TABLE delta.`{lanes.root / 'other'}` (id STRING) USING delta")
+    with pytest.raises(SchemaMismatchError, match="'id' is string in the table and bigint"):
+        lanes.run("other", "direct")
+
+
+def test_a_null_where_the_table_takes_none_ends_the_query(lanes: Lanes) -> None:
+    """The error names column, journal and range; the table keeps its entry."""
+    new = NewTable(EVENT.replace("text STRING", "text STRING NOT NULL"))
+    with pytest.raises(StreamingQueryException, match=r"column text is NOT NULL, and .* journal="):
+        lanes.run("direct", "direct", new_table=new)
+    assert lanes.table("direct").count() == 0

@@ -1,0 +1,160 @@
+"""Tasks write data files that Delta's readers read back, and tell of whole files only."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
+from pyspark.sql.types import (
+    BinaryType,
+    DateType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from gazette_spark.data_files.target import FileTarget, table_url
+from gazette_spark.data_files.writer import write_files
+from gazette_spark.errors import OptionError, TableRefusedError
+
+READ = StructType(
+    [
+        StructField("p", StringType()),
+        StructField("day", DateType()),
+        StructField("n", IntegerType()),
+        StructField("value", BinaryType()),
+    ]
+)
+WRITTEN = StructType([StructField("N" if f.name == "n" else f.name, f.dataType) for f in READ.fields])
+WRITTEN.fields[2].dataType = LongType()
+ARROW = pa.schema([("p", pa.string()), ("day", pa.date32()), ("n", pa.int32()), ("value", pa.binary())])
+DAY = dt.date(2026, 3, 1)
+
+
+def target(root: Path, **changes: Any) -> FileTarget:
+    """Return a table whose column ``N`` is wider than what is read."""
+    shapes = json.dumps(READ.jsonValue()), json.dumps(WRITTEN.jsonValue())
+    return FileTarget("t", str(root), *shapes, **changes)
+
+
+def batch(rows: Sequence[tuple[str | None, dt.date | None, int | None, bytes | None]]) -> pa.RecordBatch:
+    """Return rows as they are read."""
+    columns = [
+        pa.array(list(each), kind) for each, kind in zip(zip(*rows, strict=True), ARROW.types, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ARROW)
+
+
+def told(given: FileTarget, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Write rows; return what the task tells."""
+    files = write_files(batches, given, journal="a/journal", begin=10, end=90)
+    return [row for each in files for row in each.to_pylist()]
+
+
+def test_files_are_read_back_by_deltalake(tmp_path: Path) -> None:
+    """Partitions of any text and of none, names and types of the table; sizes and counts are right."""
+    odd = ["a b/c=%é\"'#?&", "", None, "x"]
+    rows = [(name, DAY if n % 2 else None, n, b"%d" % n) for n in range(8) for name in [odd[n % 4]]]
+    files = told(target(tmp_path, partition_by=("p", "day")), batch(rows[:5]), batch(rows[5:]))
+    schema = pa.schema([("p", pa.string()), ("day", pa.date32()), ("N", pa.int64()), ("value", pa.binary())])
+    table = DeltaTable.create(str(tmp_path), schema, partition_by=["p", "day"])
+    actions = [
+        AddAction(f["path"], f["size"], dict(f["partition_values"]), f["modification_ms"], True, f["stats"])
+        for f in files
+    ]
+    table.create_write_transaction(list(actions), "append", table.schema(), partition_by=["p", "day"])
+    table.update_incremental()
+    found = table.to_pyarrow_table().to_pylist()
+    wanted = [{"p": p or None, "day": day, "N": n, "value": value} for p, day, n, value in rows]
+    assert sorted(found, key=lambda row: row["N"]) == wanted
+    assert {(f["journal"], f["begin"], f["end"]) for f in files} == {("a/journal", 10, 90)}
+    assert sum(f["rows"] for f in files) == 8
+    assert all((tmp_path / f["path"]).stat().st_size == f["size"] for f in files)
+
+
+def test_a_file_is_ended_at_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes written count, row group by row group; no rows make no file."""
+    monkeypatch.setattr("gazette_spark.data_files.writer.ROW_GROUP_BYTES", 1)
+    batches = [batch([("x", DAY, n, bytes(range(256)) * 40)]) for n in range(4)]
+    assert len(told(target(tmp_path, file_bytes=500), *batches)) == 4
+    assert len(told(target(tmp_path, file_bytes=10**6), *batches)) == 1
+    assert told(target(tmp_path), batch([("x", DAY, 1, b"")]).slice(0, 0)) == []
+
+
+def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more partitions than that the oldest file is ended, and nothing is lost."""
+    monkeypatch.setattr("gazette_spark.data_files.writer.OPEN_FILES", 2)
+    rows = batch([(str(n % 5), DAY, n, b"") for n in range(20)])
+    files = told(target(tmp_path, partition_by=("p",)), rows, rows)
+    assert sum(f["rows"] for f in files) == 40
+    assert len(files) > 5
+
+
+def test_a_url_is_written_to_through_deltalake(tmp_path: Path) -> None:
+    """A store's files lie below the table's URL; a failed task removes them there, too."""
+    shapes = json.dumps(READ.jsonValue()), json.dumps(WRITTEN.jsonValue())
+    store = FileTarget("t", f"file://{tmp_path}", *shapes, partition_by=("p",), not_null=("N",))
+    (file,) = told(store, batch([("a b", DAY, 1, b"")]))
+    assert (tmp_path / file["path"]).stat().st_size == file["size"]
+    assert pq.read_table(tmp_path / file["path"]).column("N").to_pylist() == [1]
+    with pytest.raises(TableRefusedError):
+        told(store, batch([("c", DAY, 1, b"")]), batch([("c", DAY, None, b"")]))
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+
+
+def test_rows_of_many_partitions_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups are ended early where all open files together would hold too much; nothing is lost."""
+    monkeypatch.setattr("gazette_spark.data_files.writer.WAITING_BYTES", 2000)
+    rows = batch([(str(n % 5), DAY, n, bytes(100)) for n in range(50)])
+    files = told(target(tmp_path, partition_by=("p",)), *[rows] * 4)
+    assert sum(f["rows"] for f in files) == 200
+    assert len(files) == 5
+    assert max(pq.read_metadata(tmp_path / f["path"]).num_row_groups for f in files) > 1
+
+
+def test_a_task_that_fails_tells_of_nothing(tmp_path: Path) -> None:
+    """Its files are removed; the error of a null names column, journal and range."""
+    with pytest.raises(TableRefusedError, match=r"column N is NOT NULL, and 1 .*journal=a/journal begin=10"):
+        told(target(tmp_path, not_null=("N",)), batch([("x", DAY, 1, b"")]), batch([("x", DAY, None, b"")]))
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield batch([("x", DAY, 1, b"")])
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        list(write_files(broken(), target(tmp_path), journal="a/journal", begin=0, end=9))
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_a_target_travels_as_text(tmp_path: Path) -> None:
+    """Its text is read back as it was; another text is an error."""
+    given = target(tmp_path, partition_by=("p",), not_null=("N",), storage_options={"key": "k"})
+    assert FileTarget.from_json(given.to_json()) == given
+    assert "'k'" not in repr(given)
+    with pytest.raises(OptionError, match="dataFilesSecret"):
+        FileTarget.from_json('{"table": "t"}')
+
+
+@pytest.mark.parametrize(
+    ("location", "url"),
+    [
+        ("/lake/t", "/lake/t"),
+        ("file:/lake/a%20b", "/lake/a b"),
+        ("file:///lake/t", "/lake/t"),
+        ("s3a://bucket/t", "s3://bucket/t"),
+        ("gs://bucket/t", "gs://bucket/t"),
+    ],
+)
+def test_sparks_places_are_deltalakes(location: str, url: str) -> None:
+    """Schemes of Hadoop get the names that other libraries know."""
+    assert table_url(location) == url

@@ -1,0 +1,185 @@
+"""Files are committed on the snapshot that was decided on; tables that ask for more are refused by reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+from pyspark.sql import DataFrame, Row
+
+from gazette_spark.errors import TableRefusedError
+from gazette_spark.ledger.entry import LedgerEntry
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.table.file_commits import HARMLESS_FEATURES, FileCommits, refusal
+
+
+def column(
+    name: str = "n", kind: Any = "long", metadata: dict[str, Any] | None = None, *, nullable: bool = True
+) -> dict[str, Any]:
+    """Return a column as a table's schema has it."""
+    return {"name": name, "type": kind, "nullable": nullable, "metadata": metadata or {}}
+
+
+def struct(*fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a type of fields."""
+    return {"type": "struct", "fields": list(fields)}
+
+
+@pytest.mark.parametrize(
+    ("features", "configuration", "columns", "reason"),
+    [
+        ({"rowTracking", "domainMetadata"}, {}, [], "it has the table feature domainMetadata, rowTracking"),
+        ({"catalogManaged"}, {}, [], "it has the table feature catalogManaged"),
+        ({"columnMapping"}, {"delta.columnMapping.mode": "name"}, [], "it maps columns"),
+        ({"checkConstraints"}, {"delta.constraints.small": "n < 9"}, [], "it has the constraint small"),
+        (set(), {}, [column(metadata={"delta.identity.start": 1})], "column n is an identity"),
+        (set(), {}, [column(metadata={"delta.generationExpression": "1"})], "column n is generated"),
+        (set(), {}, [column(metadata={"delta.invariants": "{}"})], "column n has an invariant"),
+        (set(), {}, [column(metadata={"CURRENT_DEFAULT": "1"})], "column n has a default"),
+        (
+            set(),
+            {},
+            [column(metadata={"__CHAR_VARCHAR_TYPE_STRING": "char(3)"})],
+            "column n has a maximum length",
+        ),
+        (set(), {}, [column(kind="variant")], "it has a column of type variant"),
+        (
+            set(),
+            {},
+            [column("s", {"type": "array", "elementType": struct(column("x", nullable=False))})],
+            "field x of a struct is NOT NULL",
+        ),
+        (
+            set(),
+            {},
+            [column("s", {"type": "map", "keyType": "string", "valueType": struct(column(kind="variant"))})],
+            "it has a column of type variant",
+        ),
+    ],
+)
+def test_a_table_that_asks_for_more_is_refused(
+    features: set[str], configuration: dict[str, str | None], columns: list[dict[str, Any]], reason: str
+) -> None:
+    """By feature, property or column, at any depth."""
+    found = refusal(frozenset(features), configuration, struct(*columns))
+    assert found is not None
+    assert found.startswith(reason)
+
+
+def test_a_plain_table_takes_files() -> None:
+    """Features that nothing of the table uses ask nothing."""
+    plain = struct(column(nullable=False), column("s", struct(column("x", metadata={"comment": "c"}))))
+    configuration = {"delta.columnMapping.mode": "none", "delta.enableDeletionVectors": "true"}
+    assert refusal(HARMLESS_FEATURES, configuration, plain) is None
+
+
+class Told(DataFrame):
+    """Rows that tell of one file; counts how often they were asked for."""
+
+    def __new__(cls, root: Path, number: int) -> Self:
+        """Be no DataFrame of a session."""
+        return object.__new__(cls)
+
+    def __init__(self, root: Path, number: int) -> None:
+        self._root, self._number = root, number
+        self.runs = 0
+
+    def collect(self) -> list[Row]:
+        """Write the file."""
+        self.runs += 1
+        path = f"part-{self._number}.parquet"
+        pq.write_table(pa.table({"n": [self._number]}), self._root / path)
+        size = (self._root / path).stat().st_size
+        stats = json.dumps({"numRecords": 1})
+        return [Row(path=path, size=size, partition_values={}, modification_ms=1, stats=stats)]
+
+
+def entry(txn_version: int, app_id: str = "orders") -> LedgerEntry:
+    """Return an entry with a transaction number."""
+    at = (JournalOffsets({"a/journal": txn_version}),)
+    return LedgerEntry(app_id, txn_version, "query", txn_version, at, at, at, f"try {txn_version}", None)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """An empty table."""
+    DeltaTable.create(str(tmp_path), pa.schema([("n", pa.int64())]))
+    return tmp_path
+
+
+def commits(table: Path) -> FileCommits:
+    """Return what commits files of the table."""
+    return FileCommits("t", f"file:{table}", {})
+
+
+def numbers(table: Path) -> list[int]:
+    """Return the table's rows."""
+    found: list[int] = DeltaTable(str(table)).to_pyarrow_table().column("n").to_pylist()
+    return sorted(found)
+
+
+def test_files_entry_and_number_are_one_commit(table: Path) -> None:
+    """Each commit has all three; the next one is made from the snapshot that is opened then."""
+    ours = commits(table)
+    for number in (1, 2):
+        ours.open()
+        assert ours.commit(Told(table, number), entry(number)) is None
+        actions = [
+            json.loads(line) for line in (table / f"_delta_log/{number:020}.json").read_text().splitlines()
+        ]
+        assert {next(iter(action)) for action in actions} == {"commitInfo", "add", "txn"}
+        info = next(action["commitInfo"] for action in actions if "commitInfo" in action)
+        assert info["userMetadata"] == entry(number).to_json()
+    assert numbers(table) == [1, 2]
+
+
+def test_of_two_that_decided_on_one_snapshot_one_commits(table: Path) -> None:
+    """The second conflicts, with the same number and with the next one; its file is referred to nowhere."""
+    first, second = commits(table), commits(table)
+    for each in (first, second):
+        each.open()
+    assert first.commit(Told(table, 1), entry(1)) is None
+    assert second.commit(Told(table, 2), entry(1)) is not None
+    assert second.commit(Told(table, 3), entry(2)) is not None
+    assert numbers(table) == [1]
+    second.open()
+    assert second.commit(Told(table, 4), entry(2)) is None
+    assert numbers(table) == [1, 4]
+
+
+def test_commits_of_others_are_no_conflict(table: Path) -> None:
+    """Another app id, another program, and OPTIMIZE come between; a retry writes no file again."""
+    ours, others = commits(table), commits(table)
+    ours.open()
+    others.open()
+    assert others.commit(Told(table, 1), entry(7, "another")) is None
+    write_deltalake(str(table), pa.table({"n": [2]}), mode="append")
+    DeltaTable(str(table)).optimize.compact()
+    told = Told(table, 3)
+    assert ours.commit(told, entry(1)) is None
+    assert numbers(table) == [1, 2, 3]
+    assert ours.commit(told, entry(2)) is not None  # The snapshot is as old as before.
+    assert told.runs == 1
+
+
+def test_a_table_that_changes_its_columns_stops_the_query(table: Path) -> None:
+    """Between decision and commit it is a conflict, at the next batch an error that says so."""
+    ours = commits(table)
+    ours.open()
+    DeltaTable(str(table)).alter.add_columns([Field("more", PrimitiveType("string"))])
+    assert ours.commit(Told(table, 1), entry(1)) is not None
+    with pytest.raises(TableRefusedError, match="columns have changed since the query started"):
+        ours.open()
+    assert numbers(table) == []
+
+
+def test_a_table_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
+    """The error names the place and the other lane."""
+    with pytest.raises(TableRefusedError, match=r"deltalake cannot open it at .*DeltaSink\.start"):
+        commits(tmp_path).open()
