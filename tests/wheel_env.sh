@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
 out=${GAZETTE_SPARK_CACHE:-$PWD/.cache/gazette}/wheel-env
 run=$("$python" -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]))')
-connect="pandas>=2.2,<3 grpcio-status>=1.76 googleapis-common-protos>=1.71 importlib_metadata<=8.7.1"
+connect="deltalake>=1.6 pandas>=2.2,<3 grpcio-status>=1.76 googleapis-common-protos>=1.71 importlib_metadata<=8.7.1"
 # Without its dependencies: it asks for pyspark, which is there already, with its jars.
 delta="delta-spark==4.4.0"
 

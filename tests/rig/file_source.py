@@ -15,12 +15,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from gazette_spark.data_files.target import FileTarget
+from gazette_spark.data_files.writer import write_files
 from gazette_spark.failpoints import FailpointError, failpoint
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.source import file_target
 
 
 def whole_records(file: Path) -> int:
@@ -50,6 +55,7 @@ class FileJournals(DataSource):
             self.options.get("resumeOffsets") or self.options.get("startingOffsets", "earliest"),
             int(self.options.get("maxBytesPerTrigger", 1 << 30)),
             self.options.get("crashFile"),
+            file_target(self.options),
         )
 
 
@@ -67,12 +73,18 @@ class FileJournalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the files of a directory."""
 
     def __init__(
-        self, root: Path, starting_offsets: str, max_bytes: int, crash_file: str | None = None
+        self,
+        root: Path,
+        starting_offsets: str,
+        max_bytes: int,
+        crash_file: str | None = None,
+        files: FileTarget | None = None,
     ) -> None:
         self._root = root
         self._starting_offsets = starting_offsets
         self._max_bytes = max_bytes
         self._crash_file = crash_file
+        self._files = files
         self._reached: dict[str, int] = {}
         self._frozen: dict[str, int] | None = None
 
@@ -138,11 +150,26 @@ class FileJournalsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             each.last = True
         return list[InputPartition](found)
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[str, int, bytes]]:
-        """Yield the records of a partition."""
+    def read(self, partition: InputPartition) -> Iterator[tuple[str, int, bytes] | pa.RecordBatch]:
+        """Yield the records of a partition, or what tells of the files that they are written to."""
         self._reach("source.read")
         if not isinstance(partition, RecordsPartition):  # Spark's own empty one.
             return
+        if self._files is None:
+            yield from self._records(partition)
+            return
+        journals, offsets, values = zip(*self._records(partition), strict=True)
+        schema = to_arrow_schema(self._files.columns_read)
+        columns = [
+            pa.array(each, field.type)
+            for each, field in zip((journals, offsets, values), schema, strict=True)
+        ]
+        rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+        yield from write_files(
+            [rows], self._files, journal=partition.journal, begin=partition.begin, end=partition.end
+        )
+
+    def _records(self, partition: RecordsPartition) -> Iterator[tuple[str, int, bytes]]:
         content = (self._root / partition.journal).read_bytes()[partition.begin : partition.end]
         offset = partition.begin
         for line in content.splitlines(keepends=True):

@@ -101,18 +101,24 @@ def typed(places: Places) -> dict[str, Any]:
 
 
 def streamed(places: Places) -> dict[str, Any]:
-    """Stream into a table, append, and stream on; return the ledger and how many batches there were."""
+    """Stream into a table, append, stream on by the direct lane; return the ledger and what Spark said."""
     from gazette_spark.client import Client, TlsOptions
+    from gazette_spark.ingest import ingest
     from gazette_spark.sink import DeltaSink
     from gazette_spark.table.new_table import NewTable
 
     directory, settings = places.settings["directory"], places.settings
     new_table = NewTable("journal STRING NOT NULL, offset BIGINT, value BINARY COMMENT 'a record'")
     sink = DeltaSink(APP_ID, path=f"{directory}/table", new_table=new_table, compact_every=2)
-    runs, progress = [], []
+    runs: list[dict[str, Any]] = []
+    progress: list[str] = []
+    how: dict[str, Any] = {"checkpoint": f"{directory}/checkpoint", "availableNow": True}
     for _ in range(2):
-        rows = places.stream(MAIN, maxBytesPerTrigger="8k")
-        query = sink.start(rows, checkpoint=f"{directory}/checkpoint", availableNow=True)
+        if not runs:
+            query = sink.start(places.stream(MAIN, maxBytesPerTrigger="8k"), **how)
+        else:
+            reader = places.reader(places.spark.readStream, maxBytesPerTrigger="8k")
+            query = ingest(reader.option("path", settings["prefix"] + MAIN), sink, spark=places.spark, **how)
         if not query.awaitTermination(WAIT_S):
             raise TimeoutError(f"the stream has not ended within {WAIT_S} s")
         progress += [*map(str, query.recentProgress), str(query.lastProgress), str(query.status), repr(query)]

@@ -28,6 +28,7 @@ ALONE = ("upsert", "dead letters", "committed")
 
 POINTS: Mapping[str, tuple[str, ...]] = {
     "raw": ("before the WAL", "at the sink's entry", "in a task", "after the commit log"),
+    "direct": ("files half written", "before the write", "before the read-back", "before the commit log"),
     "upsert": ("after the WAL", "files half written", "before the read-back", "during MERGE"),
     "dead letters": ("at the sink's entry", "before the read-back", "between dead letters and rows"),
     "stateful": ("before the write", "before the read-back", "before the commit log", "after the WAL"),
@@ -44,6 +45,12 @@ AFTERWARDS: Mapping[str, tuple[Step, ...]] = {
         Step("roll"),
         Step("stale checkpoint", records=6),
         Step("new journal"),
+    ),
+    "direct": (
+        Step("zombie", "sink.before_write", records=6, fraction=0.2),
+        Step("restore", records=6, fraction=0.7),
+        Step("optimize"),
+        Step("lose checkpoint", records=6),
     ),
     "upsert": (
         Step("zombie", "sink.after_write", records=6, fraction=0.8),

@@ -135,7 +135,13 @@ def run(spark: SparkSession, rows: DataFrame, settings: Settings, command: Setti
     """Run the query until killed, or to the journals' present ends."""
     kind = SINKS[command.get("sink", "raw")]
     sink = kind.sink(settings["app_id"], command["table"], on_overlap=command.get("on_overlap", "fail"))
-    if command["options"] or not Path(command["checkpoint"], "offsets", "0").exists():
+    if kind.direct:
+        reader = journals(spark, settings)
+        rows = kind.load(
+            sink.resume(reader, spark) if command.get("resume", True) else reader, sink, direct=True
+        )
+        sink = kind.with_lane(sink, command["table"], direct=True)
+    elif command["options"] or not Path(command["checkpoint"], "offsets", "0").exists():
         reader = journals(spark, settings)
         rows = load(sink.resume(reader, spark) if command.get("resume", True) else reader, settings)
     trigger = {"availableNow": True} if command["until"] == "end" else {"processingTime": "0 seconds"}

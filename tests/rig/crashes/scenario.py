@@ -101,7 +101,8 @@ def our_sink(scenario: Scenario, checkpoint: Path) -> DeltaSink:
     """Return the writer under test, as a fresh process would make it."""
     on_overlap = "trim" if checkpoint in scenario.trims else "fail"
     kind = SINKS[scenario.sink]
-    return kind.sink(APP_ID, str(scenario.table), str(checkpoint), on_overlap=on_overlap)
+    sink = kind.sink(APP_ID, str(scenario.table), str(checkpoint), on_overlap=on_overlap)
+    return kind.with_lane(sink, str(scenario.table), direct=scenario.direct)
 
 
 class Scenario:
@@ -147,8 +148,10 @@ class Scenario:
         self._make_sink = make_sink
         self._children = children
         self._crash_file = root / "crash"
+        self.direct = False
+        """Whether tasks write the files of this run, where the kind of query lets them: every other one."""
         self._checkpoints: list[Path] = []
-        self._streams: dict[int, DataFrame] = {}
+        self._streams: dict[tuple[int, bool], DataFrame] = {}
         self._fits = True
         """Whether the newest checkpoint must continue the table."""
         self._error = ""
@@ -401,6 +404,7 @@ class Scenario:
 
     def _run_query(self, checkpoint: Path, batch_bytes: int, write: WriteBatch | None = None) -> str:
         """Run a query up to the journals' present ends; return how it ended."""
+        self.direct = not self.direct
         rows = self._stream(checkpoint, batch_bytes)
         self._error = ""
         try:
@@ -428,14 +432,16 @@ class Scenario:
 
     def _stream(self, checkpoint: Path, batch_bytes: int) -> DataFrame:
         """Return the rows as a stream; where there is a checkpoint the reader's options do not matter."""
+        sink = self._kind.sink(APP_ID, str(self.table))
+        reader = self._reader(batch_bytes)
         if not self._has_batches(checkpoint):
-            reader = self._reader(batch_bytes)
             if self._resumes(checkpoint):
                 reader = DeltaSink(APP_ID, path=str(self.table)).resume(reader, self.spark)
-            return self._kind.shape(reader.load())
-        if batch_bytes not in self._streams:
-            self._streams[batch_bytes] = self._kind.shape(self._reader(batch_bytes).load())
-        return self._streams[batch_bytes]
+            return self._kind.load(reader, sink, direct=self.direct)
+        key = batch_bytes, self.direct and self._kind.direct
+        if key not in self._streams:
+            self._streams[key] = self._kind.load(reader, sink, direct=self.direct)
+        return self._streams[key]
 
     def _reader(self, batch_bytes: int) -> Any:
         journals, crash_file = self._journals, str(self._crash_file)

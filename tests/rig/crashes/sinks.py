@@ -1,4 +1,4 @@
-"""The queries that a driver can have: raw rows, one row a key, dead letters, state, committed messages.
+"""The queries that a driver can have: raw rows by both lanes, one row a key, dead letters, state, messages.
 
 Records begin with a number and a blank, but for messages: see :mod:`tests.rig.crashes.journals`.
 """
@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
+from gazette_spark.ingest import load_files
 from gazette_spark.ledger.dead_letters import DeadLetters
 from gazette_spark.sink import DeltaSink
+from gazette_spark.table.file_commits import FileCommits
+from gazette_spark.table.sql_names import table_at
 from gazette_spark.table.upsert import Upsert
 
 KEYS = 40
@@ -43,10 +47,30 @@ class SinkKind:
     """The query is bound to its checkpoint: a new one, or a copy, is refused."""
     committed: bool = False
     """The query reads the committed messages of a broker's journals."""
+    direct: bool = False
+    """Tasks write the data files."""
 
     def sink(self, app_id: str, table: str, checkpoint: str | None = None, **more: Any) -> DeltaSink:
         """Return the writer."""
         return DeltaSink(app_id, path=table, checkpoint=checkpoint, **self.options(table), **more)
+
+    def load(self, reader: DataStreamReader, sink: DeltaSink, *, direct: bool) -> DataFrame:
+        """Return the stream that the sink writes.
+
+        Args:
+            reader: Of the journals.
+            sink: The sink, for a table that may have to be made.
+            direct: Whether tasks write the data files, where this kind of query can.
+        """
+        if direct and self.direct:
+            return load_files(reader, sink)[0]
+        return self.shape(reader.load())
+
+    def with_lane(self, sink: DeltaSink, table: str, *, direct: bool) -> DeltaSink:
+        """Return a sink for the rows of :meth:`load`."""
+        if not (direct and self.direct):
+            return sink
+        return sink.with_files(FileCommits(table_at(table), table, {}))
 
 
 def dead_table(table: str | Path) -> Path:
@@ -110,6 +134,7 @@ SINKS: Mapping[str, SinkKind] = {
         parsed, lambda table: {"dead_letters": DeadLetters(path=str(dead_table(table)))}
     ),
     "stateful": SinkKind(distinct, lambda _: {}, bound=True),
+    "direct": SinkKind(lambda rows: rows, lambda _: {}, direct=True),
     "committed": SinkKind(lambda rows: rows, lambda _: {}, committed=True),
 }
 """Sinks by the feature that a point needs; see :attr:`tests.rig.crashes.points.Point.feature`."""
