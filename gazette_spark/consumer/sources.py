@@ -77,6 +77,8 @@ class Sources:
 
     def replay(self, wanted: ReplayRange) -> Iterator[Envelope]:
         """Yield messages of a source that have been read before."""
+        if wanted.begin == wanted.end:
+            return  # To a reader, an end offset of 0 is none.
         source = self._readers[wanted.journal]
         reader = self._client.read(wanted.journal, offset=wanted.begin, end_offset=wanted.end)
         with ReadUncommitted(reader, source.spec, self._new_message) as replay:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self, TypedDict, Unpack
 
@@ -239,14 +239,18 @@ class ReadCommitted:
     def _step(self) -> Envelope | None:
         if self.sequencer.needs_replay:
             self._end_replay()
-            self._replay = self._open_replay(self.sequencer.replay_range())
-            known = self.messages.reader.jumps
-            messages = checked_replay(self._replay, known, fail_on_data_loss=self._fail_on_data_loss)
-            self.sequencer.start_replay(messages)
+            self.sequencer.start_replay(self._replayed(self.sequencer.replay_range()))
         found = self.sequencer.step()
         if found is None:
             self._end_replay()
         return found
+
+    def _replayed(self, wanted: ReplayRange) -> Iterable[Envelope]:
+        if wanted.begin == wanted.end:
+            return ()  # To a reader, an end offset of 0 is none.
+        self._replay = self._open_replay(wanted)
+        known = self.messages.reader.jumps
+        return checked_replay(self._replay, known, fail_on_data_loss=self._fail_on_data_loss)
 
     def _end_replay(self) -> None:
         replay, self._replay = self._replay, None

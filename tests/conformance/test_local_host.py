@@ -14,8 +14,18 @@ from gazette_spark.consumer.checkpoints import build_checkpoint
 from gazette_spark.consumer.local import LocalHost
 from gazette_spark.consumer.specs import shard_spec
 from gazette_spark.errors import ShardFailedError
-from gazette_spark.message import AckIntent, Publisher
+from gazette_spark.message import (
+    AckIntent,
+    Clock,
+    ProducerState,
+    Publisher,
+    Sequencer,
+    build_uuid,
+    new_producer_id,
+    read_committed,
+)
 from gazette_spark.message.sequencer import SequencerCheckpoint
+from gazette_spark.message.uuids import ACK_TXN
 from gazette_spark.protocol import consumer_pb2 as pc
 from tests.rig.consumers import (
     NDJSON,
@@ -28,6 +38,7 @@ from tests.rig.consumers import (
     published_totals,
     wait_through,
 )
+from tests.rig.messages import Document
 from tests.waiting import wait_until
 
 SHARD = "shard-one"
@@ -157,6 +168,34 @@ def test_what_left_the_ring_is_read_again(rig: Rig) -> None:
     with rig.host(rig.spec(ring_buffer_size=3)) as host:
         rig.wait(host)
     assert rig.database.state() == {SHARD: {"a": 50}}
+
+
+def begun_at_the_beginning(rig: Rig) -> SequencerCheckpoint:
+    """Write an acknowledgement at offset 0, and return the checkpoint of who got it, and no further."""
+    producer, clock = new_producer_id(), Clock(1 << 62)
+    acknowledgement = Document(stamp=build_uuid(producer, clock, ACK_TXN))
+    rig.client.append(rig.source, bytes(acknowledgement) + b"\n")
+    rig.publish("a")
+    state = ProducerState(rig.source, producer, Clock(clock - 1), 0)
+    return SequencerCheckpoint({rig.source: 0}, (state,))
+
+
+def test_a_journal_may_begin_with_an_acknowledgement(rig: Rig) -> None:
+    """A shard that stopped at it goes on: what it has to read again is nothing, and not everything."""
+    checkpoint = build_checkpoint(begun_at_the_beginning(rig)).SerializeToString()
+    rig.database.rows[f"/gazette-spark/consumers/test/items/{SHARD}"] = Row(checkpoint=checkpoint)
+    with rig.host() as host:
+        rig.wait(host)
+    assert rig.database.state() == {SHARD: {"a": 1}}
+
+
+def test_a_reader_may_begin_with_an_acknowledgement(rig: Rig) -> None:
+    """So does a reader of committed messages."""
+    read = begun_at_the_beginning(rig)
+    sequencer = Sequencer(read.offsets, read.states)
+    with read_committed(rig.client, rig.source, rig.app.new_message, sequencer=sequencer) as messages:
+        found = [each.message for each in messages]
+    assert [each.fields.get("key") for each in found if isinstance(each, Document)] == [None, "a"]
 
 
 def test_a_repeated_acknowledgement_is_progress(rig: Rig) -> None:
