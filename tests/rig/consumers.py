@@ -91,18 +91,20 @@ class RemoteStore:
         content, state = checkpoint.SerializeToString(), json.dumps(self.state)
         left = list(wait_for)
 
-        def go_on(_: object) -> None:
-            while left:
+        def go_on(ended: OpFuture | None = None) -> None:
+            problem = None if ended is None else failure_of(ended)
+            while left and problem is None:
                 if not left[-1].done():
                     left.pop().add_done_callback(go_on)
                     return
-                if (problem := failure_of(left.pop())) is not None:
-                    self._committing = False
-                    done.resolve(problem)
-                    return
-            self._commit(content, state, done)
+                problem = failure_of(left.pop())
+            if problem is None:
+                self._commit(content, state, done)
+                return
+            self._committing = False
+            done.resolve(problem)
 
-        go_on(None)
+        go_on()
         return done
 
     def _commit(self, checkpoint: bytes, state: str, done: AsyncOperation[None]) -> None:
