@@ -9,6 +9,7 @@ import pytest
 from gazette_spark.consumer.recoverylog import Player, RecordedFiles, Recorder, Recovered, fence_of
 from gazette_spark.consumer.recoverylog.operations import encode
 from gazette_spark.errors import ClosedError, OptionError, RecordError, RecoveryLogLossError
+from gazette_spark.framing.fixed import HEADER_BYTES, MAGIC
 from gazette_spark.protocol import recoverylog_pb2 as pr
 from tests.rig.recovery_log import MemoryJournals, MemoryService, files_below
 
@@ -149,6 +150,16 @@ def test_a_log_without_a_hinted_operation_is_a_loss(host: Host) -> None:
     hints.live_nodes[0].segments[0].last_seq_no += 1
     with pytest.raises(RecoveryLogLossError, match="without an operation that the hints name"):
         host.play(hints)
+
+
+def test_a_hand_off_is_repeated_until_it_fits(host: Host) -> None:
+    """When another recorder was faster, the player reads what that has done, and hands over after it."""
+    host.journals.before_hand_off = lambda: host.create("b", b"faster")
+    recovered = host.play(author=5)
+    assert files_below(recovered.directory) == {"a": b"content", "b": b"faster"}
+    at = host.log.rindex(MAGIC)
+    last = pr.RecordedOp.FromString(bytes(host.log[at + HEADER_BYTES :]))
+    assert (last.author, last.seq_no) == (5, recovered.fsm.next_seq_no - 1)
 
 
 def test_another_log_is_taken_over(host: Host) -> None:
