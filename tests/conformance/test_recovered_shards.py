@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import pytest
 from gazette_spark.client import AppendService, Client
 from gazette_spark.consumer import Application, ResolveArgs, Shard, Store
 from gazette_spark.consumer import local_shard as shards
+from gazette_spark.consumer.client import ShardClient
 from gazette_spark.consumer.local import LocalHost
 from gazette_spark.consumer.recoverylog.hints import FileHints
 from gazette_spark.consumer.service import ShardServer
+from gazette_spark.consumer.shard_yaml import format_shard_yaml
 from gazette_spark.consumer.specs import hint_backup_keys, hint_primary_key, recovery_log, shard_spec
 from gazette_spark.consumer.stores.json_file import JsonFileStore, parse_state_file
 from gazette_spark.consumer.stores.sqlite import RecordedSqliteStore, SqliteStore
@@ -40,6 +43,8 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.brokers("embedded")
 
 SHARD = "shard-one"
+
+ROOT = Path(__file__).parents[2]
 
 
 class StoredTotals(Application[Store]):
@@ -214,6 +219,63 @@ def test_gazctl_recovers_the_files(rig: Rig, broker: BrokerHandle, monkeypatch: 
     state, checkpoint = parse_state_file((directory / "state.json").read_text(), "state.json")
     assert state == {"a": 1, "b": 1}
     assert checkpoint.sources[rig.source].read_through == rig.client.write_head(rig.source)
+
+
+APPLICATION = """
+import json
+import uuid
+
+from gazette_spark.consumer import Application
+from tests.rig.messages import Document
+
+
+class Counting(Application):
+    def new_store(self, shard):
+        return shard.json_store(initial={})
+
+    def new_message(self, spec, record):
+        fields = json.loads(record)
+        return Document(fields, stamp=uuid.UUID(fields.pop("_meta")["uuid"]))
+
+    def consume_message(self, shard, store, envelope, publisher):
+        if "key" in envelope.message.fields:
+            key = envelope.message.fields["key"]
+            store.state[key] = store.state.get(key, 0) + 1
+
+    def finalize_txn(self, shard, store, publisher):
+        pass
+"""
+
+
+def test_a_killed_process_loses_nothing(rig: Rig, broker: BrokerHandle) -> None:
+    """After SIGKILL another process goes on where the first one was, from the log and hints in a folder."""
+    (rig.root / "counting.py").write_text(APPLICATION)
+    (rig.root / "shards.yaml").write_text(
+        format_shard_yaml([pc.ApplyRequest.Change(upsert=rig.spec, expect_mod_revision=-1)])
+    )
+    command = ["consumer", "serve", "counting:Counting", "--specs", "shards.yaml", "--port", "0"]
+    options = ["--hints", "hints", "--work-dir", "work"]
+    environment = {**clean_environment(), "BROKER_ADDRESS": broker.endpoint, "PYTHONPATH": str(ROOT)}
+    for keys in (["a", "b"], ["c", "a"]):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gazette_spark.cli", *command, *options],
+            cwd=rig.root,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            with ShardClient(process.stdout.readline().strip()) as client:
+                rig.publish(*keys)
+                head = rig.client.write_head(rig.source)
+                assert client.stat(SHARD, {rig.source: head}).read_through == {rig.source: head}
+        finally:
+            process.kill()
+            process.communicate(timeout=60)
+    assert len(rig.hints[hint_backup_keys(rig.spec)[0]].live_nodes) == 1
+    with rig.host("json", rig.hints) as host:
+        assert rig.totals(host) == {"a": 2, "b": 1, "c": 1}
 
 
 def test_a_journal_that_is_no_recovery_log_is_refused(rig: Rig) -> None:
