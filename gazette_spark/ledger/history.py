@@ -140,7 +140,7 @@ def find_state(
                 return None
             truncated = True
             break
-        if row.operation in REPLACING:
+        if row.operation in REPLACING and (entry_of or whole):  # Else older numbers are not known.
             jumps.append(at)
             break
         if row.operation == "RESTORE":

@@ -179,7 +179,9 @@ def test_a_cleaned_up_history_is_told_from_a_short_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "rows", [[other(5), other(6)], [ours(5, 5), restore(6, 3)]], ids=["no entry", "restored before it"]
+    "rows",
+    [[other(5), other(6)], [ours(5, 5), restore(6, 3)], [other(5), other(6, "REPLACE TABLE"), other(7)]],
+    ids=["no entry", "restored before it", "replaced, and numbers from before count"],
 )
 def test_a_page_that_does_not_tell_asks_for_more(rows: list[HistoryRow]) -> None:
     """None means older rows are needed."""
