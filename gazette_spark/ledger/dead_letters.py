@@ -25,7 +25,8 @@ with an entry of the main table that is not the newest any more.
 A writer without dead letters, or with others, first *closes* those that the main table names, by an entry
 that moves no offset: no step 2 decided on before can land, the first one neither. If they end further than
 the main table, somebody may have committed 2 and not 3, or the main table was restored: the writer is
-refused.
+refused. So is a query that keeps state: it could read records that are dead letters, and give their rows in a
+later batch, where nobody looks for them.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from gazette_spark.ledger.decision import (
     Write,
     check_parent,
     is_cut_off,
+    is_replay,
     next_entry,
     verify,
 )
@@ -166,6 +168,17 @@ def dead_batch(entry: LedgerEntry, table: str) -> Batch:
         planned_ms=entry.planned_ms,
         starts=starts,
     )
+
+
+def state_may_hold_letters(step: Divert, dead: LedgerState, write: Write) -> bool:
+    """Say whether a query would take records that are dead letters into its state.
+
+    It may emit them in a later batch, with which these letters are not compared. Those that the batch itself
+    has merged in an earlier try are of rows that it emits at once.
+    """
+    if not (write.entry.stateful and step.may_have_some):
+        return False
+    return dead.entry is None or not is_replay(step.batch, dead.entry)
 
 
 def in_step(dead: LedgerState, main: LedgerEntry, table: str) -> bool:

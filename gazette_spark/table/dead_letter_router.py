@@ -32,6 +32,7 @@ from gazette_spark.ledger.dead_letters import (
     is_ahead,
     plan,
     reconcile,
+    state_may_hold_letters,
     with_letters,
 )
 from gazette_spark.ledger.decision import KeptRange, Landed, Refusal, Write
@@ -66,6 +67,13 @@ CHANGED = (
     "results. Make the query's expressions deterministic, or persist the batch:"
 )
 """Begin of the error text at a row that fits in the first pass over a batch and not in the second."""
+
+HELD = (
+    "the query keeps state, and {table} may have records that this table has not passed. The "
+    "query could emit them in a later batch, so that they are in both tables. Restore {table}, too, to where "
+    "this table was restored; or have a query without state pass these bytes, with the same dead_letters"
+)
+"""Error text where the state of a query may come to hold dead letters."""
 
 PLACE = "__gazette_letter"
 """Helper column of letters, in no table: journal and offset."""
@@ -197,6 +205,8 @@ class DeadLetterRouter:
             return SplitBatch(self._stored(reasoned).limit(0), Write(step.entry), whole=False)
         dead, letters = self._dead, None
         if step is not None:
+            if state_may_hold_letters(step, dead, decided):
+                raise self._error(HELD.format(table=self._table.name))
             ranges = decided.kept or tuple(_whole_ranges(step.batch))
             landed = self._merge(reasoned, step, ranges, origin, committed=committed)
             if landed is None:

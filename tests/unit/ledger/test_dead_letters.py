@@ -18,6 +18,7 @@ from gazette_spark.ledger.dead_letters import (
     is_ahead,
     plan,
     reconcile,
+    state_may_hold_letters,
     with_letters,
 )
 from gazette_spark.ledger.decision import Again, Landed, Refusal, Write
@@ -198,6 +199,27 @@ def test_older_queries_of_several_sources_leave_places_behind() -> None:
     assert step.may_have_some
     assert not is_ahead(state(30), entry)
     assert is_ahead(state(40), entry)
+
+
+@pytest.mark.parametrize(
+    ("dead", "stateful", "query", "held"),
+    [
+        pytest.param(20, True, "another", True, id="letters of another query"),
+        pytest.param(20, False, "another", False, id="no state"),
+        pytest.param(10, True, "another", False, id="no letters ahead"),
+        pytest.param(20, True, "query-1", False, id="the batch's own, in an earlier try"),
+    ],
+)
+def test_a_state_does_not_come_to_hold_letters(dead: int, stateful: bool, query: str, held: bool) -> None:
+    """A query that keeps state reads no bytes that have dead letters, unless its batch has merged them."""
+    write = batch()
+    write = Write(replace(write.entry, query_id=query, stateful=stateful, planned_ms=7))
+    before = state(dead)
+    assert before.entry is not None
+    before = replace(before, entry=replace(before.entry, planned_ms=7))
+    step = planned(before, write=write)
+    assert isinstance(step, Divert)
+    assert state_may_hold_letters(step, before, write) is held
 
 
 def closing(dead: LedgerState, main: LedgerState) -> LedgerEntry | None:
