@@ -105,8 +105,8 @@ test-source: install jvm broker-binaries class-archive ## The tests of the sourc
 
 .PHONY: test-sink
 test-sink: install jvm broker-binaries class-archive ## The tests of the sink: ledger, table, Delta, kills
-	@$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests/unit/ledger tests/unit/table tests/property/test_ledger.py \
-		tests/property/test_dead_letters.py tests/property/test_schema_fit.py tests/spark/test_sink*.py \
+	@$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests/unit/ledger tests/unit/table tests/property/test_ledger*.py \
+		tests/property/test_schema_fit.py tests/spark/test_sink*.py \
 		tests/spark/test_ledger_reading.py tests/spark/test_verify.py tests/spark/test_kill.py tests/spark/test_crashes.py
 
 .PHONY: test-broker

@@ -2,10 +2,12 @@
 
 The model (:mod:`tests.rig.ledger_model`) is a table that behaves as Delta was measured to, and queries of one
 to three sources: journals, and others whose positions are texts that a new checkpoint repeats. Some keep
-state: they emit in one batch what they read in the one before. Writers act in three steps (decide, write,
-verify) that interleave freely.
+state: they emit in one batch what they read in the one before. Some have one of two tables of dead letters.
+Each look at a table and each commit is a step, and the steps of all writers interleave freely. A writer
+crashes by being dropped.
 
 Each decision is held against an obvious one, which compares identities of rows: the table's and the batch's.
+Each record is in the main table or in one for dead letters, once, after each commit to either.
 """
 
 from __future__ import annotations
@@ -13,18 +15,52 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 from hypothesis import Phase, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from gazette_spark.errors import GapError, RestoredError
+from gazette_spark.errors import (
+    BadRowError,
+    DeadLetterError,
+    GapError,
+    LedgerLostError,
+    RestoredError,
+    SinkError,
+    TableRefusedError,
+)
 from gazette_spark.ledger import entry as entry_module
-from gazette_spark.ledger.decision import Allowed, Decision, Landed, Refusal, Skip, Write, decide, verify
-from gazette_spark.ledger.entry import LedgerEntry, LedgerState, Positions, SkippedGap, least_offsets
+from gazette_spark.ledger.dead_letters import (
+    APP_ID_SUFFIX,
+    Divert,
+    Fence,
+    check_ledger,
+    closing_entry,
+    dead_batch,
+    is_ahead,
+    plan,
+    reconcile,
+    state_may_hold_letters,
+    with_letters,
+)
+from gazette_spark.ledger.decision import (
+    Again,
+    Allowed,
+    Decision,
+    Landed,
+    Refusal,
+    Skip,
+    Write,
+    decide,
+    verify,
+)
+from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState, Positions, SkippedGap, least_offsets
+from gazette_spark.sink import MAX_TRIES
 from gazette_spark.table import trim
 from tests.rig.examples import examples
 from tests.rig.ledger_model import (
@@ -33,21 +69,18 @@ from tests.rig.ledger_model import (
     JOURNALS,
     REFUSED,
     Expected,
-    Interval,
     Mark,
     Position,
     Record,
     Row,
     SinkTable,
     Source,
-    Table,
+    Turn,
     Writer,
-    bytes_of,
     committed_at,
     obvious_decision,
+    ranges_of,
 )
-
-__all__ = ["APP", "JOURNALS", "MUTANT_SETTINGS", "Interval", "Table", "bytes_of"]
 
 MUTANT_SETTINGS = settings(
     max_examples=10_000,
@@ -72,6 +105,17 @@ SOURCES = st.lists(
 ).map(tuple)
 """The sources of a query in any order; one that reads a journal of another one, too, is rare enough."""
 
+Batched = tuple[tuple[Row, ...], set[Record]]
+"""The rows of a batch for both tables, and the records that it is of."""
+
+TURNS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 12)), min_size=1, max_size=5)
+"""Which writers take how many steps, the newest one first."""
+
+STEPS = st.integers(0, 20)
+
+RULES = st.integers(0, 2)
+SECOND = st.sampled_from([None, None, None, 0, 1])
+
 PERMISSIONS = st.builds(Allowed, trim=st.booleans(), restart=st.sampled_from([False, False, True]))
 
 
@@ -84,17 +128,31 @@ def short_entries() -> Iterator[None]:
         yield
 
 
+class Over(Exception):  # noqa: N818 - it is no error.
+    """A batch is done, or its query has ended."""
+
+
 class LedgerMachine(RuleBasedStateMachine):
-    """Journals and other sources that grow, one table, any number of writers."""
+    """Journals and other sources that grow, one table, two for dead letters, any number of writers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table = SinkTable()
+        self.letters = {name: SinkTable(name, APP + APP_ID_SUFFIX) for name in ("d1", "d2")}
+        self.loose: set[str] = set()
+        """Tables of dead letters that the main table was restored to before, or that it does not name and
+        somebody changed: a writer that does not use them does not look whether they are ahead."""
+        self.stray: dict[str, set[Record]] = {name: set() for name in self.letters}
+        """Dead letters in them of records that the main table has not passed, or had not then."""
+        self.gone: set[Record] = set()
+        """Dead letters that somebody has lost."""
+        self.both: set[Record] = set()
+        """Records whose rows or dead letters somebody has brought back."""
         self.heads = dict.fromkeys(JOURNALS, 9) | dict.fromkeys(FOREIGN, 2)
         self.names = itertools.count(1)
         self.writers: list[Writer] = []
         self.add((frozenset(JOURNALS),), ({},))
-        self.checked = self.searched = 0
+        self.checked = 0
         """Versions of the table that were found right."""
         self.seen: set[str] = set()
         """For Hypothesis' statistics."""
@@ -108,12 +166,12 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # The world.
 
-    @initialize(committed=st.booleans())
-    def read_committed(self, committed: bool) -> None:
+    @initialize(committed=st.sampled_from([False, False, True]), letters=st.sampled_from(["d1", None]))
+    def read_committed(self, committed: bool, letters: str | None = None) -> None:
         """Choose what most queries read, the first one too, which has not read yet."""
         self.committed = committed
         for writer in self.writers:
-            writer.committed = committed
+            writer.committed, writer.letters = committed, letters
 
     @rule(source=st.sampled_from([*JOURNALS, *JOURNALS, *FOREIGN]), size=st.integers(1, 9))
     def grow(self, source: str, size: int) -> None:
@@ -130,6 +188,10 @@ class LedgerMachine(RuleBasedStateMachine):
         obeys=st.booleans(),
         other=st.sampled_from([False, False, False, False, True]),
         knows=st.sampled_from([True, True, False]),
+        letters=st.sampled_from(["d1", "d1", "d2", None]),
+        rules=RULES,
+        second=SECOND,
+        steps=STEPS,
     )
     def start(  # noqa: PLR0917 - Hypothesis names them.
         self,
@@ -142,10 +204,15 @@ class LedgerMachine(RuleBasedStateMachine):
         obeys: bool,
         other: bool,
         knows: bool,
+        letters: str | None,
+        rules: int,
+        second: int | None,
+        steps: int,
     ) -> None:
         """A query without a checkpoint, told to continue the table or not.
 
-        It may be of another isolation than most, and know the states of the query before it.
+        It may be of another isolation than most, and know the states of the query before it. It has dead
+        letters only where the sink takes them.
         """
         if all(isinstance(source, str) for source in sources):
             sources = (*sources, frozenset(JOURNALS))
@@ -171,6 +238,8 @@ class LedgerMachine(RuleBasedStateMachine):
             writer.known = least_offsets(entry.start)
         writer.stateful, writer.mode = stateful, "upsert" if upsert else "append"
         writer.allowed, writer.obeys = allowed, obeys
+        writer.letters, writer.rules, writer.second = letters if writer.splits else None, rules, second
+        self.take_steps(data, writer, steps)
 
     def undone(self) -> Positions:
         """Where the rows began of a table that was restored to before its first entry."""
@@ -193,18 +262,36 @@ class LedgerMachine(RuleBasedStateMachine):
         self.writers.append(writer)
         return writer
 
-    @rule(data=st.data(), stale=st.booleans())
-    def copy(self, data: st.DataObject, stale: bool) -> None:
+    @rule(data=st.data(), stale=st.booleans(), steps=STEPS)
+    def copy(self, data: st.DataObject, stale: bool, steps: int) -> None:
         """Another process on a copy of a query checkpoint, query id and all, of now or of some time ago."""
         if self.writers:
             original = data.draw(st.sampled_from(self.writers))
             batches = len(original.ends)
             self.writers.append(original.copied(data.draw(st.integers(1, batches)) if stale else batches))
+            self.take_steps(data, self.writers[-1], steps)
 
     @rule(
-        data=st.data(), allowed=PERMISSIONS, obeys=st.booleans(), swap=st.sampled_from([False, False, True])
+        data=st.data(),
+        allowed=PERMISSIONS,
+        obeys=st.booleans(),
+        swap=st.sampled_from([False, False, True]),
+        letters=st.sampled_from(["d1", "d2", None, "same", "same", "same"]),
+        rules=RULES,
+        second=SECOND,
+        steps=STEPS,
     )
-    def crash(self, data: st.DataObject, allowed: Allowed, obeys: bool, swap: bool) -> None:
+    def crash(  # noqa: PLR0917 - Hypothesis names them.
+        self,
+        data: st.DataObject,
+        allowed: Allowed,
+        obeys: bool,
+        swap: bool,
+        letters: str | None,
+        rules: int,
+        second: int | None,
+        steps: int,
+    ) -> None:
         """A process dies wherever it is, and starts again from its checkpoint, maybe changed.
 
         Its Gazette sources may be swapped: each finds the position of the other one.
@@ -213,55 +300,91 @@ class LedgerMachine(RuleBasedStateMachine):
             writer = data.draw(st.sampled_from(self.writers))
             writer.forget()
             writer.alive, writer.allowed, writer.obeys = True, allowed, obeys
+            writer.rules, writer.second = rules, second
+            if letters != "same" and writer.splits:
+                writer.letters = letters
             if swap:
                 gazette = [n for n, source in enumerate(writer.sources) if isinstance(source, frozenset)]
                 swapped = dict(zip(gazette, reversed(gazette), strict=True))
                 writer.sources = tuple(
                     writer.sources[swapped.get(n, n)] for n, _ in enumerate(writer.sources)
                 )
+            self.take_steps(data, writer, steps)
 
     @rule(
         data=st.data(),
         what=st.sampled_from(["optimize", "restore", "restore", "restore by time", "clean up"]),
     )
     def other_commit(self, data: st.DataObject, what: str) -> None:
-        """OPTIMIZE, RESTORE to any version that the history shows, or a clean-up of the history.
+        """OPTIMIZE, RESTORE to any version that the history shows, or a clean-up of the history."""
+        if self.table.history:
+            self.commit_another(data, self.table, what)
+
+    @rule(
+        data=st.data(),
+        name=st.sampled_from(["d1", "d1", "d2"]),
+        what=st.sampled_from(
+            ["another stream", "restore", "restore", "restore by time", "clean up", "replace", "delete"]
+        ),
+    )
+    def change_letters(self, data: st.DataObject, name: str, what: str) -> None:
+        """Likewise for dead letters, while no query is between its commits. Other streams write them, too."""
+        table, known = self.letters[name], self.letters[name].mark
+        if what == "another stream":
+            table.optimize()
+        elif table.history and not table.broken() and not any(writer.between for writer in self.writers):
+            if what == "replace":
+                table.replace()
+                self.touched(table, known)
+            elif what != "delete":
+                self.commit_another(data, table, what)
+            elif not any(writer.steps for writer in self.writers):
+                table.delete()
+                self.touched(table, known)
+            self.seen.add(f"dead letters: {what}")
+
+    def commit_another(self, data: st.DataObject, table: SinkTable, what: str) -> None:
+        """OPTIMIZE, RESTORE or clean up.
 
         A clean-up takes what is weeks old: no write is under way since, and every writer has looked.
         """
-        newest = len(self.table.history) - 1
-        if newest < 0:
-            return
+        newest = len(table.history) - 1
         if what == "optimize":
-            self.table.optimize()
+            table.optimize()
         elif what == "clean up":
-            if not any(writer.pending for writer in self.writers) and not self.table.broken():
-                self.table.cleaned = data.draw(st.integers(self.table.cleaned, newest))
+            if not any(writer.steps for writer in self.writers) and not table.broken():
+                table.cleaned = data.draw(st.integers(table.cleaned, newest))
         else:
-            version = data.draw(st.integers(self.table.cleaned, newest))
-            self.table.restore_mark(version, by_time=what == "restore by time")
+            version = data.draw(st.integers(table.cleaned, newest))
+            self.restore(table, version, by_time=what == "restore by time")
 
     # A writer's steps.
 
-    @rule(data=st.data(), steps=st.integers(3, 20))
-    def advance(self, data: st.DataObject, steps: int) -> None:
-        """A writer takes some steps."""
-        alive = [writer for writer in self.writers if writer.alive]
-        if not alive:
-            return
-        writer = data.draw(st.sampled_from(alive))
+    @rule(data=st.data(), turns=TURNS)
+    def advance(self, data: st.DataObject, turns: list[tuple[int, int]]) -> None:
+        """Writers take some steps in turn."""
+        for number, steps in turns:
+            if alive := [writer for writer in self.writers if writer.alive]:
+                self.take_steps(data, alive[-1 - number % len(alive)], steps)
+
+    def take_steps(self, data: st.DataObject, writer: Writer, steps: int) -> None:
+        """A writer takes some steps, of as many batches as these last for."""
         for _ in range(steps):
             if not writer.alive:
                 break
-            if writer.pending is None:
-                if writer.commits < len(writer.ends) or self.plan(data, writer):
-                    self.look_and_decide(writer)
-            elif not writer.written:
-                self.write(writer)
-            else:
-                self.look(writer)
+            if writer.steps is None:
+                if writer.commits == len(writer.ends) and not self.plan_batch(data, writer):
+                    break
+                writer.steps = self.run_batch(writer)
+            self.step(writer)
 
-    def plan(self, data: st.DataObject, writer: Writer) -> bool:
+    def step(self, writer: Writer) -> None:
+        """Take one step of a batch."""
+        assert writer.steps
+        if next(writer.steps, "over") == "over":
+            writer.steps = None
+
+    def plan_batch(self, data: st.DataObject, writer: Writer) -> bool:
         """Plan the next batch; return whether there is one. A query with state has some without data."""
         before = writer.ends[-1]
         self.plan_from(writer, before, data)
@@ -316,61 +439,223 @@ class LedgerMachine(RuleBasedStateMachine):
             return []
         return data.draw(st.sampled_from([[], new, new[:1]]))
 
-    def look_and_decide(self, writer: Writer) -> None:
-        """Read the table and decide on the batch."""
+    # A batch, as ``DeltaSink`` and its router bring it in. Each look at a table and each commit is a step.
+
+    def run_batch(self, writer: Writer) -> Iterator[None]:
+        """Bring a batch in; yield between its steps."""
+        with suppress(Over):
+            for _ in range(MAX_TRIES):
+                dead = LedgerState()
+                if writer.letters:
+                    dead = self.state_of(writer, self.letters[writer.letters])
+                    yield
+                before = self.state_of(writer, self.table)
+                made = self.decided(writer, before)
+                if not (yield from self.leave_another(writer, before, made)):
+                    continue
+                split = yield from self.split(writer, dead, before, made)
+                if split is None:
+                    continue
+                entry, after = split
+                yield
+                self.write(writer, before, entry, after)
+                yield
+                writer.between = False
+                if self.landed(writer, before, entry):
+                    writer.seen = entry.attempt
+                    if after.fence is None:
+                        self.done(writer, entry.attempt)
+            self.stop(writer, TableRefusedError(self.table.name, "it was turned down"))
+
+    def state_of(self, writer: Writer, table: SinkTable) -> LedgerState:
+        """Read a ledger."""
         try:
-            writer.before = self.table.state()
+            return table.state()
         except RestoredError as restored:
             self.stop(writer, restored)
-            return
-        attempt = f"attempt-{next(self.names)}"
-        match self.decide(writer, writer.before, attempt):
-            case Write(entry, kept):
-                writer.pending, writer.written = entry, False
-                writer.after = writer.mark_after(self.table.mark, entry, kept)
-                if kept:
-                    self.seen.add("a batch is trimmed")
-                if entry.accepted_gaps:
-                    self.seen.add("a gap is accepted")
-                if writer.stateful and writer.emitted():
-                    self.seen.add("state emits rows")
-            case Skip():
-                assert writer.before.entry is not None
-                self.done(writer, writer.before.entry.attempt)
-            case Refusal(error):
-                self.stop(writer, error)
 
-    def write(self, writer: Writer) -> None:
+    def decided(self, writer: Writer, before: LedgerState) -> Write:
+        """Decide on the batch; return what is to be written if it is not over."""
+        made = self.decide(writer, before, self.attempt())
+        if isinstance(made, Refusal):
+            self.stop(writer, made.error)
+        if isinstance(made, Skip):
+            assert before.entry is not None
+            self.done(writer, before.entry.attempt)
+        if made.kept:
+            self.seen.add("a batch is trimmed")
+        if made.entry.accepted_gaps:
+            self.seen.add("a gap is accepted")
+        if writer.stateful and writer.emitted():
+            self.seen.add("state emits rows")
+        return made
+
+    def write(self, writer: Writer, before: LedgerState, entry: LedgerEntry, after: Mark) -> None:
         """Append, on whatever the table has become since."""
-        assert writer.pending is not None
-        assert writer.after is not None
-        assert writer.before is not None
-        added = writer.after.rows[len(self.decided_on(writer).rows) :]
-        now = self.table.mark
-        undone = replace(now, rows=now.rows + added, planned=writer.planned[-1])
-        mark = writer.after if now == self.decided_on(writer) else undone
-        self.table.write(writer.pending, mark)
-        writer.written = True
+        decided_on, now = self.mark_of(before), self.table.mark
+        if now != decided_on:
+            added, dead = after.rows[len(decided_on.rows) :], after.dead - decided_on.dead
+            after = replace(now, rows=now.rows + added, dead=now.dead | dead, planned=after.planned)
+        if not self.table.write(entry, after):
+            return
+        if entry.dead_letters in self.letters:  # Whoever writes next knows of all that is there.
+            self.loose.discard(entry.dead_letters)
+            table, passed = self.letters[entry.dead_letters], now.passed()
+            self.stray[table.name] &= {row.place for row in table.mark.rows if row.record in passed}
+        self.check_letters()
 
-    def decided_on(self, writer: Writer) -> Mark:
-        """The table that a write was decided on."""
-        assert writer.before is not None
-        at = writer.before.table_version
+    def mark_of(self, before: LedgerState) -> Mark:
+        """The main table that a write was decided on."""
+        at = before.table_version
         return self.table.marks[at] if at >= 0 else Mark()
 
-    def look(self, writer: Writer) -> None:
+    def landed(self, writer: Writer, before: LedgerState, entry: LedgerEntry) -> bool:
         """Read back what became of the write."""
-        assert writer.pending is not None
-        entry, writer.pending = writer.pending, None
         try:
-            outcome = self.verify(writer, entry)
+            outcome = self.verify(writer, before, entry)
         except RestoredError as restored:
             outcome = Refusal(restored)
-        match outcome:
-            case Landed():
-                self.done(writer, entry.attempt)
-            case Refusal(error):
-                self.stop(writer, error)
+        if isinstance(outcome, Refusal):
+            self.stop(writer, outcome.error)
+        return isinstance(outcome, Landed)
+
+    # Its dead letters.
+
+    def leave_another(self, writer: Writer, before: LedgerState, made: Write) -> Generator[None, None, bool]:
+        """Close other dead letters, if the table names some; return whether that is done."""
+        entry = before.entry
+        if entry is None or entry.dead_letters in {None, writer.letters}:
+            return True
+        assert entry.dead_letters
+        return (yield from self.leave(writer, self.letters[entry.dead_letters], entry, made))
+
+    def leave(
+        self, writer: Writer, table: SinkTable, main: LedgerEntry, made: Write
+    ) -> Generator[None, None, bool]:
+        """Close a table of dead letters; return whether that landed."""
+        yield
+        dead = self.state_of(writer, table)
+        about = dead_batch(made.entry, table.name)
+        entry = closing_entry(dead, main, made.entry, self.attempt())
+        if entry is None:
+            self.seen.add("dead letters that are gone are left")
+            return True
+        try:
+            check_ledger(dead, about)
+        except (LedgerLostError, RestoredError) as error:
+            self.stop(writer, error)
+        if is_ahead(dead, main):
+            self.stop(writer, DeadLetterError(self.table.name, APP, f"those in {table.name} are ahead"))
+        self.seen.add("dead letters are left")
+        return bool((yield from self.commit_letters(writer, table, dead, entry, (about, ()))))
+
+    def split(
+        self, writer: Writer, dead: LedgerState, before: LedgerState, made: Write
+    ) -> Generator[None, None, tuple[LedgerEntry, Mark] | None]:
+        """Commit the misfits of a batch; return the main table's entry, and what it is to be then."""
+        rows, entry = writer.emits(made.kept), made.entry
+        decided_on = self.mark_of(before)
+        if writer.letters is None:
+            return entry, writer.mark_after(decided_on, entry, rows)
+        table = self.letters[writer.letters]
+        try:
+            step = self.plan(dead, before, made, table.name)
+        except (DeadLetterError, LedgerLostError, RestoredError) as error:
+            self.stop(writer, error)
+        if isinstance(step, Fence):
+            self.seen.add("a writer sets a fence")
+            return step.entry, replace(
+                decided_on, fence=Turn(writer.name, step.entry.batch_id, writer.stateful)
+            )
+        merged, left = dead, rows
+        if isinstance(step, Divert):
+            if state_may_hold_letters(step, dead, made):
+                self.stop(writer, DeadLetterError(self.table.name, APP, "state may hold them"))
+            ranges = ranges_of(made, step.batch)
+            landed = yield from self.merge(writer, table, dead, step, (rows, ranges))
+            if landed is None:
+                return None
+            merged = landed
+            left = self.without_letters(writer, table, dead, merged, (rows, ranges))
+        self.check_again(writer, left)
+        letters = {*rows} - {*left}
+        if letters:
+            self.seen.add("a batch has dead letters")
+        return with_letters(entry, table.name, merged), writer.mark_after(decided_on, entry, left, letters)
+
+    def plan(self, dead: LedgerState, main: LedgerState, made: Write, table: str) -> Fence | Divert | None:
+        """The package's plan; mutants have their own."""
+        return plan(dead, main, made, table=table, attempt=self.attempt())
+
+    def merge(
+        self, writer: Writer, table: SinkTable, dead: LedgerState, step: Divert, batch: Batched
+    ) -> Generator[None, None, LedgerState | None]:
+        """Commit the dead letters of the first pass that are not there; return the state that has them."""
+        rows, ranges = batch
+        dying = writer.misfits(rows)
+        if any(row.record not in ranges for row in dying):
+            self.stop(writer, BadRowError(self.table.name, APP, step.batch.batch_id, "no row of the batch"))
+        if step.may_have_some:
+            self.seen.add("records of the batch may be dead letters")
+            known = self.known(table, dead.table_version)
+            dying = tuple(row for row in dying if row.place not in known)
+        return (yield from self.commit_letters(writer, table, dead, step.entry, (step.batch, dying)))
+
+    def known(self, table: SinkTable, version: int) -> set[Record]:
+        """Where the dead letters at a version of their table begin; mutants have their own."""
+        return table.marks[version].places() if version >= 0 else set()
+
+    def without_letters(
+        self, writer: Writer, table: SinkTable, before: LedgerState, merged: LedgerState, batch: Batched
+    ) -> tuple[Row, ...]:
+        """Return the rows that are no letters after the merge; mutants have their own."""
+        rows, ranges = batch
+        found = table.marks[merged.entry_version].rows
+        letters = {row.place for row in found if row.record in ranges}
+        return tuple(row for row in rows if row.place not in letters)
+
+    def check_again(self, writer: Writer, rows: tuple[Row, ...]) -> None:
+        """End the query at a row that fits no more in the second pass; mutants have their own."""
+        if writer.misfits(rows, again=True):
+            number = writer.batch().batch_id
+            self.stop(writer, BadRowError(self.table.name, APP, number, "a row has changed its mind"))
+
+    def commit_letters(
+        self,
+        writer: Writer,
+        table: SinkTable,
+        before: LedgerState,
+        entry: LedgerEntry,
+        about: tuple[Batch, tuple[Row, ...]],
+    ) -> Generator[None, None, LedgerState | None]:
+        """Commit to a table of dead letters; return its state if that landed."""
+        yield
+        writer.between = True
+        batch, rows = about
+        self.append_letters(table, entry, rows)
+        self.check_letters()
+        yield
+        after = self.state_of(writer, table)
+        outcome = self.reconcile(before, after, entry, batch)
+        if isinstance(outcome, Refusal):
+            self.stop(writer, outcome.error)
+        return after if isinstance(outcome, Landed) else None
+
+    def append_letters(self, table: SinkTable, entry: LedgerEntry, rows: tuple[Row, ...]) -> None:
+        """The commit to a table of dead letters; mutants have their own."""
+        table.write(entry, replace(table.mark, rows=table.mark.rows + rows))
+
+    def reconcile(
+        self, before: LedgerState, after: LedgerState, entry: LedgerEntry, batch: Batch
+    ) -> Landed | Again | Refusal:
+        """The package's outcome; mutants have their own."""
+        return reconcile(before, after, entry, batch, conflict=False)
+
+    # What the package decides, and how it ends.
+
+    def attempt(self) -> str:
+        """A fresh name."""
+        return f"attempt-{next(self.names)}"
 
     def decide(self, writer: Writer, state: LedgerState, attempt: str) -> Decision:
         """The package's decision, which is the obvious one; mutants have their own."""
@@ -400,36 +685,77 @@ class LedgerMachine(RuleBasedStateMachine):
         rows = writer.emits(made.kept) if isinstance(made, Write) else ()
         assert frozenset(rows) == expected.rows
 
-    def verify(self, writer: Writer, entry: LedgerEntry) -> object:
+    def verify(self, writer: Writer, before: LedgerState, entry: LedgerEntry) -> Landed | Again | Refusal:
         """The package's verdict on a write; mutants have their own."""
-        assert writer.before is not None
-        return verify(writer.before, self.table.state(), entry, writer.batch(), conflict=False)
+        return verify(before, self.table.state(), entry, writer.batch(), conflict=False)
 
-    def done(self, writer: Writer, seen: str) -> None:
+    def done(self, writer: Writer, seen: str) -> NoReturn:
         """Spark writes ``commits/<n>``: the whole batch must be in the table, unless it was undone since."""
         self.seen.add("a batch is done")
-        writer.commits, writer.seen = len(writer.ends), seen
+        writer.commits, writer.seen, writer.between = len(writer.ends), seen, False
         assert {row.record for row in writer.emitted()} <= self.table.mark.passed()
+        raise Over
 
-    def stop(self, writer: Writer, error: Exception) -> None:
-        """The query ends. If the error says how to mend the table, somebody does."""
+    def stop(self, writer: Writer, error: SinkError) -> NoReturn:
+        """The query ends. If the error says how to mend the table or to go on, somebody does."""
         self.seen.add(type(error).__name__)
         writer.forget()
         writer.alive = False
         if isinstance(error, GapError) and writer.obeys and error.missing:
             gaps = (SkippedGap(name, *each) for name, named in error.missing.items() for each in named)
             writer.allowed, writer.alive = replace(writer.allowed, gaps=frozenset(gaps)), True
-        if not isinstance(error, RestoredError):
-            return
+        if isinstance(error, DeadLetterError) and writer.obeys and writer.splits:
+            entry = self.table.standing()[0]
+            writer.letters, writer.alive = entry.dead_letters, True
+        if isinstance(error, RestoredError):
+            self.mend(error, keep=writer.obeys)
+        raise Over
+
+    def mend(self, error: RestoredError, *, keep: bool) -> None:
+        """Do as an error says. Dead letters may be kept as they were restored."""
+        table = self.letters.get(error.table, self.table)
         if by_time := re.search(r"version (\d+) restored the table to a point in time", str(error)):
-            version = self.table.restored[int(by_time[1])]
-            if version >= self.table.cleaned:
-                self.table.restore_mark(version)
-            return
-        version = int(error.advice.split(" AS OF ")[1].split()[0])
-        if version >= self.table.cleaned:
-            self.table.restore_mark(version)
-            assert not self.broken()
+            version = table.restored[int(by_time[1])]
+        elif keep and table is not self.table:
+            version = int(error.advice.split("restore version ")[1].split(".")[0])
+        else:
+            version = int(error.advice.split(" AS OF ")[1].split()[0])
+        if version >= table.cleaned:
+            self.restore(table, version)
+            assert by_time or not table.broken()
+
+    # What other people do.
+
+    def restore(self, table: SinkTable, version: int, *, by_time: bool = False) -> None:
+        """RESTORE a table; note what that loses, doubles and makes unsafe."""
+        known = table.mark
+        table.restore(version, by_time=by_time)
+        self.touched(table, known)
+
+    def touched(self, table: SinkTable, known: Mark) -> None:
+        """Note what somebody has lost, doubled or made unsafe who changed the rows of a table.
+
+        A row or dead letter that comes back may have become the other one in between.
+        """
+        brought = table.mark.places() - known.places()
+        self.both |= brought
+        if table is self.table:
+            self.gone |= self.dead_places() - self.all_letters()
+            self.loose |= self.letters.keys()
+        else:
+            self.gone |= (known.places() - table.mark.places()) & self.dead_places()
+            self.loose.add(table.name)
+        newest = self.table.standing()
+        self.loose -= {newest[0].dead_letters} if newest else set()
+        self.check_letters()
+
+    def all_letters(self) -> set[Record]:
+        """Where the dead letters of both tables begin."""
+        return set[Record]().union(*(table.mark.places() for table in self.letters.values()))
+
+    def dead_places(self) -> set[Record]:
+        """Where the rows begin that the main table was written without."""
+        return {row.place for row in self.table.mark.dead}
 
     def broken(self) -> bool:
         """Whether the newest entry does not stand on the one it was decided on."""
@@ -438,22 +764,26 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def the_search_agrees_with_the_obvious_one(self) -> None:
         """The newest visible entry is the one a replay of the whole history finds, or it is cleaned up."""
-        if len(self.table.marks) == self.searched:
-            return
-        self.searched = len(self.table.marks)
-        standing = self.table.standing()
+        for table in (self.table, *self.letters.values()):
+            if table.searched != len(table.marks):
+                table.searched = len(table.marks)
+                self.check_search(table)
+
+    def check_search(self, table: SinkTable) -> None:
+        """Check what the package finds in one table's history."""
+        standing = table.standing()
         try:
-            state = self.table.state()
+            state = table.state()
         except RestoredError:
-            assert any(row.parameters.get("timestamp") for row in self.table.history)
+            assert any(row.parameters.get("timestamp") for row in table.history)
             return
         if state.entry is None and standing:
-            assert self.table.cleaned
+            assert table.cleaned
             assert state.truncated
             return
         assert state.entry == (standing[0] if standing else None)
-        if not self.table.cleaned:
-            assert state.txn_version == self.table.highest
+        if not table.cleaned:
+            assert state.txn_version == table.highest
 
     @invariant()
     def each_row_is_there_once(self) -> None:
@@ -471,16 +801,41 @@ class LedgerMachine(RuleBasedStateMachine):
         for journal, start in mark.starts.items():
             rows = [row for row in mark.rows if row.record.source == journal]
             left_out = [each.at for each in mark.left_out() if each.source == journal]
+            dead = [row.offset for row in mark.dead if row.record.source == journal]
             if journal in mark.twice:
                 continue  # Each of its sources has a place of its own: no source brings a row twice.
             places, passed = [row.record.at for row in rows], range(start, entry.read_through[journal])
             assert places == sorted(places)
             if mark.committed:
-                self.messages_are_whole({*passed} - {*left_out}, [row.offset for row in rows], passed)
+                messages = [row.offset for row in rows] + dead
+                self.messages_are_whole({*passed} - {*left_out}, messages, passed)
             else:
-                assert sorted(places + left_out) == list(passed)
+                assert sorted(places + left_out + dead) == list(passed)
         foreign = [row.record for row in mark.rows if row.record.source in FOREIGN]
         assert mark.restarted or self.read_by_two(mark) or len(set(foreign)) == len(foreign)
+
+    def check_letters(self) -> None:
+        """Check that no record is in two tables, nor in none, but for what somebody's RESTORE explains.
+
+        And that only the table of dead letters that the main table names has some of bytes to come.
+        """
+        if self.broken():
+            return
+        mark, standing = self.table.mark, self.table.standing()
+        rows, passed = mark.places(), mark.passed()
+        counted: Counter[Record] = Counter()
+        for name, table in self.letters.items():
+            letters = table.mark.places()
+            assert len(letters) == len(table.mark.rows)
+            ahead = {row.place for row in table.mark.rows if row.record not in passed}
+            if name in self.loose:
+                self.stray[name] |= ahead
+            self.stray[name] &= letters
+            counted.update(letters - self.stray[name])
+            assert ahead <= self.stray[name] or name == standing[0].dead_letters
+        double = {record for record, count in counted.items() if count + (record in rows) > 1}
+        assert all(record.source in mark.twice for record in double - self.both)
+        assert self.dead_places() - self.all_letters() <= self.gone
 
     def messages_are_whole(self, committing: set[int], messages: list[int], passed: range) -> None:
         """Each message of a journal that some records commit is there once, and no other.
@@ -518,16 +873,18 @@ def run_to(machine: LedgerMachine, writer: Writer, *heads: int) -> None:
     """Run the pinned batch of a writer, and one to each of some offsets in all journals."""
     for head in (None, *heads):
         if head is not None:
-            (known,) = writer.ends[-1]
-            assert isinstance(known, Mapping)
-            end = dict.fromkeys(known, head)
-            writer.read.append(tuple(writer.rows_between(0, known, end)))
-            writer.ends.append((end,))
-            writer.planned.append(next(machine.names))
-        machine.look_and_decide(writer)
-        if writer.pending:
-            machine.write(writer)
-            machine.look(writer)
+            plan_to(machine, writer, dict.fromkeys(JOURNALS, head))
+        list(machine.run_batch(writer))
+
+
+def plan_to(machine: LedgerMachine, writer: Writer, heads: Mapping[str, int]) -> None:
+    """Plan a batch of a writer of one source, to an offset of each of its journals."""
+    (known,) = writer.ends[-1]
+    assert isinstance(known, Mapping)
+    end = {journal: heads[journal] for journal in known}
+    writer.read.append(tuple(writer.rows_between(0, known, end)))
+    writer.ends.append((end,))
+    writer.planned.append(next(machine.names))
 
 
 def test_messages_are_trimmed_by_what_commits_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -548,3 +905,103 @@ def test_messages_are_trimmed_by_what_commits_them(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(trim, "range_origin", lambda schema, isolation: trim.origin_columns(schema))
     with pytest.raises(AssertionError):
         trims()
+
+
+def two_writers(machine: LedgerMachine, *, letters: str | None = "d1") -> tuple[Writer, Writer]:
+    """Return a writer with a batch to write and one with other rules on a copy of its checkpoint."""
+    [slow] = machine.writers
+    slow.letters = "d1"
+    run_to(machine, slow)
+    plan_to(machine, slow, dict.fromkeys(JOURNALS, 6))
+    fast = slow.copied(len(slow.ends))
+    fast.letters, fast.rules = letters, 1
+    return slow, fast
+
+
+def run_until_merged(machine: LedgerMachine, writer: Writer) -> Iterator[None]:
+    """Run a batch until its dead letters are committed, and return its other steps."""
+    steps, before = machine.run_batch(writer), len(machine.letters["d1"].history)
+    while len(machine.letters["d1"].history) == before:
+        next(steps)
+    return steps
+
+
+def overtaken(machine: LedgerMachine) -> None:
+    """Let a writer with other rules come between the two commits of one, which then goes on."""
+    slow, fast = two_writers(machine)
+    steps = run_until_merged(machine, slow)
+    rest = run_until_merged(machine, fast)
+    list(steps)
+    list(rest)
+    assert slow.commits + fast.commits == 3
+
+
+def at_once(machine: LedgerMachine) -> None:
+    """Let two writers with different rules merge what both decided on the same entries."""
+    slow, fast = two_writers(machine)
+    both = [machine.run_batch(slow), machine.run_batch(fast)]
+    while not slow.between:
+        for steps in both:
+            next(steps, None)
+    for steps in both:
+        list(steps)
+    assert slow.commits == fast.commits == 2
+
+
+def crashed(machine: LedgerMachine) -> None:
+    """Let a writer crash between its commits, and another with other rules go on."""
+    slow, fast = two_writers(machine)
+    run_until_merged(machine, slow)
+    slow.forget()
+    list(machine.run_batch(fast))
+    assert fast.commits == 2
+
+
+def left_first(machine: LedgerMachine) -> None:
+    """Let a writer without dead letters overtake one that is about to commit the first ones."""
+    slow, fast = two_writers(machine, letters=None)
+    steps = machine.run_batch(slow)
+    for _ in range(2):  # It has looked at both tables.
+        next(steps)
+    list(machine.run_batch(fast))
+    list(steps)
+    assert fast.commits == 2
+
+
+def held(machine: LedgerMachine) -> None:
+    """Let a query with state take over after a crash between two commits, and go on without dead letters."""
+    slow, _ = two_writers(machine)
+    run_until_merged(machine, slow)
+    other = machine.add((frozenset(JOURNALS),), ({**dict.fromkeys(JOURNALS, 0)},))
+    other.stateful, other.letters, other.rules = True, "d1", 1
+    run_to(machine, other, 6)
+    other.letters = None
+    run_to(machine, other, 6)
+    assert not other.alive
+
+
+def several(machine: LedgerMachine) -> None:
+    """Let a query of one journal go on where another read two, whose other place stays in the entries."""
+    [first] = machine.writers
+    first.sources, first.ends = (
+        tuple(frozenset({each}) for each in JOURNALS),
+        [({JOURNALS[0]: 0}, {JOURNALS[1]: 0})],
+    )
+    run_to(machine, first)
+    second = machine.add((frozenset(JOURNALS[:1]),), ({JOURNALS[0]: 0},))
+    second.letters = "d1"
+    run_to(machine, second, 6)
+    assert second.commits == 2
+    assert machine.letters["d1"].mark.places() == {Record(JOURNALS[0], 0), Record(JOURNALS[0], 3)}
+
+
+SCHEDULES = (overtaken, at_once, crashed, left_first, held, several)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.__name__)
+def test_no_record_is_in_both_tables(schedule: Callable[[LedgerMachine], None]) -> None:
+    """Not in schedules that once led there, or do without the one rule that is for them."""
+    machine = LedgerMachine()
+    schedule(machine)
+    machine.check_letters()
+    machine.each_row_is_there_once()

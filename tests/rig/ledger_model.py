@@ -1,12 +1,15 @@
-"""A model of a Delta table and of the queries that write it, for state machines over the ledger.
+"""A model of Delta tables and of the queries that write them, for the state machine over the ledger.
 
-The table behaves as Delta was measured to: a transaction number that is not above the app id's highest is
+A table behaves as Delta was measured to: a transaction number that is not above the app id's highest is
 skipped in silence, a RESTORE keeps the numbers, neither it nor other commits conflict with an append, and old
 lines of the history are cleaned up.
 
 A row has an identity: the journal and offset, or other source and number, of the record that it is made of,
 and the source of the query that read it. :func:`obvious_decision` compares sets of these and nothing else.
 A row of a committed message is of the record that commits it: the message itself lies there or before.
+
+Which records a query takes for dead depends on its rules. Some rules are not deterministic: the second pass
+over a batch goes by others than the first.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import NamedTuple
 
 from pyspark.sql.types import StructType
 
-from gazette_spark.ledger.decision import Allowed, KeptRange
+from gazette_spark.ledger.decision import Allowed, KeptRange, Write
 from gazette_spark.ledger.entry import (
     Batch,
     LedgerEntry,
@@ -26,8 +29,9 @@ from gazette_spark.ledger.entry import (
     Mode,
     Positions,
     SkippedGap,
+    least_offsets,
 )
-from gazette_spark.ledger.history import HistoryRow, read_state
+from gazette_spark.ledger.history import REPLACING, HistoryRow, read_state
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table import trim
 
@@ -36,7 +40,6 @@ JOURNALS = ("x/a", "x/b")
 FOREIGN = ("files", "rates")
 """Sources that are not Gazette's: their positions are texts, which each new checkpoint counts from 0."""
 
-Interval = tuple[str, int, int]
 Source = frozenset[str] | str
 """The journals that a source of a query selects, or the name of another source."""
 Position = Mapping[str, int] | str | None
@@ -57,6 +60,19 @@ class Row(NamedTuple):
     number: int
     offset: int
     """Where it begins: before ``record``, if that is the acknowledgement of a message."""
+
+    @property
+    def place(self) -> Record:
+        """Where it begins: of a message that is not the record that commits it."""
+        return Record(self.record.source, self.offset)
+
+
+class Turn(NamedTuple):
+    """A batch that has set a fence."""
+
+    query: str
+    batch_id: int
+    stateful: bool
 
 
 COLUMNS = StructType()
@@ -79,55 +95,17 @@ def messages_of(record: Record, start: int) -> list[int]:
     return [at for at in range(max(start, record.at - 4), record.at + 1) if committed_at(at) == record.at]
 
 
-def bytes_of(intervals: Iterable[Interval]) -> set[tuple[str, int]]:
-    """Journal and offset of each byte."""
-    return {(journal, at) for journal, begin, end in intervals for at in range(begin, end)}
+def bytes_of(intervals: Iterable[tuple[str, int, int]]) -> set[Record]:
+    """The record of each byte."""
+    return {Record(journal, at) for journal, begin, end in intervals for at in range(begin, end)}
 
 
-@dataclass
-class Table:
-    """Commits, the rows visible at each, and the highest transaction number ever."""
-
-    history: list[HistoryRow] = field(default_factory=list)
-    rows: list[tuple[Interval, ...]] = field(default_factory=list)
-    holes: list[tuple[Interval, ...]] = field(default_factory=list)
-    """What may be missing at each commit: the gaps that its entries say somebody accepted."""
-    highest: int = -1
-    decided: dict[str, LedgerEntry] = field(default_factory=dict)
-    """Each entry by its attempt, as it was decided on, whatever its stored form."""
-
-    def commit(
-        self, operation: str, rows: tuple[Interval, ...], holes: tuple[Interval, ...], **parts: object
-    ) -> None:
-        """Add a version."""
-        self.holes.append(holes)
-        self.history.append(HistoryRow(len(self.history), operation, **parts))  # type: ignore[arg-type]
-        self.rows.append(rows)
-
-    def append(self, entry: LedgerEntry, added: tuple[Interval, ...]) -> None:
-        """Append with a transaction number, or skip in silence."""
-        if entry.txn_version > self.highest:
-            self.highest = entry.txn_version
-            self.decided[entry.attempt] = entry
-            holes = self.missing() + tuple((gap.journal, gap.begin, gap.end) for gap in entry.accepted_gaps)
-            self.commit("WRITE", self.visible() + added, holes, user_metadata=entry.to_json())
-
-    def restore(self, version: int) -> None:
-        """Go back to a version."""
-        parameters = {"version": str(version), "timestamp": None}
-        self.commit("RESTORE", self.rows[version], self.holes[version], parameters=parameters)
-
-    def visible(self) -> tuple[Interval, ...]:
-        """Rows of the newest version."""
-        return self.rows[-1] if self.rows else ()
-
-    def missing(self) -> tuple[Interval, ...]:
-        """What the newest version lacks on somebody's word."""
-        return self.holes[-1] if self.holes else ()
-
-    def state(self) -> LedgerState:
-        """What the package finds in the history."""
-        return read_state(lambda limit: self.history[::-1][:limit], APP, table="t")
+def ranges_of(made: Write, batch: Batch) -> set[Record]:
+    """The records that a batch brings to its table and to the dead letters."""
+    if made.kept:
+        return bytes_of((each.journal, each.begin, each.end) for each in made.kept)
+    begins, ends = (least_offsets(positions) for positions in (batch.begin, batch.end))
+    return bytes_of((journal, begins[journal], end) for journal, end in ends.items())
 
 
 @dataclass(frozen=True)
@@ -163,10 +141,18 @@ class Mark:
     """The rows are committed messages."""
     quiet: frozenset[Record] = frozenset()
     """Records that were read and have committed no message."""
+    dead: frozenset[Row] = frozenset()
+    """Rows that were among the dead letters, when a batch was written without them."""
+    fence: Turn | None = None
+    """Whose fence is the newest entry; None if a batch is."""
 
     def passed(self) -> set[Record]:
         """Records that the table has, or is not to have."""
-        return {row.record for row in self.rows} | self.left_out() | self.quiet
+        return {row.record for row in (*self.rows, *self.dead)} | self.left_out() | self.quiet
+
+    def places(self) -> set[Record]:
+        """Where the rows begin."""
+        return {row.place for row in self.rows}
 
     def left_out(self) -> frozenset[Record]:
         """Records whose rows are not in the table, for a reason."""
@@ -179,11 +165,19 @@ class Mark:
         return max((each.at + 1 for each in self.passed() if each.source == journal), default=start)
 
 
-class SinkTable(Table):
-    """A table whose every version has a :class:`Mark`."""
+class SinkTable:
+    """A table of one app id: its commits, and a :class:`Mark` of each version. Rows may be dead letters."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, name: str = "t", app_id: str = APP) -> None:
+        self.name = name
+        self.app_id = app_id
+        self.delete()
+
+    def delete(self) -> None:
+        """Forget the table: whoever writes next makes another."""
+        self.history: list[HistoryRow] = []
+        self.highest = -1
+        """The highest transaction number ever."""
         self.marks: list[Mark] = []
         self.chains: list[tuple[LedgerEntry, ...]] = []
         """The entries of the rows visible at each version, newest first."""
@@ -191,6 +185,8 @@ class SinkTable(Table):
         """The first version that the history still shows."""
         self.restored: dict[int, int] = {}
         """Where each RESTORE went back to."""
+        self.searched = 0
+        """Versions whose history was searched."""
 
     @property
     def mark(self) -> Mark:
@@ -203,20 +199,26 @@ class SinkTable(Table):
         """Add a version."""
         self.marks.append(mark)
         self.chains.append(chain)
-        self.commit(operation, (), (), **parts)
+        self.history.append(HistoryRow(len(self.history), operation, **parts))  # type: ignore[arg-type]
 
     def optimize(self) -> None:
         """Add a version with the same rows."""
         self.add_version("OPTIMIZE", self.mark, self.standing())
 
-    def write(self, entry: LedgerEntry, mark: Mark) -> None:
-        """Append with a transaction number, or skip in silence."""
-        if entry.txn_version > self.highest:
+    def write(self, entry: LedgerEntry, mark: Mark) -> bool:
+        """Append with a transaction number, or skip in silence; return whether it landed."""
+        landed = entry.txn_version > self.highest
+        if landed:
             self.highest = entry.txn_version
             chain = (entry, *self.standing())
             self.add_version("WRITE", mark, chain, user_metadata=entry.to_json())
+        return landed
 
-    def restore_mark(self, version: int, *, by_time: bool = False) -> None:
+    def replace(self) -> None:
+        """Put another table in its place, without a row."""
+        self.add_version(min(REPLACING), Mark(), ())
+
+    def restore(self, version: int, *, by_time: bool = False) -> None:
         """Go back to a version, which is named or is what the table was at a time."""
         self.restored[len(self.history)] = version
         named = {"version": None if by_time else str(version)}
@@ -227,7 +229,7 @@ class SinkTable(Table):
     def state(self) -> LedgerState:
         """What the package finds in what is left of the history."""
         shown = self.history[self.cleaned :][::-1]
-        return read_state(lambda limit: shown[:limit], APP, table="t")
+        return read_state(lambda limit: shown[:limit], self.app_id, table=self.name)
 
     def standing(self) -> tuple[LedgerEntry, ...]:
         """The entries of the visible rows, newest first, by a replay of the whole history."""
@@ -259,12 +261,16 @@ class Writer:
     known: Mapping[str, int] = field(default_factory=dict)
     """Where messages begin that it knows of from the states of another query, by journal."""
     commits: int = 0
+    letters: str | None = None
+    """Its table of dead letters."""
+    rules: int = 0
+    second: int | None = None
+    """Its rules in the second pass over a batch, if they are others."""
     seen: str | None = None
-    before: LedgerState | None = None
-    pending: LedgerEntry | None = None
-    after: Mark | None = None
-    """What the table is to be with ``pending``."""
-    written: bool = False
+    steps: Iterator[None] | None = None
+    """The rest of its batch, if it is in one."""
+    between: bool = False
+    """It has committed to a table of dead letters, and not yet to the main table."""
     alive: bool = True
     allowed: Allowed = Allowed()  # noqa: RUF009 - immutable
     obeys: bool = False
@@ -275,7 +281,7 @@ class Writer:
 
     def forget(self) -> None:
         """What a process loses when it is killed."""
-        self.seen, self.before, self.pending, self.after, self.written = None, None, None, None, False
+        self.seen, self.steps, self.between = None, None, False
 
     def copied(self, batches: int) -> Writer:
         """Return another process on a copy of the query checkpoint, as it was after some batches."""
@@ -290,6 +296,9 @@ class Writer:
             self.committed,
             self.known,
             min(self.commits, batches),
+            self.letters,
+            self.rules,
+            self.second,
             allowed=self.allowed,
         )
 
@@ -302,6 +311,16 @@ class Writer:
     def bound(self) -> bool:
         """Whether its rows follow from its own checkpoint only."""
         return self.stateful or any(isinstance(source, str) for source in self.sources)
+
+    @property
+    def splits(self) -> bool:
+        """Whether its rows can be split into dead letters and others."""
+        return len(self.sources) == 1 and not isinstance(self.sources[0], str)
+
+    def misfits(self, rows: Iterable[Row], *, again: bool = False) -> tuple[Row, ...]:
+        """Those that its rules have for dead, in the first pass over a batch or the second."""
+        rules = self.second if again and self.second is not None else self.rules
+        return tuple(row for row in rows if (row.offset + rules) % 3 == 0)
 
     def start_of(self, number: int, journal: str, first: int) -> int:
         """Return where the messages of a journal begin that a source knows.
@@ -391,14 +410,16 @@ class Writer:
         journals = [journal for journal, _, _ in self.moves()]
         return frozenset(each for each in journals if journals.count(each) > 1)
 
-    def mark_after(self, before: Mark, entry: LedgerEntry, kept: tuple[KeptRange, ...]) -> Mark:
-        """What a table is with its batch."""
+    def mark_after(
+        self, before: Mark, entry: LedgerEntry, rows: tuple[Row, ...], dead: Iterable[Row] = ()
+    ) -> Mark:
+        """What a table is with some rows of its batch, where others are dead letters."""
         continues = not self.first and self.planned[-2] == before.planned
         texts = any(isinstance(end, str) for end in self.ends[-1])
         holes = bytes_of((gap.journal, gap.begin, gap.end) for gap in entry.accepted_gaps)
         return Mark(
-            rows=before.rows + self.emits(kept),
-            holes=before.holes | {Record(*each) for each in holes},
+            rows=before.rows + rows,
+            holes=before.holes | holes,
             starts={journal: since for journal, since, _ in self.moves()} | dict(before.starts),
             planned=self.planned[-1],
             query=self.name,
@@ -414,6 +435,7 @@ class Writer:
             twice=before.twice | self.read_twice(),
             committed=self.committed,
             quiet=before.quiet | self.quiet(),
+            dead=before.dead.union(dead),
         )
 
 
@@ -451,14 +473,18 @@ def obvious_decision(mark: Mark, newest: str | None, writer: Writer) -> Expected
         return REFUSED
     if mark.committed != writer.committed or _knows_too_little(mark, writer):
         return REFUSED
+    # Whoever sets a fence takes the turn of the other copies of a checkpoint.
+    fence = mark.fence
+    refused = fence is not None and (writer.bound or mark.stateful or fence.stateful)
     if mark.planned == writer.planned[-1]:
-        return Expected(frozenset())
+        return Expected(frozenset(), may_be_refused=refused)
     # The ledger may have dropped another source's position when a new checkpoint was accepted.
     perhaps = writer.first and writer.bound and mark.restarted and not mark.stateful
     if not _follows(mark, writer) and not (perhaps and writer.name != mark.query):
         return REFUSED
     expected = _by_journal(mark, writer)
-    return expected if _follows(mark, writer) else replace(expected, may_be_refused=True, entry=False)
+    refused = refused or not _follows(mark, writer)
+    return replace(expected, may_be_refused=True, entry=False) if refused else expected
 
 
 def _knows_too_little(mark: Mark, writer: Writer) -> bool:
@@ -475,7 +501,8 @@ def _follows(mark: Mark, writer: Writer) -> bool:
     if not writer.first:
         return mark.planned == writer.planned[-2]
     another = writer.name != mark.query  # Else it is an older copy of the checkpoint.
-    return another and (writer.allowed.restart or not (mark.stateful or mark.texts))
+    taken = mark.fence is not None and mark.fence[:2] == (writer.name, 0)
+    return another and (writer.allowed.restart or taken or not (mark.stateful or mark.texts))
 
 
 def _by_journal(mark: Mark, writer: Writer) -> Expected:
