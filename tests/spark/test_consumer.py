@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from gazette_spark.client import AppendService, Client
@@ -16,13 +18,14 @@ from gazette_spark.consumer.application import Application, ResolveArgs
 from gazette_spark.consumer.micro_batch import STATE
 from gazette_spark.consumer.spark import SparkHost
 from gazette_spark.consumer.specs import shard_spec
+from gazette_spark.failpoints import FailpointError, calling
 from gazette_spark.message import Publisher, read_committed, write_ack_intents
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
 from tests.rig.brokers import BrokerHandle
 from tests.rig.messages import Document
-from tests.rig.micro_batches import WordCount, counted
+from tests.rig.micro_batches import KeyedWordCount, Refusing, WordCount, counted
 
 WAIT_S = 120
 LABELS = {"content-type": CONTENT_TYPE_NDJSON}
@@ -137,3 +140,82 @@ def test_words_are_counted_once(consumer: Consumer) -> None:
         ("both", "three", 2),
         ("only-b", "three", 2),
     ]
+
+
+def dying(point: str) -> AbstractContextManager[None]:
+    """Have the driver fail at a point."""
+
+    def die() -> None:
+        raise FailpointError(point)
+
+    return calling(point, die)
+
+
+def test_a_transaction_that_died_is_whole_or_is_not(consumer: Consumer) -> None:
+    """Before the commit nothing counts, after it everything does: the next start acknowledges it."""
+    app, shard = WordCount(consumer.name("out")), consumer.shard("both", "a", "b")
+    consumer.publish({"a": ["one two"], "b": ["two"]})
+    with dying("micro_batch.run"), pytest.raises(StreamingQueryException, match=r"micro_batch\.run"):
+        consumer.drain(consumer.host(app, shard))
+    assert consumer.state() == {}
+    with dying("micro_batch.committed"), pytest.raises(StreamingQueryException):
+        consumer.drain(consumer.host(app, shard))
+    assert consumer.state() == {"both": {"one": 1, "two": 2}}
+    assert consumer.totals() == {}
+    consumer.publish({"b": ["two"]})
+    consumer.drain(consumer.host(app, shard))
+    assert consumer.state() == {"both": {"one": 1, "two": 3}}
+    assert consumer.totals() == {("both", "one"): [1], ("both", "two"): [2, 3]}
+
+
+def test_shards_fail_and_come_and_go_while_the_query_runs(consumer: Consumer, tmp_path: Path) -> None:
+    """A shard whose code raises stops alone, and reads on when it is unassigned; a new one reads all.
+
+    A host that starts later fences off the one that runs.
+    """
+    app = Refusing(consumer.name("out"), str(tmp_path / "refused"))
+    host = consumer.host(app, consumer.shard("on-a", "a"), consumer.shard("on-b", "b"))
+    query = host.start(processingTime="200 milliseconds")
+    try:
+        (tmp_path / "refused").touch()
+        consumer.publish({"a": ["poison"], "b": ["fine"]})
+        assert consumer.wait_through(host, "on-b", "b") == pc.OK
+        assert consumer.wait_through(host, "on-a", "a") == pc.SHARD_STOPPED
+        failed = host.shards.list_shards().shards[0].status[0]
+        assert failed.code == pc.ReplicaStatus.FAILED
+        assert "consume_message of journal" in failed.errors[0]
+        (tmp_path / "refused").unlink()
+        late = pc.ApplyRequest.Change(upsert=consumer.shard("on-both", "a", "b"))
+        assert host.shards.apply([late]).status == pc.OK
+        assert list(host.shards.unassign(["on-a", "on-b"], only_failed=True).shards) == ["on-a"]
+        assert consumer.wait_through(host, "on-a", "a") == pc.OK
+        assert consumer.wait_through(host, "on-both", "a", "b") == pc.OK
+        expected = {"on-a": {"poison": 1}, "on-b": {"fine": 1}, "on-both": {"fine": 1, "poison": 1}}
+        assert consumer.state() == expected
+        consumer.root = tmp_path / "other"
+        late_host = consumer.host(app, consumer.shard("on-b", "b"), state=str(tmp_path / "state"))
+        consumer.drain(late_host)
+        consumer.publish({"b": ["fine"]})
+        with pytest.raises(StreamingQueryException, match="fenced by"):
+            query.awaitTermination(WAIT_S)
+        consumer.drain(consumer.host(app, consumer.shard("on-b", "b"), state=str(tmp_path / "state")))
+        consumer.root = tmp_path
+        assert consumer.state() == expected | {"on-b": {"fine": 2}}
+        assert consumer.totals()["on-b", "fine"] == [1, 2]
+    finally:
+        query.stop()
+
+
+def test_an_application_with_keys_gets_the_entry_of_each(consumer: Consumer) -> None:
+    """Its keys are spread over tasks; the shard has one checkpoint and one transaction all the same."""
+    app, shard = KeyedWordCount(consumer.name("out")), consumer.shard("both", "a", "b")
+    consumer.publish({"a": ["one", "two"], "b": ["two", "three"]})
+    consumer.drain(consumer.host(app, shard))
+    consumer.publish({"a": ["one"]})
+    consumer.drain(consumer.host(app, shard))
+    assert consumer.state() == {"both": {"one": 2, "two": 2, "three": 1}}
+    assert consumer.totals() == {
+        ("both", "one"): [1, 2],
+        ("both", "two"): [2],
+        ("both", "three"): [1],
+    }
