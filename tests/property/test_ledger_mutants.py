@@ -192,6 +192,7 @@ def fitting(writer: Writer, rows: tuple[Row, ...]) -> tuple[Row, ...]:
 SLOW = (
     TrustsItsWrite,
     TrimsNothing,
+    TrimsTooMuch,
     KeepsGapsToItself,
     NeverFences,
     LooksTooEarly,
