@@ -96,6 +96,7 @@ class ShardClient:
             tls=tls,
             cache=RouteCache(route_cache_size, route_cache_ttl_s) if route_cache_size != 0 else None,
             zone=zone,
+            service=PREFIX.lower(),
         )
 
     @classmethod

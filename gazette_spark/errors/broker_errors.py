@@ -7,6 +7,9 @@ from typing import ClassVar
 
 from gazette_spark.errors.base import GazetteError
 
+BROKER = "broker"
+"""Whom a client calls, unless an error's ``service`` says otherwise."""
+
 
 @dataclass(eq=False)
 class AuthError(GazetteError):
@@ -14,12 +17,15 @@ class AuthError(GazetteError):
 
     endpoint: str
     problem: str
+    service = BROKER
 
     def __str__(self) -> str:
+        prefix = self.service.upper()
+        of_query = "options auth.token, auth.tokenFile and auth.keysSecret of a query; for a command "
         return (
-            f"broker {self.endpoint}: not authorized: {self.problem}. Check the token, or the keys that sign "
-            "it: options auth.token, auth.tokenFile and auth.keysSecret of a query; for a command "
-            "BROKER_AUTH_TOKEN, BROKER_AUTH_TOKEN_FILE and BROKER_AUTH_KEYS"
+            f"{self.service} {self.endpoint}: not authorized: {self.problem}. Check the token, or the keys "
+            f"that sign it: {of_query if self.service == BROKER else ''}"
+            f"{prefix}_AUTH_TOKEN, {prefix}_AUTH_TOKEN_FILE and {prefix}_AUTH_KEYS"
         )
 
 
@@ -40,9 +46,12 @@ class UnavailableError(GazetteError):
     endpoint: str
     problem: str
     retryable: ClassVar[bool] = True
+    service = BROKER
 
     def __str__(self) -> str:
-        return f"broker {self.endpoint}: unavailable: {self.problem}. Check brokerAddress and the broker"
+        address = "brokerAddress" if self.service == BROKER else f"{self.service.upper()}_ADDRESS"
+        where = f"{self.service} {self.endpoint}"
+        return f"{where}: unavailable: {self.problem}. Check {address} and the {self.service}"
 
 
 @dataclass(eq=False)
@@ -51,12 +60,15 @@ class TlsError(GazetteError):
 
     endpoint: str
     problem: str
+    service = BROKER
 
     def __str__(self) -> str:
+        prefix = self.service.upper()
+        of_query = "options tls.caFile, tls.certFile and tls.keyFile of a query; for a command "
         return (
-            f"broker {self.endpoint}: no secure connection: {self.problem}. Check the address and the "
-            "certificates: options tls.caFile, tls.certFile and tls.keyFile of a query; for a command "
-            "BROKER_TRUSTED_CA_FILE, BROKER_CERT_FILE and BROKER_CERT_KEY_FILE"
+            f"{self.service} {self.endpoint}: no secure connection: {self.problem}. Check the address and "
+            f"the certificates: {of_query if self.service == BROKER else ''}"
+            f"{prefix}_TRUSTED_CA_FILE, {prefix}_CERT_FILE and {prefix}_CERT_KEY_FILE"
         )
 
 
@@ -68,9 +80,10 @@ class BrokerError(GazetteError):
     code: str
     """Name of the gRPC code."""
     problem: str
+    service = BROKER
 
     def __str__(self) -> str:
-        return f"broker {self.endpoint}: {self.code}: {self.problem}"
+        return f"{self.service} {self.endpoint}: {self.code}: {self.problem}"
 
 
 class FlowControlError(BrokerError):

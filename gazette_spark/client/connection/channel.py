@@ -42,6 +42,7 @@ from gazette_spark.errors import (
     TlsError,
     UnavailableError,
 )
+from gazette_spark.errors.broker_errors import BROKER
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.tokens import LIFETIME_S, Claims
 
@@ -113,7 +114,9 @@ def _bad_endpoint(text: str) -> OptionError:
     return OptionError("brokerAddress", repr(shown), "a URL such as http://localhost:8080")
 
 
-def rpc_error(endpoint: str, error: grpc.RpcError, masked: Callable[[str], str]) -> GazetteError:
+def rpc_error(
+    endpoint: str, error: grpc.RpcError, masked: Callable[[str], str]
+) -> AuthError | BrokerError | TlsError | UnavailableError:
     """Return the package's error for a failed call, its text as ``masked`` gives it."""
     code: grpc.StatusCode = error.code()
     details = masked(error.details() or _NO_DETAILS)
@@ -172,9 +175,11 @@ class Connection:
         tls: TlsOptions | None = None,
         connectivity: ConnectivityState | None = None,
         listener: Listener | None = None,
+        service: str = BROKER,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.endpoint = Endpoint.parse(endpoint)
+        self._service = service
         if tls is not None and not self.endpoint.secure:
             raise OptionError("brokerAddress", f"{endpoint!r}, with certificates", "https://host:port")
         self.connect_timeout_s = connect_timeout_s
@@ -239,7 +244,8 @@ class Connection:
         translated = rpc_error(self.endpoint.text, error, self._credentials.masked)
         if isinstance(translated, UnavailableError) and not self.contacted:
             problem = handshake_problem(translated.problem) or self._refusal(translated.problem)
-            return TlsError(self.endpoint.text, problem) if problem else translated
+            translated = TlsError(self.endpoint.text, problem) if problem else translated
+        translated.service = self._service
         return translated
 
     def _refusal(self, problem: str) -> str:

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from gazette_spark.client.connection.channel import Connection, ConnectivityState, Endpoint
 from gazette_spark.client.connection.credentials import ANONYMOUS, Credentials, TlsOptions
 from gazette_spark.errors import OptionError, ProtocolError
+from gazette_spark.errors.broker_errors import BROKER
 from gazette_spark.protocol import protocol_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -294,6 +295,7 @@ def open_dialer(
     tls: TlsOptions | None = None,
     cache: RouteCache | None = None,
     zone: str = "",
+    service: str = BROKER,
 ) -> Dialer:
     """Return a dialer whose connections show the same credentials; no connection is made yet.
 
@@ -304,6 +306,7 @@ def open_dialer(
         tls: certificates of ``https://`` endpoints.
         cache: what to remember routes in; without one, all calls go to the default broker.
         zone: of the reader, to prefer members there.
+        service: what is called, for errors.
 
     Raises:
         OptionError: an endpoint is invalid, or some are secure and others are not.
@@ -318,6 +321,7 @@ def open_dialer(
             tls=tls,
             connectivity=connectivity,
             listener=dialer,
+            service=service,
         )
 
     return Dialer(endpoint.split(","), connect, cache=cache, zone=zone)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from gazette_spark.errors import (
     ShardNotFoundError,
     ShardStoppedError,
     ShardTransactionFailedError,
+    TlsError,
     UnavailableError,
 )
 from gazette_spark.protocol import consumer_pb2 as pc
@@ -323,6 +325,24 @@ def test_tokens_and_certificates(certificates: Certificates) -> None:
             with pytest.raises(AuthError, match=f"lacks the required {Capability(capability).name}"):
                 call(restricted(Capability.ALL & ~capability))
     everything.close()
+    secured.close()
+
+
+def test_errors_name_the_consumer(certificates: Certificates) -> None:
+    """Whom to look at, and by which variables: not the brokers, nor the options of a query."""
+    secured = Served(auth_keys=KEYS, tls=ServerTls(certificates.server.cert, certificates.server.key))
+    stranger = ShardClient(secured.server.endpoint)
+    without_token = ShardClient(secured.server.endpoint, tls=TlsOptions(str(certificates.ca)))
+    nobody = ShardClient("http://127.0.0.1:1", timeout_s=0.3)
+    with pytest.raises(TlsError, match=r"^consumer https://.* Check .*: CONSUMER_TRUSTED_CA_FILE, "):
+        stranger.list_shards()
+    with pytest.raises(AuthError, match=r"^consumer https://.* it: CONSUMER_AUTH_TOKEN, ") as caught:
+        without_token.list_shards()
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    with pytest.raises(UnavailableError, match="Check CONSUMER_ADDRESS and the consumer"):
+        nobody.list_shards()
+    for client in (stranger, without_token, nobody):
+        client.close()
     secured.close()
 
 
