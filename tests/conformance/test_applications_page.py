@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -15,12 +16,14 @@ import pytest
 from gazette_spark.cli.consumer import load_application
 from gazette_spark.cli.shard_commands import shards
 from gazette_spark.client import Client
+from gazette_spark.consumer.local import LocalHost
 from gazette_spark.consumer.service import ShardServer
 from gazette_spark.consumer.shard_yaml import parse_shard_yaml
+from gazette_spark.consumer.specs import recovery_log
+from gazette_spark.protocol.journals import journal_spec
 from tests.rig.brokers import BrokerHandle
 from tests.rig.consumers import create_journals
 from tests.rig.gazctl import clean_environment
-from tests.rig.still_host import StillHost
 
 pytestmark = pytest.mark.brokers("embedded")
 
@@ -36,17 +39,19 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture
 def environment(broker: BrokerHandle, fresh_prefix: str, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """What the examples are run with: the command, and a consumer with the page's shards."""
+    """What the examples are run with: the command, and the page's application and shards."""
     program = tmp_path / "bin" / "gazette-spark"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gazette_spark.cli "$@"\n')
     program.chmod(0o755)
-    changes = parse_shard_yaml(blocks("yaml")[0].replace("shop/", fresh_prefix))
-    with Client(broker.endpoint) as client:
-        create_journals(client, *(source.journal for each in changes for source in each.upsert.sources))
-    with ShardServer() as server:
-        host = StillHost(server.endpoint)
-        host.apply(changes)
+    specs = [each.upsert for each in parse_shard_yaml(blocks("yaml")[0].replace("shop/", fresh_prefix))]
+    (application,) = re.findall(r"consumer serve (\S+)", SECTION)
+    with Client(broker.endpoint) as client, ShardServer() as server, ExitStack() as stack:
+        create_journals(client, *(source.journal for spec in specs for source in spec.sources))
+        log = {"content-type": "application/x-gazette-recoverylog"}
+        client.create_journals(*(journal_spec(recovery_log(spec), labels=log) for spec in specs))
+        host = stack.enter_context(LocalHost(load_application(application), client, specs))
+        host.serve_at(server.endpoint)
         server.start(host)
         yield {
             **clean_environment(),
@@ -78,9 +83,3 @@ def test_every_command_is_on_the_page() -> None:
     """None is left without an example."""
     shown = set(re.findall(r"gazette-spark shards ([a-z-]+)", "".join(blocks("sh"))))
     assert shown == set(shards.list_commands(click.Context(shards)))
-
-
-def test_the_served_example_is_there() -> None:
-    """``consumer serve`` is shown with an application that the package has."""
-    (text,) = re.findall(r"consumer serve (\S+)", SECTION)
-    load_application(text)
