@@ -12,12 +12,16 @@ has rows of, or has pinned      the end of the table, whatever the options say
 ==============================  ==========================================================
 
 So a second run writes the records added since the first; with the same ``endingOffsets`` it writes nothing.
+
+A backfill of committed messages leaves the states of producers at its end in ``stateLocation``. The stream
+that continues the table begins with them, so that a transaction may begin in the backfill and end in the
+stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -38,6 +42,7 @@ RANGE_OPTIONS = frozenset(
         "endingtimestamp",
         "journals",
         "journalspattern",
+        "messagessince",
         "path",
         "selector",
         "startingoffsets",
@@ -82,7 +87,7 @@ def backfill(
     Args:
         sink: Sink of the table. The stream that continues it uses a sink with the same app id.
         options: Options of ``spark.read.format("gazette")``; the option ``path`` is the argument of
-            ``load()``.
+            ``load()``. With ``isolationLevel=read_committed`` they have the ``stateLocation`` of the stream.
         schema: As for ``DataFrameReader.schema``.
         transform: Makes the table's rows from the source's. It may drop or change rows; each result has to
             follow from one row, or it would change with the range.
@@ -101,17 +106,22 @@ def backfill(
     session = spark or SparkSession.getActiveSession()
     if session is None:
         raise OptionError("spark", "none, and no session is active in this thread", "a SparkSession")
-    parsed = parse_options(options, "batch")
-    if parsed.reads_committed:
-        expected = "read_uncommitted: a stream with DeltaSink reads committed messages from any offset on"
-        raise OptionError("isolationLevel", parsed.isolation_level, expected)
+    located = any(name.lower() == "statelocation" for name in options)
+    parsed = parse_options({**options, "messagesSince": "{}"} if located else options, "batch")
+    if parsed.reads_committed and not located:
+        expected = "that of the stream that goes on: it begins with the transactions that are open there"
+        raise OptionError("stateLocation", "nothing", expected)
     entry = sink.ledger(session)
     written = False
     with open_journals(parsed) as journals:
         planner = Planner(journals, parsed)
         begin, end = planner.batch()
         begin, end = continued(begin, end, entry.read_through if entry else {}, open_end=is_open(parsed))
-        for low, high in steps(planner, begin, end, bytes_per_commit):
+        starts: dict[str, int] = {}
+        if parsed.reads_committed:
+            starts = planner.continued_starts(begin, entry.starts if entry else {})
+        for low, reached in steps(planner, begin, end, bytes_per_commit):
+            high = replace(reached, starts={name: starts[name] for name in reached.read_through if starts})
             reader = session.read.format("gazette").options(**pinned_options(options, parsed, low, high))
             df = (reader.schema(schema) if schema is not None else reader).load()
             schema = df.schema  # One for all steps, if it comes from a sample.
@@ -184,6 +194,8 @@ def pinned_options(
     kept["journals"] = ",".join(read)
     kept["startingOffsets"] = JournalOffsets({name: begin.read_through[name] for name in read}).to_json()
     kept["endingOffsets"] = JournalOffsets({name: end.read_through[name] for name in read}).to_json()
+    if end.starts:
+        kept["messagesSince"] = JournalOffsets({name: end.starts[name] for name in read}).to_json()
     if parsed.broker_address:
         kept["brokerAddress"] = parsed.broker_address
     return kept

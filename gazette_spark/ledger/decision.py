@@ -362,7 +362,7 @@ def _other_rows(batch: Batch, entry: LedgerEntry) -> TableRefusedError | None:
             "give these rows another app id"
         )
         return TableRefusedError(batch.table, problem)
-    recorded = least_offsets(entry.start)
+    recorded = entry.starts
     for journal, start in sorted(batch.starts.items()):
         if start > recorded.get(journal, start):
             problem = (

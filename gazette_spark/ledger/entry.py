@@ -116,6 +116,11 @@ class LedgerEntry:
         """Next byte of each journal, over all Gazette sources; the least if several read one journal."""
         return least_offsets(self.end)
 
+    @property
+    def starts(self) -> dict[str, int]:
+        """Where the rows of each journal begin, over all Gazette sources; the least of several."""
+        return least_offsets(self.start)
+
     def to_json(self) -> str:
         """Return the text stored in the commit's ``userMetadata``."""
         value: dict[str, Any] = {

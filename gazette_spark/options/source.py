@@ -121,6 +121,7 @@ class SourceOptions:
     uuid_path: str | None
     include_acks: bool
     state_location: str | None
+    messages_since: Mapping[str, int] | None
     """Directory of the states of producers, for streams of committed messages."""
     starting_offsets: OffsetChoice
     resume_offsets: Mapping[str, int] | None
@@ -251,7 +252,7 @@ def _check_limits(values: Mapping[str, Any], texts: Mapping[str, str]) -> None:
 def _check_isolation(values: Mapping[str, Any], texts: Mapping[str, str], use: Use | None) -> None:
     """Check what belongs to reading committed messages."""
     if values["isolation_level"] != READ_COMMITTED:
-        for name in ("uuidPath", "includeAcks", "stateLocation"):
+        for name in ("uuidPath", "includeAcks", "stateLocation", "messagesSince"):
             _check_alone(name, f"isolationLevel={READ_COMMITTED}", texts)
         return
     if values["framing"] == "none":
@@ -266,6 +267,10 @@ def _check_isolation(values: Mapping[str, Any], texts: Mapping[str, str], use: U
             "which transactions are open where a batch ends"
         )
         raise OptionError("stateLocation", "nothing", expected)
+    if use == "batch" and (values["state_location"] is None) != (values["messages_since"] is None):
+        expected = "to be used in a stream query, or with messagesSince, as backfill does"
+        got = "nothing" if values["state_location"] is None else "a batch query"
+        raise OptionError("stateLocation", got, expected)
 
 
 def _check_alone(name: str, other: str, texts: Mapping[str, str]) -> None:
@@ -492,8 +497,16 @@ OPTIONS: tuple[Option, ...] = (
         parse_any_location,
         None,
         "Directory for the states of producers where batches end, for a stream of isolationLevel="
-        "read_committed: a path or a URL that pyarrow or fsspec opens on the driver and all executors.",
-        use="stream",
+        "read_committed, or a backfill: a path or a URL that pyarrow or fsspec opens on the driver and all "
+        "executors.",
+    ),
+    Option(
+        "messagesSince",
+        parse_resume_offsets,
+        None,
+        "Where the query of committed messages began that a batch goes on with, by journal, as backfill sets "
+        "it: which transactions are open follows from the bytes since then, and is in stateLocation.",
+        use="batch",
     ),
     Option(
         "startingOffsets",

@@ -34,6 +34,7 @@ from gazette_spark.client.reading.heads import MANY, Tail
 from gazette_spark.errors import JournalNotFoundError, OffsetBeyondHeadError, OffsetError
 from gazette_spark.framing.base import Framing
 from gazette_spark.framing.metadata import Labels
+from gazette_spark.message.columns import ProducerStates
 from gazette_spark.offsets import JournalOffsets, changed, check_forward
 from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -315,7 +316,34 @@ class Planner:
     def batch(self, wanted: RowFilter = EVERYTHING) -> tuple[JournalOffsets, JournalOffsets]:
         """Return start and end of a batch query in each journal of which it wants records."""
         self._resumes = False
-        return self._resolver.batch(wanted)
+        start, end = self._resolver.batch(wanted)
+        since = self._view.options.messages_since or {}
+        for journal, first in since.items():
+            if first > start.read_through.get(journal, first):
+                raise OffsetError("messagesSince lies past the start of the query", journal, first)
+        starts = {journal: first for journal, first in since.items() if journal in end.read_through}
+        return start, replace(end, starts=starts)
+
+    def continued_starts(self, begin: JournalOffsets, recorded: Mapping[str, int]) -> dict[str, int]:
+        """Return where the query of a table's committed messages began, as far as states are known since.
+
+        Where journals begin that the table does not have, the states are written: no task may come by there.
+
+        Args:
+            begin: The end of the table's rows; of journals that it does not have, where they are to begin.
+            recorded: Where the table's rows begin.
+        """
+        files = StateFiles(self._view.options.state_location or "")
+
+        def start_of(journal: str) -> int:
+            offset = begin.read_through[journal]
+            if journal not in recorded:
+                files.save(journal, offset, offset, ProducerStates.none())
+                return offset
+            found = files.load(journal, offset, None)
+            return recorded[journal] if found is None else min(recorded[journal], found[1])
+
+        return self._view.each(start_of, begin.read_through)
 
     def pieces(
         self, start: JournalOffsets, end: JournalOffsets, wanted: RowFilter = EVERYTHING

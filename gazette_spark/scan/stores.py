@@ -52,7 +52,12 @@ def with_fragments(journals: object, pieces: Sequence[Piece], options: SourceOpt
     return [
         replace(
             piece,
-            fragments=journals.fragments_of(piece.journal, piece.read_from, reach_of(options, piece)),
+            fragments=journals.fragments_of(
+                # Messages that are committed in a piece may begin anywhere since the query's start.
+                piece.journal,
+                piece.start if options.reads_committed else piece.read_from,
+                reach_of(options, piece),
+            ),
         )
         for piece in pieces
     ]

@@ -29,11 +29,13 @@ from gazette_spark import source
 from gazette_spark.audit.journal_source import AuditReader, plan_reads, plan_text
 from gazette_spark.audit.parts import first_difference
 from gazette_spark.audit.tiling import CoveredRange
+from gazette_spark.backfill import pinned_options
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.client import Client
 from gazette_spark.framing.fixed import frame
 from gazette_spark.message.uuids import Clock, ProducerId, build_uuid
+from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options.source import parse_options
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.scan import committed as scan_committed
@@ -198,13 +200,7 @@ def test_batches_give_the_committed_messages_once(
     want = expected(writer, acks=acks)
     assert plain(query.rows()) == want
     batch = GazetteDataSource(CaseInsensitiveDict(options)).reader(SCHEMA)
-    rows = [
-        row
-        for part in batch.partitions()
-        for record_batch in batch.read(part)
-        for row in zip(*(column.to_pylist() for column in record_batch.columns), strict=True)
-    ]
-    assert plain(rows) == want
+    assert plain(read_all(batch)) == want
     assert audited == [(at, ack, value) for at, ack, _, value in want]
     left = [row for row in audited if row[0] >= begin]
     sent = [[one for one in writer.sent if one.producer == each and one.clock] for each in range(4)]
@@ -219,6 +215,61 @@ def test_batches_give_the_committed_messages_once(
 def same(reader: source.StreamReader) -> source.StreamReader:
     """Return it."""
     return reader
+
+
+@settings(max_examples=examples(15))
+@given(
+    sent=st.lists(messages, min_size=1, max_size=30),
+    cuts=st.lists(st.integers(0, 30), min_size=1, max_size=4),
+    window=st.sampled_from([0, 1 << 20]),
+    lost=st.integers(0, 2),
+)
+def test_a_stream_goes_on_where_a_backfill_ends(
+    broker: EmbeddedBroker, sent: list[tuple[int, int, int, int]], cuts: list[int], window: int, lost: int
+) -> None:
+    """Steps of a backfill, and the stream behind them, have each committed message once, in its place."""
+    name = f"{JOURNAL}/{next(NUMBERS)}"
+    writer = Writer("lines")
+    options = {"brokerAddress": broker.endpoint, "journals": name, "format": "raw"}
+    options |= {"isolationLevel": "read_committed"}
+    for each in sent:
+        writer.write(*each)
+    with (
+        Client(broker.endpoint) as client,
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.TemporaryDirectory(prefix="states-") as states,
+    ):
+        patch.setattr(source, "IDLE_POLL_S", 0.0)
+        patch.setattr(scan_committed, "WINDOW_BYTES", window)
+        client.create_journals(journal_spec(name, labels={"content-type": LABELS["lines"]}))
+        client.append(name, bytes(writer.content))
+        begins = [each.offset for each in writer.sent]
+        edges = [0, *sorted({begins[at % len(begins)] for at in cuts} - {0})]
+        located = options | {"stateLocation": states}
+        rows: list[tuple[Any, ...]] = []
+        for number, (low, high) in enumerate(pairwise(edges)):
+            if number:
+                lose(Path(states) / name, lost)
+            begin, end = JournalOffsets({name: low}), JournalOffsets({name: high}, starts={name: 0})
+            given = pinned_options(located, parse_options(options, "batch"), begin, end)
+            rows += read_all(GazetteDataSource(CaseInsensitiveDict(given)).reader(SCHEMA))
+        given = located | {"resumeOffsets": JournalOffsets({name: edges[-1]}).to_json()}
+        query = MicroBatches()
+        run = query.start(partial(same, GazetteDataSource(CaseInsensitiveDict(given)).streamReader(SCHEMA)))
+        while run.batch():
+            pass
+        run.stop()
+    assert plain([*rows, *query.rows()]) == expected(writer, acks=False)
+
+
+def read_all(reader: Any) -> list[tuple[Any, ...]]:
+    """Return the rows of a batch query."""
+    return [
+        row
+        for part in reader.partitions()
+        for record_batch in reader.read(part)
+        for row in zip(*(column.to_pylist() for column in record_batch.columns), strict=True)
+    ]
 
 
 def told_apart(writer: Writer, audited: list[tuple[int, int, bytes]], number: int) -> None:
@@ -241,12 +292,7 @@ def audit(
     parsed = parse_options({**options, "format": "raw"}, "batch")
     [planned] = plan_reads(client, parsed, [claim])
     reader = AuditReader(parsed, AUDITED, plan_text({0: planned}))
-    return sorted(
-        row[1:]
-        for part in reader.partitions()
-        for record_batch in reader.read(part)
-        for row in zip(*(column.to_pylist() for column in record_batch.columns), strict=True)
-    )
+    return sorted(row[1:] for row in read_all(reader))
 
 
 def plain(rows: list[tuple[Any, ...]]) -> list[tuple[int, int, int, bytes]]:

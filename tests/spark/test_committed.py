@@ -12,11 +12,16 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from gazette_spark.audit.verify import verify_table
+from gazette_spark.backfill import backfill
 from gazette_spark.client import Client
+from gazette_spark.errors import OptionError
+from gazette_spark.ledger.dead_letters import DeadLetters
 from gazette_spark.lag.query_progress import OpenTransaction, query_lag
 from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.sink import DeltaSink
+from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.upsert import Upsert
 from tests.rig.brokers import BrokerHandle
 from tests.spark.conftest import DEADLINE_S
@@ -64,6 +69,7 @@ class Query:
         self.spark = spark
         self.root = root
         self.table = str(root / "table")
+        self.schema = SCHEMA
         self.checkpoint = root / "checkpoint"
         self.options = {
             "brokerAddress": broker.endpoint,
@@ -78,7 +84,7 @@ class Query:
         """Run to the present write heads; return the open transactions that progress names."""
         sink = sink or DeltaSink("app", path=self.table)
         given = {"stateLocation": str(self.root / "states"), "startingOffsets": "earliest"} | options
-        reader = self.spark.readStream.format("gazette").options(**self.options, **given).schema(SCHEMA)
+        reader = self.spark.readStream.format("gazette").options(**self.options, **given).schema(self.schema)
         if resume:
             reader = sink.resume(reader)
         query = sink.start(reader.load(), checkpoint=str(self.checkpoint), availableNow=True)
@@ -132,6 +138,39 @@ def test_a_table_has_each_committed_message_once(
     assert ids(rows) == query.ids()
     assert ids(rows.where("_ack_offset = _offset")) == [30]
     assert ids(rows.where("_offset < 100 AND id > 10")) == [20], "conditions are about rows, not about bytes"
+
+
+def test_a_stream_goes_on_behind_a_backfill(
+    delta_spark: SparkSession, broker: BrokerHandle, messages: Messages, tmp_path: Path
+) -> None:
+    """A transaction that begins in the backfill's bytes and ends behind them is whole in the table."""
+    query = Query(delta_spark, broker, messages.journal, tmp_path)
+    letters = DeadLetters(path=str(tmp_path / "dead"))
+    sink = DeltaSink("app", path=query.table, audit=True, dead_letters=letters)
+    states = {"stateLocation": str(tmp_path / "states")}
+    schema = f"{SCHEMA}, _corrupt_record STRING"
+
+    def fill() -> bool:
+        found = backfill(sink, query.options | states, schema=schema, bytes_per_commit=300, spark=delta_spark)
+        return found.written
+
+    messages.send((1, 1, 10), (2, -1, 20), (3, 1, 30), (3, 1, None), (1, 2, 1 << 40), (2, -2, 21))
+    with pytest.raises(OptionError, match="stateLocation"):
+        backfill(sink, query.options, schema=schema, spark=delta_spark)
+    assert fill()
+    assert query.ids() == [20, 21, 30]
+    messages.send((4, 1, 40), (1, 3, 12))
+    assert fill()
+    messages.send((1, 3, None), (4, 2, 41))
+    query.schema = schema
+    query.run(sink, resume=True)
+    assert query.ids() == [10, 12, 20, 21, 30]
+    [letter] = delta_spark.read.format("delta").load(str(tmp_path / "dead")).collect()
+    assert (letter.reason, letter.offset < letter.ack_offset) == ("does not parse", True)
+    with Client(broker.endpoint) as client:
+        table = DeltaTable(path=query.table, table=None)
+        report = verify_table(delta_spark, table, client, {"brokerAddress": broker.endpoint})
+    assert (report.result, sum(report.records.values()), report.audited > 1) == ("verified", 6, True)
 
 
 def test_the_stream_of_the_page_runs(

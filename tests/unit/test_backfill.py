@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from gazette_spark.backfill import Backfilled, continued, is_open, pinned_options, steps
-from gazette_spark.errors import DataLossError, OffsetBeyondHeadError, TableRefusedError
+from gazette_spark.errors import DataLossError, OffsetBeyondHeadError, OffsetError, TableRefusedError
 from gazette_spark.ledger.entry import LedgerEntry, Positions, unknown_journals
+from gazette_spark.message.columns import ProducerStates
 from gazette_spark.offsets import JournalOffsets, check_forward
 from gazette_spark.options.source import parse_options
 from gazette_spark.scan.conditions import joined
+from gazette_spark.scan.producer_states import StateFiles
 from tests.oracles.brokers import FakeJournal, at, lines, planner_of
 
 BROKER = {"brokerAddress": "http://broker.test:80", "path": "log/"}
@@ -62,6 +65,28 @@ def test_a_range_is_read_by_itself() -> None:
     )
     stored = pinned_options(STORE, parse_options(STORE, "batch", environ={}), at(a=1), at(a=9))
     assert parse_options(stored, "batch", environ={}).fragment_store == "file:///a/store"
+
+
+def test_committed_messages_go_on_with_their_query(tmp_path: Path) -> None:
+    """States at the table's end say since when messages are known; a new journal's begin where it does."""
+    options = {"isolationLevel": "read_committed", "stateLocation": str(tmp_path), "framing": "lines"}
+    journals = {f"log/{name}": FakeJournal(lines(30)) for name in "abcd"}
+    planner, _ = planner_of(journals, "batch", **options, messagesSince="{}")
+    files = StateFiles(str(tmp_path))
+    files.save("log/b", 20, 3, ProducerStates.none())
+    files.save("log/c", 20, 9, ProducerStates.none())
+    starts = planner.continued_starts(at(a=20, b=20, c=20, d=20), {"log/a": 5, "log/b": 5, "log/c": 5})
+    assert starts == {"log/a": 5, "log/b": 3, "log/c": 5, "log/d": 20}
+    assert files.load("log/d", 20, 20) is not None, "a stream may go on there before a message came"
+    begin, end = at(a=20, d=20), replace(at(a=30, d=20), starts={"log/a": 5, "log/d": 20})
+    parsed = parse_options(BROKER | options | {"messagesSince": "{}"}, "batch", environ={})
+    pinned = pinned_options(BROKER | options, parsed, begin, end)
+    again = parse_options(pinned, "batch", environ={})
+    assert (again.messages_since, again.state_location) == ({"log/a": 5}, str(tmp_path))
+    early = {**options, "messagesSince": '{"log/a":20}', "startingOffsets": '{"log/a":10}'}
+    behind, _ = planner_of(journals, "batch", **early)
+    with pytest.raises(OffsetError, match="past the start of the query"):
+        behind.batch()
 
 
 @pytest.mark.parametrize("limit", [None, 25])

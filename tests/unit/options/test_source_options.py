@@ -745,6 +745,7 @@ def test_committed_messages() -> None:
     [
         pytest.param("stream", COMMITTED, "stateLocation", id="stream_without_states"),
         pytest.param("batch", COMMITTED | {"stateLocation": "/mnt"}, "stateLocation", id="batch_with_states"),
+        pytest.param("batch", COMMITTED | {"messagesSince": "{}"}, "stateLocation", id="no_states"),
         pytest.param("stream", COMMITTED | {"stateLocation": "a/b"}, "stateLocation", id="relative"),
         pytest.param("stream", COMMITTED | {"stateLocation": "/a/../b"}, "stateLocation", id="parent"),
         pytest.param("stream", {"stateLocation": "/mnt"}, "stateLocation", id="states_alone"),
