@@ -356,7 +356,8 @@ class DeltaSink:
         Args:
             offsets: By journal, the next byte after the table's rows, as ``gazette-spark offsets show TABLE
                 --from-data`` prints it. Rows that contradict it are found where the table says where rows
-                come from; else it is taken on trust.
+                come from; else it is taken on trust. Of a table of committed messages they have ``starts``,
+                too: where its query began.
             spark: The session, if not the active one.
             recreated: Or the table has a ledger, and the journals in ``offsets`` were deleted and made again.
                 Their rows go on there; rows of the old ones stay. All other journals go on as they are.

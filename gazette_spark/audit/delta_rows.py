@@ -42,17 +42,21 @@ class DeltaRows:
         return f"DeltaRows({self._location!r})"
 
     def last_rows(self) -> list[tuple[str | None, int, int | None, int | None]]:
-        """Return journal, rows, last offset and largest end, null where the table has no ``_end_offset``."""
-        journal, offset = sql_name(self._columns.journal), sql_name(self._columns.offset)
-        ends = self._types.get("_end_offset") in INTEGERS
+        """Return journal, rows, last offset and largest end, null where the table has no ``_end_offset``.
+
+        Committed messages end with the last one that committed some of them.
+        """
+        place = self._columns.place
+        journal, offset = sql_name(self._columns.journal), sql_name(place or self._columns.offset)
+        ends = place is None and self._types.get("_end_offset") in INTEGERS
         end = f"MAX({sql_name('_end_offset')})" if ends else "CAST(NULL AS BIGINT)"
         columns = f"{journal}, COUNT(*), MAX({offset}), {end}"
         return self._select(f"SELECT {columns} FROM rows GROUP BY {journal}")  # noqa: S608 - quoted
 
     def value_at(self, journal: str, offset: int) -> bytes | None:
         """Return the bytes of a record's row, None if the table does not have them."""
-        if self._columns.value is None:
-            return None
+        if self._columns.value is None or self._columns.place is not None:
+            return None  # An acknowledgement is no row.
         names = [
             sql_name(each) for each in (self._columns.value, self._columns.journal, self._columns.offset)
         ]

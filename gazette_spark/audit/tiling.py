@@ -191,7 +191,7 @@ def _follow(courses: dict[Key, _Course], stored: Stored, *, lost: bool) -> Diffe
             absent = "begin" if begin is None else "end" if end is None else "start"
             return Difference(f"its entry has no {absent} of this journal", version, key[1])
         course = courses.get(key)
-        if problem := _torn(course, begin, end, start, lost=lost):
+        if problem := _torn(course, begin, end, start, lost=lost or entry.adopted):
             return Difference(problem, version, key[1], min(begin, course.end if course else begin))
         if course is None:
             course = courses.setdefault(key, _Course(start, end, entry.adopted))

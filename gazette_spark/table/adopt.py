@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 from gazette_spark.errors import TableRefusedError
 from gazette_spark.ledger.entry import (
     COMPLETES_NOTHING,
+    Isolation,
     LedgerEntry,
     LedgerState,
     Mode,
@@ -31,7 +32,7 @@ from gazette_spark.ledger.entry import (
 )
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table.delta_table import DeltaTable
-from gazette_spark.table.trim import origin_columns
+from gazette_spark.table.trim import COMMITTED_COLUMNS, has_columns, range_origin
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ def adopt(
     if state.entry is not None:
         return _known(state.entry, state, offsets, target.name)
     rows = target.rows(spark)
-    _check_rows(rows, offsets, target.name)
+    _check_rows(rows, offsets, isolation_of(offsets), target.name)
     for number in txn_numbers(state.txn_version):
         entry = first_entry(app_id, offsets, number, mode)
         target.append(rows.limit(0), entry, exists=True)
@@ -141,24 +142,32 @@ def txn_numbers(highest: int) -> Iterator[int]:
 def first_entry(app_id: str, offsets: JournalOffsets, txn_version: int, mode: Mode) -> LedgerEntry:
     """Return the entry that says: from here on."""
     position = (offsets.plain(),)
+    start = (JournalOffsets({**offsets.read_through, **offsets.starts}),)
     attempt = uuid.uuid4().hex
     return LedgerEntry(
         app_id,
         txn_version,
         query_id=f"adopt-{attempt}",
         batch_id=0,
-        start=position,
+        start=start,
         begin=position,
         end=position,
         attempt=attempt,
         parent=None,
         mode=mode,
         adopted=True,
+        isolation=isolation_of(offsets),
     )
 
 
+def isolation_of(offsets: JournalOffsets) -> Isolation:
+    """Return which rows a table has that ends at some offsets, as they say it."""
+    return "read_committed" if offsets.starts else "read_uncommitted"
+
+
 def _known(entry: LedgerEntry, state: LedgerState, offsets: JournalOffsets, name: str) -> LedgerEntry:
-    if entry.adopted and entry.end == (offsets.plain(),):
+    same = first_entry(entry.app_id, offsets, entry.txn_version, entry.mode)
+    if entry.adopted and (entry.start, entry.end, entry.isolation) == (same.start, same.end, same.isolation):
         return entry
     raise TableRefusedError(
         name,
@@ -167,9 +176,15 @@ def _known(entry: LedgerEntry, state: LedgerState, offsets: JournalOffsets, name
     )
 
 
-def _check_rows(rows: DataFrame, offsets: JournalOffsets, name: str) -> None:
+def _check_rows(rows: DataFrame, offsets: JournalOffsets, isolation: Isolation, name: str) -> None:
     """Refuse offsets that rows contradict: rows past them would be written a second time."""
-    if (columns := origin_columns(rows.schema)) is None:
+    if isolation == "read_uncommitted" and has_columns(rows.schema, COMMITTED_COLUMNS):
+        problem = (
+            "its rows are committed messages, as they have _ack_offset, and the offsets do not say where "
+            "their query began: adopt JournalOffsets({journal: end}, starts={journal: begin})"
+        )
+        raise TableRefusedError(name, problem)
+    if (columns := range_origin(rows.schema, isolation)) is None:
         return
     journal, offset = columns
     found = rows.groupBy(F.col(journal).alias("journal")).agg(F.max(offset).alias("last")).collect()

@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 
 from gazette_spark.cli.main import main
 from gazette_spark.offsets import JournalOffsets
-from tests.rig.audited_table import Orders
+from tests.rig.audited_table import Orders, rows_of
 from tests.rig.brokers import BrokerHandle
 
 
@@ -35,6 +35,12 @@ def test_where_rows_end_is_read_from_them(embedded_orders: Orders) -> None:
     assert line.split() == [orders.journal, "10", "72", "80"]
     orders.commit(80, 88, [(80, b"other")])
     assert "has other bytes there" in shown().stderr
+    orders.another_table("messages", orders.columns)
+    orders.places = {0: 40}
+    orders.commit(0, 64, rows_of(0, 16))
+    show[2] = str(orders.table)
+    assert JournalOffsets.from_json(shown("--format", "json").stdout) == JournalOffsets({orders.journal: 48})
+    orders.places = {}
     orders.another_table("parsed", ("-", "-", "name"))
     orders.commit(0, 80)
     show[2] = str(orders.table)

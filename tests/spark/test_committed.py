@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark.audit.verify import verify_table
 from gazette_spark.backfill import backfill
+from gazette_spark.cli.main import main
 from gazette_spark.client import Client
-from gazette_spark.errors import OptionError
-from gazette_spark.ledger.dead_letters import DeadLetters
+from gazette_spark.errors import OptionError, TableRefusedError
 from gazette_spark.lag.query_progress import OpenTransaction, query_lag
+from gazette_spark.ledger.dead_letters import DeadLetters
 from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
+from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
@@ -171,6 +175,33 @@ def test_a_stream_goes_on_behind_a_backfill(
         table = DeltaTable(path=query.table, table=None)
         report = verify_table(delta_spark, table, client, {"brokerAddress": broker.endpoint})
     assert (report.result, sum(report.records.values()), report.audited > 1) == ("verified", 6, True)
+
+
+def test_a_table_of_committed_messages_is_adopted(
+    delta_spark: SparkSession, broker: BrokerHandle, messages: Messages, tmp_path: Path
+) -> None:
+    """Its query reads from where it began and trims; offsets that do not say where are refused."""
+    query = Query(delta_spark, broker, messages.journal, tmp_path)
+    messages.send((1, 1, 10), (2, -1, 20), (1, 2, 11))
+    query.run()
+    sink = DeltaSink("other", path=query.table, on_overlap="trim")
+    found = CliRunner().invoke(
+        main, ["offsets", "show", query.table, "--from-data", "--broker", broker.endpoint, "--format", "json"]
+    )
+    assert found.exit_code == 0, found.output
+    ends = JournalOffsets.from_json(found.stdout)
+    with pytest.raises(TableRefusedError, match="where their query began"):
+        sink.adopt(ends, delta_spark)
+    starts = {messages.journal: 0}
+    with pytest.raises(TableRefusedError, match="to go on at 3"):
+        sink.adopt(JournalOffsets({messages.journal: 3}, starts=starts), delta_spark)
+    entry = sink.adopt(replace(ends, starts=starts), delta_spark)
+    assert (entry.isolation, entry.starts) == ("read_committed", starts)
+    assert sink.adopt(replace(ends, starts=starts), delta_spark) == entry
+    messages.send((1, 2, None))
+    query.checkpoint = tmp_path / "second"
+    query.run(sink, stateLocation=str(tmp_path / "others"))
+    assert query.ids() == [10, 11, 20]
 
 
 def test_the_stream_of_the_page_runs(
