@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.broker.embedded import EmbeddedBroker
-from gazette_spark.broker.settings import StorageSettings
+from gazette_spark.broker.settings import ServingSettings, StorageSettings
 from gazette_spark.client import Client
 from gazette_spark.consumer import ResolveArgs
 from gazette_spark.consumer.local import LocalHost
@@ -221,7 +221,9 @@ class Fate:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     """Serve all examples: each has journals of its own."""
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), storage=StorageSettings(fsync=False)) as one:
+    root, storage = tmp_path_factory.mktemp("broker"), StorageSettings(fsync=False)
+    # A slow machine is not what is tried here: appends may take their time.
+    with EmbeddedBroker(root, storage=storage, serving=ServingSettings(min_append_rate=1)) as one:
         yield one
 
 
