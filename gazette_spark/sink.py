@@ -453,19 +453,20 @@ class DeltaSink:
         check_forward(begin, end)
         failpoint("sink.entry")
         seen, self._seen = None, None
-        self._check_table(df, None)
-        entry = self.ledger(df.sparkSession)
+        known, self._known = self._known, None
+        if known is None or self._router.diverts:
+            self._check_table(df, None)
+        state = self._target.ledger(df.sparkSession, self.app_id, known)
         name = f"batch-{uuid.uuid4().hex}"
-        if new := unknown_journals(entry, begin, self._target.name):
+        if new := unknown_journals(state.entry, begin, self._target.name):
             starts = {journal: at for journal, at in end.starts.items() if journal in new.read_through}
             first = replace(new, position="pinned", starts=starts)
             pinned = Batch(self._target.name, self.app_id, name, 0, (), (first,))
-            seen = self._commit_batch(df.limit(0), pinned, None)
+            seen = self._commit_batch(df.limit(0), pinned, None, state)
             self._check_table(df, None)
-        before = seen or (entry.attempt if entry else None)
-        self._seen = self._commit_batch(
-            df, Batch(self._target.name, self.app_id, name, 1, (begin,), (end,)), seen
-        )
+        before = seen or (state.entry.attempt if state.entry else None)
+        batch = Batch(self._target.name, self.app_id, name, 1, (begin,), (end,))
+        self._seen = self._commit_batch(df, batch, seen, self._known or state)
         failpoint("sink.return")
         return self._seen != before
 
