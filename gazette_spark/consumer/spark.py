@@ -150,6 +150,15 @@ class SparkHost:
         if self._started:
             raise ClosedError("the host", "it was started before: make another one")
         self._started = True
+        try:
+            query = self._opened_and_started(trigger)
+        except BaseException:
+            self._end()
+            raise
+        threading.Thread(target=self._end_with, args=[query], name="consumer-end", daemon=True).start()
+        return query
+
+    def _opened_and_started(self, trigger: dict[str, Any]) -> StreamingQuery:
         delete_directory(self._spark, f"{self._checkpoint}/consumer")
         self._driver.open(self._engine(self._spark))
         self._drains = bool(trigger.get("availableNow"))
@@ -157,14 +166,15 @@ class SparkHost:
         clear_unfinished(self._spark, root)
         ticks = self._spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
         writer = ticks.writeStream.foreachBatch(self._batch).option("checkpointLocation", root)
-        query = writer.trigger(**(trigger or {"processingTime": self._interval()})).start()
-        threading.Thread(target=self._end_with, args=[query], name="consumer-end", daemon=True).start()
-        return query
+        return writer.trigger(**(trigger or {"processingTime": self._interval()})).start()
 
     def _end_with(self, query: StreamingQuery) -> None:
         """End the shards, and who waits for them, when the query has ended."""
         with suppress(Exception):  # Whoever holds the query hears of its error.
             query.awaitTermination()
+        self._end()
+
+    def _end(self) -> None:
         self._shards.table.close()
         self._client.close()
 
