@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 
+from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.client import AppendService, Client
 from gazette_spark.consumer import ResolveArgs
 from gazette_spark.consumer.checkpoints import build_checkpoint
@@ -436,3 +438,23 @@ def test_a_source_that_is_missing_fails_the_shard(rig: Rig) -> None:
     with rig.host(rig.spec(SHARD, "no/such/journal")) as host:
         wait_until("the shard fails", lambda: code_of(host) == Code.FAILED)
         assert "no/such/journal" in host.list_shards().shards[0].status[0].errors[0]
+
+
+def test_shards_wait_for_brokers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A broker that is away for longer than the client's timeout is no failure of a shard."""
+    with EmbeddedBroker(tmp_path) as broker:
+        endpoint, port = broker.endpoint, broker.port
+        client = Client(endpoint, timeout_s=1, idle_timeout_s=1, connect_timeout_s=1)
+        rig = Rig(client, "outage/")
+        rig.publish("a")
+        host = rig.host().start()
+        rig.wait(host)
+    with client:
+        wait_until("the reader has given up once", lambda: "shard.read_retried" in caplog.text)
+        with EmbeddedBroker(tmp_path, port=port):
+            rig.publish("a")
+            rig.wait(host)
+            assert code_of(host) == Code.PRIMARY
+            host.close()
+            rig.service.close()
+    assert rig.database.state() == {SHARD: {"a": 2}}
