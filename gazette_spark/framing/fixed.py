@@ -76,10 +76,11 @@ class FixedFraming:
     def last_boundary(self, window: bytes, max_record_bytes: int) -> int | None:
         """Return where every chain of frames ends that may be the true one, None when they differ.
 
-        The true chain has a header within the longest frame's length, so shorter windows prove nothing.
+        The true chain has a header within the longest frame's length. A window that ends within that header
+        does not show it, so shorter windows prove nothing.
         """
         reach = max_record_bytes + HEADER_BYTES
-        if len(window) < reach:
+        if len(window) < reach + HEADER_BYTES - 1:
             return None
         words = magic_words(window)
         headers = words[words <= len(window) - HEADER_BYTES]

@@ -175,6 +175,7 @@ class AnchoredBoundary:
     def end(self, begin: int, end: int) -> int:
         """Return the largest boundary in ``[begin, end]``, itself taken to be one at ``begin``."""
         longest = self.max_record_bytes + self.framing.header_bytes + self.framing.trailer_bytes
+        longest += max(0, self.framing.header_bytes - 1)  # The end may cut the header of the last record.
         window, low, size = b"", end, FIRST_WINDOW_BYTES
         while low > max(begin, end - longest):
             high, low = low, max(begin, end - longest, end - size)

@@ -55,6 +55,16 @@ def test_no_batch_ends_behind_a_frame_that_claims_four_gibibytes() -> None:
     assert (caught.value.journal, caught.value.offset) == ("a/b", 10)
 
 
+@pytest.mark.parametrize("more", range(8))
+def test_a_batch_that_ends_in_a_header_ends_before_it(more: int) -> None:
+    """Frames within the longest record lead into that header, and the record begins before the last bytes."""
+    inside = bytes(2) + frame(bytes(9)) + MAGIC + b"\x01\0\0\0"
+    content = 5 * frame(b"") + frame(inside) + frame(b"")
+    true = len(content) - 8
+    window = FakeJournal(content).window
+    assert record_end(window, 0, true + more, len(inside), framing=FIXED) == true
+
+
 def test_a_desync_is_an_error_that_names_it() -> None:
     """The error has the offset of the first byte that begins no frame, and how many such bytes there are."""
     with pytest.raises(RecordError, match=r"desync: .* in the 4 bytes from here") as caught:
