@@ -23,7 +23,7 @@ from gazette_spark.message.publisher import AckIntent, write_ack_intents
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import CONTENT_TYPE, CONTENT_TYPE_NDJSON, label_set, values_of
 from gazette_spark.scan.framings import framing_name
-from gazette_spark.write.transactions import Attempt, Plan, Record, Refusal, decide
+from gazette_spark.write.transactions import OPENING, Attempt, Plan, Record, Refusal, decide
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +82,9 @@ def commit_transaction(
     """
     for _ in range(MAX_TRIES):
         state = read_state(client, journal)
+        if state.head == 0:
+            client.append(journal, OPENING)
+            continue
         plan = decide(attempt, state.newest, state.registers)
         failpoint("transaction.read")
         if isinstance(plan, Refusal):
@@ -135,9 +138,13 @@ def _newest_record(client: Client, journal: str, head: int) -> Record | None:
         if not tail.endswith(b"\n"):
             advice = "Nobody else may append to a transaction journal: name another one"
             raise TransactionError(journal, "it ends within a line", advice)
-        before = tail.rfind(b"\n", 0, -1)
-        if before >= 0 or begin == first:
-            return Record.from_json(tail[before + 1 :], journal)
+        lines = tail.splitlines(keepends=True)
+        # The first one may be the rest of a line.
+        whole = lines if begin == first else lines[1:]
+        if newest := next((line for line in reversed(whole) if line != OPENING), None):
+            return Record.from_json(newest, journal)
+        if begin == first:
+            return None
         size *= 8
     return None
 
@@ -148,7 +155,6 @@ def _append_record(client: Client, journal: str, state: JournalState, record: Re
     client.append(
         journal,
         record.to_json(),
-        # 0 is any offset: then there are no registers either, and the check fails for the second to come.
         offset=state.head,
         check_registers=check,
         union_registers=label_set(record.registers),

@@ -26,7 +26,8 @@ one's record puts it under its own name. So the journal knows each run that got 
 
 The journal's registers say the same as the newest record, and each append requires them and the write head to
 be as they were read. So of two runs that decide on the same record only one appends. Registers that are empty
-match anything; then the write head alone decides.
+match anything; then the write head alone decides. It is never 0: whoever finds a journal empty appends
+:data:`OPENING`, and reads again.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ from gazette_spark.errors import TransactionError
 
 FORMAT_VERSION = 1
 """Version of the records' form."""
+
+OPENING = b'{"format_version":1}\n'
+"""First line of a transaction journal, and no record. With it no record is appended at write head 0, which an
+append cannot ask for. It may come late, behind records: it says nothing."""
 
 EARLIER_WRITES = 100
 """Batch writes that a record remembers, so that a late repetition of one of them is noticed."""

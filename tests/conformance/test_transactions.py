@@ -17,7 +17,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
 from gazette_spark.write.producer import TaskProducer
 from gazette_spark.write.transaction_journal import TAIL_BYTES, commit_transaction, read_state
-from gazette_spark.write.transactions import Attempt, Record
+from gazette_spark.write.transactions import OPENING, Attempt, Record
 from tests.conformance.goclient import end_of, run_go
 from tests.conformance.wire import labels, spec
 from tests.rig.brokers import BrokerHandle
@@ -141,6 +141,32 @@ def test_of_two_drivers_one_commits(topic: Topic) -> None:
     with pytest.raises(TransactionError, match="run run-b of query 5f0c was replaced by run run-a"):
         commit_transaction(topic.client, topic.transactions, Attempt(QUERY, 1, "run-b"), {})
     assert topic.committed() == each_twice(1)
+
+
+def test_of_two_first_records_one_is_appended(topic: Topic) -> None:
+    """The second run decided on an empty journal, and the first one's registers are lost when it appends."""
+    slow, (attempt, _) = topic.publish(0, "run-a"), topic.publish(0, "run-b")
+    recorded = Record(QUERY, 0, "run-b", attempt.intents, attempt.rows)
+
+    def record_without_registers() -> None:
+        topic.client.append(topic.transactions, recorded.to_json())
+
+    with calling("transaction.read", record_without_registers):
+        record = commit_transaction(topic.client, topic.transactions, *slow)
+    assert record is not None
+    assert (record.author, record.intents) == ("run-a", attempt.intents)
+    assert topic.committed() == each_twice(1)
+
+
+def test_a_journal_that_is_opened_late_keeps_its_newest_record(topic: Topic) -> None:
+    """Lines that open it are no records, wherever they are."""
+    topic.client.append(topic.transactions, OPENING)
+    assert read_state(topic.client, topic.transactions).newest is None
+    done = topic.commit(0, "run-a")
+    topic.client.append(topic.transactions, OPENING * (1 + TAIL_BYTES // len(OPENING)))
+    assert read_state(topic.client, topic.transactions).newest == done
+    topic.commit(1, "run-a")
+    assert topic.committed() == each_twice(2)
 
 
 def test_a_driver_that_comes_back_is_refused(topic: Topic) -> None:

@@ -86,7 +86,8 @@ class World:
     """Journals of rows, and a transaction journal."""
 
     journals: dict[str, list[Message]] = field(default_factory=lambda: {name: [] for name in JOURNALS})
-    records: list[Record] = field(default_factory=list)
+    lines: list[Record | None] = field(default_factory=list)
+    """Of the transaction journal; None opens it."""
     registers: dict[str, str] = field(default_factory=dict)
     producers: int = 0
     authors: int = 0
@@ -102,13 +103,23 @@ class World:
 
     def state(self) -> tuple[int, dict[str, str], Record | None]:
         """Return the transaction journal's head, registers, and newest record."""
-        return len(self.records), dict(self.registers), self.records[-1] if self.records else None
+        records = self.records
+        return len(self.lines), dict(self.registers), records[-1] if records else None
+
+    @property
+    def records(self) -> list[Record]:
+        """The records of the transaction journal."""
+        return [line for line in self.lines if line is not None]
+
+    def open(self) -> None:
+        """Append what opens the transaction journal."""
+        self.lines.append(None)
 
     def append_record(self, record: Record, head: int, check: Mapping[str, str]) -> bool:
         """Append a record, as a broker does that checks registers and write head; 0 is any."""
-        if (self.registers and self.registers != check) or (head and head != len(self.records)):
+        if (self.registers and self.registers != check) or (head and head != len(self.lines)):
             return False
-        self.records.append(Record.from_json(record.to_json()))
+        self.lines.append(Record.from_json(record.to_json()))
         self.registers = record.registers
         return True
 
@@ -166,6 +177,9 @@ def _committed(world: World, attempt: Attempt, rollbacks: Mapping[str, bytes]) -
     """Do what ``commit_transaction`` does."""
     while True:
         head, registers, newest = yield world.state
+        if head == 0:
+            yield world.open
+            continue
         plan = decide(attempt, newest, registers)
         if isinstance(plan, Refusal):
             return False

@@ -150,7 +150,7 @@ def _written_again(attempt: Attempt, newest: Record) -> Plan:
 
 
 def _without_check(world: World, record: Record, head: int, check: dict[str, str]) -> bool:
-    world.records.append(record)
+    world.lines.append(record)
     world.registers = record.registers
     return True
 

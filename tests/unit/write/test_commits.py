@@ -19,7 +19,7 @@ from gazette_spark.write.producer import TaskIntent
 from gazette_spark.write.spark_writer import Job, StreamWriter, Written
 from gazette_spark.write.task import Appended
 from gazette_spark.write.transaction_journal import read_state
-from gazette_spark.write.transactions import Record
+from gazette_spark.write.transactions import OPENING, Record
 from tests.rig.secured import KEYS, token
 
 ROWS = StructType([StructField("value", BinaryType())])
@@ -122,7 +122,9 @@ def test_a_batch_write_has_one_id_for_all_its_tries(gazette_client: Client, jour
     for options in ({"transactionId": "monday"}, {"transactionId": "monday"}, {}, {}):
         writer = source(gazette_client, journals, **options).writer(ROWS, overwrite=False)
         writer.commit([task(rows, 1)])
-    records = [Record.from_json(line) for line in content(gazette_client, transactions).splitlines()]
+    first, *lines = content(gazette_client, transactions).splitlines(keepends=True)
+    assert first == OPENING
+    records = [Record.from_json(line) for line in lines]
     assert records[0].query == "monday"
     assert len({record.query for record in records}) == len(records) == 3
     assert content(gazette_client, rows).count(b"rollback 1\n") == 0
