@@ -154,11 +154,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _group(path: Path) -> str:
-    """Return the worker of a file's tests of the session ``spark``: one for the sink, one for the rest.
+    """Return the worker of a file's tests of the session ``spark``: one for the sinks, one for the rest.
 
     A query over a few rows keeps one core busy, so two sessions take half the time of one on two cores.
     """
-    return "spark: sink" if path.stem.startswith("test_sink") else "spark"
+    sinks = ("test_sink", "test_ingest", "test_consumer")
+    return "spark: sink" if path.stem.startswith(sinks) else "spark"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -85,6 +85,7 @@ def test_lines_by_batch(
         assert sha256(journal_bytes(rows, journal)) == expected, log.name
 
 
+@pytest.mark.soak
 def test_lines_by_stream_into_delta(
     spark: SparkSession, broker: BrokerHandle, fresh_prefix: str, logs: list[RealLog], tmp_path: Path
 ) -> None:

@@ -414,6 +414,7 @@ FAULTS = (
 
 
 RARE = (
+    begin_where_the_log_is_cut,
     look_under_the_same_number,
     leave_journals_under_other_sources,
     accept_older_copies,

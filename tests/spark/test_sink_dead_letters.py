@@ -210,6 +210,7 @@ def test_a_record_that_changes_its_mind_is_in_one_table(
     assert set(tables.assert_parted(10)) == ({3} if second == "-" else {3, 7})
 
 
+@pytest.mark.soak
 def test_dead_letters_are_switched_on_and_off(tables: TwoTables, monkeypatch: pytest.MonkeyPatch) -> None:
     """A switch leaves no record between the tables, whatever was restored before."""
     extra = "_corrupt_record _record"
