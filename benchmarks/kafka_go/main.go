@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -30,16 +31,13 @@ func main() {
 func run(server, topic string, warmUp, count, size int) error {
 	var ctx, cancel = context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	var connection, err = kafka.DialLeader(ctx, "tcp", server, topic, 0)
+	var connection, err = kafka.Dial("tcp", server)
 	if err != nil {
-		connection, err = kafka.Dial("tcp", server)
-		if err != nil {
-			return err
-		}
-		err = connection.CreateTopics(kafka.TopicConfig{Topic: topic, NumPartitions: 1, ReplicationFactor: 1})
-		if err != nil {
-			return err
-		}
+		return err
+	}
+	err = connection.CreateTopics(kafka.TopicConfig{Topic: topic, NumPartitions: 1, ReplicationFactor: 1})
+	if err != nil && !errors.Is(err, kafka.TopicAlreadyExists) {
+		return err
 	}
 	if err = connection.Close(); err != nil {
 		return err
