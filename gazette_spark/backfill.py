@@ -34,6 +34,7 @@ from gazette_spark.scan.admission import Limits
 from gazette_spark.scan.planner import Planner
 from gazette_spark.sink import DeltaSink
 from gazette_spark.source import open_journals
+from gazette_spark.table.session import session_or_active
 
 RANGE_OPTIONS = frozenset(
     {
@@ -103,9 +104,7 @@ def backfill(
         OffsetBeyondHeadError: brokers say that a journal ends before the table does.
         SinkError: the table cannot be continued; nothing was written.
     """
-    session = spark or SparkSession.getActiveSession()
-    if session is None:
-        raise OptionError("spark", "none, and no session is active in this thread", "a SparkSession")
+    session = session_or_active(spark)
     located = any(name.lower() == "statelocation" for name in options)
     parsed = parse_options({**options, "messagesSince": "{}"} if located else options, "batch")
     if parsed.reads_committed and not located:

@@ -35,11 +35,12 @@ from gazette_spark.data_files.target import (
     FILES_SCHEMA,
     FileTarget,
 )
-from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedError
+from gazette_spark.errors import SchemaMismatchError, TableRefusedError
 from gazette_spark.options.table import TARGET_OPTION
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.file_commits import OTHER_WAY, FileCommits
 from gazette_spark.table.schema_fit import Unfit, bare, fit
+from gazette_spark.table.session import session_or_active
 
 PARTITION_TYPES = (BooleanType, ByteType, DateType, IntegerType, LongType, ShortType, StringType)
 """Types of partition columns whose values have one text only."""
@@ -91,7 +92,7 @@ def load_files(
     ``foreachBatch`` takes the sink of :meth:`DeltaSink.with_files`. The arguments and errors are those of
     :func:`ingest`. The table is made if there is none.
     """
-    session = _session(spark)
+    session = session_or_active(spark)
     schema = reader.load().schema
     files, target = _prepare(session, sink, schema, storage_options or {})
     return reader.option(TARGET_OPTION, target.to_json()).schema(FILES_SCHEMA).load(), files
@@ -122,7 +123,7 @@ def ingest_batch(
         SchemaMismatchError: the columns are not the table's.
         SinkError: the table cannot be continued, or takes no files; nothing was written.
     """  # noqa: D205 - one sentence.
-    session = _session(spark)
+    session = session_or_active(spark)
     reader = session.read.format("gazette").options(**options)
     read = (reader if schema is None else reader.schema(schema)).load().schema
     files, target = _prepare(session, sink, read, storage_options or {})
@@ -133,13 +134,6 @@ def ingest_batch(
         bytes_per_commit=bytes_per_commit,
         spark=session,
     )
-
-
-def _session(spark: SparkSession | None) -> SparkSession:
-    session = spark or SparkSession.getActiveSession()
-    if session is None:
-        raise OptionError("spark", "none, and no session is active in this thread", "a SparkSession")
-    return session
 
 
 def _prepare(

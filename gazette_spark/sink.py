@@ -87,6 +87,7 @@ from gazette_spark.table.maintenance import TableMaintenance
 from gazette_spark.table.merge import check_keys_once, last_rows, upsert_rows
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.query_batches import QueryBatches, keep_state
+from gazette_spark.table.session import session_or_active
 from gazette_spark.table.trim import kept_rows, missing_columns, range_origin
 from gazette_spark.table.upsert import Upsert
 from gazette_spark.table.violations import named_rows
@@ -310,7 +311,7 @@ class DeltaSink:
 
     def ledger(self, spark: SparkSession | None = None) -> LedgerEntry | None:
         """Return the table's newest entry of this app id, None without an entry."""
-        return self._target.ledger(spark or _active_session(), self.app_id).entry
+        return self._target.ledger(session_or_active(spark), self.app_id).entry
 
     def resume_offsets(self, spark: SparkSession | None = None) -> str | None:
         """Return the ``startingOffsets`` with which a query without a checkpoint continues the table.
@@ -322,7 +323,7 @@ class DeltaSink:
             JSON, or None if the table has no entry yet: start then where you like. If all entries were
             undone, as by a RESTORE to before the first one, the offsets at which the table's rows began.
         """
-        state = self._target.ledger(spark or _active_session(), self.app_id)
+        state = self._target.ledger(session_or_active(spark), self.app_id)
         offsets = state.entry.read_through if state.entry else least_offsets(state.undone)
         return JournalOffsets(offsets).to_json() if offsets else None
 
@@ -369,7 +370,7 @@ class DeltaSink:
             TableRefusedError: the table has a ledger, or rows past the offsets; or ``recreated`` names a
                 journal that the ledger does not know.
         """
-        session = spark or _active_session()
+        session = session_or_active(spark)
         self._target.check(session, None)
         if recreated:
             return adopt_recreated(self._target, session, self.app_id, offsets)
@@ -614,13 +615,6 @@ def _know_conflicts(spark: SparkSession) -> None:
 
 def _is_classic(spark: SparkSession) -> bool:
     return hasattr(spark, "_jsparkSession")
-
-
-def _active_session() -> SparkSession:
-    session = SparkSession.getActiveSession()
-    if session is None:
-        raise OptionError("spark", "none, and no session is active in this thread", "a SparkSession")
-    return session
 
 
 def ranges_text(ranges: Sequence[SkippedGap]) -> str:

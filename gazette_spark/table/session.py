@@ -1,4 +1,4 @@
-"""Settings of a session that one statement needs, and nothing after it."""
+"""The session of a thread, and settings of it that one statement needs, and nothing after it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
+
+from gazette_spark.errors import OptionError
+
+
+def session_or_active(spark: SparkSession | None) -> SparkSession:
+    """Return a session, by default the one that is active in this thread.
+
+    Raises:
+        OptionError: none is.
+    """
+    session = spark or SparkSession.getActiveSession()
+    if session is None:
+        raise OptionError("spark", "none, and no session is active in this thread", "a SparkSession")
+    return session
 
 
 @contextmanager
