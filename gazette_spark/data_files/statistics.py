@@ -41,24 +41,28 @@ class Leaf(NamedTuple):
     type: pa.DataType
     repeated: bool
     """It is within an array or a map."""
+    stored: str
+    """Path in Parquet's schema, which has more levels in arrays and maps."""
 
 
 def leaves(schema: pa.Schema) -> list[Leaf]:
     """Return a schema's leaf columns, in the order in which Parquet has them."""
-    return [leaf for each in schema for leaf in _leaves((each.name,), each.type, repeated=False)]
+    return [leaf for each in schema for leaf in _leaves((each.name,), each.type, each.name)]
 
 
-def _leaves(path: tuple[str, ...], kind: pa.DataType, *, repeated: bool) -> Iterator[Leaf]:
+def _leaves(
+    path: tuple[str, ...], kind: pa.DataType, stored: str, *, repeated: bool = False
+) -> Iterator[Leaf]:
     if pa.types.is_struct(kind):
         for each in kind:
-            yield from _leaves((*path, each.name), each.type, repeated=repeated)
+            yield from _leaves((*path, each.name), each.type, f"{stored}.{each.name}", repeated=repeated)
     elif pa.types.is_map(kind):
-        yield from _leaves((*path, "key"), kind.key_type, repeated=True)
-        yield from _leaves((*path, "value"), kind.item_type, repeated=True)
+        for name, inner in (("key", kind.key_type), ("value", kind.item_type)):
+            yield from _leaves((*path, name), inner, f"{stored}.key_value.{name}", repeated=True)
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        yield from _leaves((*path, "element"), kind.value_type, repeated=True)
+        yield from _leaves((*path, "element"), kind.value_type, f"{stored}.list.element", repeated=True)
     else:
-        yield Leaf(path, kind, repeated)
+        yield Leaf(path, kind, repeated, stored)
 
 
 def file_statistics(

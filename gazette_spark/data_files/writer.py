@@ -51,12 +51,14 @@ class _OpenFile:
         self._out = where.open_output_stream(self._full)
         self._metadata: list[pq.FileMetaData] = []
         # Records hardly repeat, and to find that out costs a third of the write's CPU time.
-        keyed = [leaf.path for leaf in leaves(schema) if leaf.path != ("value",) or leaf.type != pa.binary()]
+        keyed = [
+            leaf.stored for leaf in leaves(schema) if leaf.path != ("value",) or leaf.type != pa.binary()
+        ]
         self._writer = pq.ParquetWriter(
             self._out,
             schema,
             compression="zstd",
-            use_dictionary=[_parquet_path(schema, path) for path in keyed] or False,
+            use_dictionary=keyed or False,
             metadata_collector=self._metadata,
             store_schema=False,
         )
@@ -239,20 +241,3 @@ def _escaped(text: str) -> str:
 
 def _file_name() -> str:
     return f"part-{uuid.uuid4()}.zstd.parquet"
-
-
-def _parquet_path(schema: pa.Schema, path: tuple[str, ...]) -> str:
-    """Return a leaf's path as Parquet has it, with the levels that arrays and maps add."""
-    parts = [path[0]]
-    kind = schema.field(path[0]).type
-    for name in path[1:]:
-        if pa.types.is_map(kind):
-            parts += ["key_value", name]
-            kind = kind.key_type if name == "key" else kind.item_type
-        elif pa.types.is_struct(kind):
-            parts.append(name)
-            kind = kind.field(name).type
-        else:
-            parts += ["list", "element"]
-            kind = kind.value_type
-    return ".".join(parts)

@@ -179,13 +179,13 @@ class FileCommits:
             The conflict, if there is one: the history tells whether the commit was made.
         """
         from deltalake.exceptions import CommitFailedError
-        from deltalake.transaction import AddAction, CommitProperties, Transaction
+        from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
         if self._collected is None or self._collected[0] is not told:
             self._collected = told, told.collect()
         snapshot = self._snapshot
         assert snapshot is not None
-        actions = [
+        actions: list[AddAction | RemoveAction] = [
             AddAction(
                 path=row.path,
                 size=row.size,
@@ -198,7 +198,7 @@ class FileCommits:
         ]
         try:
             snapshot.create_write_transaction(
-                list(actions),
+                actions,
                 "append",
                 snapshot.schema(),
                 partition_by=snapshot.metadata().partition_columns,

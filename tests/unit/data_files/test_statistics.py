@@ -131,7 +131,7 @@ def test_only_the_first_leaves_are_spoken_of(tmp_path: Path) -> None:
     }
 
 
-def test_leaves_are_parquets_columns() -> None:
+def test_leaves_are_parquets_columns(tmp_path: Path) -> None:
     """A map has two, a struct those of its fields, in order."""
     schema = pa.schema(
         [("m", pa.map_(pa.string(), pa.struct([("x", pa.int8())]))), ("l", pa.list_(pa.list_(pa.int8())))]
@@ -141,3 +141,6 @@ def test_leaves_are_parquets_columns() -> None:
         ("m", "value", "x"),
         ("l", "element", "element"),
     ]
+    pq.write_table(schema.empty_table(), tmp_path / "empty.parquet")
+    columns = pq.ParquetFile(tmp_path / "empty.parquet").schema
+    assert [leaf.stored for leaf in leaves(schema)] == [columns.column(n).path for n in range(len(columns))]
