@@ -25,7 +25,7 @@ from gazette_spark.client.appending.append import (
 )
 from gazette_spark.client.connection import retry
 from gazette_spark.client.connection.channel import Connection
-from gazette_spark.client.connection.credentials import Credentials, TlsOptions, TokenFile
+from gazette_spark.client.connection.credentials import Credentials, TlsOptions
 from gazette_spark.client.connection.routes import RouteCache, check_ttl, open_dialer
 from gazette_spark.client.listing import listings as listing
 from gazette_spark.client.listing.apply import CHANGES_PER_APPLY, apply_changes, apply_in_batches
@@ -110,13 +110,12 @@ class Client:
         self.fragment_root = fragment_root
         self._timeout_s = timeout_s
         self._idle_timeout_s = idle_timeout_s
-        keys = KeySet.parse(auth_keys, "auth_keys") if isinstance(auth_keys, str) else auth_keys
-        tokens = TokenFile(token_file, token) if token_file and keys is None else None
+        credentials = Credentials.given(token, token_file, auth_keys)
         check_ttl(route_cache_ttl_s)
         self._dialer = open_dialer(
             endpoint,
             connect_timeout_s=connect_timeout_s,
-            credentials=Credentials(token, keys, token_file=tokens),
+            credentials=credentials,
             tls=tls,
             cache=RouteCache(route_cache_size, route_cache_ttl_s) if route_cache_size != 0 else None,
             zone=zone,

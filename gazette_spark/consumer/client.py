@@ -13,7 +13,7 @@ from gazette_spark.client import environment
 from gazette_spark.client.client import Client
 from gazette_spark.client.connection import retry
 from gazette_spark.client.connection.channel import Connection
-from gazette_spark.client.connection.credentials import Credentials, TlsOptions, TokenFile
+from gazette_spark.client.connection.credentials import Credentials, TlsOptions
 from gazette_spark.client.connection.routes import RouteCache, open_dialer
 from gazette_spark.client.listing.apply import CHANGES_PER_APPLY, apply_in_batches
 from gazette_spark.consumer.application import Progress
@@ -87,12 +87,10 @@ class ShardClient:
         """
         self.endpoint = endpoint
         self._timeout_s = timeout_s
-        keys = KeySet.parse(auth_keys, "auth_keys") if isinstance(auth_keys, str) else auth_keys
-        tokens = TokenFile(token_file, token) if token_file and keys is None else None
         self._dialer = open_dialer(
             endpoint,
             connect_timeout_s=connect_timeout_s,
-            credentials=Credentials(token, keys, token_file=tokens),
+            credentials=Credentials.given(token, token_file, auth_keys),
             tls=tls,
             cache=RouteCache(route_cache_size, route_cache_ttl_s) if route_cache_size != 0 else None,
             zone=zone,

@@ -10,7 +10,7 @@ from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import recoverylog_pb2 as rl
 from gazette_spark.protocol.journal_specs import validate_journal_name
 from gazette_spark.protocol.labels import validate_selector
-from gazette_spark.protocol.requests import validate_header
+from gazette_spark.protocol.requests import check_upsert_or_delete, validate_header
 
 
 def validate_stat_request(request: pc.StatRequest) -> None:
@@ -48,12 +48,7 @@ def validate_shard_changes(
 
 
 def _check_change(change: pc.ApplyRequest.Change, where: str) -> None:
-    if change.HasField("upsert") == bool(change.delete):
-        raise ProtocolError(where, "expected one of Upsert and Delete")
-    least = 1 if change.delete else 0
-    if change.expect_mod_revision < least and change.expect_mod_revision != -1:
-        problem = f"invalid ExpectModRevision ({change.expect_mod_revision}; expected -1 or >= {least})"
-        raise ProtocolError(f"{where}.ExpectModRevision", problem)
+    check_upsert_or_delete(change, where)
     if change.delete:
         validate_shard_id(change.delete, f"{where}.Delete")
         if change.HasField("primary_hints"):

@@ -6,6 +6,7 @@ A broker checks requests. An error names the field the way brokers do: ``ReadReq
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from google.protobuf.message import Message
@@ -16,6 +17,9 @@ from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journal_specs import validate_journal_name, validate_journal_spec, validate_store
 from gazette_spark.protocol.labels import PREFIX, validate_label_set, validate_selector, values_of
 from gazette_spark.protocol.names import validate_token
+
+if TYPE_CHECKING:  # Most processes do without consumers.
+    from gazette_spark.protocol import consumer_pb2
 
 ZONE_BYTES = (1, 32)
 """Least and greatest length of a process's zone."""
@@ -125,13 +129,20 @@ def validate_changes(changes: Iterable[pb.ApplyRequest.Change]) -> None:
         _check_change(change, f"ApplyRequest.Changes[{at}]")
 
 
-def _check_change(change: pb.ApplyRequest.Change, where: str) -> None:
+def check_upsert_or_delete(
+    change: pb.ApplyRequest.Change | consumer_pb2.ApplyRequest.Change, where: str
+) -> None:
+    """Raise ProtocolError unless a change is one of both, and expects a revision that this may have."""
     if change.HasField("upsert") == bool(change.delete):
         raise ProtocolError(where, "expected one of Upsert and Delete")
     least = 1 if change.delete else 0
     if change.expect_mod_revision < least and change.expect_mod_revision != -1:
         problem = f"invalid ExpectModRevision ({change.expect_mod_revision}; expected -1 or >= {least})"
         raise ProtocolError(f"{where}.ExpectModRevision", problem)
+
+
+def _check_change(change: pb.ApplyRequest.Change, where: str) -> None:
+    check_upsert_or_delete(change, where)
     if change.delete:
         validate_journal_name(change.delete, where=f"{where}.Delete")
     else:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import NoReturn, Self, TypeAlias
 
 import grpc
 
@@ -135,6 +135,17 @@ class Credentials:
     lifetime_s: float = LIFETIME_S
     clock: Callable[[], float] = field(default=time.time, repr=False)
     token_file: TokenFile | None = None
+
+    @classmethod
+    def given(cls, token: str | None, token_file: str | None, auth_keys: str | KeySet | None) -> Self:
+        """Return the identity that a client's arguments of these names say.
+
+        Raises:
+            OptionError: one of them is invalid, which is not shown.
+        """
+        keys = KeySet.parse(auth_keys, "auth_keys") if isinstance(auth_keys, str) else auth_keys
+        file = TokenFile(token_file, token) if token_file and keys is None else None
+        return cls(token, keys, token_file=file)
 
     def __post_init__(self) -> None:
         # Anything else gRPC refuses in a text that quotes it.
