@@ -99,9 +99,6 @@ class Gazette:
 class DirectLane(Gazette):
     """The same source, whose tasks write the table's files: :func:`gazette_spark.ingest.ingest`."""
 
-    def __init__(self, spark: SparkSession, name: str, endpoint: str, root: Path) -> None:
-        super().__init__(spark, name, endpoint, root)
-
     def load(self, data: DataSet, folder: Path, *, typed: bool, stream: bool) -> None:
         """Bring a data set into a table."""
         sink = DeltaSink("benchmark", path=str(folder / "table"))

@@ -436,7 +436,7 @@ class Scenario:
         reader = self._reader(batch_bytes)
         if not self._has_batches(checkpoint):
             if self._resumes(checkpoint):
-                reader = DeltaSink(APP_ID, path=str(self.table)).resume(reader, self.spark)
+                reader = sink.resume(reader, self.spark)
             return self._kind.load(reader, sink, direct=self.direct)
         key = batch_bytes, self.direct and self._kind.direct
         if key not in self._streams:
