@@ -7,12 +7,12 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
+from dataclasses import replace
 
 import pytest
 
 from gazette_spark.broker.embedded import EmbeddedBroker
-from gazette_spark.client import Client, client
+from gazette_spark.client import Client
 from gazette_spark.client.connection.credentials import Credentials
 from gazette_spark.errors import AuthError, JournalNotFoundError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -128,7 +128,8 @@ def test_a_read_outlives_its_tokens(
     keyed: BrokerHandle, owner: Client, journal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tokens expire while a reader waits and while it reads: no byte is lost, none comes twice."""
-    monkeypatch.setattr(client, "Credentials", partial(Credentials, lifetime_s=RENEWED_S))
+    given = Credentials.given
+    monkeypatch.setattr(Credentials, "given", lambda *said: replace(given(*said), lifetime_s=RENEWED_S))
     pause = threading.Event()
 
     def write() -> None:
