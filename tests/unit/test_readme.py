@@ -55,3 +55,11 @@ def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
     missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert missing == []
+
+
+def test_decisions_are_numbered_without_holes() -> None:
+    """The files count from 1, and each page's heading has its file's number."""
+    decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    numbers = [f"{number:04d}" for number in range(1, len(decisions) + 1)]
+    assert [path.name[:4] for path in decisions] == numbers
+    assert [path.read_text()[:7] for path in decisions] == [f"# {number}:" for number in numbers]
