@@ -88,7 +88,7 @@ TOGETHER = -n 3 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: test-rest
 test-rest: install jvm browser broker-binaries wheel-env class-archive ## What `make test` adds to `make check`
-	@$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests/conformance tests/spark tests/notebooks
+	@$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests/conformance tests/spark tests/notebooks tests/docs
 
 # One after the other, even under `make -j`: the last output is the last test run's summary.
 .PHONY: test
@@ -127,8 +127,12 @@ test-protobuf: install ## Load and round-trip the generated stubs on protobuf 5.
 crash: install jvm class-archive ## Run N random schedules of crashes from SEED on, each kind of sink in turn; print the seeds that fail
 	@$(WITH_JAVA) $(PYTHON) -m tests.rig.crashes --schedules $(or $(N),10) $(if $(SEED),--seed $(SEED)) $(CRASH_FLAGS)
 
+.PHONY: docs
+docs: install ## Build the site of docs/ into build/site; fail on a dead link or a missing page
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict && echo "build/site/index.html"
+
 .PHONY: bench
-bench: install jvm broker-binaries ## Measure beside Spark's Kafka source and file readers; write docs/performance.md
+bench: install jvm broker-binaries ## Measure beside Spark's Kafka source and file readers; write docs/evidence/performance.md
 	@$(WITH_JAVA) $(PYTHON) benchmarks/end_to_end.py $(BENCH_FLAGS)
 
 .PHONY: bench-planning
@@ -136,15 +140,15 @@ bench-planning: install broker-binaries ## Measure how long a batch over 1,000 a
 	@$(PYTHON) benchmarks/planning_bench.py --timed --broker deployed --journals 1000 --journals 10000 $(BENCH_FLAGS)
 
 .PHONY: bench-commits
-bench-commits: install jvm ## Measure a commit of the sink beside Delta's own append; write docs/performance.md
+bench-commits: install jvm ## Measure a commit of the sink beside Delta's own append; write docs/evidence/performance.md
 	@$(WITH_JAVA) $(PYTHON) benchmarks/commit_bench.py --timed $(BENCH_FLAGS)
 
 .PHONY: bench-audit
-bench-audit: install jvm ## Measure what DeltaSink(audit=True) costs a batch; write docs/performance.md
+bench-audit: install jvm ## Measure what DeltaSink(audit=True) costs a batch; write docs/evidence/performance.md
 	@$(WITH_JAVA) $(PYTHON) benchmarks/audit_bench.py --timed $(BENCH_FLAGS)
 
 .PHONY: bench-small-batches
-bench-small-batches: install jvm broker-binaries ## Measure a stream of small batches by the sink's settings; write docs/performance.md
+bench-small-batches: install jvm broker-binaries ## Measure a stream of small batches by the sink's settings; write docs/evidence/performance.md
 	@$(WITH_JAVA) $(PYTHON) benchmarks/small_batches.py --timed $(BENCH_FLAGS)
 
 .PHONY: bench-log
@@ -156,7 +160,7 @@ bench-client: install broker-binaries ## Print MB/s of our client and broker bes
 	@$(PYTHON) benchmarks/client_parity.py --timed $(BENCH_FLAGS)
 
 .PHONY: bench-committed
-bench-committed: install ## Measure what reading committed messages costs, in CPU time; write docs/performance.md
+bench-committed: install ## Measure what reading committed messages costs, in CPU time; write docs/evidence/performance.md
 	@$(PYTHON) benchmarks/committed_bench.py --timed --megabytes 80 --memory 5g $(BENCH_FLAGS)
 
 .PHONY: clean

@@ -63,7 +63,7 @@ def check_digests(spark: SparkSession, data: DataSet, table: Path) -> None:
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--timed", action="store_true", help="take times, and write docs/performance.md")
+    parser.add_argument("--timed", action="store_true", help="take times, and write the performance page")
     parser.add_argument("--size", type=parse_size, default=200 * MEGABYTE, metavar="200m")
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()

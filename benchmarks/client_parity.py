@@ -1,7 +1,7 @@
 """Measure our client beside Gazette's own programs, and the embedded broker beside the real one.
 
     .venv/bin/python benchmarks/client_parity.py                     # small; only checks the answers
-    .venv/bin/python benchmarks/client_parity.py --timed             # writes docs/performance.md, ten minutes
+    .venv/bin/python benchmarks/client_parity.py --timed             # writes the performance page, 10 minutes
     .venv/bin/python benchmarks/client_parity.py --timed --size 10g --only read    # the long read
 
 One run does every job with both, ``gazctl`` or ``goclient`` (tests/go) and ours, turn by turn, on each

@@ -203,7 +203,7 @@ def milliseconds(work: Callable[[], None]) -> float:
 
 
 def report(found: list[Measured], commits: int, about: str) -> str:
-    """Return the section of docs/performance.md."""
+    """Return the section of docs/evidence/performance.md."""
     lines = [
         f"`benchmarks/commit_bench.py --timed`: medians of {commits} commits of {ROWS:,} rows, in turn with",
         f"Delta's own append of the same rows; {datetime.now(UTC):%Y-%m-%d}. {about}.",
@@ -224,7 +224,7 @@ def report(found: list[Measured], commits: int, about: str) -> str:
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--timed", action="store_true", help="take times, and write docs/performance.md")
+    parser.add_argument("--timed", action="store_true", help="take times, and write the performance page")
     parser.add_argument("--versions", type=int, nargs="+", default=[10, 100, 1000, 10_000])
     parser.add_argument("--commits", type=int, default=20)
     options = parser.parse_args()

@@ -5,7 +5,7 @@
 The records are nested events with escapes, nulls, non-ASCII text and their UUID first or last. Rates are MB
 per second of CPU time from journal bytes to Arrow columns, so that other work on the machine counts little.
 The last part reads one open transaction of 10,000 producers, of ``--memory`` bytes, and prints its peak of
-memory. Answers are checked. ``--timed`` writes docs/performance.md.
+memory. Answers are checked. ``--timed`` writes docs/evidence/performance.md.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=4)
     parser.add_argument("--memory", type=parse_size, default=parse_size("50m"))
-    parser.add_argument("--timed", action="store_true", help="write docs/performance.md")
+    parser.add_argument("--timed", action="store_true", help="write the performance page")
     given = parser.parse_args()
     # First: the peak is the process's.
     memory = long_transaction(given.memory)

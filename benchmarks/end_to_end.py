@@ -1,4 +1,4 @@
-"""Measure this source beside Spark's Kafka source and its file readers, and write docs/performance.md.
+"""Measure this source beside Spark's Kafka source and its file readers, and write the performance page.
 
     .venv/bin/python benchmarks/end_to_end.py                       # everything, as ``make bench``
     .venv/bin/python benchmarks/end_to_end.py --only stream --journals 1 --work json-delta --who Kafka

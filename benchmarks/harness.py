@@ -1,4 +1,4 @@
-"""The shared parts of all benchmarks: a broker's process, and a section in docs/performance.md."""
+"""The shared parts of all benchmarks: a broker's process, and a section in docs/evidence/performance.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START_TIMEOUT_S = 60.0
 
 MEGABYTE = 1_000_000
 
-REPORT = Path(__file__).parents[1] / "docs" / "performance.md"
+REPORT = Path(__file__).parents[1] / "docs" / "evidence" / "performance.md"
 
 
 @contextmanager

@@ -10,7 +10,7 @@ driver has it, is asked for its latest offset and for the partitions of the batc
 
 The first of each, which makes connections, is left out. Between two questions there is time for what a
 reader does by itself, as between two triggers. The answers are checked always: the offsets of every journal,
-and one piece each. Times are shown with ``--timed`` only, and go into docs/performance.md with ``--report``.
+and one piece each. Times are shown with ``--timed`` only, and go into the performance page with ``--report``.
 """
 
 from __future__ import annotations

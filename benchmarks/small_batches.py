@@ -141,7 +141,7 @@ def report(found: dict[Setting, Measured]) -> str:
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--timed", action="store_true", help="take times, and write docs/performance.md")
+    parser.add_argument("--timed", action="store_true", help="take times, and write the performance page")
     parser.add_argument("--batches", type=int, default=50)
     options = parser.parse_args()
     about = machine()

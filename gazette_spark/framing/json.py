@@ -9,7 +9,7 @@ malformed. The column has the text of such fields as one JSON object, with the r
 record that is no JSON object is there as text under ``_record``. A record that is no JSON object is malformed
 all the same.
 
-Rows are those of Spark's ``from_json``; ``docs/formats.md`` has where they differ on purpose, and why.
+Rows are those of Spark's ``from_json``; ``docs/reference/formats.md`` says where and why they differ.
 """
 
 from __future__ import annotations

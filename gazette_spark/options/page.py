@@ -1,4 +1,4 @@
-"""The tables of options in ``docs/options.md`` and ``docs/writing.md``, made from the code's own.
+"""The tables of options in ``docs/reference``, made from the code's own.
 
 In a clone of the repository ``python -m gazette_spark.options.page`` writes the tables into the pages; a test
 fails while they differ.
@@ -14,8 +14,11 @@ from gazette_spark.options.source import OPTIONS
 from gazette_spark.options.table import Option
 from gazette_spark.options.write import WRITE_OPTIONS
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGES: dict[Path, Sequence[Option]] = {DOCS / "options.md": OPTIONS, DOCS / "writing.md": WRITE_OPTIONS}
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+PAGES: dict[Path, Sequence[Option]] = {
+    REFERENCE / "options.md": OPTIONS,
+    REFERENCE / "write-options.md": WRITE_OPTIONS,
+}
 """Each page and the options of its table."""
 
 BEGIN = "<!-- The table is made from the code: python -m gazette_spark.options.page -->"

@@ -1,4 +1,4 @@
-"""docs/applications.md shows what works: the examples of operating run, in their order."""
+"""docs/guides/applications.md shows what works: the examples of operating run, in their order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.rig.gazctl import clean_environment
 pytestmark = pytest.mark.brokers("embedded")
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "applications.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "applications.md").read_text()
 SECTION = PAGE[PAGE.index("## Serve and operate") :]
 
 

@@ -1,4 +1,4 @@
-"""docs/cli.md shows what works: its examples run, in their order, on each broker of the run."""
+"""docs/reference/cli.md shows what works: its examples run, in their order, on each broker of the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.rig.gazctl import clean_environment
 pytestmark = pytest.mark.brokers("embedded")
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "cli.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "cli.md").read_text()
 
 
 def blocks(language: str) -> list[str]:

@@ -201,8 +201,8 @@ def test_gos_chunker_finds_each_sum_right_for_long(
 
 @pytest.mark.brokers("embedded")
 def test_the_page_runs(broker: BrokerHandle, fresh_prefix: str) -> None:
-    """The application of docs/applications.md adds an order, and its total is published."""
-    text = (Path(__file__).parents[2] / "docs" / "applications.md").read_text()
+    """The application of docs/guides/applications.md adds an order, and its total is published."""
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "applications.md").read_text()
     section = text[text.index("## Write an application") : text.index("## What is promised")]
     names: dict[str, Any] = {}
     try:

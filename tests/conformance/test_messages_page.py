@@ -1,4 +1,4 @@
-"""docs/messages.md publishes a transaction, reads it and goes on: its Python examples run as printed."""
+"""docs/guides/messages.md publishes and reads a transaction: its Python examples run as printed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.rig.brokers import BrokerHandle
 
 pytestmark = pytest.mark.brokers("embedded")
 
-PAGE = Path(__file__).parents[2] / "docs" / "messages.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "messages.md"
 
 
 def test_the_examples_run(broker: BrokerHandle, client: Client, fresh_prefix: str) -> None:

@@ -1,4 +1,4 @@
-"""docs/replicated-log.md plays primary and secondary through a take-over: its examples run as printed."""
+"""docs/guides/replicated-log.md plays both nodes through a take-over: its examples run as printed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.rig.brokers import BrokerHandle
 
 pytestmark = pytest.mark.brokers("embedded", "deployed")
 
-PAGE = Path(__file__).parents[2] / "docs" / "replicated-log.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "replicated-log.md"
 
 
 def test_the_examples_run(

@@ -143,7 +143,7 @@ DIFFERENCES: list[tuple[str, str, object, object]] = [
     ("int", "\u0663", 3, None),
     ("decimal(10,2)", "\uff11", "1.00", None),
 ]
-"""Those that docs/options.md lists: digits that are not ASCII's, and a field that is a NUL in quotes."""
+"""Those of docs/reference/formats.md: digits that are not ASCII's, and a field that is a NUL in quotes."""
 
 RECORDS = [
     '"a"b,c', '"a" ,b', '"a" b,c', '"a","b"x', '"a"b"c"d,e', '""a,b', '"a""b"c,d', '"a"" ,b",c', '"a" \t',

@@ -1,4 +1,4 @@
-"""The page docs/backfill.md does what it says, while a writer appends and whatever dies in between."""
+"""The page docs/guides/backfill.md does what it says, while a writer appends and whatever dies in between."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import BOTH_BROKERS, QUERY_TIMEOUT_S, Journals
 from tests.waiting import wait_until
 
-PAGE = Path(__file__).parents[2] / "docs" / "backfill.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "backfill.md"
 SHORTS = ("a", "b")
 SCHEMA = "id BIGINT, user STRING, amount DOUBLE, _journal STRING, _offset BIGINT"
 

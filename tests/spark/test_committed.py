@@ -200,8 +200,8 @@ def test_a_table_of_committed_messages_is_adopted(
 def test_the_stream_of_the_page_runs(
     delta_spark: SparkSession, broker: BrokerHandle, messages: Messages, tmp_path: Path
 ) -> None:
-    """docs/messages.md reads a stream: its example runs as printed."""
-    page = Path(__file__).parents[2] / "docs" / "messages.md"
+    """docs/guides/messages.md reads a stream: its example runs as printed."""
+    page = Path(__file__).parents[2] / "docs" / "guides" / "messages.md"
     [block] = re.findall(r"```python\n(stream = .*?)```", page.read_text(), re.DOTALL)
     names: dict[str, Any] = {"spark": delta_spark}
     for printed, here in (

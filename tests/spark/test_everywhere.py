@@ -45,7 +45,7 @@ from tests.spark import everywhere_job
 
 ROOT = Path(__file__).parents[2]
 JOB = Path(everywhere_job.__file__)
-PAGE = ROOT / "docs" / "security.md"
+PAGE = ROOT / "docs" / "guides" / "secure.md"
 JOB_TIMEOUT_S = 480
 
 OUR_ERROR = re.compile(r"gazette_spark\.errors\.\w+\.(\w+Error: .*)")

@@ -19,7 +19,7 @@ from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals
 from tests.waiting import wait_until
 
-PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "monitor.md"
 
 
 @pytest.fixture

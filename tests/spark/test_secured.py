@@ -1,7 +1,7 @@
 """Queries enter a real broker that asks for certificates and tokens, and outlive tokens in a file.
 
-The examples of docs/security.md run as they are printed; but `gazette-spark verify`, which starts a Spark of
-its own, in the soak tier only.
+The examples of docs/guides/secure.md run as they are printed; `gazette-spark verify`, which starts a Spark of
+its own, runs in the soak tier only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.deployed_broker
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "security.md"
+PAGE = ROOT / "docs" / "guides" / "secure.md"
 WHOLE = [pytest.param(False, id="brief"), pytest.param(True, id="whole", marks=pytest.mark.soak)]
 
 SHORT_S = 3.0
@@ -75,7 +75,7 @@ def options(broker: BrokerHandle, **identity: str) -> dict[str, str]:
 
 
 class Page:
-    """The examples of docs/security.md, with a broker and folders of the test in place of the page's."""
+    """The examples of docs/guides/secure.md, with a broker and folders of the test in place of the page's."""
 
     def __init__(self, broker: BrokerHandle, root: Path, prefix: str) -> None:
         assert broker.certificates is not None

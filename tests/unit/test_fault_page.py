@@ -1,4 +1,4 @@
-"""The pages on faults and on exactly-once name tests that exist."""
+"""The pages on faults, exactly-once and verify name tests that exist."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from tests.rig.crashes.points import POINTS
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "faults.md"
-EXACTLY_ONCE = ROOT / "docs" / "exactly-once.md"
+PAGE = ROOT / "docs" / "evidence" / "faults.md"
+EXACTLY_ONCE = [ROOT / "docs" / page for page in ("evidence/exactly-once.md", "guides/verify.md")]
 
 
 def test_every_test_that_is_named_exists() -> None:
@@ -51,8 +51,8 @@ def names_in(file: str) -> str:
 
 
 def test_the_promise_is_held_by_tests_that_exist() -> None:
-    """The words behind each file of the page on exactly-once are part of a test's name, or a case's."""
-    named = set(named_tests(EXACTLY_ONCE.read_text()))
+    """The words behind each file of the pages on exactly-once are part of a test's name, or a case's."""
+    named = {each for page in EXACTLY_ONCE for each in named_tests(page.read_text())}
     assert len(named) > 80
     files = {file: names_in(file) for file, _ in named}
     assert [(file, words) for file, words in sorted(named) if plain(words) not in files[file]] == []

@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "gazette_spark"
-ARCHITECTURE = ROOT / "docs" / "architecture.md"
+ARCHITECTURE = ROOT / "docs" / "how-it-works" / "architecture.md"
 
 RANKS = (
     ("errors", "version", "failpoints"),
@@ -174,13 +174,13 @@ EVERYBODY_IMPORTS = {"errors", "version"}
 
 
 def test_the_diagram_shows_the_imports() -> None:
-    """docs/architecture.md draws exactly the arrows the code has."""
+    """docs/how-it-works/architecture.md draws exactly the arrows the code has."""
     real = {(a, b) for a, b in edges() if a != "__init__" and b not in EVERYBODY_IMPORTS}
     assert drawn_edges(ARCHITECTURE.read_text()) == real
 
 
 def test_the_table_shows_the_ranks() -> None:
-    """docs/architecture.md describes every part, left to right."""
+    """docs/how-it-works/architecture.md describes every part, left to right."""
     described = re.findall(r"^\| `(\w+)` \|", ARCHITECTURE.read_text(), re.MULTILINE)
     assert described == [part for row in RANKS for part in row]
 

@@ -1,4 +1,4 @@
-"""docs/parity.md has every exported name of the Go packages, and what it says is there is there."""
+"""docs/evidence/parity.md has every exported name of the Go packages, and what it says is there is there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "parity.md"
+PAGE = ROOT / "docs" / "evidence" / "parity.md"
 
 
 def words(text: str) -> list[str]:

@@ -58,8 +58,10 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_decisions_are_numbered_without_holes() -> None:
-    """The files count from 1, and each page's heading has its file's number."""
-    decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    """The files count from 1, each heading has its file's number, and the index lists them all."""
+    decisions = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
     numbers = [f"{number:04d}" for number in range(1, len(decisions) + 1)]
     assert [path.name[:4] for path in decisions] == numbers
     assert [path.read_text()[:7] for path in decisions] == [f"# {number}:" for number in numbers]
+    index = (ROOT / "docs" / "decisions" / "index.md").read_text()
+    assert re.findall(r"\]\((.*)\)", index) == [path.name for path in decisions]

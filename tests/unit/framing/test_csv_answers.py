@@ -2,7 +2,7 @@
 
 Spark's answers are in tests/golden/csv_answers.json; ``pytest --soak
 tests/spark/test_golden_answers.py`` asks it whether they still are.
-The list of differences is that of docs/options.md.
+The list of differences is that of docs/reference/formats.md.
 """
 
 from __future__ import annotations

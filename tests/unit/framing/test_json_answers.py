@@ -4,8 +4,8 @@ Spark's answers are in tests/golden/json_answers.json; ``pytest --soak
 tests/spark/test_golden_answers.py`` asks it whether they still are.
 
 Where they differ on purpose, the difference has a name in ``DIFFERENCES`` (tests/oracles/json_questions.py)
-and a sentence in ``docs/formats.md``. Its rows are left out of the comparison; a difference that no row
-shows any more fails, too.
+and a sentence in ``docs/reference/formats.md``. Its rows are left out of the comparison; a difference that
+no row shows any more fails, too.
 """
 
 from __future__ import annotations
