@@ -83,7 +83,7 @@ from gazette_spark.scan.logs import show_logs
 from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.pushed_filters import are_pushed, conditions_of, origin_columns
-from gazette_spark.scan.ranges import Piece
+from gazette_spark.scan.ranges import Piece, tasks
 from gazette_spark.scan.reads import JournalSource
 from gazette_spark.scan.stores import listed_store, store_of_piece, with_fragments
 from gazette_spark.store.stored_journals import StoreJournals
@@ -185,10 +185,10 @@ class GazetteDataSource(DataSource):
 
 
 class PiecePartition(InputPartition):
-    """One task's work: a piece of a journal, and how to enter the cluster."""
+    """One task's work: a piece of a journal, or several small ones, and how to enter the cluster."""
 
-    def __init__(self, piece: Piece, security: Security = OPEN) -> None:
-        self.piece = piece
+    def __init__(self, *pieces: Piece, security: Security = OPEN) -> None:
+        self.pieces = pieces
         self.security = security
 
 
@@ -217,14 +217,13 @@ class _Reader:
     def _partitions(self, planner: Planner, pieces: Iterable[Piece]) -> list[InputPartition]:
         labelled = metadata.LABELS in self._schema.fieldNames()
         kind = to_arrow_type(self._schema[metadata.LABELS].dataType) if labelled else None
-        found: list[InputPartition] = []
+        found: list[Piece] = []
         forms, framings = set(), set()
-        security = self._carrier.now()
         for piece in pieces:
             labels = planner.labels(piece.journal) if labelled else ()
             if kind is not None:
                 labels_array(kind, labels, piece.journal)  # Raises on the driver rather than in a task.
-            found.append(PiecePartition(replace(piece, labels=labels), security))
+            found.append(replace(piece, labels=labels))
             forms.add(format_of(self._options, self._schema, piece))
             framings.add(piece.framing)
         for form in forms - {"raw"}:
@@ -234,27 +233,28 @@ class _Reader:
 
             for framing in framings:
                 uuid_place(self._options, framing)  # Likewise.
-        return found
+        security = self._carrier.now()
+        least = self._options.min_partitions or 1
+        return [PiecePartition(*task, security=security) for task in tasks(found, least)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a piece. Runs on executors."""
+        """Yield the rows of a task's pieces. Runs on executors."""
         failpoint("source.read")
         # Spark adds one empty partition to a batch query without partitions.
         if isinstance(partition, PiecePartition):
-            piece = partition.piece
             options = replace(self._options, security=partition.security)
-            with open_journals(options, piece) as client:
-                form = format_of(self._options, self._schema, piece)
-                parser = None if form == "raw" else self._parser(form, piece.labels)
-                rows = record_batches(client, piece, self._options, self._schema, parser)
-                if self._files is None:
-                    yield from rows
-                    return
-                from gazette_spark.data_files.writer import write_files  # Most queries do without.
+            for journals, piece in opened_pieces(options, partition.pieces):
+                yield from self._rows(journals, piece)
 
-                yield from write_files(
-                    rows, self._files, journal=piece.journal, begin=piece.begin, end=piece.end
-                )
+    def _rows(self, journals: JournalSource, piece: Piece) -> Iterator[pa.RecordBatch]:
+        form = format_of(self._options, self._schema, piece)
+        parser = None if form == "raw" else self._parser(form, piece.labels)
+        rows = record_batches(journals, piece, self._options, self._schema, parser)
+        if self._files is None:
+            return rows
+        from gazette_spark.data_files.writer import write_files  # Most queries do without.
+
+        return write_files(rows, self._files, journal=piece.journal, begin=piece.begin, end=piece.end)
 
 
 class BatchReader(_Reader, DataSourceReader):
@@ -404,12 +404,23 @@ def limits_of(options: SourceOptions) -> Limits:
     )
 
 
-def open_journals(options: SourceOptions, piece: Piece | None = None) -> Client | StoreJournals:
-    """Return the source of a batch, or of one piece: brokers or a store. The caller closes it."""
+def open_journals(options: SourceOptions) -> Client | StoreJournals:
+    """Return the source of a batch: brokers or a store. The caller closes it."""
+    show_logs(options.log_level)
+    return open_client(options) if options.fragment_store is None else listed_store(options)
+
+
+def opened_pieces(options: SourceOptions, pieces: Iterable[Piece]) -> Iterator[tuple[JournalSource, Piece]]:
+    """Yield the pieces of a task, each with what it is read from until the next one: brokers or a store."""
     show_logs(options.log_level)
     if options.fragment_store is None:
-        return open_client(options)
-    return listed_store(options) if piece is None else store_of_piece(options, piece)
+        with open_client(options) as client:
+            for piece in pieces:
+                yield client, piece
+        return
+    for piece in pieces:
+        with store_of_piece(options, piece) as journals:
+            yield journals, piece
 
 
 def open_client(options: SourceOptions) -> Client:

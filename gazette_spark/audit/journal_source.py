@@ -43,7 +43,7 @@ from gazette_spark.scan.ranges import OffsetRange, Piece, split
 from gazette_spark.scan.reads import JournalSource
 from gazette_spark.scan.skipped import skipped_spans
 from gazette_spark.scan.view import JournalView
-from gazette_spark.source import GazetteDataSource, PiecePartition, open_client
+from gazette_spark.source import GazetteDataSource, open_client
 
 Gaps = tuple[tuple[int, int], ...]
 
@@ -214,11 +214,12 @@ def plan_text(ranges: Mapping[int, PlannedRange]) -> str:
     )
 
 
-class PlannedPartition(PiecePartition):
+class PlannedPartition(InputPartition):
     """One task's work: a piece of a numbered range, and the bytes it skips."""
 
     def __init__(self, piece: Piece, security: Security, number: int, gaps: Gaps, *, committed: bool) -> None:
-        super().__init__(replace(piece, start=piece.begin), security)
+        self.piece = replace(piece, start=piece.begin)
+        self.security = security
         self.number = number
         self.gaps = gaps
         self.committed = committed

@@ -39,6 +39,13 @@ ENOUGH_PIECES = 32
 """Pieces of one split that keep an ordinary cluster busy; for a larger one there is ``minPartitions``."""
 
 
+SHARED_BYTES = 4 << 20
+"""Most bytes of a task that reads several pieces: some 60 ms of parsing."""
+
+SHARED_PIECES = 64
+"""Most pieces of such a task: each costs a request to a broker."""
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
     """Bytes ``[begin, end)`` of a journal; both lie on record boundaries."""
@@ -151,6 +158,33 @@ def split(
     aligned = cut(solid)
     enough = max(min_partitions, min(ENOUGH_PIECES, len(anywhere)))
     return aligned if len(aligned) >= enough else anywhere
+
+
+def tasks(pieces: Sequence[Piece], min_partitions: int = 1) -> list[tuple[Piece, ...]]:
+    """Group pieces into tasks: small ones share a task where there are more than keep a cluster busy.
+
+    A task costs Spark some milliseconds, and a connection. A batch of thousands of journals with little news
+    each would pay for that thousands of times.
+
+    Args:
+        pieces: The pieces of a batch.
+        min_partitions: At least this many tasks, if there are as many pieces.
+
+    Returns:
+        The pieces in their order; at least :data:`ENOUGH_PIECES` tasks, if there are as many pieces.
+    """
+    at_most = min(SHARED_PIECES, len(pieces) // max(min_partitions, ENOUGH_PIECES))
+    found: list[tuple[Piece, ...]] = []
+    task: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        length = piece.end - piece.begin
+        if task and (len(task) >= at_most or size + length > SHARED_BYTES):
+            found.append(tuple(task))
+            task, size = [], 0
+        task.append(piece)
+        size += length
+    return [*found, tuple(task)] if task else found
 
 
 def _pieces(

@@ -58,7 +58,8 @@ class Query:
         """Plan a batch if there is news, go on at its end, and return the bytes it reads by journal."""
         assert self.reader is not None
         end = self.reader.latestOffset(self.position, ReadAllAvailable())
-        pieces = [each.piece for each in self.reader.partitions(self.position, end)]  # type: ignore[attr-defined]
+        tasks = self.reader.partitions(self.position, end)
+        pieces = [piece for task in tasks for piece in task.pieces]  # type: ignore[attr-defined]
         self.position = end
         return {self.short(piece.journal): piece.end - piece.begin for piece in pieces}
 

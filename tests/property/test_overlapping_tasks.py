@@ -374,7 +374,9 @@ def test_attempts_read_each_message_once(
                 found = list(map(int, told.get(name, {}).get("oldest", ())))
                 assert found == messages.opened(name, start["journals"][name])
             planned = reader.partitions(start, end)
-            with_states |= {each.piece.journal for each in planned if isinstance(each, PiecePartition)}
+            with_states |= {
+                piece.journal for each in planned if isinstance(each, PiecePartition) for piece in each.pieces
+            }
             partitions = [pickle.dumps(each) for each in planned]
             tasks = [[ReadingAttempt(sent, each) for _ in range(drawn.attempts)] for each in partitions]
             order = iter(drawn.order)

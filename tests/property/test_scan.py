@@ -15,7 +15,15 @@ from gazette_spark.scan.blocks import Gap
 from gazette_spark.scan.boundary import limited_end, next_record_end, record_end, window_reader
 from gazette_spark.scan.conditions import joined
 from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
-from gazette_spark.scan.ranges import ENOUGH_PIECES, OffsetRange, Piece, split
+from gazette_spark.scan.ranges import (
+    ENOUGH_PIECES,
+    SHARED_BYTES,
+    SHARED_PIECES,
+    OffsetRange,
+    Piece,
+    split,
+    tasks,
+)
 from gazette_spark.scan.skipped import skipped_spans
 from tests.oracles.lines import FakeJournal, missing_bytes, records_of
 
@@ -147,6 +155,31 @@ def test_split_covers_the_ranges(
     assert all(piece.end > piece.begin for piece in pieces)
     assert not max_bytes or all(piece.end - piece.begin <= max_bytes for piece in pieces)
     assert len(pieces) >= min(min_partitions, sum(each.size_bytes for each in ranges))
+
+
+@given(
+    st.integers(0, 300).flatmap(
+        lambda most: st.lists(st.sampled_from([1, 200, SHARED_BYTES - 1, SHARED_BYTES * 3]), max_size=most)
+    ),
+    st.sampled_from([1, 7, 40, 500]),
+)
+def test_tasks_hold_each_piece_once(sizes: list[int], min_partitions: int) -> None:
+    """Pieces share tasks in their order, none with more than its share, and enough tasks are left."""
+    pieces = [Piece(f"j/{at}", 0, size, size, head=True) for at, size in enumerate(sizes)]
+    found = tasks(pieces, min_partitions)
+    assert [piece for task in found for piece in task] == pieces
+    assert len(found) >= min(len(pieces), max(min_partitions, ENOUGH_PIECES))
+    for task in found:
+        assert 1 <= len(task) <= SHARED_PIECES
+        assert len(task) == 1 or sum(piece.end for piece in task) <= SHARED_BYTES
+
+
+def test_small_pieces_share_tasks() -> None:
+    """Two thousand journals with a record each are not two thousand tasks."""
+    pieces = [Piece(f"j/{at}", 0, 200, 200, head=True) for at in range(2_000)]
+    assert len(tasks(pieces)) == 33
+    assert len(tasks(pieces, 1_500)) == 2_000
+    assert len(tasks(pieces[:40])) == 40
 
 
 @st.composite

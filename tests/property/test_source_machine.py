@@ -33,6 +33,7 @@ from gazette_spark.errors import OtherJournalsError
 from gazette_spark.framing.fixed import MAGIC, frame
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.scan import ranges
 from gazette_spark.source import GazetteDataSource
 from gazette_spark.testing.micro_batch import (
     CRASH_POINTS,
@@ -177,6 +178,7 @@ class SourceMachine(RuleBasedStateMachine):
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="source-machine-"))
         self.faults = Faults()
+        self.patch = pytest.MonkeyPatch()
         self.journals: list[Journal] = []
         self.query = MicroBatches()
         self.running: Run | None = None
@@ -191,16 +193,20 @@ class SourceMachine(RuleBasedStateMachine):
         whole=st.sampled_from(["", "", "", "none"]),
         kind=kinds,
         query=st.tuples(st.sampled_from(sorted(STARTS)), st.sampled_from(SELECTIONS)),
+        enough=st.sampled_from([ranges.ENOUGH_PIECES, 1]),
     )
     def set_up(
         self,
+        *,
         chunk_bytes: int,
         urls: Literal["file", "http"],
         whole: str,
         kind: str,
         query: tuple[str, dict[str, str]],
+        enough: int,
     ) -> None:
         self.whole = whole
+        self.patch.setattr(ranges, "ENOUGH_PIECES", enough)  # With one, a task reads many pieces.
         self.where, self.selection = query
         self.broker = EmbeddedBroker(
             self.root,
@@ -391,6 +397,7 @@ class SourceMachine(RuleBasedStateMachine):
                 self.read_by_a_batch_query()
         finally:
             self.stop()
+            self.patch.undo()
             if hasattr(self, "client"):
                 self.client.close()
             if hasattr(self, "broker"):

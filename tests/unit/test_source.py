@@ -38,6 +38,7 @@ from gazette_spark.framing.fixed import frame
 from gazette_spark.offsets import MAX_OFFSET
 from gazette_spark.options.source import SourceOptions
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.scan import ranges
 from gazette_spark.scan.admission import Limits
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.source import GazetteDataSource, PiecePartition, StreamReader
@@ -140,6 +141,19 @@ def test_a_piece_is_read_in_its_own_framing(client: FakeClient, framing: str, va
     assert found["value"].to_pylist() == values
 
 
+def test_a_task_reads_its_pieces_one_after_the_other(client: FakeClient) -> None:
+    """Each is read in its own framing, by one client, which is closed behind the last."""
+    lines = Piece("log/a", 0, 9, 18, head=True)
+    rest = Piece("log/a", 9, 18, 18, head=False)
+    whole = Piece("log/a", 0, 18, 18, head=True, framing="none")
+    rows = read(stream_reader(RAW), PiecePartition(lines, rest, whole))
+    assert [value for batch in rows for value in batch["value"].to_pylist()] == [
+        *(b'{"id":1}', b'{"id":2}'),
+        b'{"id":1}\n{"id":2}\n',
+    ]
+    assert client.closed
+
+
 @pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED"])
 def test_a_task_logs_what_it_could_not_read(
     client: FakeClient, mode: str, caplog: pytest.LogCaptureFixture
@@ -190,7 +204,7 @@ def test_metadata_columns_come_when_the_schema_names_them(
     schema = struct(own, ("_labels", labels), ends, ("_offset", LongType()), time, record)
     client.journal.stored = [(5, 60)]
     reader = stream_reader(schema, **options)
-    (partition,) = reader._partitions(LABELLED, [WHOLE.piece])
+    (partition,) = reader._partitions(LABELLED, WHOLE.pieces)
     (found,) = read(reader, partition)
     assert found.schema == to_arrow_schema(schema, timezone="UTC")
     assert found["_offset"].to_pylist() == [0, 9]
@@ -198,24 +212,27 @@ def test_metadata_columns_come_when_the_schema_names_them(
     assert found["_record"].to_pylist() == [b'{"id":1}', b'{"id":2}']
     assert found["_fragment_mod_time"].to_pylist() == [None, datetime(1970, 1, 1, 0, 1, tzinfo=UTC)]
     assert found["_labels"].to_pylist() == [[("app", ["clicks"]), ("region", ["eu", "us"])]] * 2
-    (partition,) = stream_reader()._partitions(LABELLED, [WHOLE.piece])
+    (partition,) = stream_reader()._partitions(LABELLED, WHOLE.pieces)
     assert isinstance(partition, PiecePartition)
-    assert partition.piece == WHOLE.piece
+    assert partition.pieces == WHOLE.pieces
 
 
-def test_a_store_is_read_without_a_broker(tmp_path: Path) -> None:
-    """A piece holds all that reading takes; labels, which only brokers know, are refused."""
+def test_a_store_is_read_without_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces hold all that reading takes; labels, which only brokers know, are refused."""
+    monkeypatch.setattr(ranges, "ENOUGH_PIECES", 1)  # So one task reads both journals.
     files = MemoryFiles()
     files.put("log/a", 0, b'{"id":1}\n{"id"')
     files.put("log/a", 14, b":2}\n", pb.GZIP)
+    files.put("log/b", 0, b'{"id":3}\n')
     files.write_to(tmp_path)
     options = {"fragmentStore": f"file://{tmp_path}", "path": "log/", "framing": "lines"}
     made = GazetteDataSource(CaseInsensitiveDict(options))
     assert "brokerAddress" not in made.options
     (partition,) = made.reader(RAW).partitions()
     reader = pickle.loads(pickle.dumps(made.reader(RAW)))
-    (found,) = reader.read(pickle.loads(pickle.dumps(partition)))
-    assert found["value"].to_pylist() == [b'{"id":1}', b'{"id":2}']
+    first, second = reader.read(pickle.loads(pickle.dumps(partition)))
+    assert first["value"].to_pylist() == [b'{"id":1}', b'{"id":2}']
+    assert second["value"].to_pylist() == [b'{"id":3}']
     assert f"file://{tmp_path}" in repr(reader)
     inferring = GazetteDataSource(CaseInsensitiveDict(options | {"inferSchema": "true"}))
     assert inferring.schema() == struct(("id", LongType()))
@@ -473,7 +490,7 @@ def test_no_repr_shows_the_token() -> None:
     reader = made.streamReader(RAW)
     assert "s3cret" not in repr(made) + repr(reader) + repr(WHOLE)
     shown = "Piece(journal='log/a', begin=0, end=18, limit=18, head=True, framing='lines', labels=())"
-    assert repr(WHOLE) == f"PiecePartition(piece={shown}, security=Security())"
+    assert repr(WHOLE) == f"PiecePartition(pieces=({shown},), security=Security())"
 
 
 def test_each_batchs_tasks_enter_by_what_the_drivers_file_holds(
@@ -485,7 +502,7 @@ def test_each_batchs_tasks_enter_by_what_the_drivers_file_holds(
     partitions = []
     for text in ("first", "second"):
         path.write_text(text)
-        partitions += reader._partitions(LABELLED, [WHOLE.piece])
+        partitions += reader._partitions(LABELLED, WHOLE.pieces)
     path.unlink()
     entered = []
 
