@@ -8,6 +8,7 @@ import shlex
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from gazette_spark.lag.feeds import Feed
     from gazette_spark.lag.monitor import Monitor
 
-EXIT_CODES = {Status.OK: 0, Status.WARN: 1, Status.ERR: 2}
+EXIT_CODES = {"OK": 0, "UNKNOWN": 0, "WARN": 1, "ERR": 2}
 
 UNWRAPPED = 10_000
 """Columns of an output that is no terminal."""
@@ -34,8 +35,11 @@ UNWRAPPED = 10_000
 STALE_AFTER_S, STALE_ROUNDS = 60, 3
 """What is known is stale if the last look is longer ago than both: seconds, and intervals between looks."""
 
-UNKNOWN = 3
-"""Exit code of ``lag show`` where there is no verdict, or one that may be stale."""
+UNREADABLE = 3
+"""Exit code of ``lag show`` where something could not be read, so that a verdict is missing or stale."""
+
+UNKNOWN = "UNKNOWN"
+"""Verdict of ``lag show`` where one look cannot tell."""
 
 
 @click.command()
@@ -141,36 +145,48 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
 @feed_options
 @rule_options
 @click.option("--group", "wanted", default=None, help="Only this group.")
+@click.option(
+    "--for",
+    "for_s",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Watch for this time before the verdict. Choose more than a trigger interval.",
+)
 @format_option
-def show(wanted: str | None, output_format: str, **options: Any) -> None:  # noqa: ANN401 - what click gives
-    """Show each journal's lag and verdict, once.
+def show(wanted: str | None, for_s: float, output_format: str, **options: Any) -> None:  # noqa: ANN401 - what click gives
+    """Show each journal's lag and verdict.
 
-    The windows are filled from the tables' history and the query checkpoints, with the write heads that
-    queries left there. So the verdict is that of a monitor that has just been started.
+    One look reads the tables' history and the query checkpoints, with the write heads that queries recorded
+    there. The verdict is UNKNOWN where that is not enough: a query was level at its last commit, and nobody
+    saw when the unread bytes came; or it is a shard, which keeps no history. --for watches until it is known.
 
-    The exit code is that of the worst group: 0 OK, 1 WARN or an alarm, 2 ERR; 3 if there is no group, or
-    something could not be read. Alarms and what could not be read are on stderr.
+    The exit code is that of the worst group: 0 OK or UNKNOWN, 1 WARN or an alarm, 2 ERR; 3 if there is no
+    group, or something could not be read. Alarms and read failures are on stderr.
     """
-    from gazette_spark.lag.detail import group_detail
-    from gazette_spark.lag.feeds import poll_all
-    from gazette_spark.lag.positions import now_ms as clock
+    from gazette_spark.lag.detail import group_detail, leave_open
+    from gazette_spark.lag.one_look import undecided
 
+    bounds = alarms(options)
     with interrupted_by_signals(), _client(options) as client, _consumers(options) as consumers:
         monitor = _monitor(options, 0)
-        now_ms = clock()
-        try:
-            failures = poll_all(_feeds(options, client, consumers), monitor, now_ms)
-        except GazetteError as error:
-            failures = [one_line(error)]
-    names = [name for name in monitor.groups() if wanted in (None, name)]
-    bounds = alarms(options)
-    details = [group_detail(name, monitor.lag(name, now_ms), {}, now_ms, bounds) for name in names]
+        feeds = _feeds(options, client, consumers)
+        # Once the ring of write heads is full of those that were seen, the rules need no assumption.
+        now_ms, failures = _watch(feeds, monitor, for_s, options["intervals"] if for_s else 0)
+    details = []
+    for name in monitor.groups():
+        if wanted in (None, name):
+            lag = monitor.lag(name, now_ms)
+            doubtful = frozenset() if for_s else undecided(monitor, name, lag, now_ms, options["allowed_lag"])
+            details.append(leave_open(group_detail(name, lag, {}, now_ms, bounds), doubtful))
     if output_format == "json":
         click.echo(json.dumps(details, indent=2, ensure_ascii=False))
     else:
         _print_table(details)
     for line in [*(f"{each['group']}: {alarm}" for each in details for alarm in each["alarms"]), *failures]:
         click.echo(line, err=True)
+    if any(each["status"] == UNKNOWN for each in details):
+        click.echo("one look cannot tell every verdict; --for SECONDS watches", err=True)
     if not details:
         click.echo(
             f"there is no group {wanted!r}"
@@ -178,8 +194,25 @@ def show(wanted: str | None, output_format: str, **options: Any) -> None:  # noq
             else "there is no group: no ledger entry and no shard was found",
             err=True,
         )
-    codes = [max(EXIT_CODES.get(Status[each["status"]], UNKNOWN), bool(each["alarms"])) for each in details]
-    sys.exit(UNKNOWN if failures else max(codes, default=UNKNOWN))
+    codes = [max(EXIT_CODES.get(each["status"], UNREADABLE), bool(each["alarms"])) for each in details]
+    sys.exit(UNREADABLE if failures else max(codes, default=UNREADABLE))
+
+
+def _watch(feeds: Sequence[Feed], monitor: Monitor, for_s: float, times: int) -> tuple[int, list[str]]:
+    """Look once, and ``times`` more in the time; return the time and the failures of the last look."""
+    from gazette_spark.lag.feeds import poll_all
+    from gazette_spark.lag.positions import now_ms as clock
+
+    begun, pause = time.monotonic(), threading.Event()
+    for look in range(times + 1):
+        if look:
+            pause.wait(max(0.0, begun + for_s * look / times - time.monotonic()))
+        now_ms = clock()
+        try:
+            failures = poll_all(feeds, monitor, now_ms)
+        except GazetteError as error:
+            failures = [one_line(error)]
+    return now_ms, failures
 
 
 def _print_table(details: Sequence[dict[str, Any]]) -> None:
@@ -187,49 +220,59 @@ def _print_table(details: Sequence[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    rows = [row for detail in details for row in _rows(detail)]
+    # A column in which nothing is known is left out.
+    kept = [at for at, _ in enumerate(HEADINGS) if at < 4 or any(row[at] != "-" for row in rows)]
     table = Table(box=None, pad_edge=False)
-    for heading in ("GROUP", "JOURNAL", "VERDICT"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("LAG", "RECORDS", "AGE", "LEVEL IN", "LOSS IN"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for detail in details:
-        unknown = detail["unlisted"] or ([] if detail["journals"] else ["-"])
-        for name in unknown:
-            table.add_row(Text(detail["group"]), Text(name), Text("unknown", style="red"), *["-"] * 5)
-        for journal in detail["journals"]:
-            word = journal["status"]
-            table.add_row(
-                Text(detail["group"]),
-                Text(journal["journal"]),
-                Text(word, style=STYLES.get(word, "red")),
-                "-" if journal["lag_bytes"] is None else f"{journal['lag_bytes']:,}",
-                "-" if journal["lag_records"] is None else f"{journal['lag_records']:,}",
-                age_text(**journal["lag_age"]),
-                duration_text(journal["catch_up_ms"]),
-                duration_text(journal["loss_in_ms"]),
-            )
+    for at in kept:
+        is_number = at >= 3
+        table.add_column(
+            HEADINGS[at],
+            overflow="fold",
+            justify="right" if is_number else "left",
+            no_wrap=is_number,
+        )
+    for row in rows:
+        cells = [Text(cell) for cell in row]
+        cells[2].stylize(STYLES.get(row[2], "red"))
+        table.add_row(*(cells[at] for at in kept))
     # Output for scripts is never wrapped.
     Console(width=None if sys.stdout.isatty() else UNWRAPPED).print(table)
 
 
-STYLES = {"OK": "green", "WARN": "yellow"}
+HEADINGS = ("GROUP", "JOURNAL", "VERDICT", "LAG", "RECORDS", "AGE", "LEVEL IN", "LOSS IN")
+
+
+def _rows(detail: dict[str, Any]) -> Iterator[list[str]]:
+    """Yield the cells of each journal of a group."""
+    for name in detail["unlisted"] or ([] if detail["journals"] else ["-"]):
+        yield [detail["group"], name, UNKNOWN, *["-"] * 5]
+    for journal in detail["journals"]:
+        yield [
+            detail["group"],
+            journal["journal"],
+            journal["status"],
+            "-" if journal["lag_bytes"] is None else f"{journal['lag_bytes']:,}",
+            "-" if journal["lag_records"] is None else f"{journal['lag_records']:,}",
+            age_text(**journal["lag_age"]),
+            duration_text(journal["catch_up_ms"] or None),
+            duration_text(journal["loss_in_ms"]),
+        ]
+
+
+STYLES = {"OK": "green", "WARN": "yellow", UNKNOWN: ""}
 
 
 def age_text(least_ms: int | None, most_ms: int | None) -> str:
-    """Return the bounds of an age.
+    """Return the bounds of an age; a bound of 0 says nothing.
 
-    >>> age_text(0, 0), age_text(65_000, None), age_text(65_000, 90_000)
-    ('0s', '>65s', '65s-90s')
+    >>> age_text(0, 0), age_text(0, None), age_text(65_000, None), age_text(65_000, 90_000), age_text(0, 9000)
+    ('-', '-', '>65s', '65s-90s', '<9s')
     """
-    if least_ms == most_ms:
-        return duration_text(least_ms)
-    if most_ms is None:
-        return f">{duration_text(least_ms)}"
-    return (
-        f"<{duration_text(most_ms)}"
-        if least_ms is None
-        else f"{duration_text(least_ms)}-{duration_text(most_ms)}"
-    )
+    least, most = duration_text(least_ms or None), duration_text(most_ms or None)
+    if most in (least, "-"):
+        return least if least == most else f">{least}"
+    return f"<{most}" if least == "-" else f"{least}-{most}"
 
 
 def duration_text(milliseconds: int | None) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gazette_spark.lag.alarms import Alarms
 from gazette_spark.lag.estimates import Age
 from gazette_spark.lag.monitor import FeedState, GroupLag, JournalLag, OpenSince
 from gazette_spark.lag.report import commit_json, shortest
+from gazette_spark.lag.rules import Status
 
 
 def group_summary(name: str, lag: GroupLag, now_ms: int, alarms: Alarms) -> dict[str, Any]:
@@ -37,6 +38,19 @@ def group_detail(
     """Return a group with its journals and the course of their lag."""
     journals = [journal_json(each) | {"course": course.get(each.journal, [])} for each in lag.journals]
     return group_summary(name, lag, now_ms, alarms) | {"journals": journals}
+
+
+def leave_open(detail: dict[str, Any], undecided: Collection[str]) -> dict[str, Any]:
+    """Return a group whose verdict is UNKNOWN in some journals; they count between OK and WARN."""
+    if not undecided:
+        return detail
+    journals = [
+        each | {"status": "UNKNOWN"} if each["journal"] in undecided else each for each in detail["journals"]
+    ]
+    decided = [Status[each["status"]] for each in journals if each["status"] != "UNKNOWN"]
+    worst = max(decided, default=Status.OK)
+    status = "UNKNOWN" if worst == Status.OK else min(worst, Status.ERR).name
+    return detail | {"status": status, "journals": journals}
 
 
 def transaction_json(opened: OpenSince, now_ms: int) -> dict[str, Any]:

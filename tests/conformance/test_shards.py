@@ -257,7 +257,7 @@ def test_a_change_wants_to_know_of_which_shards(shop: Consumer) -> None:
 
 
 def test_lag_is_judged_beside_that_of_queries(shop: Consumer) -> None:
-    """``lag show`` has a group for each shard, with the bytes it has left to read."""
+    """``lag show`` has a group for each shard; one look cannot tell whether it goes on, some can."""
     orders = f"{shop.prefix}orders"
     with Client(shop.broker.endpoint) as client:
         client.append(orders, b"0123456\n")
@@ -267,8 +267,12 @@ def test_lag_is_judged_beside_that_of_queries(shop: Consumer) -> None:
     groups = {each["group"]: each for each in json.loads(done.stdout)}
     assert sorted(groups) == ["shard:shard-000", "shard:shard-001", "shard:shard-002"]
     (journal,) = groups["shard:shard-000"]["journals"]
-    assert (journal["journal"], journal["lag_bytes"], journal["status"]) == (orders, 5, "OK")
+    assert (journal["journal"], journal["lag_bytes"], journal["status"]) == (orders, 5, "UNKNOWN")
+    assert groups["shard:shard-000"]["status"] == "UNKNOWN"
     assert groups["shard:shard-002"]["journals"] == []
+    args += ["--group", "shard:shard-000", "--intervals", "3", "--for"]
+    watched = CliRunner(env=shop.environment).invoke(main, ["lag", "show", *args, "2"])
+    assert (watched.exit_code, json.loads(watched.stdout)[0]["journals"][0]["status"]) == (2, "STOP")
 
 
 def test_both_prune_the_same(shop: Consumer) -> None:
