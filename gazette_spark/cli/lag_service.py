@@ -178,7 +178,7 @@ def show(wanted: str | None, for_s: float, output_format: str, **options: Any) -
         if wanted in (None, name):
             lag = monitor.lag(name, now_ms)
             doubtful = frozenset() if for_s else undecided(monitor, name, lag, now_ms, options["allowed_lag"])
-            details.append(leave_open(group_detail(name, lag, {}, now_ms, bounds), doubtful))
+            details.append(leave_open(group_detail(name, lag, now_ms, bounds), doubtful))
     if output_format == "json":
         click.echo(json.dumps(details, indent=2, ensure_ascii=False))
     else:

@@ -10,7 +10,9 @@ GET  /v3/kafka[/CLUSTER[/…]]                      clusters, topics, groups, ve
 DELETE of a consumer or a topic                   405, unless enabled
 GET, POST /v3/admin/loglevel                      of the monitor's log
 GET  /v3/config[/…]                               the monitor's configuration
-GET  /gazette/v1/groups[/GROUP]                   lag in bytes and time, estimates, the course of the lag
+GET  /gazette/v1/groups                           lag in bytes and time, estimates, the state of each feed
+GET  /gazette/v1/groups/GROUP                     its journals, worst first, and the lag over time;
+                                                  ?match=TEXT&ok=no&limit=N for some of them
 GET  /                                            a page that shows it
 ================================================  =========================================================
 """
@@ -19,17 +21,17 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from typing import Any
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 from gazette_spark.lag import metrics
 from gazette_spark.lag.alarms import NO_ALARMS, Alarms
-from gazette_spark.lag.detail import feed_json, group_detail, group_summary, transaction_json
-from gazette_spark.lag.monitor import FeedState, Monitor
+from gazette_spark.lag.detail import feed_json, group_detail, group_summary, transaction_json, worst_first
+from gazette_spark.lag.monitor import FeedState, JournalLag, Monitor
 from gazette_spark.lag.report import group_json, topics_json
 from gazette_spark.lag.rules import Status
 
@@ -56,6 +58,8 @@ class HttpRequest:
     path: str
     """Path of the request line: percent-encoded, without query."""
     body: bytes = b""
+    query: str = ""
+    """What follows the ``?``, percent-encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,9 +337,50 @@ def _group(api: Api, names: tuple[str, ...], request: HttpRequest) -> HttpAnswer
         raise _NotFoundError("group not found")
     now_ms = api.clock()
     lag = api.monitor.lag(names[0], now_ms)
-    detail = group_detail(names[0], lag, api.monitor.course(names[0]), now_ms, api.alarms)
+    try:
+        matched, shown = Selection.parse(request.query).of(worst_first(lag.journals))
+    except ValueError as error:
+        return api.error(400, str(error), request)
+    courses = api.monitor.journal_courses(names[0], [each.journal for each in shown])
+    detail = group_detail(names[0], lag, now_ms, api.alarms, shown)
+    for journal in detail["journals"]:
+        journal["course"] = courses.get(journal["journal"], [])
     opened = [transaction_json(each, now_ms) for each in api.monitor.figures(names[0]).transactions]
-    return api.ok(request, "group returned", group=detail | {"open_transactions": opened})
+    more = {"matched": matched, "course": api.monitor.course(names[0]), "open_transactions": opened}
+    return api.ok(request, "group returned", group=detail | more)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The journals of a group that a request asks for: all of them without a query."""
+
+    text: str = ""
+    """Part of the name; upper and lower case are the same."""
+    ok: bool = True
+    """Whether journals with the verdict OK are wanted."""
+    limit: int | None = None
+
+    @classmethod
+    def parse(cls, query: str) -> Selection:
+        """Read ``match=TEXT&ok=no&limit=N``.
+
+        Raises:
+            ValueError: the query is invalid.
+        """
+        given = dict(parse_qsl(query, max_num_fields=8))
+        limit, ok = given.get("limit", ""), given.get("ok", "yes")
+        if (limit and not limit.isdecimal()) or ok not in ("yes", "no"):
+            raise ValueError("expected match=TEXT, ok=yes or ok=no, and limit=NUMBER")
+        return cls(given.get("match", "").lower(), ok == "yes", int(limit) if limit else None)
+
+    def of(self, journals: Sequence[JournalLag]) -> tuple[int, Sequence[JournalLag]]:
+        """Return how many journals match, and those within the limit."""
+        found = [
+            each
+            for each in journals
+            if (self.ok or each.status.status != Status.OK) and self.text in each.journal.lower()
+        ]
+        return len(found), found[: self.limit]
 
 
 def _path(text: str) -> tuple[str, ...]:

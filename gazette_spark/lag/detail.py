@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from gazette_spark.lag.alarms import Alarms
@@ -14,14 +15,18 @@ from gazette_spark.lag.rules import Status
 
 def group_summary(name: str, lag: GroupLag, now_ms: int, alarms: Alarms) -> dict[str, Any]:
     """Return a group in one line: the verdict, the sum of the lag, how fresh its table is."""
+    verdicts = Counter(each.status.status for each in lag.journals)
     return {
         "group": name,
         "status": lag.verdict.status.name,
         "complete": shortest(lag.verdict.complete),
         "lag_bytes": lag.lag_bytes,
         "journals": len(lag.journals),
-        "unlisted": list(lag.unlisted),
+        "verdicts": {status.name: verdicts[status] for status in sorted(verdicts, reverse=True)},
+        "unlisted": len(lag.unlisted),
         "freshness": age_json(lag.freshness),
+        "read_bytes_per_s": _rounded(lag.read_bytes_per_s),
+        "append_bytes_per_s": _rounded(lag.append_bytes_per_s),
         "last_commit_age_ms": None if lag.last_commit_ms is None else max(0, now_ms - lag.last_commit_ms),
         "catch_up_ms": _longest([each.catch_up_ms for each in lag.journals]),
         "loss_in_ms": min(
@@ -33,11 +38,22 @@ def group_summary(name: str, lag: GroupLag, now_ms: int, alarms: Alarms) -> dict
 
 
 def group_detail(
-    name: str, lag: GroupLag, course: Mapping[str, Sequence[tuple[int, int]]], now_ms: int, alarms: Alarms
+    name: str, lag: GroupLag, now_ms: int, alarms: Alarms, journals: Sequence[JournalLag] | None = None
 ) -> dict[str, Any]:
-    """Return a group with its journals and the course of their lag."""
-    journals = [journal_json(each) | {"course": course.get(each.journal, [])} for each in lag.journals]
-    return group_summary(name, lag, now_ms, alarms) | {"journals": journals}
+    """Return a group with some of its journals; with all of them, worst first, if ``journals`` is None."""
+    shown = worst_first(lag.journals) if journals is None else journals
+    return group_summary(name, lag, now_ms, alarms) | {
+        "unlisted": list(lag.unlisted),
+        "journals": [journal_json(each) for each in shown],
+    }
+
+
+def worst_first(journals: Iterable[JournalLag]) -> list[JournalLag]:
+    """Return journals in the order in which to look at them: ERR, WARN, OK, the largest lag first."""
+    return sorted(
+        journals,
+        key=lambda each: (-min(each.status.status, Status.ERR), -(each.lag_bytes or 0), each.journal),
+    )
 
 
 def leave_open(detail: dict[str, Any], undecided: Collection[str]) -> dict[str, Any]:

@@ -67,6 +67,14 @@ class HeadTimeline:
             for cells in (self._times, self._heads):
                 cells[:] = array("q", [cells[at] for at in range(len(cells)) if at % 2 == 0 or at == last])
 
+    def add_past(self, head: int, time_ms: int) -> None:
+        """Add a write head that somebody else saw, unless it contradicts what was seen here."""
+        at = bisect_right(self._times, time_ms)
+        before = self._heads[at - 1] if at else 0
+        if before <= head and (at == len(self._heads) or head <= self._heads[at]):
+            self._times.insert(at, time_ms)
+            self._heads.insert(at, head)
+
     def appended(self, offset: int) -> tuple[int | None, int | None]:
         """Return the times after which, and by which, the byte at ``offset`` was appended."""
         at = bisect_right(self._heads, offset)

@@ -350,6 +350,19 @@ class History:
             for topic, partitions in found.topics.items()
         }
 
+    def fetch_offsets(self, cluster: str, group: str, *, now_ms: int) -> list[tuple[str, int, int]]:
+        """Return a group's newest commits as (topic, partition, offset); see :meth:`fetch_consumer`."""
+        known = self._clusters.get(cluster)
+        found = known.groups.get(group) if known else None
+        if found is None or self._oldest_ms(now_ms) > found.last_commit_ms:
+            return []
+        return [
+            (topic, index, offset)
+            for topic, partitions in found.topics.items()
+            for index, each in enumerate(partitions)
+            if each.commits is not None and (offset := each.commits.newest_offset) is not None
+        ]
+
     def fetch_columns(self, cluster: str, group: str, *, now_ms: int) -> WindowColumns | None:
         """Return a group's partitions as columns; see :meth:`fetch_consumer`."""
         known = self._clusters.get(cluster)

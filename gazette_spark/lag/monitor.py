@@ -10,8 +10,7 @@ to ``history`` or ``evaluator`` has to hold as well.
 from __future__ import annotations
 
 import threading
-from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -29,14 +28,12 @@ from gazette_spark.lag.evaluate import Evaluator
 from gazette_spark.lag.history import History
 from gazette_spark.lag.positions import GroupCommit
 from gazette_spark.lag.query_progress import JournalTransactions
-from gazette_spark.lag.rules import GroupStatus, PartitionStatus, PartitionWindow, Status, is_silent
+from gazette_spark.lag.rules import GroupStatus, PartitionStatus, Status, is_silent
+from gazette_spark.lag.series import HOUR_MS, LagSeries, Speed, past_lags
 from gazette_spark.lag.topics import Topics
 
-COURSE_MS = 3_600_000
-"""Time that a journal's chart covers."""
-
-COURSE_STEP_MS = 20_000
-"""Least distance of the points of a chart; the newest one follows at once."""
+GROUP_STEP_MS, GROUP_SPAN_MS = 60_000, 24 * HOUR_MS
+"""Resolution and length of a group's chart; those of a journal's are an hour in steps of 20 seconds."""
 
 LEVEL_MS = 600_000
 """Silence before the monitor looks, up to which a query is level if it was at its last batch.
@@ -100,6 +97,10 @@ class GroupLag:
     unlisted: Sequence[str] = ()
     """Journals that the group has read, and whose write heads are not known: they were deleted, no selector
     matches them, or nothing could be listed yet."""
+    read_bytes_per_s: float | None = None
+    """Speed of the last minutes, as the monitor saw it."""
+    append_bytes_per_s: float | None = None
+    """Growth of its journals in the last minutes."""
 
     @property
     def lag_bytes(self) -> int | None:
@@ -177,33 +178,6 @@ def _open_since(
     return sorted(found.values(), key=lambda each: (each.journal, each.begin))
 
 
-class LagSeries:
-    """Lag over time: the points of a chart, as (milliseconds since 1970, bytes).
-
-    The newest point moves on until it is a step after the one before it, or as long as the lag stays.
-    """
-
-    __slots__ = ("_cells",)
-
-    def __init__(self) -> None:
-        self._cells = array("q")
-
-    def add(self, time_ms: int, lag: int) -> None:
-        """Add a point. It is in order, or the clock was set back and the chart starts again."""
-        cells = self._cells
-        if cells and time_ms < cells[-2]:
-            del cells[:]
-        if len(cells) >= 4 and (cells[-2] - cells[-4] < COURSE_STEP_MS or cells[-3] == cells[-1] == lag):
-            del cells[-2:]
-        cells.extend((time_ms, lag))
-        while len(cells) > 4 and cells[2] <= time_ms - COURSE_MS:
-            del cells[:2]
-
-    def points(self) -> list[tuple[int, int]]:
-        """Return the points, oldest first."""
-        return list(zip(self._cells[::2].tolist(), self._cells[1::2].tolist(), strict=True))
-
-
 class _Step(NamedTuple):
     """A commit of one journal."""
 
@@ -212,6 +186,8 @@ class _Step(NamedTuple):
     offset: int
     head: int | None
     """Write head that the committer saw."""
+    planned_ms: int | None
+    """When it did."""
 
 
 @dataclass(slots=True)
@@ -219,7 +195,9 @@ class _Group:
     source: str = ""
     order: int = -1
     last_commit_ms: int | None = None
+    total: LagSeries = field(default_factory=lambda: LagSeries(GROUP_STEP_MS, GROUP_SPAN_MS))
     series: dict[str, LagSeries] = field(default_factory=dict)
+    speed: Speed = field(default_factory=Speed)
     waiting: dict[str, list[_Step]] = field(default_factory=dict)
     """The last steps in journals without a known write head: history takes none of those."""
     figures: Figures = field(default_factory=Figures)
@@ -307,8 +285,7 @@ class Monitor:
         with self.lock:
             self._looked_ms = now_ms
             for name in self._groups:
-                if self._failure(name, now_ms) is None:
-                    self._follow(name, now_ms)
+                self._follow(name, now_ms)
 
     def observe_heads(self, heads: Mapping[str, int], now_ms: int, topic: str | None = None) -> None:
         """Record the current write heads.
@@ -397,13 +374,16 @@ class Monitor:
                     "give one of them another name, as in NAME=LOCATION"
                 )
             watched = known.order >= 0
+            if not watched:
+                _rebuild(known, commits, now_ms)
             slots = self.history.options.intervals
             # Without merging of near commits, earlier ones would only pass through the ring.
             kept = commits if self.history.options.min_distance_s else commits[-slots:]
             for commit in kept:
                 newest = commit is commits[-1]
                 for journal, offset in commit.read_through.items():
-                    step = _Step(commit.order, commit.timestamp_ms, offset, commit.heads.get(journal))
+                    head = commit.heads.get(journal)
+                    step = _Step(commit.order, commit.timestamp_ms, offset, head, commit.planned_ms)
                     if journal in self._heads:
                         self._record(group, journal, step, now_ms, newest=newest, watched=watched)
                     else:
@@ -454,13 +434,15 @@ class Monitor:
             self.history.add_past_offset(
                 *place, offset, order=order, timestamp_ms=timestamp_ms, now_ms=now_ms, head=step.head
             )
+            if step.head is not None and step.planned_ms is not None:
+                self._timelines[journal].add_past(step.head, step.planned_ms)
             if newest and step.head is not None and now_ms - timestamp_ms <= LEVEL_MS:
                 self.history.add_past_head(self.cluster, topic, partition, step.head, timestamp_ms)
         self.history.add_consumer_owner(*place, owner=group, client_id=journal)
 
     def _last_step(self, group: str, topic: str, partition: int) -> _Step | None:
         last = self.history.last_commit(self.cluster, group, topic, partition)
-        return None if last is None else _Step(-1, last.timestamp_ms, last.offset, None)
+        return None if last is None else _Step(-1, last.timestamp_ms, last.offset, None, None)
 
     def _failure(self, group: str, now_ms: int) -> str | None:
         """Return why a group's values are not up to date; None if they are."""
@@ -493,12 +475,10 @@ class Monitor:
         """Return the uncommitted ranges of all groups and journals."""
         with self.lock:
             return {
-                Unread(window.client_id, last.offset, head)
+                Unread(journal, offset, head)
                 for name in self._groups
-                for windows in self._windows(name, now_ms).values()
-                for window in windows
-                if (last := window.offset_commits[-1] if window.offset_commits else None) is not None
-                and (head := self._heads.get(window.client_id, 0)) > last.offset
+                for journal, offset, head in self._positions(name, now_ms)
+                if head > offset
             }
 
     def groups(self) -> list[str]:
@@ -522,11 +502,17 @@ class Monitor:
                 accepted_gap_bytes=dict(known.accepted_gap_bytes),
             )
 
-    def course(self, group: str) -> dict[str, list[tuple[int, int]]]:
-        """Return how the lag went, by journal: points as (milliseconds since 1970, bytes)."""
+    def course(self, group: str) -> list[tuple[int, int | None]]:
+        """Return a group's lag over the last day: points as (milliseconds since 1970, bytes)."""
         with self.lock:
             known = self._groups.get(group)
-            return {journal: course.points() for journal, course in known.series.items()} if known else {}
+            return known.total.points() if known else []
+
+    def journal_courses(self, group: str, journals: Iterable[str]) -> dict[str, list[tuple[int, int | None]]]:
+        """Return the lag of some journals over the last hour."""
+        with self.lock:
+            series = self._groups[group].series if group in self._groups else {}
+            return {journal: series[journal].points() for journal in journals if journal in series}
 
     def lag(self, group: str, now_ms: int) -> GroupLag:
         """Return a group's verdict with this package's additions."""
@@ -539,7 +525,8 @@ class Monitor:
                 if status.client_id
             ]
             known = self._groups.get(group, _Group())
-            return GroupLag(verdict, journals, known.last_commit_ms, failure, sorted(known.waiting))
+            speeds = known.speed.bytes_per_s() if failure is None else (None, None)
+            return GroupLag(verdict, journals, known.last_commit_ms, failure, sorted(known.waiting), *speeds)
 
     def _journal_lag(self, status: PartitionStatus, now_ms: int, *, stale: bool) -> JournalLag:
         journal = self.topics.journal(status.topic, status.partition)
@@ -570,12 +557,31 @@ class Monitor:
         )
 
     def _follow(self, name: str, now_ms: int) -> None:
-        series = self._groups[name].series
-        for windows in self._windows(name, now_ms).values():
-            for window in windows:
-                if any(window.offset_commits):
-                    journal = self.topics.journal(window.topic, window.partition)
-                    series.setdefault(journal, LagSeries()).add(now_ms, window.current_lag)
+        """Add a point to a group's charts; an unknown one if its values are not up to date."""
+        known = self._groups[name]
+        positions = list(self._positions(name, now_ms))
+        if not positions or self._failure(name, now_ms) is not None:
+            for series in (known.total, *known.series.values()):
+                series.add(now_ms, None)
+            return
+        for journal, offset, head in positions:
+            known.series.setdefault(journal, LagSeries()).add(now_ms, max(0, head - offset))
+        known.total.add(now_ms, sum(max(0, head - offset) for _, offset, head in positions))
+        read, head = sum(each[1] for each in positions), sum(each[2] for each in positions)
+        known.speed.add(now_ms, len(positions), read, head)
 
-    def _windows(self, group: str, now_ms: int) -> dict[str, list[PartitionWindow]]:
-        return self.history.fetch_consumer(self.cluster, group, now_ms=now_ms) or {}
+    def _positions(self, group: str, now_ms: int) -> Iterator[tuple[str, int, int]]:
+        """Yield the journals of a group whose write heads are known: name, newest commit, write head."""
+        for topic, partition, offset in self.history.fetch_offsets(self.cluster, group, now_ms=now_ms):
+            journal = self.topics.journal(topic, partition)
+            if (head := self._heads.get(journal)) is not None:
+                yield journal, offset, head
+
+
+def _rebuild(group: _Group, commits: Sequence[GroupCommit], now_ms: int) -> None:
+    """Fill the charts of a group that has just been found, from what its commits recorded."""
+    for time_ms, before, heads in past_lags(commits, now_ms - GROUP_SPAN_MS, now_ms, GROUP_STEP_MS):
+        group.total.add(time_ms, max(0, sum(heads.values()) - sum(map(before.__getitem__, heads))))
+        if time_ms > now_ms - HOUR_MS:
+            for journal, head in heads.items():
+                group.series.setdefault(journal, LagSeries()).add(time_ms, max(0, head - before[journal]))

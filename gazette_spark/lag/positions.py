@@ -29,6 +29,8 @@ class GroupCommit:
     """Next byte of each journal."""
     heads: Mapping[str, int] = field(default_factory=dict)
     """Write heads that the query saw when it planned the batch, as far as it left them."""
+    planned_ms: int | None = None
+    """When it saw them, by its clock."""
     gaps: tuple[SkippedGap, ...] = ()
     """Skipped bytes of the batch, as the ledger has them."""
     accepted_gaps: tuple[SkippedGap, ...] = ()
@@ -70,6 +72,7 @@ def table_commits(rows: Sequence[HistoryRow], app_id: str, known: int = -1) -> l
             step = replace(
                 step,
                 heads=_heads(at),
+                planned_ms=at.planned_ms if (at.planned_ms or -1) >= 0 else None,
                 gaps=at.gaps,
                 accepted_gaps=at.accepted_gaps,
                 trimmed_bytes=at.trimmed_bytes,

@@ -100,6 +100,11 @@ class CommitRing:
         """The newest commit, if there is one."""
         return self._commit(len(self) - 1) if self._cells else None
 
+    @property
+    def newest_offset(self) -> int | None:
+        """The offset of the newest commit, if there is one."""
+        return self._cells[1 - FIELDS] if self._cells else None
+
     def is_newest(self, order: int) -> bool:
         """Return whether a commit of that order would be appended."""
         return not self._cells or self._cells[-FIELDS] < order

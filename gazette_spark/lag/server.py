@@ -198,7 +198,9 @@ def _application(api: Api, *, only_local: bool) -> Callable[[Scope, Receive, Sen
             await _send(send, HttpAnswer(413, PLAIN, b"body too large\n"))
             return
         path = scope["raw_path"].decode("latin-1")
-        await _send(send, api.answer(HttpRequest(method, path, body)))
+        await _send(
+            send, api.answer(HttpRequest(method, path, body, scope["query_string"].decode("latin-1")))
+        )
 
     return application
 

@@ -61,7 +61,7 @@ def blind() -> Api:
 def test_without_write_heads_a_lag_is_unknown(blind: Api) -> None:
     """Without a broker no view says 0 bytes, and each says why."""
     orders, _ = fields(blind, "/gazette/v1/groups")["groups"]
-    assert (orders["status"], orders["lag_bytes"], orders["unlisted"]) == ("NOTFOUND", None, ["shop/a"])
+    assert (orders["status"], orders["lag_bytes"], orders["unlisted"]) == ("NOTFOUND", None, 1)
     assert orders["stale"] == "write heads: no broker"
     assert orders["freshness"] == {"least_ms": None, "most_ms": None}
     found = fields(blind, "/v3/kafka/gazette/consumer/orders/lag", status=404)
@@ -350,9 +350,45 @@ def test_a_group_in_detail(api: Api) -> None:
     )
     assert behind["course"] == []
     api.monitor.observe_round(NOW_MS)
-    behind, _ = fields(api, group_path(GROUP))["group"]["journals"]
-    assert behind["course"] == [[NOW_MS, 600]]
+    detail = fields(api, group_path(GROUP))["group"]
+    behind, _ = detail["journals"]
+    assert behind["course"] == detail["course"] == [[NOW_MS, 600]]
+    assert (detail["verdicts"], detail["matched"]) == ({"STOP": 1, "OK": 1}, 2)
     assert (behind["catch_up_ms"], level["catch_up_ms"], level["lag_age"]["most_ms"]) == (None, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("query", "matched", "journals"),
+    [
+        ("", 4, ["shop/Z", "shop/a", "shop/b", "shop/%"]),
+        ("limit=2", 4, ["shop/Z", "shop/a"]),
+        ("ok=no", 2, ["shop/Z", "shop/a"]),
+        ("match=z&ok=yes", 1, ["shop/Z"]),
+        ("match=%25", 1, ["shop/%"]),
+        ("match=none", 0, []),
+    ],
+)
+def test_a_group_answers_with_the_journals_that_are_asked_for(
+    api: Api, query: str, matched: int, journals: list[str]
+) -> None:
+    """The worst come first; names match without regard to case."""
+    api.monitor.observe_heads({"shop/Z": 2000, "shop/%": 1}, NOW_MS)
+    step = GroupCommit(2, NOW_MS - 1000, {"shop/a": 400, "shop/b": 40, "shop/Z": 400, "shop/%": 0})
+    api.monitor.observe_commits("other", [step], NOW_MS)
+    far = GroupCommit(3, NOW_MS, {"shop/b": 50, "shop/%": 1})
+    api.monitor.observe_commits("other", [far], NOW_MS)
+    answer = api.answer(HttpRequest("GET", "/gazette/v1/groups/other", b"", query))
+    found = json.loads(answer.body)["group"]
+    assert found["matched"] == matched
+    assert sorted(each["journal"] for each in found["journals"]) == sorted(journals)
+    assert [each["journal"] for each in found["journals"][:2]] == journals[:2]
+
+
+@pytest.mark.parametrize("query", ["limit=x", "limit=-1", "ok=maybe", "&".join(["a=b"] * 9)])
+def test_an_invalid_query_is_a_400(api: Api, query: str) -> None:
+    """The error is JSON, as for other paths."""
+    answer = api.answer(HttpRequest("GET", group_path(GROUP), b"", query))
+    assert (answer.status, json.loads(answer.body)["error"]) == (400, True)
 
 
 def test_metrics_have_those_of_the_monitors_client(api: Api) -> None:

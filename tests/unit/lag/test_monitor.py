@@ -12,7 +12,7 @@ from gazette_spark.lag.estimates import Age, StoredFragment
 from gazette_spark.lag.evaluate import Evaluator
 from gazette_spark.lag.feeds import Feed, TableFeed, poll_all
 from gazette_spark.lag.history import History, HistoryOptions
-from gazette_spark.lag.monitor import JournalStore, LagSeries, Monitor, Unread
+from gazette_spark.lag.monitor import JournalStore, Monitor, Unread
 from gazette_spark.lag.positions import GroupCommit
 from gazette_spark.lag.rules import Thresholds
 from gazette_spark.ledger.history import HistoryRow
@@ -67,38 +67,81 @@ def test_lag_is_that_of_each_journal(monitor: Monitor) -> None:
     assert monitor.lag("orders", NOW_MS).journals[0].records is None
 
 
-def test_the_course_has_a_point_a_round(monitor: Monitor) -> None:
-    """The course has a point a round, however many feeds it has; the newest moves on with each."""
+def test_the_course_has_the_highest_lag_of_a_step(monitor: Monitor) -> None:
+    """A group's chart has a point a minute, a journal's one in 20 seconds, however many feeds there are."""
     monitor.observe_commits("orders", [commit(1, 400)], NOW_MS)
-    for at in range(4):
-        for head in (1050, 1100):
-            monitor.observe_heads({"shop/a": head + at}, NOW_MS + 10_000 * at)
-        monitor.observe_commits("orders", [], NOW_MS + 10_000 * at)
-        monitor.observe_round(NOW_MS + 10_000 * at)
-    course = [(0, 700), (20_000, 702), (30_000, 703)]
-    assert monitor.course("orders") == {"shop/a": [(NOW_MS + at, lag) for at, lag in course]}
+    begin_ms = NOW_MS // 60_000 * 60_000 + 60_000
+    for at, head in enumerate((1050, 1300, 1100, 1200, 1250, 1150, 1160)):
+        monitor.observe_heads({"shop/a": head}, begin_ms + 10_000 * at)
+        monitor.observe_commits("orders", [], begin_ms + 10_000 * at)
+        monitor.observe_round(begin_ms + 10_000 * at)
+    assert monitor.course("orders") == [(begin_ms + 50_000, 900), (begin_ms + 60_000, 760)]
+    of_journal = [(10_000, 900), (30_000, 800), (50_000, 850), (60_000, 760)]
+    assert monitor.journal_courses("orders", ["shop/a", "shop/b"]) == {
+        "shop/a": [(begin_ms + at, lag) for at, lag in of_journal]
+    }
 
 
-@pytest.mark.parametrize("step_s", [0.2, 1, 10, 60])
-def test_the_course_is_an_hour_however_often_is_looked(step_s: float) -> None:
-    """It covers an hour with at most 182 points, and one of a lag that stays has two."""
-    busy, level = LagSeries(), LagSeries()
-    for at in range(round(4000 / step_s)):
-        busy.add(round(at * step_s * 1000), at)
-        level.add(round(at * step_s * 1000), 0)
-    points = busy.points()
-    assert 3_600_000 <= points[-1][0] - points[0][0] <= 3_660_000
-    assert len(points) <= 182
-    assert len(level.points()) == 2
-
-
-def test_the_course_has_a_hole_where_nothing_could_be_read(monitor: Monitor) -> None:
-    """A round that cannot read write heads adds no point: the lag was not known then."""
+def test_the_course_is_unknown_while_nothing_could_be_read(monitor: Monitor) -> None:
+    """A round that cannot read write heads leaves a hole: the lag was not known then."""
     monitor.observe_commits("orders", [commit(1, 400)], NOW_MS)
     monitor.observe_round(NOW_MS)
-    monitor.observe_feed("write heads", (), NOW_MS + 1000, "no broker", of_heads=True)
-    monitor.observe_round(NOW_MS + 1000)
-    assert monitor.course("orders") == {"shop/a": [(NOW_MS, 600)]}
+    monitor.observe_feed("write heads", (), NOW_MS + 60_000, "no broker", of_heads=True)
+    for at in (60_000, 120_000, 180_000):
+        monitor.observe_round(NOW_MS + at)
+    hole = [(NOW_MS, 600), (NOW_MS + 60_000, None), (NOW_MS + 180_000, None)]
+    assert monitor.course("orders") == monitor.journal_courses("orders", ["shop/a"])["shop/a"] == hole
+
+
+def test_a_monitor_that_starts_knows_the_lag_of_the_last_day() -> None:
+    """The lag before each commit is rebuilt from the write heads that the commits recorded."""
+    kept = History(HistoryOptions())
+    monitor = Monitor("gazette", kept, Evaluator(kept, Thresholds(), expire_cache_s=0))
+    ago_s = [90_000, 7200, 7140, 3000, 2940]
+    steps = [planned(at, 100 * at, 100 * at + 50, ago_s[at - 1]) for at in range(1, 6)]
+    steps.insert(3, commit(3, 300, 3600))  # A RESTORE, which records no heads.
+    monitor.observe_commits("orders", steps, NOW_MS)
+    monitor.observe_heads({"shop/a": 1000}, NOW_MS)
+    monitor.observe_round(NOW_MS)
+    expected = [(-7_200_000, 150), (-7_140_000, 150), (-7_139_999, None), (-3_000_000, 150)]
+    expected += [(-2_940_000, 150), (-2_939_999, None), (0, 500)]
+    assert [(at - NOW_MS, lag) for at, lag in monitor.course("orders")] == expected
+    assert [(at - NOW_MS, lag) for at, lag in monitor.journal_courses("orders", ["shop/a"])["shop/a"]] == (
+        expected[3:]
+    )
+
+
+def test_the_age_after_a_start_is_bounded_by_the_last_batch(monitor: Monitor) -> None:
+    """A head that a batch saw tells after, or by, when unread bytes came; not only that of this start."""
+    steps = [planned(at, 100 * at, 100 * at, 100 - 10 * at) for at in range(1, 3)]
+    monitor.observe_commits("level", steps, NOW_MS)
+    assert monitor.lag("level", NOW_MS).freshness == Age(0, 81_000)
+    monitor.observe_commits("behind", [planned(3, 100, 150, 60)], NOW_MS)
+    assert monitor.lag("behind", NOW_MS).freshness == Age(61_000, 91_000)
+
+
+def test_a_group_has_the_speeds_that_the_monitor_saw(monitor: Monitor) -> None:
+    """A group that stopped reads 0 bytes a second; before two looks, and while it is stale, none is known."""
+    monitor.observe_commits("orders", [commit(1, 400)], NOW_MS)
+
+    def speeds(now_ms: int) -> tuple[float | None, float | None]:
+        monitor.observe_round(now_ms)
+        lag = monitor.lag("orders", now_ms)
+        return lag.read_bytes_per_s, lag.append_bytes_per_s
+
+    assert speeds(NOW_MS) == (None, None)
+    monitor.observe_heads({"shop/a": 1500}, NOW_MS + 10_000)
+    assert speeds(NOW_MS + 10_000) == (0.0, 50.0)
+    monitor.observe_commits("orders", [commit(2, 1400)], NOW_MS + 20_000)
+    assert speeds(NOW_MS + 20_000) == (50.0, 25.0)
+    monitor.observe_heads({"shop/b": 7}, NOW_MS + 30_000)
+    monitor.observe_commits(
+        "orders", [GroupCommit(3, NOW_MS, {"shop/a": 1400, "shop/b": 7})], NOW_MS + 30_000
+    )
+    assert speeds(NOW_MS + 30_000) == (None, None)
+    assert speeds(NOW_MS + 40_000) == (0.0, 0.0)
+    monitor.observe_feed("table", ("orders",), NOW_MS + 50_000, "gone")
+    assert speeds(NOW_MS + 50_000) == (None, None)
 
 
 def test_commits_count_from_before_their_heads_were_known() -> None:
@@ -115,7 +158,8 @@ def test_commits_count_from_before_their_heads_were_known() -> None:
 
 def planned(order: int, offset: int, head: int, ago_s: float) -> GroupCommit:
     """Return a step whose batch saw a write head when it was planned."""
-    return GroupCommit(order, round(NOW_MS - ago_s * 1000), {"shop/a": offset}, {"shop/a": head})
+    at_ms = round(NOW_MS - ago_s * 1000)
+    return GroupCommit(order, at_ms, {"shop/a": offset}, {"shop/a": head}, at_ms - 1000)
 
 
 @pytest.mark.parametrize(

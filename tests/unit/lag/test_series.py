@@ -1,0 +1,54 @@
+"""Charts keep the highest lags, do not grow, and have holes where nothing is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from gazette_spark.lag.series import HOLE_MS, LagSeries, Speed
+
+
+@pytest.mark.parametrize("step_s", [0.2, 1, 10, 60])
+def test_a_series_is_an_hour_however_often_is_looked(step_s: float) -> None:
+    """It covers an hour with at most 182 points, and one of a lag that stays has two."""
+    busy, level = LagSeries(), LagSeries()
+    for at in range(round(4000 / step_s)):
+        busy.add(round(at * step_s * 1000), at)
+        level.add(round(at * step_s * 1000), 0)
+    points = busy.points()
+    assert 3_600_000 <= points[-1][0] - points[0][0] <= 3_660_000
+    assert len(points) <= 182
+    assert len(level.points()) == 2
+
+
+def test_a_lag_that_stayed_for_long_does_not_rise_before_its_time() -> None:
+    """The end of a run stays where it was, though the next value comes within the same step."""
+    series = LagSeries(60_000)
+    for at in (0, 60_000, 300_000, 301_000):
+        series.add(at, 5)
+    series.add(302_000, 9)
+    series.add(303_000, 7)
+    assert series.points() == [(0, 5), (301_000, 5), (303_000, 9)]
+
+
+def test_a_pause_is_a_hole_and_a_clock_set_back_a_new_start() -> None:
+    """Nobody knows the lag between two points that are far apart."""
+    series = LagSeries(60_000)
+    series.add(0, 5)
+    series.add(HOLE_MS, 5)
+    series.add(2 * HOLE_MS + 1, 6)
+    assert series.points() == [(0, 5), (HOLE_MS, 5), (HOLE_MS + 1, None), (2 * HOLE_MS + 1, 6)]
+    series.add(7, 1)
+    assert series.points() == [(7, 1)]
+
+
+def test_a_speed_is_that_of_the_last_minutes() -> None:
+    """Looks that come often do not shorten it, and what was read twice does not count."""
+    speed = Speed()
+    for at in range(601):
+        speed.add(at * 1000, 1, at * 10 if at > 300 else 0, at * 20)
+    read, appended = speed.bytes_per_s()
+    assert read is not None
+    assert read == pytest.approx(20, rel=0.05)
+    assert appended == 20
+    speed.add(700_000, 1, 0, 20_000)
+    assert speed.bytes_per_s() == (None, None)
