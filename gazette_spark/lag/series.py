@@ -107,11 +107,11 @@ def past_lags(
     The offsets are those of the commit before, and the heads those that the commit recorded. Commits without
     heads are left out, and so are all but the last one of a step of time.
     """
-    for at, step in enumerate(steps):
+    for at, step in enumerate(steps[1:], start=1):
         time_ms = step.timestamp_ms
         follower = steps[at + 1].timestamp_ms if at + 1 < len(steps) else end_ms + step_ms
         if step.heads and begin_ms <= time_ms <= end_ms and time_ms // step_ms != follower // step_ms:
-            before = steps[at - 1].read_through if at else step.read_through
+            before = steps[at - 1].read_through
             if not before.keys() >= step.heads.keys():
                 before = {**step.read_through, **before}
             yield time_ms, before, step.heads

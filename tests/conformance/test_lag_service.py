@@ -6,12 +6,10 @@ import json
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
 import pyarrow as pa
@@ -19,12 +17,6 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from gazette_spark.client import Client
-from gazette_spark.lag.api import Api, HttpRequest
-from gazette_spark.lag.evaluate import Evaluator
-from gazette_spark.lag.history import History, HistoryOptions
-from gazette_spark.lag.monitor import Monitor
-from gazette_spark.lag.positions import GroupCommit
-from gazette_spark.lag.rules import Thresholds
 from gazette_spark.lag.server import _bound
 from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.offsets import JournalOffsets
@@ -271,7 +263,7 @@ def test_the_socket_is_known_to_be_tcp() -> None:
 
 
 def test_the_page_shows_each_journal(embedded_orders: Orders, tmp_path: Path) -> None:
-    """Verdict, lag and a chart; a group's name that is HTML stays text."""
+    """The page has a verdict, a lag and a chart; a group's name that is HTML stays text."""
     embedded_orders.commit(40, "<img src=x onerror=alert(1)>")
     with served(embedded_orders, "--table", str(tmp_path / "lost")) as address:
         course = f"{address}/gazette/v1/groups/%3Cimg%20src=x%20onerror=alert(1)%3E"
@@ -281,48 +273,6 @@ def test_the_page_shows_each_journal(embedded_orders: Orders, tmp_path: Path) ->
         )
         page = browse(address, tmp_path / "profile")
     assert page.charts == [embedded_orders.journal]
-    assert page.lines == 1
     assert {"gazette", "STOP", "60 B", embedded_orders.journal, "ERR"} <= set(page.words)
     assert "<img src=x onerror=alert(1)>" in page.words
     assert {f"table {tmp_path / 'lost'}", "unknown"} <= set(page.words)
-
-
-class Dying(BaseHTTPRequestHandler):
-    """A monitor that answers once, and then no more."""
-
-    asked: ClassVar[list[str]] = []
-    monitor: ClassVar[Monitor]
-
-    def do_GET(self) -> None:
-        """Answer as the monitor does, until the page asks for all groups again."""
-        api = Api(self.monitor, lambda: 2000, "a-host", {})
-        self.asked.append(self.path)
-        lost = self.asked.count("/gazette/v1/groups") > 1
-        answer = api.answer(HttpRequest("GET", self.path))
-        self.send_response(503 if lost else answer.status)
-        self.send_header("Content-Type", answer.content_type)
-        self.end_headers()
-        self.wfile.write(b"" if lost else answer.body)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-def test_a_page_whose_monitor_died_turns_grey(tmp_path: Path) -> None:
-    """Its last verdicts stay, without their colours, and it says how old they are."""
-    history = History(HistoryOptions())
-    Dying.monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
-    Dying.monitor.observe_heads({"shop/a": 100}, 1000)
-    Dying.monitor.observe_commits("orders", [GroupCommit(1, 1000, {"shop/a": 100})], 1000)
-    Dying.monitor.observe_round(1000)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Dying) as found:
-        thread = threading.Thread(target=found.serve_forever)
-        thread.start()
-        try:
-            page = browse(f"http://127.0.0.1:{found.server_port}/", tmp_path / "profile")
-        finally:
-            found.shutdown()
-            thread.join(30)
-    assert page.body == "old"
-    assert {"OK", "shop/a"} <= set(page.words)
-    assert any(word.startswith("no answer: /gazette/v1/groups: 503; what follows is ") for word in page.words)

@@ -1,0 +1,316 @@
+"""The lag monitor's page in a real browser: what is worst comes first, and what is unknown is shown so."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from gazette_spark.lag.api import Api, HttpAnswer, HttpRequest
+from gazette_spark.lag.estimates import StoredFragment
+from gazette_spark.lag.evaluate import Evaluator
+from gazette_spark.lag.history import History, HistoryOptions
+from gazette_spark.lag.monitor import JournalStore, Monitor
+from gazette_spark.lag.positions import GroupCommit
+from gazette_spark.lag.rules import Thresholds
+from gazette_spark.lag.server import LagService
+from tests.browser import Browser
+
+NOW_MS = 1_790_000_000_000
+MINUTE_MS = 60_000
+PICTURES = Path("docs/images")
+MAX_PICTURE_BYTES = 200_000
+
+DASH = "\N{EN DASH}"
+"""What stands for a forecast that is not known."""
+
+
+def new_monitor() -> Monitor:
+    """Return a monitor that knows nothing yet, and whose verdicts are always new."""
+    history = History(HistoryOptions())
+    return Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
+
+
+@dataclass
+class Served:
+    """A page in a browser, and the monitor behind it."""
+
+    browser: Browser
+    monitor: Monitor
+    address: str
+
+    def text(self, selector: str) -> list[str]:
+        """Return the text of each element that a selector matches and that is shown."""
+        found: list[str] = self.browser.evaluate(
+            f"[...document.querySelectorAll({selector!r})]"
+            ".filter(each => each.checkVisibility()).map(each => each.textContent)"
+        )
+        return found
+
+
+class Still(LagService):
+    """A service whose monitor looks only when a test says so."""
+
+    def round(self) -> None:
+        """Leave the monitor as it is."""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser for all tests of this file."""
+    with Browser(tmp_path_factory.mktemp("browser")) as found:
+        yield found
+
+
+@contextmanager
+def opened(browser: Browser, monitor: Monitor, api: type[Api] = Api) -> Iterator[Served]:
+    """Show a monitor's page, as at ``NOW_MS``."""
+    monitor.observe_round(NOW_MS)
+    answers = api(monitor, lambda: NOW_MS, "a-host", {"cluster": {}})
+    with Still(answers, [], listen="127.0.0.1:0") as service:
+        browser.open(service.address)
+        yield Served(browser, monitor, service.address)
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query that commits each minute until its last one; minutes are counted from now."""
+
+    name: str
+    offsets: Callable[[int], dict[str, int]]
+    heads: Callable[[int], dict[str, int]]
+    last: int = 0
+
+    def commit(self, at: int) -> GroupCommit:
+        """Return what it commits in a minute."""
+        at_ms = NOW_MS + at * MINUTE_MS
+        return GroupCommit(at + 10_000, at_ms, self.offsets(at), self.heads(at), at_ms - 2000)
+
+
+START = 10**10
+
+
+def clicks() -> Query:
+    """Return a query that is behind now and then, and catches up."""
+    rates = {f"shop/clicks/{at}": 2_000_000 + 500_000 * at for at in range(3)}
+
+    def offsets(at: int) -> dict[str, int]:
+        return {each: START + at * rate for each, rate in rates.items()}
+
+    def heads(at: int) -> dict[str, int]:
+        behind = abs((at + 75) % 300 - 150)
+        return {each: offset + behind * rates[each] // 40 for each, offset in offsets(at).items()}
+
+    return Query("clicks", offsets, heads)
+
+
+def orders() -> Query:
+    """Return a query that has been slower than its writers for ten hours."""
+    rates = {"shop/orders/0": 9_000_000, "shop/orders/1": 8_000_000}
+
+    def offsets(at: int) -> dict[str, int]:
+        return {each: START + at * rate // 2 for each, rate in rates.items()}
+
+    def heads(at: int) -> dict[str, int]:
+        return {each: offset + max(1, 600 + at) * rates[each] // 3 for each, offset in offsets(at).items()}
+
+    return Query("orders", offsets, heads)
+
+
+def payments() -> Query:
+    """Return a query that stopped 90 minutes ago, when one of its journals still had bytes to read."""
+    names = [f"shop/payments/{at}" for at in range(12)]
+
+    def offsets(at: int) -> dict[str, int]:
+        return dict.fromkeys(names, START + min(at, -90) * 800_000)
+
+    def heads(at: int) -> dict[str, int]:
+        return offsets(at) | {names[3]: offsets(at)[names[3]] + max(0, at + 300) * 900_000}
+
+    return Query("payments", offsets, heads, last=-90)
+
+
+def restarted() -> Monitor:
+    """Return a monitor that began six minutes ago, of three queries that have run for a day."""
+    monitor = new_monitor()
+    queries = [clicks(), orders(), payments()]
+    for at in range(-6, 1):
+        now_ms = NOW_MS + at * MINUTE_MS
+        monitor.observe_feed("write heads", (), now_ms, of_heads=True)
+        for query in queries:
+            monitor.observe_heads(query.heads(at), now_ms - 1000)
+            if at > -6:
+                monitor.observe_round(now_ms - 1000)
+            monitor.observe_feed(f"table /lake/{query.name}", (query.name,), now_ms)
+            minutes = range(-1445, at + 1) if at == -6 else range(at, at + 1)
+            steps = [query.commit(each) for each in minutes if each <= query.last]
+            monitor.observe_commits(query.name, steps, now_ms, source=query.name)
+        monitor.observe_round(now_ms)
+    stored = [StoredFragment(0, 10**11, NOW_MS - 30 * MINUTE_MS)]
+    monitor.observe_stores({"shop/payments/3": JournalStore(stored, 240 * MINUTE_MS)})
+    return monitor
+
+
+def test_the_worst_comes_first_and_a_day_is_known_after_a_start(browser: Browser) -> None:
+    """Groups and journals are sorted by verdict; the chart has axes, a maximum, and a value to point at."""
+    with opened(browser, restarted()) as page:
+        assert page.text("section h2") == ["payments", "orders", "clicks"]
+        assert page.text("section .head .badge") == ["ERR", "WARN", "OK"]
+        stopped, *others = page.text("section:first-child tbody .badge")
+        assert (stopped, others) == ("STOP", [])
+        cells = page.text("section:first-child tbody td")
+        assert (cells[0], cells[6]) == ("shop/payments/3", DASH)
+        assert f"level in {DASH}" in page.text("section:first-child .facts span")
+        labels = page.text("section:first-child figure text")
+        assert {"0 B", "12:00"} <= set(labels)
+        assert any(each.startswith("maximum 2") for each in page.text("section:first-child output"))
+        box = browser.evaluate(
+            "(({x, y, width, height}) => [x, y, width, height])"
+            "(document.querySelector('section:last-child figure svg').getBoundingClientRect())"
+        )
+        browser.evaluate("document.querySelector('section:last-child').scrollIntoView()")
+        top = browser.evaluate(
+            "document.querySelector('section:last-child figure svg').getBoundingClientRect().y"
+        )
+        browser.point_at(box[0] + box[2] / 2, top + 40)
+        browser.wait(
+            r"/ at \d\d:\d\d:\d\d/.test(document.querySelector('section:last-child output').textContent)"
+        )
+        assert browser.evaluate("document.title") == "(2) Lag"
+        browser.evaluate("document.querySelector('[data-hours=\"1\"]').click()")
+        browser.wait("document.querySelector('figcaption span').textContent.endsWith('1 h')")
+
+
+def many(journals: int) -> Monitor:
+    """Return a monitor of a query of many journals, a hundred of which fall behind."""
+    monitor = new_monitor()
+    names = [f"shop/events/part-{at:05}" for at in range(journals)]
+    bad = set(names[:: journals // 100])
+    for at in range(-10, 1):
+        now_ms = NOW_MS + at * MINUTE_MS
+        monitor.observe_heads({each: 2_000 + (each in bad) * 1_000 * (11 + at) for each in names}, now_ms)
+        step = GroupCommit(at + 20, now_ms, {each: 2_000 + (each in bad) * (11 + at) for each in names})
+        monitor.observe_commits("events", [step], now_ms)
+        monitor.observe_round(now_ms)
+    return monitor
+
+
+def test_five_thousand_journals_do_not_stall_the_page(
+    browser: Browser, record_testsuite_property: Callable[[str, object], None]
+) -> None:
+    """A page shows 50 journals in two requests, keeps its rows, and finds a journal by its name."""
+    monitor = many(5000)
+    with opened(browser, monitor) as page:
+        assert page.text("section .head .note") == ["100 WARN · 4,900 OK"]
+        assert len(page.text("tbody tr")) == 50
+        assert page.text(".fold button") == ["show 50 more of 50", "show 4,900 OK"]
+        asked = [each.removeprefix(page.address) for each in browser.requests]
+        assert asked == [
+            "/",
+            "/gazette/v1/groups",
+            "/gazette/v1/groups/events?match=&ok=no&limit=50",
+        ]
+        browser.evaluate("document.querySelectorAll('tbody tr').forEach(row => { row.before_ = true; })")
+        monitor.observe_heads({"shop/events/part-00000": 10**9}, NOW_MS)
+        monitor.observe_round(NOW_MS + 1)
+        browser.evaluate("refresh()")
+        browser.wait("document.querySelector('tbody td.number').textContent === '953.7 MiB'")
+        assert browser.evaluate("[...document.querySelectorAll('tbody tr')].every(row => row.before_)")
+        times = browser.evaluate("({...document.getElementById('note').dataset})")
+        record_testsuite_property("lag_page_asked_ms", times["askedMs"])
+        record_testsuite_property("lag_page_shown_ms", times["shownMs"])
+        browser.evaluate("document.querySelector('.fold button:last-child').click()")
+        browser.wait("document.querySelector('.fold button:last-child')?.textContent === 'fold OK journals'")
+        assert len(page.text("tbody tr")) == 50
+        browser.evaluate(
+            "(() => { const box = document.getElementById('filter'); box.value = 'PART-04999';"
+            " box.dispatchEvent(new Event('input')); })()"
+        )
+        browser.wait("document.querySelectorAll('tbody tr').length === 1")
+        assert page.text("tbody td.name") == ["shop/events/part-04999"]
+        assert page.text("tbody .badge") == ["OK"]
+
+
+def test_what_is_unknown_is_shown_as_unknown(browser: Browser) -> None:
+    """Without a broker no lag is 0, and a table that cannot be read has its place."""
+    monitor = new_monitor()
+    monitor.observe_commits("orders", [GroupCommit(1, NOW_MS - 1000, {"shop/a": 400})], NOW_MS)
+    monitor.observe_feed("write heads", (), NOW_MS, "no broker", of_heads=True)
+    monitor.observe_feed("table /lake/orders", ("orders",), NOW_MS)
+    monitor.observe_feed("table /lake/lost", (), NOW_MS, "no such table")
+    with opened(browser, monitor) as page:
+        assert page.text("section h2") == ["orders", "table /lake/lost"]
+        assert page.text(".head .badge") == ["unknown", "unknown"]
+        assert page.text(".head .lag") == ["lag unknown", "lag unknown"]
+        assert page.text("#banner") == ["write heads cannot be read: no broker"]
+        assert page.text("figcaption span") == ["no lag is known in this time"] * 2
+        assert "0 B" not in browser.page().words
+
+
+def test_a_page_without_groups_says_what_it_watches(browser: Browser) -> None:
+    """A table without an entry is no group; the list of sources is open and tells so."""
+    monitor = new_monitor()
+    monitor.observe_heads({"shop/a": 1}, NOW_MS)
+    monitor.observe_feed("write heads", (), NOW_MS, of_heads=True)
+    monitor.observe_feed("table /lake/orders", (), NOW_MS)
+    with opened(browser, monitor) as page:
+        assert re.fullmatch(
+            r"table /lake/orders: read at \d\d:\d\d:\d\d, no ledger entry and no shard was found",
+            page.text("#feeds li")[1],
+        )
+
+
+class DyingApi(Api):
+    """Answers until it is told to die."""
+
+    dead = False
+
+    def answer(self, request: HttpRequest) -> HttpAnswer:
+        """Answer as long as it lives."""
+        return replace(super().answer(request), status=503) if DyingApi.dead else super().answer(request)
+
+
+def test_a_page_whose_monitor_died_says_since_when(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A red banner has the time of the last data, the last verdicts stay dimmed, and the title tells."""
+    monitor = new_monitor()
+    monitor.observe_heads({"shop/a": 100}, NOW_MS)
+    monitor.observe_commits("orders", [GroupCommit(1, NOW_MS, {"shop/a": 100})], NOW_MS)
+    with opened(browser, monitor, DyingApi) as page:
+        assert page.text("#banner") == []
+        monkeypatch.setattr(DyingApi, "dead", True)
+        browser.evaluate("refresh()")
+        browser.wait("document.body.classList.contains('dead')")
+        (banner,) = page.text("#banner")
+        assert re.fullmatch(r"no data since \d\d:\d\d:\d\d: /gazette/v1/groups: 503", banner)
+        assert browser.evaluate("document.title") == "no data · Lag"
+        assert {"OK", "shop/a"} <= set(browser.page().words)
+        assert browser.evaluate("getComputedStyle(document.querySelector('main')).opacity") == "0.45"
+        monkeypatch.setattr(DyingApi, "dead", False)
+        browser.evaluate("refresh()")
+        browser.wait("!document.body.classList.contains('dead')")
+        assert page.text("#banner") == []
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_the_pictures_of_the_docs(browser: Browser, colours: str) -> None:
+    """The docs have small pictures of the page, which GAZETTE_SPARK_PICTURES=yes renews; it fits a phone."""
+    browser.resize(1280, 1100)
+    browser.prefer(colours)
+    with opened(browser, restarted()) as page:
+        picture = browser.picture()
+        assert picture.startswith(b"\x89PNG")
+        assert len(picture) < MAX_PICTURE_BYTES
+        path = PICTURES / f"lag-page-{colours}.png"
+        if os.environ.get("GAZETTE_SPARK_PICTURES") == "yes":
+            path.write_bytes(picture)
+        assert 0 < path.stat().st_size < MAX_PICTURE_BYTES
+        background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (background == "rgb(255, 255, 255)") == (colours == "light")
+        assert all(each.startswith((page.address, "data:")) for each in browser.requests)
+        browser.resize(500, 900)
+        assert browser.evaluate("document.documentElement.scrollWidth") <= 500
