@@ -41,6 +41,8 @@ GAUGES = {
         (*GROUP, "bound"),
         "Age of the oldest byte a table lacks: at least, at most",
     ),
+    "gazette_lag_read_bytes_per_second": (GROUP, "How fast a group reads, over the last minutes"),
+    "gazette_lag_append_bytes_per_second": (GROUP, "How fast a group's journals grow, over the last minutes"),
     "gazette_lag_open_transactions": (JOURNAL, "Transactions that were open at a query's last progress"),
     "gazette_lag_open_transaction_age_seconds": (JOURNAL, "Age of the oldest of them, at least"),
     "gazette_lag_open_transaction_bytes": (JOURNAL, "Bytes since its begin, which it needs until it ends"),
@@ -147,6 +149,8 @@ def _add_group(gauges: _Families, cluster: str, group: str, lag: GroupLag, now_m
     gauges.set("gazette_lag_unlisted_journals", len(lag.unlisted), *whose)
     gauges.set("burrow_kafka_consumer_lag_total", lag.lag_bytes, *whose)
     gauges.set("burrow_kafka_consumer_status", lag.verdict.status, *whose)
+    gauges.set("gazette_lag_read_bytes_per_second", lag.read_bytes_per_s, *whose)
+    gauges.set("gazette_lag_append_bytes_per_second", lag.append_bytes_per_s, *whose)
     if lag.last_commit_ms is not None:
         age_s = max(0, now_ms - lag.last_commit_ms) / 1000
         gauges.set("gazette_lag_last_commit_age_seconds", age_s, *whose)
