@@ -23,14 +23,19 @@ def rule_options(command: Decorated) -> Decorated:
     """Add Burrow's settings of its storage and its evaluator; see :func:`rules`."""
     return _with(
         command,
-        click.option("--intervals", default=10, show_default=True, help="Slots of each ring."),
+        click.option(
+            "--intervals",
+            default=10,
+            show_default=True,
+            help="Number of commits, and of write heads, to judge.",
+        ),
         click.option(
             "--min-distance",
             "min_distance_s",
             default=0,
             show_default=True,
             metavar="SECONDS",
-            help="A commit that follows another within less replaces it.",
+            help="Minimum time between two commits; one that comes earlier replaces the one before.",
         ),
         click.option(
             "--expire-group",
@@ -38,21 +43,23 @@ def rule_options(command: Decorated) -> Decorated:
             default=604_800,
             show_default=True,
             metavar="SECONDS",
-            help="Silence after which a group is forgotten.",
+            help="Forget a group that has not committed for this time.",
         ),
         click.option(
-            "--group-allowlist", default="", metavar="REGEX", help="Only groups in whose name this is found."
+            "--group-allowlist", default="", metavar="REGEX", help="Watch only groups whose name matches."
         ),
         click.option(
-            "--group-denylist", default="", metavar="REGEX", help="No group in whose name this is found."
+            "--group-denylist", default="", metavar="REGEX", help="Ignore groups whose name matches."
         ),
-        click.option("--allowed-lag", default=0, show_default=True, help="Lag with which a partition is OK."),
+        click.option(
+            "--allowed-lag", default=0, show_default=True, help="A journal with at most this lag is OK."
+        ),
         click.option(
             "--minimum-complete",
             default=0.0,
             show_default=True,
             metavar="SHARE",
-            help="Windows that are filled to less are OK.",
+            help="A journal with fewer of its --intervals commits than this share is OK.",
         ),
     )
 
@@ -76,36 +83,34 @@ def feed_options(command: Decorated) -> Decorated:
         command,
         click.option("--broker", envvar="BROKER_ADDRESS", required=True, help="Broker, as http://host:port."),
         security_options,
-        click.option(
-            "--selector", "-l", default="", help="Journals whose write heads are asked for; else of all."
-        ),
+        click.option("--selector", "-l", default="", help="Journals to ask write heads of. Default: all."),
         click.option(
             "--table",
             "tables",
             multiple=True,
             metavar="[NAME=]LOCATION",
-            help="Delta table that a DeltaSink writes: a group for each app id, or NAME. May come often.",
+            help="Delta table of a DeltaSink: a group for each app id, or NAME. Repeatable.",
         ),
         click.option(
             "--checkpoint",
             "checkpoints",
             multiple=True,
             metavar="NAME=DIRECTORY",
-            help="Query checkpoint of a query with another sink, as group NAME. May come often.",
+            help="Checkpoint of a query with another sink, as group NAME. Repeatable.",
         ),
         click.option(
             "--consumer",
             "consumers",
             multiple=True,
             metavar="[NAME=]URL",
-            help="Consumer whose shards are watched: group shard:ID, or NAME:ID, for each. May come often.",
+            help="Consumer to watch: a group shard:ID, or NAME:ID, for each shard. Repeatable.",
         ),
         click.option(
             "--topic",
             "topics",
             multiple=True,
             metavar="NAME=SELECTOR",
-            help="Journals that make up topic NAME, in place of --selector and of their prefixes.",
+            help="Show these journals as topic NAME. Replaces --selector. Repeatable.",
         ),
         click.option(
             "--count-records",
@@ -113,28 +118,37 @@ def feed_options(command: Decorated) -> Decorated:
             type=click.IntRange(min=0),
             default=0,
             metavar="BYTES",
-            help="Read up to so many unread bytes at each look, to count their lines.",
+            help="Count unread lines; read at most this many bytes at each look.",
         ),
         click.option(
-            "--max-lag", "max_lag_bytes", type=click.IntRange(min=0), metavar="BYTES", help="Alarm above it."
+            "--max-lag",
+            "max_lag_bytes",
+            type=click.IntRange(min=0),
+            metavar="BYTES",
+            help="Raise an alarm if a group's lag is larger.",
         ),
         click.option(
             "--max-age",
             "max_age_s",
             type=click.FloatRange(min=0),
             metavar="SECONDS",
-            help="Alarm if a table lacks a byte older than that.",
+            help="Raise an alarm if a table lacks an older byte.",
         ),
         click.option(
             "--min-loss-in",
             "min_loss_s",
             type=click.FloatRange(min=0),
             metavar="SECONDS",
-            help="Alarm if unread bytes may be pruned sooner.",
+            help="Raise an alarm if unread bytes may be pruned sooner.",
         ),
-        click.option("--cluster", default="gazette", show_default=True, help="What the cluster is called."),
         click.option(
-            "--timeout", "timeout_s", default=30.0, show_default=True, help="Seconds a request may take."
+            "--cluster",
+            default="gazette",
+            show_default=True,
+            help="Name of the cluster in answers and metrics.",
+        ),
+        click.option(
+            "--timeout", "timeout_s", default=30.0, show_default=True, help="Timeout of a request in seconds."
         ),
     )
 

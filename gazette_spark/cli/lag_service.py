@@ -46,7 +46,7 @@ UNKNOWN = "UNKNOWN"
 @feed_options
 @rule_options
 @click.option(
-    "--listen", default="127.0.0.1:8000", show_default=True, metavar="HOST:PORT", help="Where to serve."
+    "--listen", default="127.0.0.1:8000", show_default=True, metavar="HOST:PORT", help="Address to listen on."
 )
 @click.option(
     "--interval",
@@ -55,7 +55,7 @@ UNKNOWN = "UNKNOWN"
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="Between two looks.",
+    help="Time between two looks.",
 )
 @click.option(
     "--expire-cache",
@@ -64,22 +64,26 @@ UNKNOWN = "UNKNOWN"
     default=10,
     show_default=True,
     metavar="SECONDS",
-    help="How long a verdict holds.",
+    help="Time for which a verdict is cached.",
 )
-@click.option("--allow-delete", is_flag=True, help="Let DELETE forget groups and topics.")
-@click.option("--notify-command", metavar="COMMAND", help="Run with a notice as JSON on stdin.")
+@click.option("--allow-delete", is_flag=True, help="Allow DELETE requests for groups and topics.")
+@click.option(
+    "--notify-command",
+    metavar="COMMAND",
+    help="Program to run for each notice; it gets the notice as JSON on stdin.",
+)
 @click.option(
     "--notify-webhook",
     envvar="GAZETTE_SPARK_WEBHOOK",
     metavar="URL",
-    help="Post notices there as JSON; also from GAZETTE_SPARK_WEBHOOK.",
+    help="URL to post notices to, as JSON. Also from GAZETTE_SPARK_WEBHOOK.",
 )
 @click.option(
     "--notify-threshold",
     type=click.Choice(["WARN", "ERR"]),
     default="WARN",
     show_default=True,
-    help="Least verdict worth a notice.",
+    help="Mildest verdict that sends a notice.",
 )
 @click.option(
     "--send-interval",
@@ -88,23 +92,23 @@ UNKNOWN = "UNKNOWN"
     default=60,
     show_default=True,
     metavar="SECONDS",
-    help="Between two notices of an incident.",
+    help="Time between two notices of one incident.",
 )
-@click.option("--send-once", is_flag=True, help="One notice an incident.")
-@click.option("--send-close", is_flag=True, help="A notice when an incident ends.")
+@click.option("--send-once", is_flag=True, help="Send one notice for each incident.")
+@click.option("--send-close", is_flag=True, help="Send a notice when an incident ends.")
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="What is logged, to stderr.",
+    help="Minimum level of the log, which goes to stderr.",
 )
 def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click gives
     """Serve Burrow's HTTP API, Prometheus metrics and a status page until stopped.
 
-    Write heads come from the broker, commits from the logs of Delta tables and from query checkpoints, and
-    from consumers how far their shards have come; no JVM is needed, and nothing is written. After a restart
-    the windows are filled again from tables and query checkpoints.
+    The monitor asks the broker for write heads. It reads commits from the logs of Delta tables and from query
+    checkpoints, and asks consumers for the progress of their shards. It needs no JVM and writes nothing.
+    After a restart it rebuilds the history from tables and query checkpoints.
     """
     try:
         from gazette_spark.lag.api import Api
@@ -144,7 +148,7 @@ def serve(listen: str, **options: Any) -> None:  # noqa: ANN401 - what click giv
 @click.command()
 @feed_options
 @rule_options
-@click.option("--group", "wanted", default=None, help="Only this group.")
+@click.option("--group", "wanted", default=None, help="Show only this group.")
 @click.option(
     "--for",
     "for_s",
@@ -253,7 +257,9 @@ def _rows(detail: dict[str, Any]) -> Iterator[list[str]]:
             journal["journal"],
             journal["status"],
             "-" if journal["lag_bytes"] is None else f"{journal['lag_bytes']:,}",
-            "-" if journal["lag_records"] is None else f"{journal['lag_records']:,}",
+            f"{journal['lag_records']:,}"
+            if journal["lag_bytes"] and journal["lag_records"] is not None
+            else "-",
             age_text(**journal["lag_age"]),
             duration_text(journal["catch_up_ms"] or None),
             duration_text(journal["loss_in_ms"]),

@@ -1,4 +1,4 @@
-"""docs/guides/lag.md shows what the commands print."""
+"""docs/reference/burrow.md shows what the commands print."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from gazette_spark.cli.main import main
 from gazette_spark.lag.replay import FETCH, STORE
 
-PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "lag.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "burrow.md").read_text()
 
 EXAMPLES = re.findall(
     r"^`([\w.]+)`: .*?^```json\n(.*?)```.*?^```sh\n(.*?)```.*?^```json\n(.*?)```",
