@@ -28,7 +28,7 @@ from gazette_spark.client.connection.channel import Connection
 from gazette_spark.client.connection.credentials import Credentials, TlsOptions
 from gazette_spark.client.connection.routes import RouteCache, check_ttl, open_dialer
 from gazette_spark.client.listing import listings as listing
-from gazette_spark.client.listing.apply import CHANGES_PER_APPLY, apply_changes, apply_in_batches
+from gazette_spark.client.listing.apply import CHANGES_PER_APPLY, apply_changes, apply_in_batches, conflict
 from gazette_spark.client.listing.listings import FragmentsOptions, ListedFragment, StoreHealth
 from gazette_spark.client.listing.snapshots import Listing
 from gazette_spark.client.metrics import ClientMetrics
@@ -40,9 +40,16 @@ from gazette_spark.client.reading.gaps import FragmentGap, find_gaps
 from gazette_spark.client.reading.read import ReadOptions, ReadStream
 from gazette_spark.client.reading.reader import Reader
 from gazette_spark.client.reading.retry_reader import RetryReader
-from gazette_spark.errors import GazetteError, OptionError, SuspendedError
+from gazette_spark.errors import (
+    EtcdTransactionFailedError,
+    GazetteError,
+    OptionError,
+    PartialApplyError,
+    SuspendedError,
+)
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journal_specs import validate_journal_name
+from gazette_spark.protocol.labels import NAME, label_set
 from gazette_spark.protocol.requests import validate_changes
 from gazette_spark.protocol.tokens import KeySet
 
@@ -199,10 +206,38 @@ class Client:
                 once.
         """
         validate_changes(changes)
-        return self._retrying(
-            lambda connection, left_s: apply_changes(connection, changes, timeout_s=left_s),
-            decide=retry.after_apply,
-        )
+        try:
+            return self._retrying(
+                lambda connection, left_s: apply_changes(connection, changes, timeout_s=left_s),
+                decide=retry.after_apply,
+            )
+        except EtcdTransactionFailedError as error:
+            raise self._explained(error, changes) from None
+
+    def journals_named(self, names: Iterable[str]) -> dict[str, pb.ListResponse.Journal]:
+        """Return those of the journals that exist, by name."""
+        include = label_set({NAME: names})
+        found = self.list_journals(pb.LabelSelector(include=include)) if include.labels else []
+        return {each.spec.name: each for each in found}
+
+    def _explained(
+        self, error: EtcdTransactionFailedError, changes: Sequence[pb.ApplyRequest.Change]
+    ) -> EtcdTransactionFailedError:
+        """Name the journals whose revisions are not as expected, as far as brokers tell."""
+        try:
+            found = self.journals_named(each.upsert.name or each.delete for each in changes)
+        except GazetteError:
+            return error  # A token may allow to apply only.
+        problems = {}
+        for each in changes:
+            name = each.upsert.name or each.delete
+            if problem := conflict(each.expect_mod_revision, found.get(name), delete=bool(each.delete)):
+                problems[name] = problem
+        if not problems:
+            return error
+        (name, problem), *more = problems.items()
+        also = f"; likewise {len(more)} more of {len(changes)}" if more else ""
+        return EtcdTransactionFailedError(name, f"{problem}{also}")
 
     def apply_in_batches(
         self, changes: Sequence[pb.ApplyRequest.Change], size: int = CHANGES_PER_APPLY
@@ -233,17 +268,32 @@ class Client:
             )
         )
 
-    def create_journals(self, *specs: pb.JournalSpec) -> int:
+    def create_journals(self, *specs: pb.JournalSpec, exist_ok: bool = False) -> int:
         """Create journals, wait until each takes appends, and return the last revision.
 
         More than a hundred are created in several transactions.
+
+        Args:
+            specs: of the journals.
+            exist_ok: leave journals alone that exist already, whatever their specs.
+
+        Returns:
+            The revision; 0 if all journals exist already.
 
         Raises:
             EtcdTransactionFailedError: one exists already.
             PartialApplyError: one of a later hundred does.
         """
-        revision = self.apply_in_batches([pb.ApplyRequest.Change(upsert=spec) for spec in specs])
-        for spec in specs:
+        there = self.journals_named(spec.name for spec in specs) if exist_ok else {}
+        missing = [spec for spec in specs if spec.name not in there]
+        try:
+            revision = self.apply_in_batches([pb.ApplyRequest.Change(upsert=spec) for spec in missing])
+        except (EtcdTransactionFailedError, PartialApplyError):
+            # Somebody else was faster: what there is to create becomes less each time.
+            if not exist_ok or len(self.journals_named(spec.name for spec in missing)) == 0:
+                raise
+            return self.create_journals(*specs, exist_ok=True)
+        for spec in missing:
             self._append(AppendOptions(spec.name), Content(b""), self._timeout_s, retry.after_create)
         return revision
 

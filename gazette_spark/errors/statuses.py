@@ -21,7 +21,8 @@ class StatusError(GazetteError):
 
     def __str__(self) -> str:
         detail = f": {self.detail}" if self.detail else ""
-        advice = f". {self.advice}" if self.advice else ""
+        stop = "" if detail.endswith("?") else "."
+        advice = f"{stop} {self.advice}" if self.advice else ""
         return f"journal {self.journal!r}: {self.status}{detail}{advice}"
 
 

@@ -26,9 +26,12 @@ def load_yaml(text: str, where: str) -> object:
         ProtocolError: the text is not YAML, has a key twice, or stands for too much. Named by ``where``.
     """
     try:
-        return yaml.load(text, _TextLoader)  # noqa: S506 - a SafeLoader: it makes texts, lists and mappings
+        found: object = yaml.load(text, _TextLoader)  # noqa: S506 - a SafeLoader: it makes texts, lists and mappings
     except yaml.YAMLError as error:
         raise ProtocolError(where, f"cannot be read as YAML: {error}") from None
+    if found is None or (isinstance(found, str) and not found.strip()):
+        raise ProtocolError(where, "the YAML is empty")
+    return found
 
 
 def dump_yaml(document: object) -> str:

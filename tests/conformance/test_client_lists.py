@@ -156,3 +156,16 @@ def test_a_watch_leaves_a_connection_that_hangs(broker: BrokerHandle, fresh_pref
         direct.apply([upsert(spec(name)) for name in names])
         wait_until_listed(watched, *names)
         direct.apply([delete(name, -1) for name in names])
+
+
+def test_journals_that_exist_can_be_left_alone(client: Client, fresh_prefix: str) -> None:
+    """With ``exist_ok`` the missing journals are created, and no spec is changed; without it nothing is."""
+    one, two = f"{fresh_prefix}one", f"{fresh_prefix}two"
+    revision = client.create_journals(spec(one))
+    with pytest.raises(EtcdTransactionFailedError, match=f"'{one}'.*exists already, at revision {revision};"):
+        client.create_journals(spec(one), spec(two))
+    assert client.journals_named([one, two]).keys() == {one}
+    assert client.create_journals(spec(one, length=1 << 20), spec(two), exist_ok=True) > revision
+    found = client.journals_named([one, two])
+    assert (found[one].mod_revision, set(found)) == (revision, {one, two})
+    assert client.create_journals(spec(one), spec(two), exist_ok=True) == 0

@@ -49,6 +49,11 @@ class AppendResult:
     registers: pb.LabelSet
     """The journal's registers after the append."""
 
+    def __repr__(self) -> str:
+        names = ", ".join(f"{label.name}={label.value}" for label in self.registers.labels)
+        more = f", registers={{{names}}}" if names else ""
+        return f"AppendResult(begin={self.begin}, end={self.end}, sha1={self.sum.hex()}{more})"
+
 
 @dataclass(frozen=True, slots=True)
 class AppendOptions:

@@ -7,7 +7,7 @@ stay applied, and :class:`~gazette_spark.errors.PartialApplyError` has their num
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from gazette_spark.client.connection.channel import Connection
 from gazette_spark.client.connection.status import check_status
@@ -46,6 +46,33 @@ def apply_changes(connection: Connection, changes: Sequence[Change], *, timeout_
     names = ", ".join(change.upsert.name or change.delete for change in changes[:3])
     check_status(response.status, names if len(changes) <= 3 else f"{names}, …")
     return response.header.etcd.revision
+
+
+class Listed(Protocol):
+    """An item as it is now: of journals, or of shards."""
+
+    @property
+    def mod_revision(self) -> int:
+        """Revision of its last change."""
+
+
+def conflict(expected: int, found: Listed | None, *, delete: bool = False) -> str:
+    """Say why brokers refuse a change; "" if they do not.
+
+    Args:
+        expected: revision that the change expects; -1: any.
+        found: the item, None if there is none.
+        delete: the change deletes it.
+    """
+    if found is None:
+        if delete:
+            return "it does not exist"
+        return f"it does not exist, but revision {expected} is expected" if expected > 0 else ""
+    if expected in (-1, found.mod_revision):
+        return ""
+    if expected == 0 and not delete:
+        return f"it exists already, at revision {found.mod_revision}; add `revision: -1` to overwrite it"
+    return f"it is at revision {found.mod_revision}, but {expected} is expected"
 
 
 def apply_in_batches(changes: Sequence[C], size: int, apply: Callable[[Sequence[C]], int]) -> int:

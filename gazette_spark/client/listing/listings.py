@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.duration_pb2 import Duration
@@ -9,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from gazette_spark.client.connection.channel import Connection, settle
 from gazette_spark.client.connection.status import check_status
 from gazette_spark.client.listing.snapshots import Listing, SnapshotJoiner
-from gazette_spark.errors import JournalNotFoundError, ProtocolError
+from gazette_spark.errors import GazetteError, JournalNotFoundError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.fragments import Fragment
@@ -42,6 +43,15 @@ def make_selector(selector: str | pb.LabelSelector) -> pb.LabelSelector:
     wanted = parse_selector(selector) if isinstance(selector, str) else selector
     validate_list_request(pb.ListRequest(selector=wanted))
     return wanted
+
+
+def prefix_hint(list_journals: Callable[[str], Sequence[object]], name: str) -> str:
+    """Return a question for somebody who left out a prefix's slash; "" if there is no such prefix."""
+    try:
+        found = len(list_journals(f"prefix={name}/"))
+    except GazetteError:
+        return ""  # The error to be raised says more than this one.
+    return f"; did you mean the prefix '{name}/' ({found} journal{'s'[: found > 1]})?" if found else ""
 
 
 def list_metadata(connection: Connection, selector: pb.LabelSelector) -> tuple[tuple[str, str], ...]:

@@ -81,7 +81,7 @@ def test_format_needs_distinct_journals(changes: list[str]) -> None:
     [
         pytest.param("{", "", "cannot be read as YAML", id="not YAML"),
         pytest.param("name: a/bc\nname: a/bd", "", "keys come twice: ['name']", id="key twice"),
-        pytest.param("", ".children", "needs one or more", id="nothing"),
+        pytest.param("", "", "the YAML is empty", id="nothing"),
         pytest.param("[]", "", "must be a mapping", id="list"),
         pytest.param("nme: a/bc", "", "unknown key 'nme'", id="unknown key"),
         pytest.param(

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from gazette_spark.client import Client
-from gazette_spark.client.appending.append import MAX_CONTENT_BYTES
+from gazette_spark.client.appending.append import MAX_CONTENT_BYTES, AppendResult
 from gazette_spark.errors import (
     AuthError,
     BrokerError,
@@ -406,3 +406,10 @@ def test_bad_appends_are_refused_before_sending(
     with pytest.raises(ProtocolError):
         client.append(**({"journal": JOURNAL, "content": b"x"} | keys))  # type: ignore[arg-type]
     assert stub.requests("Append") == []
+
+
+def test_a_result_shows_its_digest_as_people_write_it() -> None:
+    """The digest is in hex, and registers are left out where there are none."""
+    bare = AppendResult(0, 3, SUM, pb.LabelSet())
+    assert repr(bare) == f"AppendResult(begin=0, end=3, sha1={SUM.hex()})"
+    assert repr(AppendResult(0, 3, SUM, label_set({"author": "a"}))).endswith(", registers={author=a})")
