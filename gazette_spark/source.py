@@ -24,9 +24,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from gazette_spark.errors import MissingModuleError, OptionError
+from gazette_spark.errors import GazetteError, MissingModuleError, OptionError
+from gazette_spark.errors.arrival import short, short_errors
 
 try:
     import pyarrow as pa
@@ -128,6 +129,7 @@ IDLE_POLL_S = 0.1
 and each look costs the brokers a call per journal. Where a look takes longer, the pause does, too."""
 
 
+@short_errors
 class GazetteDataSource(DataSource):
     """Journals of a Gazette cluster; the options are in :data:`gazette_spark.options.source.OPTIONS`."""
 
@@ -169,7 +171,10 @@ class GazetteDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name.
         """Return the reader of ``spark.readStream``."""
-        return StreamReader(parse_options(self.options, "stream"), schema, file_target(self.options))
+        try:
+            return StreamReader(parse_options(self.options, "stream"), schema, file_target(self.options))
+        except GazetteError as error:
+            return RefusedStream(short(error))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's call.
         """Return the writer of ``df.write``."""
@@ -192,6 +197,7 @@ class PiecePartition(InputPartition):
         self.security = security
 
 
+@short_errors
 class _Reader:
     """Shared code of the readers of streams and batches: options, schema, and reading a piece."""
 
@@ -257,6 +263,7 @@ class _Reader:
         return write_files(rows, self._files, journal=piece.journal, begin=piece.begin, end=piece.end)
 
 
+@short_errors
 class BatchReader(_Reader, DataSourceReader):
     """Reads ``[startingOffsets, endingOffsets)`` once."""
 
@@ -271,6 +278,7 @@ class BatchReader(_Reader, DataSourceReader):
             return self._partitions(planner, with_fragments(journals, pieces, self._options))
 
 
+@short_errors
 class FilteringReader(BatchReader):
     """Leaves out rows that a query's filters exclude, as far as they are about a row's origin."""
 
@@ -286,6 +294,7 @@ class FilteringReader(BatchReader):
         return left
 
 
+@short_errors
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows journals. See the module for which process holds what."""
 
@@ -381,6 +390,26 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         left = self._idle_until - time.monotonic()
         if left > 0 and not self._available_now:
             _wait(left)
+
+
+@short_errors
+class RefusedStream(StreamReader):
+    """Stands for a stream's reader that cannot be made, and raises the reason when it is used.
+
+    A ``streamReader`` that raises is stopped by PySpark 4.2 all the same, so that its error is hidden by an
+    UnboundLocalError.
+    """
+
+    def __init__(self, error: GazetteError) -> None:
+        self._error = error
+        self._planner = self._client = None
+
+    def refuse(self, *_asked: object, **_named: object) -> NoReturn:
+        """Raise the reason."""
+        raise self._error
+
+    initialOffset = latestOffset = partitions = refuse  # noqa: N815 - Spark's names.
+    getDefaultReadLimit = prepareForTriggerAvailableNow = reportLatestOffset = refuse  # noqa: N815
 
 
 def _wait(seconds: float) -> None:

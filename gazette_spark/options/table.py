@@ -55,8 +55,8 @@ def option_texts(given: Mapping[str, str], table: Sequence[Option]) -> dict[str,
         raise OptionError("path", "several paths", "one path in load(); name more with option 'journals'")
     for name in sorted(texts.keys() - known.keys()):
         nearest = difflib.get_close_matches(name, known, n=1)
-        hint = f"{known[nearest[0]]!r}? Valid options are " if nearest else "one of "
-        raise OptionError(name, "an unknown option", hint + ", ".join(known.values()))
+        expected = f"{known[nearest[0]]!r}?" if nearest else f"one of {', '.join(known.values())}"
+        raise OptionError(name, "an unknown option", expected)
     return texts
 
 

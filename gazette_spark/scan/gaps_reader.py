@@ -12,6 +12,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from gazette_spark.client import FragmentGap
 from gazette_spark.errors import OptionError
+from gazette_spark.errors.arrival import short_errors
 from gazette_spark.options.source import SourceOptions
 from gazette_spark.scan.gaps import gaps_of_query
 from gazette_spark.scan.reads import JournalSource
@@ -29,6 +30,7 @@ class GapsPartition(InputPartition):
         self.gaps = gaps
 
 
+@short_errors
 class GapsReader(DataSourceReader):
     """Lists on the driver what journals lack; executors hand on the rows and ask no broker."""
 

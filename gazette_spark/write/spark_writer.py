@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 
 from gazette_spark.client import Client
 from gazette_spark.errors import GazetteError, OptionError, TransactionError
+from gazette_spark.errors.arrival import short_errors
 from gazette_spark.failpoints import failpoint
 from gazette_spark.message.publisher import AckIntent, write_ack_intents
 from gazette_spark.options.write import WriteOptions
@@ -68,6 +69,7 @@ class Written(WriterCommitMessage):
     job: Job = Job()
 
 
+@short_errors
 class _Writer:
     """Shared code of the writers of streams and batches: checks, and a task's work."""
 
@@ -172,6 +174,7 @@ class _Writer:
             self._roll_back(client, [intent for message in written for intent in message.intents])
 
 
+@short_errors
 class BatchWriter(_Writer, DataSourceArrowWriter):
     """Writes the rows of ``df.write``."""
 
@@ -194,6 +197,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         _log("failed, and rows it wrote stay in their journals", messages)
 
 
+@short_errors
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes the micro-batches of ``df.writeStream``."""
 

@@ -6,8 +6,10 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -33,7 +35,7 @@ from pyspark.sql.types import (
 import pyspark_gazette
 from gazette_spark import source
 from gazette_spark.client import Client
-from gazette_spark.errors import OffsetError, OptionError
+from gazette_spark.errors import GazetteError, OffsetError, OptionError
 from gazette_spark.framing.fixed import frame
 from gazette_spark.offsets import MAX_OFFSET
 from gazette_spark.options.source import SourceOptions
@@ -41,7 +43,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.scan import ranges
 from gazette_spark.scan.admission import Limits
 from gazette_spark.scan.ranges import Piece
-from gazette_spark.source import GazetteDataSource, PiecePartition, StreamReader
+from gazette_spark.source import GazetteDataSource, PiecePartition, RefusedStream, StreamReader
 from tests.oracles.lines import FakeJournal
 from tests.oracles.messages import descriptor_set, order_class
 from tests.oracles.stores import MemoryFiles
@@ -67,8 +69,11 @@ def data_source(**options: str) -> GazetteDataSource:
 
 
 def stream_reader(schema: StructType = RAW, /, **options: str) -> StreamReader:
-    """Make the reader of a stream."""
-    return data_source(**options).streamReader(schema)
+    """Make the reader of a stream; raise what one raises at its first use that cannot be made."""
+    made = data_source(**options).streamReader(schema)
+    if isinstance(made, RefusedStream):
+        made.refuse()
+    return made
 
 
 class FakeClient:
@@ -535,9 +540,39 @@ def test_options_of_the_other_use_are_refused_by_the_reader() -> None:
     made = data_source(maxBytesPerTrigger="1m")
     with pytest.raises(OptionError, match="stream query only"):
         made.reader(RAW)
-    made = data_source(endingOffsets="latest")
-    with pytest.raises(OptionError, match="batch query only"):
-        made.streamReader(RAW)
+    refused = data_source(endingOffsets="latest").streamReader(RAW)
+    for ask in (refused.initialOffset, refused.getDefaultReadLimit, partial(refused.latestOffset, {}, None)):
+        with pytest.raises(OptionError, match="batch query only"):
+            ask()
+    refused.stop()  # PySpark's way out of everything.
+
+
+def read_malformed() -> None:
+    """Read a record that is no JSON where that is an error."""
+    reader = stream_reader(struct(("id", LongType())), **JSON, mode="FAILFAST")
+    list(reader.read(PiecePartition(Piece("log/a", 0, 15, 15, head=True))))
+
+
+@pytest.mark.parametrize(
+    ("act", "text"),
+    [
+        pytest.param(
+            partial(data_source, startingOffset="x"), "OptionError: option 'startingoffset'", id="option"
+        ),
+        pytest.param(read_malformed, "RecordError: journal 'log/a'", id="record"),
+    ],
+)
+def test_errors_arrive_without_the_frames_that_lead_to_them(
+    client: FakeClient, act: Callable[[], object], text: str
+) -> None:
+    """What Spark prints of an error is its text below the frame of the method that Spark called."""
+    client.journal = FakeJournal(b"{bad\n" * 3)
+    with pytest.raises(GazetteError) as caught:
+        act()
+    shown = "".join(traceback.format_exception(caught.value)).splitlines()
+    frames = [Path(line.split('"')[1]).name for line in shown if line.startswith("  File")]
+    assert (set(frames[:-1]), frames[-1]) == ({"test_source.py"}, "arrival.py")
+    assert text in shown[-1]
 
 
 def test_the_client_gets_the_options() -> None:
