@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from html import escape
 from typing import Any, Literal
 
 from gazette_spark.errors import LedgerFormatError, OffsetError, TableRefusedError
@@ -54,6 +55,10 @@ class SkippedGap:
     journal: str
     begin: int
     end: int
+
+
+SHOWN_JOURNALS = 50
+"""Journals that an entry shows to people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,23 @@ class LedgerEntry:
     """Entries stored as what moved, from the last one with all positions to this one."""
     full_ms: int | None = field(default=None, compare=False)
     """``planned_ms`` of that last entry with all positions."""
+
+    def __str__(self) -> str:
+        title = (
+            f"app id {self.app_id!r}: entry {self.txn_version}, batch {self.batch_id}, query {self.query_id}"
+        )
+        lines = [f"{journal}  read through {offset:,}" for journal, offset in self.read_through.items()]
+        return "\n".join([title, *_few_lines(lines, "… and {} more journals")])
+
+    def _repr_html_(self) -> str:
+        rows = [
+            f"<tr><td>{escape(journal)}</td><td style='text-align:right'>{offset:,}</td></tr>"
+            for journal, offset in self.read_through.items()
+        ]
+        title = escape(f"app id {self.app_id!r}, batch {self.batch_id}")
+        heading = "<tr><th>journal</th><th>read through</th></tr>"
+        few = "".join(_few_lines(rows, "<tr><td colspan='2'>… and {} more journals</td></tr>"))
+        return f"<table><caption>{title}</caption>{heading}{few}</table>"
 
     @property
     def read_through(self) -> dict[str, int]:
@@ -547,3 +569,8 @@ def unknown_journals(entry: LedgerEntry | None, begin: JournalOffsets, table: st
         raise TableRefusedError(table, problem)
     new = {journal: at for journal, at in begin.read_through.items() if journal not in first.read_through}
     return JournalOffsets(new) if new else None
+
+
+def _few_lines(lines: list[str], rest: str) -> list[str]:
+    more = len(lines) - SHOWN_JOURNALS
+    return [*lines[:SHOWN_JOURNALS], *([rest.format(more)] if more > 0 else [])]

@@ -666,3 +666,13 @@ def test_a_query_must_know_the_transactions_that_were_open() -> None:
     assert isinstance(error, TableRefusedError)
     assert "began at offset 10 of journal 'x/a'" in str(error)
     assert "stateLocation" in str(error)
+
+
+def test_an_entry_is_shown_as_a_table() -> None:
+    """Text and HTML name each journal and how far it is read, up to a limit, with markup escaped."""
+    few = entry((JournalOffsets({"shop/<b>": 4096}),))
+    assert str(few).splitlines()[1:] == ["shop/<b>  read through 4,096"]
+    assert "<td>shop/&lt;b&gt;</td><td style='text-align:right'>4,096</td>" in few._repr_html_()
+    many = entry((JournalOffsets({f"shop/{number:03}": number for number in range(60)}),))
+    assert str(many).splitlines()[-1] == "… and 10 more journals"
+    assert "… and 10 more journals" in many._repr_html_()
