@@ -17,7 +17,13 @@ def broker() -> None:
 
 
 @broker.command()
-@click.option("--root", required=True, type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--root",
+    default="gazette-data",
+    show_default=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of the journals; made if it is missing.",
+)
 @click.option("--port", default=8080, show_default=True, type=PORT, help="0: any free port.")
 @click.option("--gateway-port", type=PORT, help="Serve the HTTP gateway, too; 0: at any free port.")
 @click.option(
@@ -82,6 +88,16 @@ def serve(  # noqa: PLR0917 - an argument an option
             click.echo(running.endpoint)
             if running.gateway_endpoint is not None:
                 click.echo(running.gateway_endpoint)
+            click.echo(next_steps(running.endpoint), err=True)
             ends.get()
     except GazetteError as error:
         raise click.ClickException(str(error)) from error
+
+
+def next_steps(endpoint: str) -> str:
+    """Return what to type in another terminal."""
+    return (
+        "The broker runs until Ctrl-C. In another terminal:\n"
+        f"  export BROKER_ADDRESS={endpoint}\n"
+        "  gazette-spark journals list"
+    )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gazette_spark.cli.main import typed_broker
 from gazette_spark.errors import GazetteError
 
 if TYPE_CHECKING:
@@ -37,7 +38,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="Events a second, in all.",
 )
-@click.option("--broker", default=None, metavar="URL", help="Use this broker instead of an embedded one.")
+@click.option(
+    "--broker",
+    default=None,
+    metavar="URL",
+    callback=lambda ctx, _parameter, value: value or typed_broker(ctx),
+    help="Use this broker instead of an embedded one.",
+)
 @click.option(
     "--keep",
     type=click.Path(path_type=Path, file_okay=False),

@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from gazette_spark.cli.journal_options import Connect, checked_target, chosen_selector, journal_argument
-from gazette_spark.cli.output import format_option
+from gazette_spark.cli.journal_options import (
+    Connect,
+    checked_target,
+    chosen_selector,
+    journal_argument,
+    with_hint,
+)
+from gazette_spark.cli.output import format_option, say_reading
 from gazette_spark.cli.record_splitter import read_keyed
-from gazette_spark.errors import InputError, JournalNotFoundError
+from gazette_spark.errors import InputError, JournalNotFoundError, WrongAppendOffsetError
 from gazette_spark.protocol import protocol_pb2 as pb
 
 if TYPE_CHECKING:
@@ -83,6 +89,7 @@ def append(
     wanted = chosen_selector(journal, selector)
     if not journal:
         checked_target(wanted)
+    say_reading(source)
     with connect() as client:
         if framing == "none":
             name = journal or make_mapping("random", client, wanted)(b"")[0]
@@ -100,12 +107,21 @@ def append_whole(client: Client, journal: str, source: BinaryIO, offset: int, ou
     # Taken before the call opens: a slow pipe would trip the broker's lowest append rate.
     with tempfile.SpooledTemporaryFile(MEMORY_BYTES) as content:
         shutil.copyfileobj(source, content)
-        done = client.append(journal, content, offset=offset)
+        try:
+            done = client.append(journal, content, offset=offset)
+        except WrongAppendOffsetError:
+            head = client.write_head(journal)
+            problem = f"--offset is {offset}, but the write head is {head}: nothing was appended"
+            raise WrongAppendOffsetError(journal, problem) from None
+        except JournalNotFoundError as error:
+            raise with_hint(client, error) from None
     row = {"journal": journal, "begin": done.begin, "end": done.end, "sha1": done.sum.hex()}
     if output_format == "json":
         click.echo(json.dumps(row, indent=2))
     else:
-        click.echo(f"{journal}: appended [{done.begin}, {done.end}), sha1 {done.sum.hex()}")
+        text = f"appended [{done.begin}, {done.end}), sha1 {done.sum.hex()}"
+        nothing = f"nothing to append: the input is empty; the write head is {done.end}"
+        click.echo(f"{journal}: {text if done.begin < done.end else nothing}")
 
 
 def append_records(

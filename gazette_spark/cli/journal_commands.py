@@ -10,7 +10,7 @@ import click
 from gazette_spark.cli.journal_appends import append
 from gazette_spark.cli.journal_fragments import fragments
 from gazette_spark.cli.journal_gaps import gaps
-from gazette_spark.cli.journal_options import broker_options, make_connect
+from gazette_spark.cli.journal_options import broker_of_command, broker_options, make_connect
 from gazette_spark.cli.journal_reads import read
 from gazette_spark.cli.journal_specs import apply_specs, edit, list_journals
 from gazette_spark.cli.journal_upkeep import prune, reset_head, store_health, suspend
@@ -41,4 +41,4 @@ for _command in (
     store_health,
     suspend,
 ):
-    journals.add_command(_command)
+    journals.add_command(broker_of_command(_command))

@@ -14,7 +14,7 @@ from gazette_spark.cli.journal_options import (
     is_fully_suspended,
     journal_argument,
 )
-from gazette_spark.cli.output import Printer, output_option
+from gazette_spark.cli.output import Printer, Row, output_option, size_text, time_text
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.durations import parse_duration
 
@@ -65,6 +65,8 @@ def fragments(
         case _:
             columns = ["journal", "begin", "end", "bytes", "codec", "mod_time", "store", "sha1"]
             rows = [fragment_row(one) for each in found.values() for one in each]
+            if printer.format == "table":
+                rows = [for_people(row) for row in rows]
             printer.rows(rows, columns + ["url"] * (ttl_s != 0))
 
 
@@ -87,6 +89,14 @@ def go_json(listed: ListedFragment) -> dict[str, object]:
     }
     fields.setdefault("sum", {})
     return {"spec": fields, **({"signed_url": listed.signed_url} if listed.signed_url else {})}
+
+
+def for_people(row: Row) -> dict[str, object]:
+    """Return a line of fragments with its size and time as texts."""
+    size, moment = row["bytes"], row["mod_time"]
+    assert isinstance(size, int)
+    assert isinstance(moment, int)
+    return {**row, "bytes": size_text(size), "mod_time": time_text(moment)}
 
 
 def fragment_row(listed: ListedFragment) -> dict[str, object]:

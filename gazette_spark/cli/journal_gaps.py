@@ -42,5 +42,8 @@ def gaps(
             for spec in chosen_journals(client, journal, selector)
             for gap in client.gaps(spec.name, begin=begin, end=end)
         ]
+    if not found and printer.format == "table":
+        click.echo("no gaps")
+        return
     columns = ["journal", "begin", "end", "bytes"]
     printer.rows([{name: getattr(gap, name) for name in columns} for gap in found], columns)

@@ -7,13 +7,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from gazette_spark.errors import OptionError, ProtocolError
+from gazette_spark.cli.main import broker_option, typed_broker
+from gazette_spark.errors import JournalNotFoundError, OptionError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import validate_journal_name
 from gazette_spark.protocol.labels import parse_target_selector
@@ -58,6 +59,12 @@ class Connect:
     environ: Mapping[str, str]
     flags: Mapping[str, str]
     """Values of the options that were given, by their names."""
+    typed: Mapping[str, str] = field(default_factory=dict)
+    """Options of addresses that were typed, by the variables that say the same."""
+
+    def at(self, endpoint: str) -> Connect:
+        """Return the same for a broker whose address was typed."""
+        return replace(self, endpoint=endpoint, typed={f"{BROKER}_ADDRESS": "--broker"})
 
     def __call__(self, **arguments: Any) -> Client:  # noqa: ANN401 - the client's own
         """Return a client as the environment and the group's options describe it."""
@@ -69,7 +76,7 @@ class Connect:
         """Return a client of a service, whose variables begin with ``prefix``; the options apply to each."""
         from gazette_spark.client import environment
 
-        names = {_variable(flag, prefix): flag for flag in self.flags}
+        names = {_variable(flag, prefix): flag for flag in self.flags} | dict(self.typed)
         try:
             with environment.errors(prefix):
                 found = environment.arguments(self.variables(endpoint, prefix), prefix)
@@ -92,8 +99,22 @@ def _variable(flag: str, prefix: str) -> str:
 
 def make_connect(endpoint: str, timeout_s: float) -> Connect:
     """Return the function that makes a command's client, from its options and this process's environment."""
-    given = click.get_current_context().meta.get(_GIVEN, {})
-    return Connect(endpoint, timeout_s, os.environ, dict(given))
+    ctx = click.get_current_context()
+    connect = Connect(endpoint, timeout_s, os.environ, dict(ctx.meta.get(_GIVEN, {})))
+    return connect.at(endpoint) if typed_broker(ctx) else connect
+
+
+def broker_of_command(command: click.Command) -> click.Command:
+    """Let a command take ``--broker``, too, in place of its group's."""
+
+    def renew(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+        if value is not None and ctx.obj is not None:
+            ctx.obj = ctx.obj.at(value)
+
+    text = "Broker's address, in place of the group's."
+    option = click.Option(["--broker"], metavar="URL", expose_value=False, callback=renew, help=text)
+    command.params.append(option)
+    return command
 
 
 def security_options(command: Decorated) -> Decorated:
@@ -116,19 +137,10 @@ def security_options(command: Decorated) -> Decorated:
 
 def broker_options(command: Decorated) -> Decorated:
     """Add the broker's address and the timeout, as ``endpoint`` and ``timeout``, and how it is entered."""
-    address = click.option(
-        "--broker",
-        "endpoint",
-        envvar="BROKER_ADDRESS",
-        default="http://localhost:8080",
-        show_default=True,
-        metavar="URL",
-        help="Address of a broker; BROKER_ADDRESS in the environment says the same.",
-    )
     timeout = click.option(
         "--timeout", default=60.0, show_default=True, metavar="SECONDS", help="Give up after this long."
     )
-    return address(security_options(timeout(command)))
+    return broker_option()(security_options(timeout(command)))
 
 
 def record_options(command: Decorated) -> Decorated:
@@ -202,6 +214,8 @@ def chosen_selector(journal: str | None, selector: str) -> str:
     if not journal:
         return selector
     name = journal.partition(";")[0]
+    if name.endswith("/"):
+        raise click.UsageError(f"{name!r} is a prefix: select its journals by --selector prefix={name}")
     validate_journal_name(name)
     return f"name={name}"
 
@@ -214,11 +228,22 @@ def chosen_journals(client: Client, journal: str | None, selector: str) -> list[
     """
     wanted = chosen_selector(journal, selector)
     if journal:
-        return [client.get_journal(journal).spec]
+        try:
+            return [client.get_journal(journal).spec]
+        except JournalNotFoundError as error:
+            raise with_hint(client, error) from None
     found = [each.spec for each in client.list_journals(wanted)]
     if not found:
         click.echo(f"no journals match {selector!r}", err=True)
     return found
+
+
+def with_hint(client: Client, error: JournalNotFoundError) -> JournalNotFoundError:
+    """Return the error with a question, if the name is a prefix without its slash."""
+    from gazette_spark.client.listing.listings import prefix_hint
+
+    hint = prefix_hint(client.list_journals, error.journal.partition(";")[0])
+    return JournalNotFoundError(error.journal, (error.detail + hint).removeprefix("; "))
 
 
 def is_fully_suspended(spec: pb.JournalSpec) -> bool:

@@ -183,10 +183,16 @@ def _chunk_json(journal: str, chunk: Chunk) -> bytes:
     metavar="PLACE",
     help="Place of a message's UUID: JSON pointer, CSV column or protobuf field. [/_meta/uuid, 0, 1]",
 )
+@click.option("--output", "target", type=click.File("wb"), default="-", help="File to write; '-' is stdout.")
 @click.option(
-    "--output", "-o", "target", type=click.File("wb"), default="-", help="File to write; '-' is stdout."
+    "--format",
+    "-o",
+    "output_format",
+    type=click.Choice(["raw", "json"]),
+    default="raw",
+    show_default=True,
+    help="The bytes, or a line of JSON for each chunk.",
 )
-@click.option("--format", "output_format", type=click.Choice(["raw", "json"]), default="raw")
 @click.pass_obj
 def read(
     connect: Connect,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 from google.protobuf.message import Message
@@ -17,7 +17,8 @@ from gazette_spark.cli.journal_options import (
     selector_option,
     target_selector_option,
 )
-from gazette_spark.cli.output import Printer, Row, output_option
+from gazette_spark.cli.output import Printer, Row, output_option, say_reading
+from gazette_spark.client.listing.apply import conflict
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journal_yaml import changes_of_journals
 from gazette_spark.protocol.journals import format_journal_yaml, parse_journal_yaml
@@ -156,7 +157,7 @@ def table_row(row: Row, spec: pb.JournalSpec, labels: Sequence[str]) -> dict[str
 
 @click.command("apply")
 @click.option("--specs", "-f", type=click.File("r"), default="-", help="YAML of journals; '-' is stdin.")
-@click.option("--dry-run", is_flag=True, help="Check the specs and say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Compare the specs with the brokers'; change nothing.")
 @max_txn_size_option
 @output_option("table", "json", "proto")
 @click.pass_obj
@@ -166,17 +167,51 @@ def apply_specs(connect: Connect, specs: TextIO, dry_run: bool, max_txn_size: in
     A spec without a revision creates its journal and fails if it exists; revision -1 overwrites. All of
     the file is applied, or nothing, unless --max-txn-size cuts it. As proto: the ApplyRequest.
     """
-    changes = parse_journal_yaml(specs.read())
-    revision = 0
-    if not dry_run:
-        with connect() as client:
-            revision = client.apply_in_batches(changes, max_txn_size)
-    names = {change.delete or change.upsert.name: bool(change.delete) for change in changes}
-    show_applied(printer, pb.ApplyRequest(changes=changes), "name", names, None if dry_run else revision)
+    changes = parse_journal_yaml(read_specs(specs))
+    with connect() as client:
+        if dry_run:
+            found = client.journals_named(change.delete or change.upsert.name for change in changes)
+            rows = [planned(change, "name", found) for change in changes]
+            show_applied(printer, pb.ApplyRequest(changes=changes), "name", rows, None)
+            return
+        revision = client.apply_in_batches(changes, max_txn_size)
+    rows = [applied(change, "name") for change in changes]
+    show_applied(printer, pb.ApplyRequest(changes=changes), "name", rows, revision)
+
+
+def read_specs(specs: TextIO) -> str:
+    """Return the YAML; say where it is waited for if somebody has to type it."""
+    say_reading(specs)
+    return specs.read()
+
+
+def applied(change: Any, key: str) -> dict[str, str]:  # noqa: ANN401 - of journals or shards
+    """Return the line of a change that was applied; ``key`` is the field of names."""
+    if change.delete:
+        return {key: change.delete, "change": "delete"}
+    return {key: getattr(change.upsert, {"name": "name", "id": "id"}[key]), "change": "upsert"}
+
+
+def planned(change: Any, key: str, found: Mapping[str, Any]) -> dict[str, str]:  # noqa: ANN401 - as above
+    """Return the line of a change that would be applied, and brokers' reason to refuse it.
+
+    Args:
+        change: of a journal or a shard.
+        key: field of names.
+        found: the items that exist, by name.
+    """
+    row = applied(change, key)
+    now = found.get(row[key])
+    if problem := conflict(change.expect_mod_revision, now, delete=bool(change.delete)):
+        return row | {"change": "refused", "problem": problem}
+    if not change.delete:
+        same = now is not None and now.spec == change.upsert
+        row["change"] = "create" if now is None else "no change" if same else "change"
+    return row
 
 
 def show_applied(
-    printer: Printer, request: Message, key: str, changed: Mapping[str, bool], revision: int | None
+    printer: Printer, request: Message, key: str, rows: Sequence[Row], revision: int | None
 ) -> None:
     """Show what was applied.
 
@@ -184,20 +219,25 @@ def show_applied(
         printer: of the command.
         request: what was asked for.
         key: name of the column of names.
-        changed: by name, whether it is deleted.
+        rows: a line for each change.
         revision: None if it was a dry run.
+
+    Raises:
+        click.exceptions.Exit: with 1, if it was a dry run and brokers would refuse a change.
     """
-    rows = [{key: name, "change": "delete" if deleted else "upsert"} for name, deleted in changed.items()]
+    refused = [row for row in rows if "problem" in row]
     match printer.format:
         case "proto":
             printer.message(request)
         case "json":
-            document = {"dry_run": revision is None, "revision": revision or 0, "changes": rows}
+            document = {"dry_run": revision is None, "revision": revision or 0, "changes": list(rows)}
             click.echo(json.dumps(document, indent=2))
         case _:
-            printer.rows(rows, [key, "change"])
+            printer.rows(rows, [key, "change", *["problem"][: len(refused)]])
             done = "dry run: nothing was applied" if revision is None else f"applied at revision {revision}"
             click.echo(done, err=True)
+    if refused:
+        raise click.exceptions.Exit(1)
 
 
 def show_edited(revision: int | None) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from gazette_spark.cli.journal_fragments import for_people
 from gazette_spark.cli.journal_options import (
     Connect,
     chosen_journals,
@@ -69,7 +70,8 @@ def prune(connect: Connect, selector: str, dry_run: bool, file_root: Path | None
 def remove_fragments(fragments: Iterable[Pruned], file_root: Path | None, printer: Printer) -> None:
     """Delete fragments, or with no root only show them; a line for each."""
     rows = [_removed(each, file_root) for each in fragments]
-    printer.rows(rows, ["journal", "begin", "end", "bytes", "mod_time", "done", "file"])
+    shown = [for_people(row) for row in rows] if printer.format == "table" else rows
+    printer.rows(shown, ["journal", "begin", "end", "bytes", "mod_time", "done", "file"])
     if failed := [row for row in rows if row["problem"]]:
         problem = f"{failed[0]['problem']}"
         raise click.ClickException(f"{len(failed)} fragments were not removed; the first: {problem}")

@@ -13,6 +13,7 @@ import click
 
 from gazette_spark.cli.lag_options import rule_options, rules
 from gazette_spark.cli.lag_service import serve, show
+from gazette_spark.cli.main import broker_here
 from gazette_spark.errors import InputError
 from gazette_spark.lag.history import History
 from gazette_spark.lag.recorded import parse_recording
@@ -26,6 +27,7 @@ bad_only_option = click.option(
 
 
 @click.group()
+@broker_here
 def lag() -> None:
     """Judge whether queries keep up, by the rules of Burrow."""
 

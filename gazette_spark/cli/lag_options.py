@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from gazette_spark.cli.journal_options import security_options
-from gazette_spark.cli.main import one_line
+from gazette_spark.cli.main import broker_option, one_line
 from gazette_spark.errors import OptionError
 from gazette_spark.lag.alarms import Alarms
 from gazette_spark.lag.history import HistoryOptions
@@ -81,7 +81,7 @@ def feed_options(command: Decorated) -> Decorated:
     """Add the options of the watched journals, tables and query checkpoints."""
     return _with(
         command,
-        click.option("--broker", envvar="BROKER_ADDRESS", required=True, help="Broker, as http://host:port."),
+        broker_option("broker"),
         security_options,
         click.option("--selector", "-l", default="", help="Journals to ask write heads of. Default: all."),
         click.option(

@@ -6,9 +6,14 @@ groups import theirs inside their functions.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from difflib import get_close_matches
 from importlib import import_module
+from typing import TypeVar
 
 import click
+from click.core import ParameterSource
 
 from gazette_spark.errors import GazetteError
 from gazette_spark.version import VERSION
@@ -32,6 +37,52 @@ COMMANDS = {
 """Name → where the command is, and its line in ``--help``."""
 
 
+Decorated = TypeVar("Decorated", bound=Callable[..., object])
+
+DEFAULT_BROKER = "http://localhost:8080"
+
+_ADDRESS = f"{__name__}.broker"
+
+
+def broker_option(name: str = "endpoint") -> Callable[[Decorated], Decorated]:
+    """Return the option ``--broker``, which a user may give before or after any word of a command.
+
+    The innermost one that was typed wins, then ``BROKER_ADDRESS``, then the default.
+    """
+
+    def chosen(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str:
+        if ctx.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE:
+            ctx.meta[_ADDRESS] = value
+        typed: str | None = typed_broker(ctx)
+        return typed or value or DEFAULT_BROKER
+
+    return click.option(
+        "--broker",
+        name,
+        envvar="BROKER_ADDRESS",
+        metavar="URL",
+        callback=chosen,
+        help=f"Broker's address; also from BROKER_ADDRESS. [default: {DEFAULT_BROKER}]",
+    )
+
+
+def broker_here(command: Decorated) -> Decorated:
+    """Let a group take ``--broker`` for its commands."""
+
+    def keep(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            ctx.meta[_ADDRESS] = value
+
+    text = "Broker's address, for the commands that ask one."
+    return click.option("--broker", metavar="URL", expose_value=False, callback=keep, help=text)(command)
+
+
+def typed_broker(ctx: click.Context) -> str | None:
+    """Return the address that was typed, None if it is from the environment or the default."""
+    typed: str | None = ctx.meta.get(_ADDRESS)
+    return typed
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when used, and whose errors are one line each."""
 
@@ -46,6 +97,16 @@ class LazyGroup(click.Group):
         module, _, name = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(module), name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command of the first word; suggest one for a slip."""
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
@@ -66,6 +127,9 @@ def one_line(error: GazetteError) -> str:
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@broker_here
 @click.version_option(VERSION, prog_name="gazette-spark")
 def main() -> None:
     """Gazette journals in Spark and Delta Lake."""
+    # gRPC's C library writes lines of its own beside the error that the command prints.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")

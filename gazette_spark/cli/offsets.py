@@ -7,23 +7,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import click
 
 from gazette_spark.cli.journal_options import Connect, broker_options, make_connect, record_options
+from gazette_spark.cli.main import broker_here
 from gazette_spark.cli.output import format_option, show
+from gazette_spark.lag.feeds import DeltaLog, masked_url
 from gazette_spark.ledger.entry import LedgerState
 from gazette_spark.ledger.history import HistoryRow, app_ids, history_row, read_state, visible_entries
 from gazette_spark.offsets import JournalOffsets
 
 
 @click.group()
+@broker_here
 def offsets() -> None:
     """Show how far a Delta table has read its journals."""
 
 
 @offsets.command("show")
-@click.argument("table", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("table")
 @click.option("--app-id", default=None, help="Only this writer; else every one the table's history names.")
 @click.option(
     "--from-data", is_flag=True, help="Where the rows end, for a table whose ledger was cleaned up."
@@ -33,7 +37,7 @@ def offsets() -> None:
 @format_option
 def show_offsets(
     *,
-    table: Path,
+    table: str,
     app_id: str | None,
     from_data: bool,
     endpoint: str,
@@ -41,7 +45,7 @@ def show_offsets(
     output_format: str,
     **options: Any,  # noqa: ANN401 - those of RecordOptions
 ) -> None:
-    """Show the ledger of the Delta table in the directory TABLE.
+    """Show the ledger of the Delta table TABLE, a directory or a URL such as s3://bucket/orders.
 
     Beside the offsets, the bytes that were gone or left out and are not in the table, as far back as its
     history goes.
@@ -51,20 +55,29 @@ def show_offsets(
     is read again from the broker. The JSON is what DeltaSink.adopt and the option startingOffsets take. Rows
     of several writers are not told apart, and a journal of which the table has no row is not named.
 
-    For the ledgers of tables elsewhere ask a DeltaSink: `DeltaSink(app_id, table=…).ledger()`.
+    Of a table that only a catalog knows, ask a DeltaSink: `DeltaSink(app_id, table=…).ledger()`.
     """
+    location = checked_location(table)
     if from_data:
-        show_data_ends(table, make_connect(endpoint, timeout), options, output_format)
+        show_data_ends(location, make_connect(endpoint, timeout), options, output_format)
     else:
-        show_ledger(table, app_id, output_format)
+        show_ledger(location, app_id, output_format)
 
 
-def show_data_ends(table: Path, connect: Connect, options: dict[str, Any], output_format: str) -> None:
+def checked_location(table: str) -> str:
+    """Return a table's directory, which is there, or its URL; ``file:///`` becomes a directory."""
+    location = unquote(urlsplit(table).path) if table.startswith("file:") else table
+    if "://" not in location and not Path(location).is_dir():
+        raise click.UsageError(f"there is no directory {location!r}; TABLE is a directory or a URL")
+    return location
+
+
+def show_data_ends(table: str, connect: Connect, options: dict[str, Any], output_format: str) -> None:
     """Show where a table's rows end; ask the broker only if they do not say it themselves."""
     from gazette_spark.audit.data_ends import RecordOptions, data_ends
     from gazette_spark.audit.delta_rows import DeltaRows
 
-    rows = DeltaRows(str(table))
+    rows = DeltaRows(table)
     found = data_ends(rows, None)
     if any(each.read_through is None for each in found):
         with connect() as client:
@@ -76,14 +89,15 @@ def show_data_ends(table: Path, connect: Connect, options: dict[str, Any], outpu
     show([asdict(each) for each in found], ["journal", "rows", "last_offset", "read_through"], output_format)
 
 
-def show_ledger(table: Path, app_id: str | None, output_format: str) -> None:
+def show_ledger(table: str, app_id: str | None, output_format: str) -> None:
     """Show the ledger in a table's history."""
-    history = list(read_history(table))
+    history = list(read_history(Path(table)) if "://" not in table else DeltaLog(table).rows(None))
+    table = masked_url(table)
     if not history:
         raise click.ClickException(f"{table} is no Delta table: it has no commit in _delta_log")
     wanted = [app_id] if app_id else app_ids(history)
     states = {
-        each: read_state(lambda limit: history[:limit], each, table=str(table), entries=1) for each in wanted
+        each: read_state(lambda limit: history[:limit], each, table=table, entries=1) for each in wanted
     }
     found = {each: state for each, state in states.items() if state.entry is not None}
     if not found:
@@ -115,9 +129,9 @@ def read_history(table: Path) -> Iterator[HistoryRow]:
                     break
 
 
-def skipped_rows(history: Sequence[HistoryRow], app_id: str, table: Path) -> Iterator[dict[str, object]]:
+def skipped_rows(history: Sequence[HistoryRow], app_id: str, table: str) -> Iterator[dict[str, object]]:
     """Yield a line for each gap that batches of an app id skipped, newest batch first."""
-    for row, entry in visible_entries(history, app_id, table=str(table)):
+    for row, entry in visible_entries(history, app_id, table=table):
         for gap in entry.gaps:
             yield {
                 "app_id": app_id,

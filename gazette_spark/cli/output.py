@@ -17,7 +17,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from datetime import UTC, datetime
+from typing import IO, Any, TypeVar
 
 import click
 from google.protobuf import json_format, text_format
@@ -29,6 +30,7 @@ Row = Mapping[str, object]
 
 format_option = click.option(
     "--format",
+    "-o",
     "output_format",
     type=click.Choice(["text", "json"]),
     default="text",
@@ -49,6 +51,12 @@ def output_option(*formats: str) -> Callable[[Decorated], Decorated]:
         callback=lambda _ctx, _param, value: Printer(value),
         help="How to show what was found.",
     )
+
+
+def say_reading(source: IO[Any]) -> None:
+    """Tell somebody at a terminal that the command waits for what they type."""
+    if source.isatty():
+        click.echo("reading stdin: end it with Ctrl-D", err=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +108,9 @@ def text_table(rows: Sequence[Row], columns: Sequence[str]) -> str:
     """
     cells = [[column.upper() for column in columns]]
     cells += [[_cell(row.get(column)) for column in columns] for row in rows]
-    numeric = [all(isinstance(row.get(column), int) for row in rows) for column in columns]
+    numeric = [
+        column == "bytes" or all(isinstance(row.get(column), int) for row in rows) for column in columns
+    ]
     widths = [max(len(line[at]) for line in cells) for at in range(len(columns))]
     lines = (
         "  ".join(
@@ -110,6 +120,28 @@ def text_table(rows: Sequence[Row], columns: Sequence[str]) -> str:
         for line in cells
     )
     return "\n".join(lines)
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes for people.
+
+    >>> size_text(7), size_text(1536), size_text(64 << 20)
+    ('7 B', '1.5 KiB', '64.0 MiB')
+    """
+    units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
+    at = min(max(size.bit_length() - 1, 0) // 10, len(units) - 1)
+    return f"{size / 1024**at:.{1 if at else 0}f} {units[at]}"
+
+
+def time_text(unix_s: int) -> str:
+    """Return a time for people; "-" of what has none yet.
+
+    >>> time_text(0), time_text(1_795_370_762)
+    ('-', '2026-11-22T18:06:02Z')
+    """
+    if not unix_s:
+        return "-"
+    return datetime.fromtimestamp(unix_s, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _cell(value: object) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from gazette_spark.cli.journal_options import broker_options, make_connect
+from gazette_spark.cli.journal_options import broker_of_command, broker_options, make_connect
 from gazette_spark.cli.shard_options import ShardConnect, consumer_option
 from gazette_spark.cli.shard_specs import apply_specs, edit, list_shards
 from gazette_spark.cli.shard_upkeep import prune, stat, unassign
@@ -27,4 +27,4 @@ def shards(ctx: click.Context, consumer: str, endpoint: str, timeout: float) -> 
 
 
 for _command in (apply_specs, edit, list_shards, prune, stat, unassign):
-    shards.add_command(_command)
+    shards.add_command(broker_of_command(_command))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -27,6 +27,10 @@ class ShardConnect:
     endpoint: str
     """Of a consumer."""
     brokers: Connect
+
+    def at(self, endpoint: str) -> ShardConnect:
+        """Return the same for brokers whose address was typed."""
+        return replace(self, brokers=self.brokers.at(endpoint))
 
     def __call__(self) -> ShardClient:
         """Return a consumers' client as the environment and the group's options describe it."""

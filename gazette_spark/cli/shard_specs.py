@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from gazette_spark.cli.edit import edit_until_applied
-from gazette_spark.cli.journal_specs import NONE, label_values, max_txn_size_option, show_applied, show_edited
+from gazette_spark.cli.journal_specs import (
+    NONE,
+    applied,
+    label_values,
+    max_txn_size_option,
+    planned,
+    read_specs,
+    show_applied,
+    show_edited,
+)
 from gazette_spark.cli.output import Printer, output_option
 from gazette_spark.cli.shard_options import ShardConnect, shard_selector_option, target_shards_option
 from gazette_spark.protocol.labels import values_of
@@ -111,7 +120,7 @@ def _table_row(row: dict[str, object], spec: pc.ShardSpec, labels: Sequence[str]
 
 @click.command("apply")
 @click.option("--specs", "-f", type=click.File("r"), default="-", help="YAML of shards; '-' is stdin.")
-@click.option("--dry-run", is_flag=True, help="Check the specs and say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Compare the specs with the consumer's; change nothing.")
 @max_txn_size_option
 @output_option("table", "json", "proto")
 @click.pass_obj
@@ -127,13 +136,16 @@ def apply_specs(
     from gazette_spark.protocol import consumer_pb2 as pc
 
     with connect.brokers() as client:
-        changes = _checked(client, specs.read())
+        changes = _checked(client, read_specs(specs))
     revision = None
-    if not dry_run:
-        with connect() as shards:
+    with connect() as shards:
+        if dry_run:
+            found = {each.spec.id: each for each in shards.list_shards()}
+            rows = [planned(change, "id", found) for change in changes]
+        else:
             revision = shards.apply_in_batches(changes, max_txn_size)
-    ids = {change.delete or change.upsert.id: bool(change.delete) for change in changes}
-    show_applied(printer, pc.ApplyRequest(changes=changes), "id", ids, revision)
+            rows = [applied(change, "id") for change in changes]
+    show_applied(printer, pc.ApplyRequest(changes=changes), "id", rows, revision)
 
 
 def _checked(client: Client, text: str) -> list[pc.ApplyRequest.Change]:

@@ -34,7 +34,7 @@ def test_apply_list_append_read_and_fragments_work_together(
     assert run("read", orders).stdout_bytes == content
     assert run("read", orders, "--offset", "10", "--end-offset", "200").stdout_bytes == content[10:200]
     target = tmp_path / "copy"
-    assert run("read", orders, "-o", str(target)).exit_code == 0
+    assert run("read", orders, "--output", str(target)).exit_code == 0
     assert target.read_bytes() == content
     fragments = [json.loads(line) for line in run("fragments", orders, "-o", "jsonl").stdout.splitlines()]
     assert (fragments[0]["begin"], fragments[-1]["end"]) == (0, len(content))
@@ -62,7 +62,7 @@ def test_text_is_a_table(run: Command, orders: str) -> None:
 def test_a_dry_run_applies_nothing(run: Command, fresh_prefix: str) -> None:
     """The changes are shown, and the journal does not come to exist."""
     done = run("apply", "--dry-run", "--format", "json", stdin=SPECS.format(prefix=fresh_prefix))
-    assert json.loads(done.stdout)["changes"] == [{"name": f"{fresh_prefix}orders", "change": "upsert"}]
+    assert json.loads(done.stdout)["changes"] == [{"name": f"{fresh_prefix}orders", "change": "create"}]
     assert run("list", "-l", f"name={fresh_prefix}orders", "-o", "jsonl").stdout == ""
 
 
@@ -92,8 +92,57 @@ def test_creating_twice_is_refused(run: Command, orders: str, fresh_prefix: str)
     """A spec without a revision only creates."""
     answer = run("apply", stdin=SPECS.format(prefix=fresh_prefix))
     assert answer.exit_code == 1
-    assert "ETCD_TRANSACTION_FAILED" in answer.stderr
-    assert orders in run("list").stdout
+    revision = json.loads(run("list", "-l", f"name={orders}", "-o", "jsonl").stdout)["mod_revision"]
+    expected = (
+        f"{orders}': ETCD_TRANSACTION_FAILED: it exists already, at revision {revision}; add `revision: -1`"
+    )
+    assert expected in answer.stderr
+
+
+def test_a_dry_run_tells_what_each_change_does(run: Command, orders: str, fresh_prefix: str) -> None:
+    """A spec as it is, one that differs, and one that brokers would refuse are told apart."""
+    specs = SPECS.format(prefix=fresh_prefix)
+
+    def change(text: str) -> tuple[int, str]:
+        done = run("apply", "--dry-run", "--format", "json", stdin=text)
+        (row,) = json.loads(done.stdout)["changes"]
+        return done.exit_code, row["change"]
+
+    overwriting = specs.replace("replication: 1", "replication: 1\n    revision: -1")
+    assert change(specs) == (1, "refused")
+    assert change(overwriting) == (0, "no change")
+    assert change(overwriting.replace("1048576", "2097152")) == (0, "change")
+    assert change(f"name: {orders}\nrevision: -1\ndelete: true") == (0, "delete")
+
+
+def test_a_prefix_without_its_slash_is_suggested(run: Command, orders: str, fresh_prefix: str) -> None:
+    """A name that is only the begin of journals' names gets the prefix as an answer."""
+    name = fresh_prefix.rstrip("/")
+    for command in ("read", "append", "fragments"):
+        answer = run(command, name, stdin=b"more\n")
+        assert f"did you mean the prefix '{name}/' (1 journal)? Check the name" in answer.stderr
+    answer = run("read", fresh_prefix)
+    assert (
+        f"'{fresh_prefix}' is a prefix: select its journals by --selector prefix={fresh_prefix}"
+        in answer.stderr
+    )
+
+
+def test_an_append_elsewhere_names_the_write_head(run: Command, orders: str) -> None:
+    """Who knows the write head can decide whether the bytes are there already."""
+    run("append", orders, stdin=b"some bytes\n")
+    answer = run("append", orders, "--offset", "77", stdin=b"more\n")
+    assert "--offset is 77, but the write head is 11: nothing was appended" in answer.stderr
+    empty = run("append", orders, stdin=b"")
+    assert "the input is empty; the write head is 11" in empty.stdout
+
+
+def test_tables_are_for_people(run: Command, orders: str) -> None:
+    """Sizes have units, what is not stored has no time, and a journal without gaps says so."""
+    run("append", orders, stdin=bytes(3 << 10))
+    assert run("fragments", orders).stdout.splitlines()[1].split()[3:7] == ["3.0", "KiB", "GZIP", "-"]
+    assert run("gaps", orders).stdout == "no gaps\n"
+    assert run("gaps", orders, "-o", "jsonl").stdout == ""
 
 
 def test_an_unreachable_broker_is_named_in_time() -> None:

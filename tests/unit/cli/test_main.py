@@ -62,3 +62,37 @@ def test_an_error_is_one_line_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None
         "cover the journal gets the same answer\n"
     )
     assert answer.stdout == ""
+
+
+PLACES = [
+    pytest.param(["--broker", "{url}", "journals", "list"], id="before the group"),
+    pytest.param(["journals", "--broker", "{url}", "list"], id="group"),
+    pytest.param(["journals", "list", "--broker", "{url}"], id="command"),
+    pytest.param(
+        ["--broker", "http://a:1", "journals", "list", "--broker", "{url}"], id="the inner one wins"
+    ),
+    pytest.param(["lag", "--broker", "{url}", "show", "--table", "x"], id="lag group"),
+    pytest.param(["lag", "show", "--table", "x", "--broker", "{url}"], id="lag command"),
+    pytest.param(["--broker", "{url}", "verify", "x"], id="before verify"),
+]
+
+
+@pytest.mark.parametrize("words", PLACES)
+def test_the_broker_is_named_at_any_place(words: list[str]) -> None:
+    """The address counts wherever it stands, before the environment's, and errors name the option."""
+    arguments = [word.format(url="localhost:8080") for word in words]
+    answer = CliRunner(env={"BROKER_ADDRESS": "http://other:1"}).invoke(main, arguments)
+    assert "option '--broker': got 'localhost:8080'; expected a URL" in answer.stderr
+
+
+@pytest.mark.parametrize("words", [["journals", "list"], ["lag", "show", "--table", "x"]], ids=" ".join)
+def test_the_environment_names_the_broker(words: list[str]) -> None:
+    """All commands read ``BROKER_ADDRESS``, and say so."""
+    answer = CliRunner(env={"BROKER_ADDRESS": "localhost:8080"}).invoke(main, words)
+    assert "option 'BROKER_ADDRESS': got 'localhost:8080'" in answer.stderr
+
+
+def test_a_slip_gets_a_suggestion() -> None:
+    """The nearest command is named."""
+    answer = CliRunner().invoke(main, ["journal", "list"])
+    assert "Did you mean 'journals'?" in answer.stderr

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
+from deltalake import CommitProperties, write_deltalake
 
 from gazette_spark.cli.main import main
+from gazette_spark.lag.feeds import DeltaLog
 from gazette_spark.ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark.offsets import JournalOffsets
 
@@ -104,3 +107,30 @@ def test_what_is_not_there_is_said(table: Path, tmp_path: Path, args: list[str],
     assert answer.exit_code == 1
     assert problem in answer.stderr
     assert len(answer.stderr.splitlines()) == 1
+
+
+def test_a_table_is_named_by_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table in a store is read as the lag monitor reads it, and no secret of its URL is shown."""
+    properties = CommitProperties(custom_metadata={"userMetadata": entry("orders", 1, orders=2048)})
+    write_deltalake(tmp_path, pa.table({"id": [1]}), commit_properties=properties)
+    local = [run(str(tmp_path)).stdout, run(tmp_path.as_uri()).stdout]
+    asked = []
+
+    def opened(url: str) -> DeltaLog:
+        asked.append(url)
+        return DeltaLog(str(tmp_path))
+
+    monkeypatch.setattr("gazette_spark.cli.offsets.DeltaLog", opened)
+    url = "s3://key:secret@lake/orders"
+    stored = run(url)
+    assert [stored.stdout, *local] == [stored.stdout] * 3
+    assert stored.stdout.splitlines()[1].split() == ["orders", "1", "0", "shop/orders", "2048"]
+    assert asked == [url]
+    assert "s3://***@lake/orders has no ledger entry" in run(url, "--app-id", "nobody").stderr
+
+
+def test_a_missing_directory_is_wrong_usage(tmp_path: Path) -> None:
+    """The text says that a URL would do, too."""
+    answer = run(str(tmp_path / "none"))
+    assert answer.exit_code == 2
+    assert "TABLE is a directory or a URL" in answer.stderr
