@@ -6,7 +6,7 @@ fails while they differ.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gazette_spark.errors import OptionError
@@ -19,21 +19,91 @@ PAGES: dict[Path, Sequence[Option]] = {
     REFERENCE / "options.md": OPTIONS,
     REFERENCE / "write-options.md": WRITE_OPTIONS,
 }
-"""Each page and the options of its table."""
+"""Each page and the options of its tables."""
 
-BEGIN = "<!-- The table is made from the code: python -m gazette_spark.options.page -->"
-END = "<!-- End of the table. -->"
+BEGIN = "<!-- The tables are made from the code: python -m gazette_spark.options.page -->"
+END = "<!-- End of the tables. -->"
 
 
-def table(options: Sequence[Option]) -> str:
-    """Return options as a Markdown table, in the order in which they are checked."""
-    head = ["| option | default | for | form | meaning |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *(row(option) for option in options)])
+DEFAULTS = {"startingOffsets": "`latest` (stream), `earliest` (batch)"}
+"""Defaults that depend on more than the option."""
+
+GROUPS: Mapping[str, Sequence[str]] = {
+    "Broker or store": ("brokerAddress", "fragmentStore", "fragmentPostfixLevels", "fragmentRoot"),
+    "Journals": ("path", "journal", "journals", "journalsPattern", "selector", "mapping"),
+    "Start and end": (
+        "startingOffsets",
+        "endingOffsets",
+        "startingTimestamp",
+        "endingTimestamp",
+        "startingOffsetsByTimestamp",
+        "startingOffsetsByTimestampStrategy",
+        "resumeOffsets",
+    ),
+    "Size of a batch": (
+        "maxBytesPerTrigger",
+        "maxRecordsPerTrigger",
+        "maxFragmentsPerTrigger",
+        "minBytesPerTrigger",
+        "maxTriggerDelay",
+    ),
+    "Tasks": ("minPartitions", "maxBytesPerPartition"),
+    "Records": ("format", "framing", "maxRecordBytes"),
+    "Records that do not fit": ("mode", "columnNameOfCorruptRecord", "rescuedDataColumn"),
+    "Schema from a sample": ("inferSchema", "samplingBytes", "schemaHints", "inferredSchemaLocation"),
+    "Dates and times": ("timeZone", "dateFormat", "timestampFormat", "timestampNTZFormat"),
+    "JSON": ("allowSingleQuotes", "allowNonNumericNumbers"),
+    "CSV": ("header", "sep", "quote", "nullValue", "emptyValue"),
+    "Protobuf": ("descriptorFile", "messageName"),
+    "Lost data": ("failOnDataLoss", "readGaps"),
+    "Transactions": (
+        "isolationLevel",
+        "stateLocation",
+        "includeAcks",
+        "messagesSince",
+        "deliveryGuarantee",
+        "transactionJournal",
+        "transactionId",
+        "transactionFirstBatch",
+        "uuidPath",
+    ),
+    "Security": (
+        "auth.token",
+        "auth.tokenFile",
+        "auth.keysSecret",
+        "tls.caFile",
+        "tls.certFile",
+        "tls.keyFile",
+        "tls.ca",
+        "tls.cert",
+        "tls.keySecret",
+    ),
+    "Timeouts and log": ("requestTimeoutMs", "idleTimeoutMs", "connectTimeoutMs", "logLevel"),
+}
+"""The options by what they are for, in the order of the pages."""
+
+
+def tables(options: Sequence[Option]) -> str:
+    """Return options as Markdown tables, one for each group that has any."""
+    named = {option.name: option for option in options}
+    lines = []
+    for group, names in GROUPS.items():
+        if rows := [row(named[name]) for name in names if name in named]:
+            lines += [
+                f"## {group}",
+                "",
+                "| option | default | for | form | meaning |",
+                "|---|---|---|---|---|",
+            ]
+            lines += [*rows, ""]
+    return "\n".join(lines).rstrip()
 
 
 def row(option: Option) -> str:
-    """Return an option's line of the table."""
-    default = {None: "none", "": "empty"}.get(option.default, f"`{option.default}`")
+    """Return an option's line of its table."""
+    default = DEFAULTS.get(option.name) or {None: "none", "": "empty"}.get(
+        option.default, f"`{option.default}`"
+    )
     cells = (f"`{option.name}`", default, option.use or "both", form(option), option.description)
     escaped = (cell.replace("|", "\\|") for cell in cells)
     return f"| {' | '.join(escaped)} |"
@@ -50,15 +120,15 @@ def form(option: Option) -> str:
     raise AssertionError(f"option {option.name} takes an empty text")
 
 
-def with_table(page: str, options: Sequence[Option]) -> str:
-    """Return a page with its table brought up to date between its two marks."""
+def with_tables(page: str, options: Sequence[Option]) -> str:
+    """Return a page with its tables brought up to date between its two marks."""
     before, _, rest = page.partition(BEGIN)
     _, mark, after = rest.partition(END)
     if not mark:
         raise ValueError(f"the page needs the lines {BEGIN!r} and {END!r}")
-    return f"{before}{BEGIN}\n\n{table(options)}\n\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{tables(options)}\n\n{END}{after}"
 
 
 if __name__ == "__main__":
     for path, options in PAGES.items():
-        path.write_text(with_table(path.read_text(encoding="utf-8"), options), encoding="utf-8")
+        path.write_text(with_tables(path.read_text(encoding="utf-8"), options), encoding="utf-8")

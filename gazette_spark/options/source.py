@@ -372,7 +372,13 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "selector", parse_selector_option, None, "Label selector; journals that match it later are read too."
     ),
-    Option("path", parse_path, None, "What load() is given: a journal, or a prefix that ends in '/'."),
+    Option(
+        "path",
+        parse_path,
+        None,
+        "What load() is given: a journal, or a prefix that ends in '/'.",
+        form="a/journal, or a/prefix/",
+    ),
     Option(
         "framing",
         word("lines", "fixed", "csv", "none"),
@@ -423,16 +429,30 @@ OPTIONS: tuple[Option, ...] = (
         "timeZone",
         parse_column,
         "UTC",
-        "Zone of timestamps whose text names none, such as Europe/Paris or +01:00.",
+        "Zone of timestamps whose text names none.",
+        form="a zone such as Europe/Paris or +01:00",
     ),
     Option(
         "dateFormat",
         parse_column,
         None,
-        "Pattern of dates in json and csv, in Spark's letters, such as dd.MM.yyyy; ISO forms if not given.",
+        "Pattern of dates in json and csv, in Spark's letters; ISO forms if not given.",
+        form="a pattern such as dd.MM.yyyy",
     ),
-    Option("timestampFormat", parse_column, None, "Likewise, of timestamps: yyyy-MM-dd HH:mm:ss.SSSXXX."),
-    Option("timestampNTZFormat", parse_column, None, "Likewise, of timestamps without a zone."),
+    Option(
+        "timestampFormat",
+        parse_column,
+        None,
+        "Pattern of timestamps in json and csv; ISO forms if not given.",
+        form="a pattern such as yyyy-MM-dd HH:mm:ss.SSSXXX",
+    ),
+    Option(
+        "timestampNTZFormat",
+        parse_column,
+        None,
+        "Pattern of timestamps without a zone in json and csv; ISO forms if not given.",
+        form="a pattern such as yyyy-MM-dd HH:mm:ss",
+    ),
     Option(
         "allowSingleQuotes",
         parse_bool,
@@ -452,7 +472,13 @@ OPTIONS: tuple[Option, ...] = (
         "File on the driver with the message's type, as protoc --include_imports --descriptor_set_out "
         "writes it; for format=protobuf.",
     ),
-    Option("messageName", parse_column, None, "Full name of the message's type; for format=protobuf."),
+    Option(
+        "messageName",
+        parse_column,
+        None,
+        "Full name of the message's type; for format=protobuf.",
+        form="a name such as shop.Order",
+    ),
     Option(
         "mode",
         word("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
@@ -464,6 +490,7 @@ OPTIONS: tuple[Option, ...] = (
         parse_column,
         "_corrupt_record",
         "String column that takes a malformed record's text, when the schema names it.",
+        form="a column's name",
     ),
     Option(
         "rescuedDataColumn",
@@ -471,6 +498,7 @@ OPTIONS: tuple[Option, ...] = (
         None,
         "String column, which the schema has to name, for what did not fit the schema, under format=json: a "
         "JSON object of those fields with _journal and _offset. Such records are not malformed then.",
+        form="a column's name",
     ),
     Option(
         "isolationLevel",
@@ -485,6 +513,7 @@ OPTIONS: tuple[Option, ...] = (
         None,
         "Where a message keeps its UUID, for isolationLevel=read_committed: a JSON pointer, a CSV column "
         "counted from 0, or the number of a protobuf field. Default: /_meta/uuid, 0, 1.",
+        form="a JSON pointer, or a number",
     ),
     Option(
         "includeAcks",
@@ -543,7 +572,7 @@ OPTIONS: tuple[Option, ...] = (
         "startingOffsetsByTimestamp",
         parse_timestamps,
         None,
-        "Likewise, as JSON of times by journal; journals not named start at startingTimestamp, without it at "
+        "Where a new query starts, by time and journal. Journals not named start at startingTimestamp, or at "
         "the earliest.",
     ),
     Option(
@@ -652,16 +681,16 @@ OPTIONS: tuple[Option, ...] = (
         "If not given, 0, unless what is listed looks otherwise: then it has to be.",
         use="batch",
     ),
-    Option("requestTimeoutMs", count(DAY_MS), "60000", "Time a request may go without any progress."),
-    Option("idleTimeoutMs", count(DAY_MS), "30000", "Time after which a silent connection is given up."),
-    Option("connectTimeoutMs", count(DAY_MS), "10000", "Time to connect to a broker."),
+    Option("requestTimeoutMs", count(DAY_MS), "60000", "Timeout of a request that makes no progress."),
+    Option("idleTimeoutMs", count(DAY_MS), "30000", "Timeout of a silent connection."),
+    Option("connectTimeoutMs", count(DAY_MS), "10000", "Timeout of connecting to a broker."),
     *SECURITY_OPTIONS,
     Option(
         "logLevel",
         word("debug", "info", "warning", "error"),
         None,
-        "From which level on the source's log is shown in the log of the driver and the executors; info has "
-        "one line for each batch. If not given, as Python there is set up, which shows warnings.",
+        "Minimum level of the source's log lines on the driver and the executors; info has one line for each "
+        "batch. If not given, Python's logging there decides, which shows warnings.",
     ),
 )
 """All options, in the order in which they are checked and shown."""

@@ -196,7 +196,11 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "without one. Their column journal does not count then.",
     ),
     Option(
-        "path", parse_path, None, "What save() or start() is given: a journal, or a prefix, as a selector."
+        "path",
+        parse_path,
+        None,
+        "What save() or start() is given: a journal, or a prefix, as a selector.",
+        form="a/journal, or a/prefix/",
     ),
     Option(
         "mapping",
@@ -254,6 +258,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         None,
         "Where a row keeps its UUID, for deliveryGuarantee=exactly_once: a JSON pointer, a CSV column "
         "counted from 0, or the number of a protobuf field. Default: /_meta/uuid, 0, 1.",
+        form="a JSON pointer, or a number",
     ),
     Option(
         "requestTimeoutMs",
@@ -261,7 +266,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "60000",
         "Time that an append is tried for, and that rows wait for earlier ones of their task.",
     ),
-    Option("connectTimeoutMs", count(DAY_MS), "10000", "Time to connect to a broker."),
+    Option("connectTimeoutMs", count(DAY_MS), "10000", "Timeout of connecting to a broker."),
     *SECURITY_OPTIONS,
 )
 """All options, in the order in which they are checked and shown."""

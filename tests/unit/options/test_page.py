@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.options.page import BEGIN, END, PAGES, table, with_table
+from gazette_spark.options.page import BEGIN, END, GROUPS, PAGES, tables, with_tables
 from gazette_spark.options.source import OPTIONS
 from gazette_spark.options.write import WRITE_OPTIONS
 
@@ -20,20 +20,26 @@ PAGE_NAMES = [path.name for path in PAGES]
 def test_the_table_is_up_to_date(path: Path) -> None:
     """Made anew, the page does not change; else run python -m gazette_spark.options.page."""
     page = path.read_text(encoding="utf-8")
-    assert with_table(page, PAGES[path]) == page
+    assert with_tables(page, PAGES[path]) == page
 
 
 @pytest.mark.parametrize("path", PAGES, ids=PAGE_NAMES)
 def test_the_table_has_every_option(path: Path) -> None:
-    """One line each, with five cells."""
-    lines = table(PAGES[path]).splitlines()[2:]
-    assert [line.split("`")[1] for line in lines] == [option.name for option in PAGES[path]]
+    """One line each, in one group, with five cells."""
+    lines = [line for line in tables(PAGES[path]).splitlines() if line.startswith("| `")]
+    assert sorted(line.split("`")[1] for line in lines) == sorted(option.name for option in PAGES[path])
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {6}
+
+
+def test_groups_name_options() -> None:
+    """No group names an option that is gone."""
+    named = {name for names in GROUPS.values() for name in names}
+    assert named == {option.name for option in (*OPTIONS, *WRITE_OPTIONS)}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=PAGE_NAMES)
 def test_what_the_page_names_as_an_option_is_one(path: Path) -> None:
-    """Every word in camel case in backquotes around the page's table is an option."""
+    """Every word in camel case in backquotes around the page's tables is an option."""
     named = set(re.findall(r"`([a-z]+[A-Z]\w*)(?:=\w+)?`", path.read_text(encoding="utf-8")))
     assert named <= {option.name for option in (*OPTIONS, *WRITE_OPTIONS)} | SPARKS_OWN_NAMES
 
@@ -42,10 +48,10 @@ def test_what_the_page_names_as_an_option_is_one(path: Path) -> None:
 def test_a_page_without_its_marks_is_refused(page: str) -> None:
     """Nothing is overwritten by guess."""
     with pytest.raises(ValueError, match="needs the lines"):
-        with_table(page, OPTIONS)
+        with_tables(page, OPTIONS)
 
 
 def test_what_stands_around_the_table_is_kept() -> None:
     """Making the page changes only what lies between the marks."""
-    made = with_table(f"before\n{BEGIN}\nold\n{END}\nafter\n", OPTIONS)
-    assert made == f"before\n{BEGIN}\n\n{table(OPTIONS)}\n\n{END}\nafter\n"
+    made = with_tables(f"before\n{BEGIN}\nold\n{END}\nafter\n", OPTIONS)
+    assert made == f"before\n{BEGIN}\n\n{tables(OPTIONS)}\n\n{END}\nafter\n"

@@ -1,0 +1,181 @@
+"""The tables of errors in ``docs/reference/errors.md``: names, meanings from docstrings, and ways out.
+
+In a clone of the repository ``python -m gazette_spark.errors.page`` writes the tables into the page; a test
+fails while they differ, or an error has no way out.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from gazette_spark import errors
+from gazette_spark.errors import GazetteError
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
+
+BEGIN = "<!-- The tables are made from the code: python -m gazette_spark.errors.page -->"
+END = "<!-- End of the tables. -->"
+
+BASES = {"GazetteError", "SinkError", "BatchMismatchError", "StatusError", "ShardStatusError"}
+"""Errors that are never raised themselves."""
+
+RETRIED = "The client tries again by itself. If it lasts, check that enough brokers run."
+
+WAYS_OUT: dict[str, dict[str, str]] = {
+    "Options, input and environment": {
+        "OptionError": "Correct the option; the text has the allowed form. See [options](options.md).",
+        "InputError": "Correct the file or the input; the text names the line or key.",
+        "MissingModuleError": "Set `PYSPARK_PYTHON` to the Python of the package before the session is "
+        "made. On a cluster: [Deploy](../guides/deploy.md).",
+        "MissingZonesError": "Install the system's time zone database, or the package `tzdata`, on the "
+        "machine.",
+        "ClosedError": "Make a new client, reader or append. Do not use one after a fork.",
+    },
+    "Brokers": {
+        "UnavailableError": "Check `brokerAddress`, the broker, and the network from driver and executors.",
+        "AuthError": "Check the token or the signing keys: [Secured clusters](../guides/secure.md).",
+        "TokenError": "Check the key, the expiry and the clock of the one who signs.",
+        "TlsError": "Check the address, `tls.caFile`, and the client's certificate: "
+        "[Secured clusters](../guides/secure.md).",
+        "BrokerError": "Read the broker's log: it failed the call without a status.",
+        "FlowControlError": "Have all bytes at hand before the append begins, or use an `AppendService`.",
+        "BrokerRootError": "Stop the other broker, or choose another directory.",
+        "PartialApplyError": "The changes named are applied. List the journals, and apply the rest again.",
+        "BacklogError": "Append less at a time, or raise `max_pending_bytes`.",
+        "AppendWaitError": "The append may still happen. Check the brokers; then flush again.",
+        "DependencyError": "Remove the cause in the text, and append again.",
+        "ProtocolError": "Check that the address is a Gazette broker's. Else report a defect.",
+        "WatchUnsupportedError": "Use brokers of Gazette 0.100 or later, or list without a watch.",
+    },
+    "Statuses of brokers": {
+        "JournalNotFoundError": "Check the name, and the token's selector. A prefix ends in `/`.",
+        "NoJournalPrimaryBrokerError": RETRIED,
+        "NotJournalPrimaryBrokerError": RETRIED,
+        "NotJournalBrokerError": RETRIED,
+        "InsufficientJournalBrokersError": RETRIED,
+        "WrongRouteError": RETRIED,
+        "ProposalMismatchError": RETRIED,
+        "OffsetNotYetAvailableError": "Read at or before the write head, or wait until it gets there.",
+        "EtcdTransactionFailedError": "List the journals again, and apply with their present revisions.",
+        "NotAllowedError": "Change the journal's `flags`.",
+        "WrongAppendOffsetError": "Another writer appended. Look at what is there, and ask for the write "
+        "head.",
+        "IndexHasGreaterOffsetError": "Brokers lost bytes. When none is left that could store some: "
+        "`gazette-spark journals reset-head`.",
+        "RegisterMismatchError": "Stop this writer: another one has taken over.",
+        "SuspendedError": "Append to the journal, which resumes it.",
+        "FragmentStoreUnhealthyError": "Check the store and the broker's credentials: "
+        "`gazette-spark journals store-health`.",
+    },
+    "Journals and fragments": {
+        "OffsetError": "Give an offset inside the journal, at a record's first byte.",
+        "DataLossError": "Restore the fragments, or set `failOnDataLoss=false`: "
+        "[Lost data](../guides/data-loss.md).",
+        "OffsetBeyondHeadError": "Restore the journal, or start a new query with a new checkpoint and table.",
+        "JournalRecreatedError": "Continue the table with the new journal: "
+        "[Recover](../guides/recover.md#a-journal-was-deleted-and-made-again).",
+        "OtherJournalsError": "Keep the order of the query's sources, or start with a new checkpoint and "
+        "`DeltaSink.resume`.",
+        "CorruptFragmentError": "Restore the fragment file from a backup.",
+        "FragmentTooShortError": "Restore the fragment file from a backup.",
+        "FragmentTooLongError": "Restore the fragment file from a backup.",
+        "FragmentConflictError": "Compare the files named, and move the wrong one out of the store.",
+        "FragmentStoreError": "Check the store's URL and the credentials in the environment.",
+        "FragmentNotRemovedError": "Check the permissions of the store, and prune again.",
+        "DirectReadError": "Check the network to the store, and `fragmentRoot`.",
+        "OffsetJumpError": "Read on: the next bytes are at the offset named.",
+        "SeekRequiresNewReaderError": "Open a new reader at that offset.",
+        "RecordError": "Use `mode=PERMISSIVE`, [dead letters](../guides/dead-letters.md), or a larger "
+        "`maxRecordBytes`.",
+        "RowError": "Correct the row: a value that its framing cannot hold, or no journal.",
+        "EmptyListingError": "Check the selector; create journals first.",
+        "MessageError": "Check the message, `uuidPath` and the journal's content type.",
+        "SequencerError": "Call the sequencer's methods in the order that its docstring says.",
+        "TransactionError": "See [the table of refusals](../guides/write.md#exactly-once).",
+    },
+    "Delta sink": {
+        "GapError": "Start with a new checkpoint and `resume`, or accept the gap: "
+        "[Recover](../guides/recover.md#the-query-begins-past-the-tables-end).",
+        "OverlapError": "Start with a new checkpoint and `resume`, or trim: "
+        "[Recover](../guides/recover.md#batches-overlap-the-table).",
+        "TrimError": "Keep `_journal` and `_offset` in the query, or start with a new checkpoint and "
+        "`resume`.",
+        "UpsertError": "Leave out rows with a null key, or choose other keys: [Upsert](../guides/upsert.md).",
+        "BadRowError": "Correct the row at the offset named, or use "
+        "[dead letters](../guides/dead-letters.md).",
+        "DeadLetterError": "Keep `_journal` and `_offset`, or run as before for one batch: "
+        "[Dead letters](../guides/dead-letters.md).",
+        "FencedError": "Stop one of the two queries, or give it another app id.",
+        "LedgerLostError": "Adopt the offsets: [Recover](../guides/recover.md#the-ledger-is-lost).",
+        "LedgerFormatError": "Use the release that wrote the entry, or a later one.",
+        "RestoredError": "Run the RESTORE that the text gives.",
+        "QueryCheckpointError": "Give the sink its checkpoint, or start with a new one and `resume`.",
+        "TableRefusedError": "Change the table property named, or use another table.",
+        "SchemaMismatchError": "Cast the columns, change the table, or set "
+        "`schema_evolution`: [Delta sink](../guides/delta-sink.md#when-columns-change).",
+    },
+    "Replicated logs": {
+        "InvalidVersionError": "Read the log to its end, and make the checkpoint again.",
+        "LogFencedError": "Stop being primary. To be primary again: a new `Writer`, then a take-over.",
+        "PendingEntryError": "Read the log to learn whether the entry is there.",
+        "CheckpointStateError": "Use `with writer.checkpointing(version)`, which keeps the order.",
+        "NoMoreMessageError": "Nothing to do: the log ends here.",
+        "FetchTimeoutError": "Fetch again; it continues at the same offset.",
+        "FetchCancelledError": "Fetch again; it continues at the same offset.",
+        "LogDataLossError": "Restore the fragments, or load a snapshot and continue at its offset.",
+    },
+    "Applications": {
+        "ShardFailedError": "Remove the cause, then `gazette-spark shards unassign`.",
+        "TransactionOrderError": "Return from the step as the interface says.",
+        "RecoveryLogLossError": "Restore the recovery log's fragments, or start from hints of a backup.",
+        "RecorderFencedError": "Nothing to do: another host has the shard.",
+        "StoreFencedError": "Nothing to do: another host has the shard.",
+        "StoreFormatError": "Restore the file, or begin with an empty store.",
+        "ShardNotFoundError": "Check the id, and the token's selector.",
+        "NoShardPrimaryError": "Wait, or check that a consumer runs.",
+        "NotShardPrimaryError": "The client asks the primary by itself. If it lasts, list the shards.",
+        "ShardTransactionFailedError": "List the shards again, and apply with their present revisions.",
+        "ShardStoppedError": "`gazette-spark shards list` shows why; `unassign` starts it again.",
+    },
+}
+"""The way out of each error, by group."""
+
+
+def raised_errors() -> set[str]:
+    """Return the names of the package's errors, but for base classes."""
+    found = {
+        name
+        for name, each in vars(errors).items()
+        if isinstance(each, type) and issubclass(each, GazetteError)
+    }
+    return found - BASES
+
+
+def meaning(name: str) -> str:
+    """Return the first sentences of an error's docstring."""
+    doc = getattr(errors, name).__doc__ or ""
+    return re.sub(r"``", "`", doc.split("\n\n")[0].replace("\n", " ").strip())
+
+
+def tables() -> str:
+    """Return the page's tables."""
+    lines = []
+    for group, ways in WAYS_OUT.items():
+        lines += [f"## {group}", "", "| error | meaning | way out |", "|---|---|---|"]
+        lines += [f"| `{name}` | {re.sub(' +', ' ', meaning(name))} | {way} |" for name, way in ways.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def with_tables(page: str) -> str:
+    """Return the page with its tables brought up to date between its two marks."""
+    before, _, rest = page.partition(BEGIN)
+    _, mark, after = rest.partition(END)
+    if not mark:
+        raise ValueError(f"the page needs the lines {BEGIN!r} and {END!r}")
+    return f"{before}{BEGIN}\n\n{tables()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

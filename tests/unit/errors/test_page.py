@@ -1,0 +1,17 @@
+"""docs/reference/errors.md has every error, with its meaning and its way out."""
+
+from __future__ import annotations
+
+from gazette_spark.errors.page import PAGE, WAYS_OUT, raised_errors, with_tables
+
+
+def test_every_error_has_a_way_out() -> None:
+    """No error that can be raised is left out, none is named twice, and none is made up."""
+    named = [name for ways in WAYS_OUT.values() for name in ways]
+    assert sorted(named) == sorted(raised_errors())
+
+
+def test_the_page_is_current() -> None:
+    """`python -m gazette_spark.errors.page` would change nothing."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_tables(page) == page
