@@ -23,7 +23,7 @@ def group_summary(name: str, lag: GroupLag, now_ms: int, alarms: Alarms) -> dict
         "lag_bytes": lag.lag_bytes,
         "journals": len(lag.journals),
         "verdicts": {status.name: verdicts[status] for status in sorted(verdicts, reverse=True)},
-        "unlisted": len(lag.unlisted),
+        "unlisted_journals": len(lag.unlisted),
         "freshness": age_json(lag.freshness),
         "read_bytes_per_s": _rounded(lag.read_bytes_per_s),
         "append_bytes_per_s": _rounded(lag.append_bytes_per_s),

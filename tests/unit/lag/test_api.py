@@ -61,7 +61,7 @@ def blind() -> Api:
 def test_without_write_heads_a_lag_is_unknown(blind: Api) -> None:
     """Without a broker no view says 0 bytes, and each says why."""
     orders, _ = fields(blind, "/gazette/v1/groups")["groups"]
-    assert (orders["status"], orders["lag_bytes"], orders["unlisted"]) == ("NOTFOUND", None, 1)
+    assert (orders["status"], orders["lag_bytes"], orders["unlisted_journals"]) == ("NOTFOUND", None, 1)
     assert orders["stale"] == "write heads: no broker"
     assert orders["freshness"] == {"least_ms": None, "most_ms": None}
     found = fields(blind, "/v3/kafka/gazette/consumer/orders/lag", status=404)

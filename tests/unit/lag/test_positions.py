@@ -107,6 +107,7 @@ def test_a_step_has_the_heads_its_batch_saw() -> None:
     entries = [("WRITE", each.to_json()) for each in (seen, old, turn)]
     steps = table_commits(history(*entries, ("RESTORE", "0")), "orders")
     assert [each.heads for each in steps] == [{"a/b": 30, "a/c": 5}, {}, {}, {}]
+    assert [each.planned_ms for each in steps] == [1, None, None, None]
 
 
 def test_a_step_has_the_gaps_of_its_batch_once() -> None:
