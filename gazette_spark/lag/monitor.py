@@ -366,16 +366,16 @@ class Monitor:
         Raises:
             InputError: the group is known from another source, so two groups of one name would be mixed up.
         """
+        # The charts of many journals take seconds to fill, and requests wait for the lock.
+        new = _rebuilt(source, commits, now_ms) if self.last_order(group) < 0 else _Group()
         with self.lock:
-            known = self._groups.setdefault(group, _Group(source))
+            known = self._groups.setdefault(group, new)
             if known.source != source:
                 raise InputError(
                     f"group {group!r} is both that of {known.source} and of {source}; "
                     "give one of them another name, as in NAME=LOCATION"
                 )
             watched = known.order >= 0
-            if not watched:
-                _rebuild(known, commits, now_ms)
             slots = self.history.options.intervals
             # Without merging of near commits, earlier ones would only pass through the ring.
             kept = commits if self.history.options.min_distance_s else commits[-slots:]
@@ -578,10 +578,12 @@ class Monitor:
                 yield journal, offset, head
 
 
-def _rebuild(group: _Group, commits: Sequence[GroupCommit], now_ms: int) -> None:
-    """Fill the charts of a group that has just been found, from what its commits recorded."""
+def _rebuilt(source: str, commits: Sequence[GroupCommit], now_ms: int) -> _Group:
+    """Return a group that has just been found; its charts are filled from what its commits recorded."""
+    group = _Group(source)
     for time_ms, before, heads in past_lags(commits, now_ms - GROUP_SPAN_MS, now_ms, GROUP_STEP_MS):
         group.total.add(time_ms, max(0, sum(heads.values()) - sum(map(before.__getitem__, heads))))
         if time_ms > now_ms - HOUR_MS:
             for journal, head in heads.items():
                 group.series.setdefault(journal, LagSeries()).add(time_ms, max(0, head - before[journal]))
+    return group
