@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from gazette_spark.broker import EmbeddedBroker, ServerTls
 from gazette_spark.client import Client, TlsOptions
+from gazette_spark.errors import AuthError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.tokens import Capability, Claims, KeySet
 from tests.rig.brokers import DeployedBroker
@@ -23,6 +25,13 @@ KEYS = base64.b64encode(CANARY.encode()).decode()
 
 SECRETS = (CANARY, KEYS, "eyJ", "PRIVATE KEY")
 """Texts by which a leak shows: of keys, of any token, and of any certificate's key."""
+
+
+SHORT_S = 3.0
+"""Seconds a token in a file is valid. Brokers take it for five seconds more, their leeway."""
+
+RENEWED_S = 0.5
+"""Seconds between two tokens in a file."""
 
 
 def token(lifetime_s: float = 3600.0, capability: int = Capability.ALL) -> str:
@@ -61,3 +70,36 @@ def secured_broker(directory: Path, kind: str = "deployed") -> Iterator[BrokerHa
         handle = BrokerHandle(embedded.endpoint, directory / "broker")
         handle.auth_keys, handle.certificates = KEYS, made
         yield handle
+
+
+@contextmanager
+def renewed(path: Path, lifetime_s: float = SHORT_S) -> Iterator[None]:
+    """Keep a file with a token that is valid for a short time, as a process beside a query does."""
+    ended = threading.Event()
+
+    def renew() -> None:
+        while True:
+            fresh = path.with_suffix(".new")
+            fresh.write_text(token(lifetime_s))
+            fresh.rename(path)
+            if ended.wait(RENEWED_S):
+                return
+
+    path.write_text(token(lifetime_s))
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def is_refused(broker: BrokerHandle, text: str) -> bool:
+    """Tell whether the broker takes a token no more."""
+    with Client(broker.endpoint, token=text, tls=tls_options(broker), timeout_s=10) as stranger:
+        try:
+            stranger.list_journals("name=no/such")
+        except AuthError:
+            return True
+        return False

@@ -1,4 +1,4 @@
-"""Spark's own servers out of a pip install of pyspark, as child processes on 127.0.0.1.
+"""Spark's own servers out of a pip install of pyspark, as child processes on the loopback device.
 
 :class:`StandaloneCluster` is one master and two workers, :class:`ConnectServer` a Spark Connect server
 on a local master. Each server leads a session; leaving the context manager kills that session, so
@@ -187,7 +187,9 @@ class SparkProcess:
 
 
 class StandaloneCluster:
-    """A master and two workers of one core each. A context manager.
+    """A master and two workers of one core each, on hosts of their own. A context manager.
+
+    Spark starts a speculative copy of a task on another host only.
 
     Args:
         directory: Existing folder for logs and the workers' directories.
@@ -235,13 +237,13 @@ class StandaloneCluster:
     def _start_worker(self, number: int) -> SparkProcess:
         name = f"worker-{number}"
         limits = ("--cores", "1", "--memory", "1g", "--work-dir", str(self.directory / name))
-        return self._start(name, "worker.Worker", *limits, self.url)
+        return self._start(name, "worker.Worker", *limits, self.url, host=f"127.0.0.{number + 2}")
 
-    def _start(self, name: str, server: str, *arguments: str) -> SparkProcess:
+    def _start(self, name: str, server: str, *arguments: str, host: str = "127.0.0.1") -> SparkProcess:
         command = [
             str(spark_home() / "bin" / "spark-class"),
             f"org.apache.spark.deploy.{server}",
-            *("--host", "127.0.0.1", "--webui-port", "0"),
+            *("--host", host, "--webui-port", "0"),
             *arguments,
         ]
         process = SparkProcess(command, log=self.directory / f"{name}.log", env=self._env)

@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, Row, SparkSession
 
+    from gazette_spark.ledger.entry import LedgerEntry
     from gazette_spark.listener import LagListener
+    from gazette_spark.sink import DeltaSink
 
 APP_ID = "everywhere"
 WAIT_S = 200
@@ -31,8 +34,17 @@ MAIN, BROKEN, MISSING, WRITTEN = "main/", "broken", "missing", "written"
 """Below the prefix: journals that are read, one whose last record is no JSON, one that is not there, and one
 that is written to."""
 
-MESSAGES, TRANSACTIONS = "messages", ("transactions-1", "transactions-2")
-"""Journals for exactly-once writes: one of rows, and one of transactions for each query."""
+IDLE = "idle"
+"""Journal of a stream that has news at the begin and at the end of the program."""
+BEAT_S = 4.0
+"""Seconds after which that stream, without news, writes its newest ledger entry again."""
+
+MESSAGES, COPIED = "messages", "copied"
+"""Journals for rows that are written exactly once."""
+TRANSACTIONS = ("transactions-1", "transactions-2", "transactions-3")
+"""Journals of transactions, one for each query."""
+FILLER_BYTES = 8 << 10
+"""Bytes of a row of a task that fails: some rows fill the buffers between Spark's processes, and get on."""
 
 TYPED = "id BIGINT, text STRING, _journal STRING, _offset BIGINT"
 
@@ -78,7 +90,8 @@ def observe(spark: SparkSession, settings: dict[str, Any]) -> dict[str, Any]:
             ``tls``: contents by which this program's own client does, ``refused``: options that the broker
             refuses, ``prefix`` of its journals, ``directory`` for the table and query checkpoints, ``more``:
             the text that is appended between two runs of the stream, ``failures``: names of those to try;
-            ``also``: what else to do, of :data:`ALSO`.
+            ``also``: what else to do, of :data:`ALSO`, ``rotating``: the option by which the stream that
+            idles enters in another way.
     """
     places = Places(spark, settings)
     seen = {
@@ -102,7 +115,6 @@ def typed(places: Places) -> dict[str, Any]:
 
 def streamed(places: Places) -> dict[str, Any]:
     """Stream into a table, append, stream on by the direct lane; return the ledger and what Spark said."""
-    from gazette_spark.client import Client, TlsOptions
     from gazette_spark.ingest import ingest
     from gazette_spark.sink import DeltaSink
     from gazette_spark.table.new_table import NewTable
@@ -124,12 +136,91 @@ def streamed(places: Places) -> dict[str, Any]:
         progress += [*map(str, query.recentProgress), str(query.lastProgress), str(query.status), repr(query)]
         entry = sink.ledger(places.spark)
         runs.append({"batch": entry.batch_id, "read_through": dict(entry.read_through)} if entry else {})
-        tls = TlsOptions(**{part: content.encode() for part, content in settings["tls"].items()})
-        with Client(settings["endpoint"], auth_keys=settings["keys"], tls=tls) as client:
-            if len(runs) == 1:
-                client.append(f"{settings['prefix']}{MAIN}a", settings["more"].encode())
+        if len(runs) == 1:
+            append(places, f"{MAIN}a", settings["more"])
     table = places.spark.read.format("delta").load(f"{directory}/table")
     return {"runs": runs, "progress": progress, "table": sorted(map(raw_row, table.collect()))}
+
+
+def append(places: Places, journal: str, content: str, **enter: str) -> None:
+    """Append to a journal by a client of this program's own, which has keys unless it is given a token."""
+    from gazette_spark.client import Client, TlsOptions
+
+    settings = places.settings
+    tls = TlsOptions(**{part: content.encode() for part, content in settings["tls"].items()})
+    identity: Any = enter or {"auth_keys": settings["keys"]}
+    with Client(settings["endpoint"], tls=tls, **identity) as client:
+        client.append(settings["prefix"] + journal, content.encode())
+
+
+def wait_until(what: str, condition: Callable[[], bool]) -> None:
+    """Wait for something that others do."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {WAIT_S} s in vain: {what}")
+        time.sleep(0.1)
+
+
+def idle_sink(places: Places) -> DeltaSink:
+    """Return the sink of the stream that idles."""
+    from gazette_spark.sink import DeltaSink
+    from gazette_spark.table.heartbeat import Heartbeat
+
+    sink = DeltaSink(IDLE, path=f"{places.settings['directory']}/of-idle/table")
+    sink._heartbeat = Heartbeat(BEAT_S)
+    return sink
+
+
+def idling(places: Places) -> dict[str, Any]:
+    """Begin a stream that idles while the program does other things; its token may be in a rotating file."""
+    settings, sink = places.settings, idle_sink(places)
+    token_file: dict[str, str] = settings["rotating"]
+    settings["first_token"] = {name: Path(path).read_text() for name, path in token_file.items()}
+    append(places, IDLE, "first\n")
+    sink.start(
+        places.stream(IDLE, **token_file),
+        checkpoint=f"{settings['directory']}/of-idle/checkpoint",
+        query_name=IDLE,
+        processingTime="0 seconds",
+    )
+    log = Path(f"{settings['directory']}/of-idle/table/_delta_log")
+
+    def is_written() -> bool:
+        return log.exists() and (entry := sink.ledger(places.spark)) is not None and entry.batch_id > 0
+
+    wait_until("the first record", is_written)
+    return {}
+
+
+def awoken(places: Places) -> dict[str, Any]:
+    """Give the stream that idles a record, once it wrote its entry again and its first token expired."""
+    from gazette_spark.errors import AuthError
+
+    sink = idle_sink(places)
+    (query,) = (each for each in places.spark.streams.active if each.name == IDLE)
+
+    def is_refused(token: str) -> bool:
+        try:
+            append(places, IDLE, "", token=token)
+        except AuthError:
+            return True
+        return False
+
+    def entry() -> LedgerEntry:
+        if query.exception() is not None or (found := sink.ledger(places.spark)) is None:
+            raise RuntimeError(f"the stream has ended: {query.exception()}")
+        return found
+
+    wait_until("a beat", lambda: entry().txn_version > entry().batch_id)
+    for token in places.settings["first_token"].values():
+        wait_until("the first token to expire", partial(is_refused, token))
+    before = entry().batch_id
+    append(places, IDLE, "second\n")
+    wait_until("the second record", lambda: entry().batch_id > before)
+    query.stop()
+    table = places.spark.read.format("delta").load(f"{places.settings['directory']}/of-idle/table")
+    return {"idle": sorted(bytes(row.value).decode() for row in table.collect())}
 
 
 def written(places: Places) -> dict[str, Any]:
@@ -147,7 +238,7 @@ def committed(places: Places) -> dict[str, Any]:
         places.enter()
         | {"deliveryGuarantee": "exactly_once", "transactionJournal": prefix + journal}
         | {"path": prefix + MESSAGES}
-        for journal in TRANSACTIONS
+        for journal in TRANSACTIONS[:2]
     )
     writer = places.stream(f"{MAIN}a").select("value").writeStream.format("gazette").options(**streaming)
     ended(writer.option("checkpointLocation", f"{directory}/of-writer"))
@@ -162,6 +253,49 @@ def committed(places: Places) -> dict[str, Any]:
     streamed = places.spark.read.parquet(f"{directory}/messages")
     at_once = places.batch(MESSAGES, "id BIGINT, _ack_offset BIGINT", **reading)
     return {"messages": [sorted(map(list, frame.collect())) for frame in (streamed, at_once)]}
+
+
+def faltering(directory: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what makes the first attempt at task 0 fail behind its rows, one at task 1 wait for a copy."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import time
+        from pathlib import Path
+
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        task, attempt = context.partitionId(), context.attemptNumber()
+        Path(f"{directory}/attempt-{task}-{attempt}").touch()
+        yield from batches
+        deadline = time.monotonic() + 100
+        while (task, attempt) == (1, 0) and not Path(f"{directory}/attempt-1-1").exists():
+            if time.monotonic() > deadline:
+                raise TimeoutError("Spark starts no copy")
+            time.sleep(0.1)
+        if (task, attempt) == (0, 0):
+            raise RuntimeError("the first attempt fails")
+
+    return run
+
+
+def copied(places: Places) -> dict[str, Any]:
+    """Write exactly once, by tasks of which one fails behind its rows, and another gets a copy."""
+    directory, prefix = places.settings["directory"], places.settings["prefix"]
+    options = {"deliveryGuarantee": "exactly_once", "transactionJournal": prefix + TRANSACTIONS[2]}
+    value = f"concat('{{\"id\":', id, ',\"filler\":\"', repeat('x', {FILLER_BYTES}), '\"}}') AS value"
+    # So that rows get on to the writer one by one: those of an attempt that fails, too.
+    places.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
+    rows = places.spark.range(0, 40, 1, 2).selectExpr(value).mapInArrow(faltering(directory), "value string")
+    writer = rows.write.format("gazette").options(**places.enter(), **options)
+    writer.mode("append").save(prefix + COPIED)
+    found = places.batch(COPIED, "id BIGINT", isolationLevel="read_committed", format="json").collect()
+    return {
+        "copied": sorted(row.id for row in found),
+        "tried": sorted(path.name for path in Path(directory).glob("attempt-*")),
+        "all": places.batch(COPIED).count(),
+    }
 
 
 def ended(writer: Any) -> None:
@@ -402,6 +536,9 @@ def conflict(places: Places) -> dict[str, Any]:
 ALSO: dict[str, Callable[[Places], dict[str, Any]]] = {
     "written": written,
     "committed": committed,
+    "copied": copied,
+    "idling": idling,
+    "awoken": awoken,
     "shown": shown,
     "typed": typed,
     "conflict": conflict,

@@ -30,7 +30,7 @@ from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.testing.oracle import check_table, split_records
 from tests.rig.class_archive import ClassArchive, find_archive, spark_home
 from tests.rig.gazctl import BrokerHandle, cache_folders
-from tests.rig.secured import KEYS, SECRETS, open_client, secured_broker, token
+from tests.rig.secured import KEYS, SECRETS, open_client, renewed, secured_broker, token
 from tests.rig.spark_cluster import (
     ConnectServer,
     SparkProcess,
@@ -47,6 +47,8 @@ ROOT = Path(__file__).parents[2]
 JOB = Path(everywhere_job.__file__)
 PAGE = ROOT / "docs" / "guides" / "secure.md"
 JOB_TIMEOUT_S = 480
+ROTATING_S = 10.0
+"""Seconds a token of the stream that idles is valid: its batches have to end within them."""
 
 OUR_ERROR = re.compile(r"gazette_spark\.errors\.\w+\.(\w+Error: .*)")
 """The line of a traceback that is ours, without the module."""
@@ -78,10 +80,17 @@ PLAIN = ("written", "committed", "shown")
 
 SEEN_BY_SPARK = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false"}
 
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "3s",
+}
+"""A task that takes longer than others, and than any that does something, gets a copy on another host."""
+
 MASK = re.compile(r"spark\.redaction\.string\.regex (.+)")
 """The setting of a Connect server on the page of secured clusters: such a server logs requests."""
 
-SECRET_FILES = {"settings.json", "client.key", "server.key", "token"}
+SECRET_FILES = {"settings.json", "client.key", "server.key", "token", "rotating", "rotating.new"}
 """Files that hold secrets because a test has put them there."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.deployed_broker, pytest.mark.timeout(900)]
@@ -106,6 +115,8 @@ class Scene:
     directory: Path
     enter: dict[str, str] = field(default_factory=dict)
     """Options by which queries enter the broker; by default all contents, and keys."""
+    rotating: dict[str, str] = field(default_factory=dict)
+    """The option by which a stream enters that idles beside all else; by default there is none."""
     content: dict[str, bytes] = field(default_factory=dict)
     """What each journal below ``main/`` holds in the end."""
     MORE = lines(900, 60)
@@ -126,12 +137,17 @@ class Scene:
                 if content:
                     client.append(name, content)
                 self.content[name] = content
-            client.create_journals(journal_spec(self.prefix + everywhere_job.WRITTEN))
+            for short in (everywhere_job.WRITTEN, everywhere_job.IDLE):
+                client.create_journals(journal_spec(self.prefix + short))
             documents = {"content-type": "application/x-ndjson"}
             client.create_journals(
                 *(
                     journal_spec(self.prefix + each, labels=documents)
-                    for each in (everywhere_job.MESSAGES, *everywhere_job.TRANSACTIONS)
+                    for each in (
+                        everywhere_job.MESSAGES,
+                        everywhere_job.COPIED,
+                        *everywhere_job.TRANSACTIONS,
+                    )
                 )
             )
             broken = self.prefix + everywhere_job.BROKEN
@@ -147,13 +163,14 @@ class Scene:
         return {
             "endpoint": self.broker.endpoint,
             "enter": self.enter,
+            "rotating": self.rotating,
             "keys": KEYS,
             "tls": {part: contents[f"tls.{name}"] for part, name in PARTS.items()},
             "refused": [{"auth.token": token(-3600)}, {"auth.keysSecret": "Y2FuYXJ5LXN0cmFuZ2U="}],
             "prefix": self.prefix,
             "directory": str(self.directory),
             "more": self.MORE.decode(),
-            "also": [*PLAIN, *also],
+            "also": ["idling", *PLAIN, *also, "awoken"] if self.rotating else [*PLAIN, *also],
             "failures": list(failures),
             "remote": remote,
             "result": str(self.directory / "result.json"),
@@ -375,6 +392,7 @@ def submit(
     settings = (
         conf(archive, scene.directory / "warehouse")
         | SEEN_BY_SPARK
+        | SPECULATION
         | {
             "spark.ui.enabled": "true",
             "spark.ui.port": "0",
@@ -426,14 +444,22 @@ def test_a_standalone_cluster_whose_executors_have_the_wheel(
 ) -> None:
     """Batch, stream, table and errors are those of a local session; both executors work; no source tree.
 
-    The driver has the files of a token and of certificates, the executors have none.
+    The driver has the files of a token and of certificates, the executors have none. A stream outlives the
+    token that it began with. Tasks that fail, and those that get speculative copies, write each row once.
     """
     scene.enter_by_files()
     driver, executors = pythons.make("driver", "connect"), pythons.make("executor", "run")
     failures = classic_errors.keys() if whole else {"malformed_record"}
-    submit(scene, cluster, driver, executors, also=REST if whole else (), failures=failures)
+    scene.rotating = {"auth.tokenFile": "rotating"}
+    with renewed(scene.directory / "rotating", ROTATING_S):
+        also = ("copied", *REST) if whole else ("copied",)
+        submit(scene, cluster, driver, executors, also=also, failures=failures)
     seen = scene.result()
     scene.check(seen)
+    assert seen["idle"] == ["first", "second"]
+    assert seen["tried"] == ["attempt-0-0", "attempt-0-1", "attempt-1-0", "attempt-1-1"]
+    assert seen["copied"] == list(range(40))
+    assert seen["all"] > 42, "rows of attempts that do not count are there, too"
     if whole:
         scene.check_the_rest(seen)
     assert scene.errors(seen) == {name: classic_errors[name] for name in failures}

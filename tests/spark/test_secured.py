@@ -11,9 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +20,11 @@ from pyspark.sql import SparkSession
 
 from gazette_spark.backfill import backfill
 from gazette_spark.client import Client
-from gazette_spark.errors import AuthError
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.sink import DeltaSink
 from tests.rig.brokers import BrokerHandle
 from tests.rig.gazctl import clean_environment
-from tests.rig.secured import KEYS, open_client, secured_broker, tls_options, token
+from tests.rig.secured import KEYS, is_refused, open_client, renewed, secured_broker, token
 from tests.spark.source_queries import QUERY_TIMEOUT_S
 from tests.waiting import wait_until
 
@@ -36,12 +33,6 @@ pytestmark = pytest.mark.deployed_broker
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guides" / "secure.md"
 WHOLE = [pytest.param(False, id="brief"), pytest.param(True, id="whole", marks=pytest.mark.soak)]
-
-SHORT_S = 3.0
-"""Seconds a token in a file is valid. Brokers take it for five seconds more, their leeway."""
-
-RENEWED_S = 0.5
-"""Seconds between two tokens in a file."""
 
 
 @pytest.fixture(scope="module")
@@ -184,36 +175,3 @@ def test_a_token_file_that_rotates_under_a_stream(
         finally:
             query.stop()
     assert client.read(target).read() == lines(0, 20)
-
-
-@contextmanager
-def renewed(path: Path) -> Iterator[None]:
-    """Keep a file with a token that is valid for a short time, as a process beside a query does."""
-    ended = threading.Event()
-
-    def renew() -> None:
-        while True:
-            fresh = path.with_suffix(".new")
-            fresh.write_text(token(SHORT_S))
-            fresh.rename(path)
-            if ended.wait(RENEWED_S):
-                return
-
-    path.write_text(token(SHORT_S))
-    thread = threading.Thread(target=renew)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def is_refused(broker: BrokerHandle, text: str) -> bool:
-    """Tell whether the broker takes a token no more."""
-    with Client(broker.endpoint, token=text, tls=tls_options(broker), timeout_s=10) as stranger:
-        try:
-            stranger.list_journals("name=no/such")
-        except AuthError:
-            return True
-        return False
