@@ -541,7 +541,11 @@ def test_options_of_the_other_use_are_refused_by_the_reader() -> None:
     with pytest.raises(OptionError, match="stream query only"):
         made.reader(RAW)
     refused = data_source(endingOffsets="latest").streamReader(RAW)
-    for ask in (refused.initialOffset, refused.getDefaultReadLimit, partial(refused.latestOffset, {}, None)):
+    for ask in (
+        refused.initialOffset,
+        refused.getDefaultReadLimit,
+        partial(refused.latestOffset, {}, ReadAllAvailable()),
+    ):
         with pytest.raises(OptionError, match="batch query only"):
             ask()
     refused.stop()  # PySpark's way out of everything.
