@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -45,6 +46,7 @@ def local_spark(
     master: str = "local[2]",
     conf: dict[str, str] | None = None,
     java_options: str = SHORT_RUN,
+    log: Path | None = None,
 ) -> SparkSession:
     """Start a local Spark with Delta whose warehouse and scratch files stay under ``directory``.
 
@@ -56,13 +58,35 @@ def local_spark(
         master: Spark's master.
         conf: Settings beside, or instead of, :data:`LOCAL_CONF`.
         java_options: Options of the JVM; give "" where throughput matters.
+        log: File that gets what the JVM writes to stderr, such as 80 lines about Delta's jars; by default
+            it goes where this program's own stderr goes. If Spark does not start, the error names the file.
     """
     builder = session_builder(directory, master=master, conf=conf, java_options=java_options)
     if not delta_is_on_class_path():
         from delta import configure_spark_with_delta_pip
 
         builder = configure_spark_with_delta_pip(builder)
-    return start(builder)
+    if log is None:
+        return start(builder)
+    with children_log_to(log):
+        return start(builder)
+
+
+@contextmanager
+def children_log_to(log: Path) -> Iterator[None]:
+    """Have the processes that start meanwhile write their stderr to a file, for as long as they live."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    kept = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"What the JVM wrote is in {log}")
+        raise
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def delta_is_on_class_path(environ: Mapping[str, str] = os.environ) -> bool:

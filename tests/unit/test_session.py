@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from gazette_spark.session import delta_is_on_class_path
+from gazette_spark.session import children_log_to, delta_is_on_class_path
+
+COMPLAIN = [sys.executable, "-c", "import sys; print('a line about jars', file=sys.stderr)"]
 
 
 @pytest.mark.parametrize(
@@ -22,3 +28,20 @@ from gazette_spark.session import delta_is_on_class_path
 def test_the_class_path_says_where_delta_is(jars: dict[str, str], found: bool) -> None:
     """A class path counts only if it has a jar of delta-spark."""
     assert delta_is_on_class_path(jars) is found
+
+
+def test_a_log_takes_what_children_write(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A process that starts inside writes to the file, one that starts afterwards to stderr."""
+    log = tmp_path / "spark" / "jvm.log"
+    with children_log_to(log):
+        subprocess.run(COMPLAIN, check=True)
+    assert (log.read_text(), capfd.readouterr().err) == ("a line about jars\n", "")
+    subprocess.run(COMPLAIN, check=True)
+    assert (log.read_text(), capfd.readouterr().err) == ("a line about jars\n", "a line about jars\n")
+
+
+def test_an_error_says_where_the_log_is(tmp_path: Path) -> None:
+    """Spark's own error says only that the JVM has ended; why is in the log."""
+    with pytest.raises(RuntimeError, match="has ended") as caught, children_log_to(tmp_path / "jvm.log"):
+        raise RuntimeError("the JVM has ended")
+    assert caught.value.__notes__ == [f"What the JVM wrote is in {tmp_path / 'jvm.log'}"]
