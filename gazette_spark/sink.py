@@ -63,6 +63,7 @@ from pyspark.sql.types import StructType
 
 from gazette_spark.errors import OffsetError, OptionError, QueryCheckpointError, TableRefusedError, TrimError
 from gazette_spark.failpoints import failpoint
+from gazette_spark.lag.positions import GroupCommit, table_commits
 from gazette_spark.ledger.dead_letters import DeadLetters
 from gazette_spark.ledger.decision import Allowed, Landed, Refusal, Skip, Write, decide, verify
 from gazette_spark.ledger.entry import (
@@ -312,6 +313,14 @@ class DeltaSink:
     def ledger(self, spark: SparkSession | None = None) -> LedgerEntry | None:
         """Return the table's newest entry of this app id, None without an entry."""
         return self._target.ledger(session_or_active(spark), self.app_id).entry
+
+    def commits(self, spark: SparkSession | None = None) -> list[GroupCommit]:
+        """Return the table's position after each of its commits, oldest first, as far as its history goes.
+
+        Commits without a position of this app id are left out. A RESTORE to a version is there: it takes the
+        position back.
+        """
+        return table_commits(self._target.history(session_or_active(spark), None), self.app_id)
 
     def resume_offsets(self, spark: SparkSession | None = None) -> str | None:
         """Return the ``startingOffsets`` with which a query without a checkpoint continues the table.

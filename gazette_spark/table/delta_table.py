@@ -92,16 +92,16 @@ class DeltaTable:
         at = "" if version is None else f" VERSION AS OF {version}"
         return spark.sql(f"SELECT * FROM {self.name}{at}")  # noqa: S608 - the name is quoted.
 
-    def history(self, spark: SparkSession, limit: int) -> list[HistoryRow]:
-        """Return the newest commits, newest first; none if there is no table."""
+    def history(self, spark: SparkSession, limit: int | None) -> list[HistoryRow]:
+        """Return the newest commits, or all of them, newest first; none if there is no table."""
         rows = self._describe(
             spark,
-            f"HISTORY {self.name} LIMIT {limit}",
+            f"HISTORY {self.name}" + ("" if limit is None else f" LIMIT {limit}"),
             "version",
             "operation",
             "operationParameters",
             "userMetadata",
-            "concat(CAST(timestamp AS STRING), ' ', current_timezone()) AS time",
+            "date_format(timestamp, 'yyyy-MM-dd HH:mm:ss.SSSXXX') AS time",
         )
         return [
             HistoryRow(row.version, row.operation, row.operationParameters or {}, row.userMetadata, row.time)
