@@ -119,6 +119,10 @@ soak: install jvm browser wheel-env class-archive ## Everything, on every broker
 	@sh tests/deployed/build.sh --soak
 	@$(WITH_JAVA) SOAK_PARTS="$(SOAK_PARTS)" sh .ci/soak.sh
 
+.PHONY: notebooks
+notebooks: install jvm ## Run the notebooks, or those named in ONLY, and store their tables and plots with them
+	@$(WITH_JAVA) $(PYTHON) -m tests.rig.notebooks $(ONLY)
+
 .PHONY: test-protobuf
 test-protobuf: install ## Load and round-trip the generated stubs on protobuf 5.29, 6 and 7
 	sh tests/protobuf_matrix.sh

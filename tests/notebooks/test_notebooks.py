@@ -1,56 +1,79 @@
-"""The notebooks run from top to bottom, and are kept without outputs."""
+"""The notebooks run from top to bottom.
+
+In `make test` a kernel runs the quickstart, as a reader does. The cells of the short ones and of those for
+Databricks run in the session of the tests, which spares a JVM for each. `make soak` gives every one a kernel.
+"""
 
 from __future__ import annotations
 
-import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
+from pyspark.sql import SparkSession
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+from tests.rig import notebooks
+from tests.rig.databricks import Workspace
 
-CELL_TIMEOUT_S = 240
-"""The first cell that starts Spark may have to download Delta's jar."""
+PATHS = {notebooks.name_of(path): path for path in notebooks.paths()}
+FOR_DATABRICKS = [name for name, path in PATHS.items() if notebooks.needs_workspace(path)]
+QUICKSTART = "01_quickstart"
+SHORT = ("05_read_committed", "06_application")
+"""The others wait for fragments, restarts or verdicts."""
 
 
-def names(path: Path) -> str:
-    """Return a test's id."""
-    return path.stem
+@pytest.fixture
+def names(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """What a notebook's cells find: the session of the tests in place of one of its own, and no screen."""
+    import matplotlib as mpl
+    from matplotlib import pyplot as plt
+
+    mpl.use("Agg")
+    monkeypatch.setattr(plt, "show", lambda: None)
+    monkeypatch.setattr("gazette_spark.session.local_spark", lambda *_args, **_options: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    with plt.rc_context():
+        yield {"__name__": "__main__"}
+    assert spark.streams.active == []
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=names)
-def test_outputs_are_cleared(path: Path) -> None:
-    """A commit shows what was written, not what a machine answered."""
-    notebook = nbformat.read(path, as_version=4)
-    nbformat.validate(notebook)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert code
-    assert [(cell.outputs, cell.execution_count) for cell in code] == [([], None)] * len(code)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", SHORT)
+def test_cells_run_in_the_session_of_the_tests(name: str, names: dict[str, Any], tmp_path: Path) -> None:
+    """Their asserts hold, something is drawn, the broker is stopped, and no temporary file is left."""
+    assert notebooks.run_here(PATHS[name], names) > 0
+    assert repr(names["broker"]).endswith("stopped)")
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", FOR_DATABRICKS)
+def test_cells_for_databricks_run(
+    name: str, names: dict[str, Any], spark: SparkSession, tmp_path: Path
+) -> None:
+    """They fit our package, with stand-ins for what a workspace has."""
+    workspace = Workspace(spark, tmp_path)
+    try:
+        assert notebooks.run_here(PATHS[name], names | workspace.names()) > 0
+        assert workspace.dbutils.library.restarts == 1
+    finally:
+        workspace.close()
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:jupyter_client.*")
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=names)
-def test_every_cell_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each cell runs in a fresh kernel, which ends with the notebook; its asserts hold."""
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == QUICKSTART else pytest.mark.soak) for name in PATHS]
+)
+def test_a_kernel_runs_every_cell(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends with the notebook; the asserts in the cells hold, and no temporary file is left."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(
-        notebook,
-        timeout=CELL_TIMEOUT_S,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(tmp_path)}},
-    )
-    client.execute()
-    code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source]
-    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
-
-
-def test_the_quickstart_is_there() -> None:
-    """An empty folder would pass all of the above."""
-    assert "01_quickstart" in [path.stem for path in NOTEBOOKS]
+    work = tmp_path / "work"
+    work.mkdir()
+    notebook = notebooks.run_in_kernel(PATHS[name], work)
+    assert all(cell.execution_count for cell in notebooks.code_cells(notebook) if cell.source)
+    assert [path.name for path in work.iterdir()] == []

@@ -1,0 +1,202 @@
+"""Runs notebooks: in a kernel, as a reader does, or in this process, in the session of the tests.
+
+``python -m tests.rig.notebooks [NAME …]`` runs them in a kernel and stores their outputs, for GitHub to show.
+Each code cell keeps a digest of the code that ran up to its end, so a test finds outputs that are not of the
+code beside them. The first plot of each is a picture of the docs, too.
+
+Notebooks of ``notebooks/databricks`` take ``spark``, ``dbutils``, ``display`` and a broker from their
+workspace: stand-ins of ``tests.rig.databricks`` are in its place.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import hashlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "notebooks"
+PICTURES = ROOT / "docs" / "start" / "notebooks"
+DIGEST = "executed"
+"""Key of a code cell's metadata."""
+
+CELL_TIMEOUT_S = 240
+"""The first cell that starts Spark may have to download Delta's jar."""
+
+WORKSPACE = """
+from tests.rig.databricks import Workspace
+
+get_ipython().register_magic_function(lambda line: None, magic_name="pip")
+workspace = Workspace.in_kernel(globals())
+"""
+"""Runs before the cells of a notebook for Databricks, and is not stored. There is nothing to install."""
+
+CLOSE = "workspace.close()"
+
+Notebook = Any
+"""An ``nbformat.NotebookNode``: its keys are attributes."""
+
+
+def paths() -> list[Path]:
+    """Return all notebooks."""
+    return sorted(FOLDER.rglob("*.ipynb"))
+
+
+def name_of(path: Path) -> str:
+    """Return a notebook's name, such as ``databricks/01_quickstart``."""
+    return str(path.relative_to(FOLDER).with_suffix(""))
+
+
+def needs_workspace(path: Path) -> bool:
+    """Say whether a notebook is for Databricks."""
+    return path.parent.name == "databricks"
+
+
+def read(path: Path) -> Notebook:
+    """Return a notebook."""
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(notebook: Notebook) -> list[Notebook]:
+    """Return the cells that run."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def digests(notebook: Notebook) -> Iterator[str]:
+    """Yield for each code cell a digest of the code up to its end."""
+    so_far = hashlib.sha256()
+    for cell in code_cells(notebook):
+        so_far.update(cell.source.encode() + b"\0")
+        yield so_far.hexdigest()[:16]
+
+
+def stale(notebook: Notebook) -> list[str]:
+    """Return the ids of the code cells whose outputs are not of the code up to there."""
+    pairs = zip(code_cells(notebook), digests(notebook), strict=True)
+    return [cell.id for cell, digest in pairs if cell.metadata.get(DIGEST) != digest]
+
+
+def run_in_kernel(path: Path, directory: Path) -> Notebook:
+    """Run a notebook in a fresh kernel, which ends with it; return it with its outputs.
+
+    Args:
+        path: The notebook.
+        directory: An empty directory: the kernel's, and where it makes temporary files.
+
+    Raises:
+        CellExecutionError: a cell raised.
+    """
+    from nbclient import NotebookClient
+
+    notebook = read(path)
+    for cell in code_cells(notebook):
+        cell.outputs, cell.execution_count = [], None
+    around = needs_workspace(path)
+    if around:
+        notebook.cells = [_code(WORKSPACE), *notebook.cells, _code(CLOSE)]
+    env = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        "TMPDIR": str(directory),
+        "IPYTHONDIR": str(directory.parent / "ipython"),
+        "MPLCONFIGDIR": str(directory.parent / "matplotlib"),
+    }
+    NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT_S,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(directory)}},
+    ).execute(env=env)
+    if around:
+        notebook.cells = notebook.cells[1:-1]
+    return notebook
+
+
+def _code(source: str) -> Notebook:
+    return nbformat.v4.new_code_cell(source)
+
+
+def store(path: Path, notebook: Notebook) -> None:
+    """Write a notebook that has run, with nothing in it that differs from one machine to the next."""
+    for count, (cell, digest) in enumerate(zip(code_cells(notebook), digests(notebook), strict=True), 1):
+        cell.metadata = nbformat.from_dict({DIGEST: digest})
+        cell.execution_count = count
+        for output in cell.outputs:
+            if output.output_type == "execute_result":
+                output.execution_count = count
+    notebook.metadata = nbformat.from_dict(
+        {
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+        }
+    )
+    nbformat.validate(notebook)
+    nbformat.write(notebook, path)
+
+
+def run_here(path: Path, names: dict[str, Any]) -> int:
+    """Run the cells in this process, as IPython does; return how many plots they drew.
+
+    Args:
+        path: The notebook.
+        names: What its cells find, as in a workspace; it gets all that they define.
+    """
+    from matplotlib import pyplot as plt
+
+    drawn = 0
+    for number, cell in enumerate(code_cells(read(path)), 1):
+        source = "\n".join(line for line in cell.source.splitlines() if not line.startswith("%pip "))
+        place = f"{path.name}[{number}]"
+        tree = ast.parse(source, place)
+        shown = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, place, "exec"), names)
+        if isinstance(shown, ast.Expr):
+            value = eval(compile(ast.Expression(shown.value), place, "eval"), names)
+            getattr(value, "_repr_html_", value.__repr__)()
+        for figure in map(plt.figure, plt.get_fignums()):
+            figure.canvas.draw()
+            drawn += 1
+        plt.close("all")
+    return drawn
+
+
+def plots(notebook: Notebook) -> list[bytes]:
+    """Return the stored plots, as PNG."""
+    found = [output.get("data", {}) for cell in code_cells(notebook) for output in cell.outputs]
+    return [base64.b64decode(data["image/png"]) for data in found if "image/png" in data]
+
+
+def picture_of(path: Path) -> Path:
+    """Return the file of a notebook's first plot."""
+    return PICTURES / f"{path.stem}.png"
+
+
+def main(wanted: list[str]) -> None:
+    """Run notebooks, all of them unless some are named, and store their outputs."""
+    known = {name_of(path): path for path in paths()}
+    if unknown := set(wanted) - set(known):
+        raise SystemExit(f"no notebook {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    for name in wanted or known:
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="notebooks-") as directory:
+            work = Path(directory) / "work"
+            work.mkdir()
+            notebook = run_in_kernel(known[name], work)
+        store(known[name], notebook)
+        if not needs_workspace(known[name]):
+            picture_of(known[name]).parent.mkdir(exist_ok=True)
+            picture_of(known[name]).write_bytes(plots(notebook)[0])
+        print(f"{name}: {time.monotonic() - began:.0f} s, {known[name].stat().st_size // 1000} kB")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

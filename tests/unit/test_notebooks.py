@@ -1,0 +1,88 @@
+"""The outputs stored with the notebooks are of the code beside them, and fit for readers."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import pytest
+
+from tests.rig import notebooks
+
+PATHS = {notebooks.name_of(path): path for path in notebooks.paths()}
+LOCAL = [name for name, path in PATHS.items() if not notebooks.needs_workspace(path)]
+
+PENDING = {
+    "01_quickstart",
+    "04_lag_and_verdicts",
+    "databricks/01_quickstart",
+    "databricks/02_backfill",
+    "databricks/04_lag",
+}
+"""Notebooks without outputs yet. ``make notebooks ONLY="NAME …"`` stores them; then they leave this list."""
+
+STORED = [name for name in PATHS if name not in PENDING]
+
+LARGEST_BYTES = 300_000
+"""GitHub shows larger notebooks late or not at all, and each version of one stays in the repository."""
+
+OF_A_MACHINE = re.compile(r"(?:/tmp|/home|/root|/Users|/var/folders)/\S+")
+"""Paths that mean nothing to a reader."""
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_stored_outputs_are_of_the_code(name: str) -> None:
+    """Each cell ran after the cells above it, as they are now; if not, run ``make notebooks``."""
+    notebook = notebooks.read(PATHS[name])
+    cells = notebooks.code_cells(notebook)
+    assert cells
+    assert notebooks.stale(notebook) == []
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+
+
+@pytest.mark.parametrize("name", sorted(PENDING))
+def test_what_is_pending_has_no_outputs(name: str) -> None:
+    """The list names no notebook that could leave it."""
+    assert all(not cell.outputs for cell in notebooks.code_cells(notebooks.read(PATHS[name])))
+
+
+def test_a_change_makes_outputs_stale() -> None:
+    """So are those of all cells below it."""
+    notebook = copy.deepcopy(notebooks.read(PATHS["02_backfill"]))
+    cells = notebooks.code_cells(notebook)
+    cells[2].source += "\nprint()"
+    assert notebooks.stale(notebook) == [cell.id for cell in cells[2:]]
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_stored_outputs_are_for_readers(name: str) -> None:
+    """They have a plot, no error and no log, name no place of the machine they come from, and are small."""
+    notebook = notebooks.read(PATHS[name])
+    outputs = [each for cell in notebooks.code_cells(notebook) for each in cell.outputs]
+    texts = [each.get("text", "") + each.get("data", {}).get("text/plain", "") for each in outputs]
+    assert notebooks.plots(notebook)
+    assert {each.get("name", "stdout") for each in outputs} == {"stdout"}
+    assert [each for each in outputs if each.output_type == "error"] == []
+    assert [found for text in texts for found in OF_A_MACHINE.findall(text)] == []
+    assert PATHS[name].stat().st_size < LARGEST_BYTES
+
+
+@pytest.mark.parametrize("name", [name for name in LOCAL if name in STORED])
+def test_pictures_of_the_docs_are_the_stored_plots(name: str) -> None:
+    """The page on notebooks shows the first plot of each."""
+    picture = notebooks.picture_of(PATHS[name])
+    assert picture.read_bytes() == notebooks.plots(notebooks.read(PATHS[name]))[0]
+    page = picture.parent.with_suffix(".md").read_text()
+    assert f"({picture.parent.name}/{picture.name})" in page
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_links_lead_to_files(name: str) -> None:
+    """A link of a text cell names a file of this repository, or a site."""
+    texts = [cell.source for cell in notebooks.read(PATHS[name]).cells if cell.cell_type == "markdown"]
+    links = [link for text in texts for link in re.findall(r"\]\(([^)#]+)\)", text)]
+    assert [
+        link
+        for link in links
+        if not link.startswith("https://") and not (PATHS[name].parent / link).is_file()
+    ] == []
