@@ -9,18 +9,21 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import click
 
 from gazette_spark.cli.journal_options import (
     Connect,
+    Interrupts,
     checked_target,
     chosen_selector,
     journal_argument,
     with_hint,
 )
+from gazette_spark.cli.main import Interrupted
 from gazette_spark.cli.output import format_option, say_reading
+from gazette_spark.cli.progress import CountedFile, progress
 from gazette_spark.cli.record_splitter import read_keyed
 from gazette_spark.errors import InputError, JournalNotFoundError, WrongAppendOffsetError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -105,10 +108,15 @@ def append(
 def append_whole(client: Client, journal: str, source: BinaryIO, offset: int, output_format: str) -> None:
     """Append all of the input, and print its offsets."""
     # Taken before the call opens: a slow pipe would trip the broker's lowest append rate.
-    with tempfile.SpooledTemporaryFile(MEMORY_BYTES) as content:
-        shutil.copyfileobj(source, content)
+    with tempfile.SpooledTemporaryFile(MEMORY_BYTES) as content, progress("reading", is_bytes=True) as bar:
+        shutil.copyfileobj(CountedFile(source, bar, "reading"), content)
+        size = content.tell()
+        bar.show("appending", 0, size)
+        sent = CountedFile(cast(BinaryIO, content), bar, "appending")
         try:
-            done = client.append(journal, content, offset=offset)
+            done = client.append(journal, sent, offset=offset)
+        except KeyboardInterrupt:
+            raise Interrupted(interrupted_text(client, journal, all_sent=0 < size <= sent.at)) from None
         except WrongAppendOffsetError:
             head = client.write_head(journal)
             problem = f"--offset is {offset}, but the write head is {head}: nothing was appended"
@@ -124,21 +132,48 @@ def append_whole(client: Client, journal: str, source: BinaryIO, offset: int, ou
         click.echo(f"{journal}: {text if done.begin < done.end else nothing}")
 
 
+def interrupted_text(client: Client, journal: str, *, all_sent: bool) -> str:
+    """Say what an interrupted append has left."""
+    if not all_sent:
+        return f"interrupted: nothing was appended to {journal}"
+    head = client.write_head(journal)
+    return f"interrupted after the last byte was sent: {journal} may have all of it; its write head is {head}"
+
+
 def append_records(
     client: Client, target: Mapping, source: BinaryIO, framing: str, *, keyed: bool, is_base64: bool
 ) -> Counter[str]:
-    """Append record by record; return how many each journal got."""
+    """Append record by record; return how many each journal got.
+
+    Raises:
+        Interrupted: after Ctrl-C, once the records that were read are appended; says which is the next one.
+    """
     from gazette_spark.client import AppendService
 
     counts: Counter[str] = Counter()
-    with AppendService(client, timeout_s=client.timeout_s) as service:
-        for key, record in read_keyed(source, framing, keyed=keyed):
-            name, _ = target(_decode(key) if is_base64 else key)
-            service.append(name, record)
-            counts[name] += 1
+    with (
+        AppendService(client, timeout_s=client.timeout_s) as service,
+        progress("appending", is_bytes=True) as bar,
+        Interrupts() as interrupts,
+    ):
+        try:
+            for key, record in read_keyed(source, framing, keyed=keyed):
+                name, _ = target(_decode(key) if is_base64 else key)
+                with interrupts.held():
+                    service.append(name, record)
+                    counts[name] += 1
+                bar.advance(len(key) + len(record))
+            interrupted = False
+        except KeyboardInterrupt:
+            interrupted = True
         for pending in service.pending_except(""):
             if (error := pending.exception()) is not None:
                 raise error
+    if interrupted:
+        done = counts.total()
+        lines = f": tail -n +{done * (2 if keyed else 1) + 1} FILE" if framing == "lines" else ""
+        text = f"interrupted: the first {done} records are appended; go on with record {done + 1}{lines}"
+        raise Interrupted(text)
     return counts
 
 

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
@@ -251,19 +251,46 @@ def is_fully_suspended(spec: pb.JournalSpec) -> bool:
     return spec.suspend.level == pb.JournalSpec.Suspend.FULL
 
 
+class Interrupts:
+    """Lets SIGTERM do what Ctrl-C does, and neither of them in the middle of a step. For the main thread."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, Any] = {}
+        self._holds = False
+        self._came = False
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._end)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Have a signal that comes meanwhile count at the end, if the step did not fail."""
+        self._holds = True
+        try:
+            yield
+        finally:
+            self._holds = False
+        if self._came:
+            raise KeyboardInterrupt
+
+    def _end(self, _signal: int, _frame: FrameType | None) -> None:
+        if self._holds and not self._came:
+            self._came = True  # The second one does not wait.
+            return
+        raise KeyboardInterrupt
+
+
 @contextmanager
 def interrupted_by_signals() -> Iterator[None]:
     """Let SIGTERM do what Ctrl-C does."""
-
-    def end(_signal: int, _frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
+    with Interrupts():
         yield
-        return
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -6,8 +6,8 @@ import base64
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
@@ -16,12 +16,15 @@ import click
 
 from gazette_spark.cli.journal_options import (
     Connect,
+    Interrupts,
     chosen_journals,
     chosen_selector,
     interrupted_by_signals,
     is_fully_suspended,
     journal_argument,
 )
+from gazette_spark.cli.main import Interrupted
+from gazette_spark.cli.progress import Bar, progress
 from gazette_spark.errors import OptionError
 
 if TYPE_CHECKING:
@@ -33,20 +36,29 @@ if TYPE_CHECKING:
 class ChunkWriter:
     """Output of all journals' bytes, one journal at a time. Any thread may use it."""
 
-    def __init__(self, target: BinaryIO, output_format: str) -> None:
+    def __init__(self, target: BinaryIO, output_format: str, interrupts: Interrupts, bar: Bar) -> None:
         self._target = target
         self._as_json = output_format == "json"
         self._lock = threading.Lock()
+        self._interrupts = interrupts
+        self._bar = bar
 
-    def drain(self, source: Source) -> None:
-        """Write all bytes of a source. Bytes that were appended in one piece are written in one piece."""
+    def drain(self, source: Source, written: dict[str, int]) -> None:
+        """Write all bytes of a source, and note the offset behind each chunk, too.
+
+        Bytes that were appended in one piece are written in one piece.
+        """
         holds = False
+        is_main = threading.current_thread() is threading.main_thread()
         try:
             for chunk, is_last in source.chunks():
                 if not holds:
                     self._lock.acquire()
                     holds = True
-                self._target.write(_chunk_json(source.journal, chunk) if self._as_json else chunk.content)
+                with self._interrupts.held() if is_main else nullcontext():
+                    self._write(_chunk_json(source.journal, chunk) if self._as_json else chunk.content)
+                    written[source.journal] = chunk.end
+                self._bar.advance(len(chunk.content))
                 if is_last:
                     self._target.flush()
                     self._lock.release()
@@ -55,6 +67,12 @@ class ChunkWriter:
             if holds:
                 self._target.flush()
                 self._lock.release()
+
+    def _write(self, content: bytes) -> None:
+        # An unbuffered stdout writes less than it is given when a signal comes.
+        left = memoryview(content)
+        while left:
+            left = left[self._target.write(left) :]
 
 
 class Source(Protocol):
@@ -230,8 +248,12 @@ def read(
     offsets = load_offsets(offsets_path) if offsets_path else {}
     if offsets_path is not None and offsets_path == offsets_out:
         offsets_path.rename(f"{offsets_path}.previous")
-    sink = ChunkWriter(target, output_format)
-    with connect(fragment_root=file_root) as client:
+    with (
+        connect(fragment_root=file_root) as client,
+        progress("reading", is_bytes=True, target=target) as bar,
+        Interrupts() as interrupts,
+    ):
+        sink = ChunkWriter(target, output_format, interrupts, bar)
 
         def open_source(name: str) -> Source:
             first = offsets.get(name, -1 if tail else offset)
@@ -243,12 +265,33 @@ def read(
         if block:
             follow(client, wanted, Pumps(sink, open_source, offsets))
         else:
-            for spec in chosen_journals(client, journal, selector):
-                if not is_fully_suspended(spec):
-                    name = journal or spec.name
-                    drain(sink, open_source(name), offsets)
+            try:
+                specs = chosen_journals(client, journal, selector)
+                for at, spec in enumerate(specs):
+                    if not is_fully_suspended(spec):
+                        bar.show(f"reading {spec.name} ({at + 1} of {len(specs)})")
+                        drain(sink, open_source(journal or spec.name), offsets)
+            except KeyboardInterrupt:
+                target.flush()
+                if offsets_out is not None:
+                    save_offsets(offsets, offsets_out)
+                raise Interrupted(interrupted_text(offsets, offsets_out, committed=committed)) from None
     if offsets_out is not None:
         save_offsets(offsets, offsets_out)
+
+
+def interrupted_text(offsets: Mapping[str, int], offsets_out: Path | None, *, committed: bool) -> str:
+    """Say how far an interrupted read has come, and how to go on."""
+    if committed:
+        return "interrupted: start again; an offset tells nothing of open transactions"
+    if offsets_out is not None:
+        return f"interrupted: all bytes before the offsets in {offsets_out} are written; go on with --offsets"
+    match list(offsets.items()):
+        case []:
+            return "interrupted: nothing was read"
+        case [(journal, offset)]:
+            return f"interrupted: {journal} is written up to offset {offset}; go on with --offset {offset}"
+    return f"interrupted: to go on, give --offsets a file with {json.dumps(dict(sorted(offsets.items())))}"
 
 
 def drain(sink: ChunkWriter, source: Source, offsets: dict[str, int]) -> None:
@@ -256,12 +299,20 @@ def drain(sink: ChunkWriter, source: Source, offsets: dict[str, int]) -> None:
     reader = source.reader
     with closing(source):
         try:
-            sink.drain(source)
-        finally:
-            if reader.offset >= 0:
-                offsets[reader.journal] = reader.offset
+            sink.drain(source, offsets)
+        except KeyboardInterrupt:
+            raise  # What was read last need not be written.
+        except BaseException:
+            _note(reader, offsets)
+            raise
+        _note(reader, offsets)
     for wanted, available in reader.jumps:
         click.echo(f"{reader.journal}: bytes [{wanted}, {available}) are gone", err=True)
+
+
+def _note(reader: RetryReader, offsets: dict[str, int]) -> None:
+    if reader.offset >= 0:
+        offsets[reader.journal] = reader.offset
 
 
 class Pumps:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
-from typing import TypeVar
+from typing import IO, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -119,6 +119,18 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except GazetteError as error:
             raise click.ClickException(one_line(error)) from error
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted") from None
+
+
+class Interrupted(click.ClickException):
+    """Ctrl-C, with what is done and how to go on."""
+
+    exit_code = 130  # As shells have it.
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the text; it is no error."""
+        click.echo(self.format_message(), file=file, err=True)
 
 
 def one_line(error: GazetteError) -> str:

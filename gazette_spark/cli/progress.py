@@ -1,0 +1,132 @@
+"""Progress of long work: a bar on stderr once it takes longer than two seconds, on a terminal only."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import IO, Any, BinaryIO, Protocol
+
+PATIENCE_S = 2.0
+"""Time that work may take without a sign of life."""
+
+
+class Bar(Protocol):
+    """Shows how far work is."""
+
+    def advance(self, done: float) -> None:
+        """Add what was done."""
+
+    def show(self, text: str, done: float | None = None, total: float | None = None) -> None:
+        """Change the text, and if given what is done in all, and what there is to do."""
+
+
+class NoBar:
+    """Shows nothing: the output is a file or a pipe."""
+
+    def advance(self, done: float) -> None:
+        """Do nothing."""
+
+    def show(self, text: str, done: float | None = None, total: float | None = None) -> None:
+        """Do nothing."""
+
+
+class TerminalBar:
+    """A bar of ``rich``, from the moment that the work has taken :data:`PATIENCE_S`."""
+
+    def __init__(self, text: str, total: float | None, *, is_bytes: bool) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TransferSpeedColumn,
+        )
+
+        counts = (DownloadColumn(), TransferSpeedColumn()) if is_bytes else (MofNCompleteColumn(),)
+        columns = (TextColumn("{task.description}"), BarColumn(), *counts, TimeElapsedColumn())
+        # Without redirection: it would move what is written to stdout to the bar's console.
+        self._progress = Progress(
+            *columns,
+            console=Console(stderr=True),
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._task = self._progress.add_task(text, total=total)
+        self._timer = threading.Timer(PATIENCE_S, self._progress.start)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def advance(self, done: float) -> None:
+        """Add what was done."""
+        self._progress.advance(self._task, done)
+
+    def show(self, text: str, done: float | None = None, total: float | None = None) -> None:
+        """Change the text, and if given what is done in all, and what there is to do."""
+        self._progress.update(self._task, description=text, completed=done, total=total)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        self._timer.cancel()
+        self._timer.join()
+        self._progress.stop()
+
+
+@contextmanager
+def progress(
+    text: str, total: float | None = None, *, is_bytes: bool = False, target: IO[Any] | None = None
+) -> Iterator[Bar]:
+    """Give a bar while work is done, but not where ``target`` writes to the terminal, too."""
+    if not sys.stderr.isatty() or (target is not None and target.isatty()):
+        yield NoBar()
+        return
+    bar = TerminalBar(text, total, is_bytes=is_bytes)
+    try:
+        yield bar
+    finally:
+        bar.close()
+
+
+def counted(items: Iterable[Any], bar: Bar) -> Iterator[Any]:
+    """Yield the items, and move the bar by one after each."""
+    for item in items:
+        yield item
+        bar.advance(1)
+
+
+class CountedFile(io.RawIOBase):
+    """A file that moves a bar as it is read, also when it is read again."""
+
+    def __init__(self, file: BinaryIO, bar: Bar, text: str) -> None:
+        self._file = file
+        self._bar = bar
+        self._text = text
+        self.at = 0
+        """Bytes that were read since the begin."""
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say whether it can be read again."""
+        return self._file.seekable()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Go to a byte."""
+        self.at = self._file.seek(offset, whence)
+        self._bar.show(self._text, self.at)
+        return self.at
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return the next bytes."""
+        content = self._file.read(size)
+        self.at += len(content)
+        self._bar.advance(len(content))
+        return content
