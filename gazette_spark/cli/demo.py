@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gazette_spark.cli.doctor import find_java, no_java
 from gazette_spark.cli.main import typed_broker
 from gazette_spark.errors import GazetteError
 
@@ -88,11 +89,8 @@ def check_needs() -> None:
 
     if find_spec("pyspark") is None or find_spec("delta") is None:
         raise click.ClickException("Spark is not installed: pip install 'gazette-spark[spark]'")
-    home = os.environ.get("JAVA_HOME")
-    java = Path(home, "bin", "java") if home else shutil.which("java")
-    if java is None or not Path(java).exists():
-        where = f"in JAVA_HOME ({home})" if home else "on PATH"
-        raise click.ClickException(f"no Java {where}: install a JRE of version 17 or 21")
+    if find_java(os.environ) is None:
+        raise click.ClickException(f"{no_java(os.environ)}: install a JRE of version 17 or 21")
 
 
 def has_delta_jars() -> bool:

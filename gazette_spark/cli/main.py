@@ -25,6 +25,7 @@ COMMANDS = {
         "gazette_spark.cli.demo:demo",
         "Stream journals into a Delta table, with crashes, and prove it exact.",
     ),
+    "doctor": ("gazette_spark.cli.doctor:doctor", "Check what a query needs here, and say how to mend it."),
     "journals": ("gazette_spark.cli.journal_commands:journals", "Work with the journals of a broker."),
     "lag": ("gazette_spark.cli.lag:lag", "Judge whether queries keep up, by the rules of Burrow."),
     "offsets": ("gazette_spark.cli.offsets:offsets", "Show how far a Delta table has read its journals."),

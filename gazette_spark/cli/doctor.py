@@ -1,0 +1,297 @@
+"""``gazette-spark doctor``: looks at all that a query needs on this machine, and says how to mend it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gazette_spark.cli.journal_options import Connect, broker_options, make_connect
+from gazette_spark.cli.main import one_line
+from gazette_spark.cli.output import format_option
+from gazette_spark.cli.progress import progress
+from gazette_spark.errors import GazetteError
+
+if TYPE_CHECKING:
+    from gazette_spark.client import Client
+
+MIN_PYTHON = (3, 11)
+
+JAVA_VERSIONS = (17, 21)
+
+STORES_TRIED = 3
+"""Stores that the broker is asked to try, if none is named."""
+
+AHEAD_S = 60
+"""Seconds by which a stored fragment may be newer than this machine's clock says."""
+
+STATES = {"ok": "OK", "problem": "PROBLEM", "skipped": "-"}
+
+PATIENCE_S = 10.0
+"""Time that a check of the broker may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Result of a check."""
+
+    check: str
+    state: str
+    """``ok``, ``problem`` or ``skipped``."""
+    text: str
+    mend: str = ""
+    """What to do about a problem."""
+
+
+Check = Callable[[], Iterator[Finding]]
+
+
+@click.command()
+@broker_options
+@click.option("--store", "stores", multiple=True, metavar="URL", help="Fragment store to try. Repeatable.")
+@format_option
+def doctor(*, endpoint: str, timeout: float, stores: tuple[str, ...], output_format: str) -> None:
+    """Check Python, Java, Spark, Delta, the broker, clock, TLS, token and stores.
+
+    Each line is OK or a problem with its mend. Exit code 1 reports a problem.
+    """
+    connect = make_connect(endpoint, min(timeout, PATIENCE_S))
+    findings: list[Finding] = []
+    with progress("checking") as bar:
+        for name, check in checks(connect, stores):
+            bar.show(f"checking {name}")
+            findings += check()
+    if output_format == "json":
+        click.echo(json.dumps([asdict(each) for each in findings], indent=2, ensure_ascii=False))
+    else:
+        click.echo("\n".join(lines(findings)))
+    if any(each.state == "problem" for each in findings):
+        raise click.exceptions.Exit(1)
+
+
+def checks(connect: Connect, stores: Sequence[str]) -> Iterator[tuple[str, Check]]:
+    """Yield the checks in the order in which one depends on another."""
+    yield "Python", lambda: check_python(sys.version_info[:3], sys.executable, os.environ)
+    yield "Java", lambda: check_java(os.environ)
+    yield "Spark", check_spark
+    yield "token", lambda: check_token(connect.variables(), time.time())
+    yield "broker", lambda: check_broker(connect, stores)
+
+
+def lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield the lines for people."""
+    width = max(len(each.check) for each in findings)
+    for each in findings:
+        yield f"{STATES[each.state]:<8} {each.check:<{width}}  {each.text}"
+        if each.mend:
+            yield f"{'':<8} {'':<{width}}  -> {each.mend}"
+
+
+def check_python(version: tuple[int, ...], executable: str, env: Mapping[str, str]) -> Iterator[Finding]:
+    """Check the Python of this process, and that of Spark's workers."""
+    shown = ".".join(map(str, version))
+    if version < MIN_PYTHON:
+        yield Finding("python", "problem", f"{shown}, {executable}", "install Python 3.11 or newer")
+    else:
+        yield Finding("python", "ok", f"{shown}, {executable}")
+    workers = env.get("PYSPARK_PYTHON")
+    if workers and Path(shutil.which(workers) or workers).resolve() != Path(executable).resolve():
+        mend = f"export PYSPARK_PYTHON={executable}, unless that Python has gazette-spark[spark], too"
+        yield Finding("workers", "problem", f"PYSPARK_PYTHON is {workers}", mend)
+
+
+def find_java(env: Mapping[str, str]) -> Path | None:
+    """Return the Java that Spark starts: that of JAVA_HOME, else the first on PATH; None without one."""
+    home = env.get("JAVA_HOME")
+    found = Path(home, "bin", "java") if home else shutil.which("java", path=env.get("PATH"))
+    return Path(found) if found and Path(found).exists() else None
+
+
+def no_java(env: Mapping[str, str]) -> str:
+    """Say where no Java was found."""
+    home = env.get("JAVA_HOME")
+    return f"no Java {f'in JAVA_HOME ({home})' if home else 'on PATH'}"
+
+
+def check_java(env: Mapping[str, str]) -> Iterator[Finding]:
+    """Check that there is a Java, and its version."""
+    mend = "install a JRE of version 17 or 21, and set JAVA_HOME to it"
+    java = find_java(env)
+    if java is None:
+        yield Finding("java", "problem", no_java(env), mend)
+        return
+    try:
+        asked = [str(java), "-version"]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)
+        said = (done.stderr or done.stdout).partition("\n")[0].strip()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield Finding("java", "problem", f"{java} does not run: {error}", mend)
+        return
+    version = re.search(r'version "(\d+)', said)
+    good = version is not None and int(version[1]) in JAVA_VERSIONS
+    yield Finding("java", "ok" if good else "problem", f"{said}, {java}", "" if good else mend)
+
+
+def check_spark() -> Iterator[Finding]:
+    """Check that Spark and Delta are installed, and of releases that belong together."""
+    install = "pip install 'gazette-spark[spark]'"
+    versions = {name: _version(name) for name in ("pyspark", "pyspark-client", "delta-spark")}
+    spark = versions["pyspark"] or versions["pyspark-client"]
+    if spark is None:
+        yield Finding("spark", "problem", "pyspark is not installed", install)
+    else:
+        yield Finding("spark", "ok", spark)
+    delta = versions["delta-spark"]
+    if delta is None:
+        yield Finding(
+            "delta", "problem", "delta-spark is not installed: batches and streams can be read", install
+        )
+        return
+    needed = delta_needs(metadata.requires("delta-spark") or [])
+    if spark is not None and needed is not None and not fits(spark, needed):
+        text = f"{delta}, which needs pyspark {needed}, beside pyspark {spark}"
+        yield Finding("delta", "problem", text, f"{install}, which takes releases that belong together")
+        return
+    yield Finding("delta", "ok", delta)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def delta_needs(requirements: Sequence[str]) -> str | None:
+    """Return the releases of Spark that Delta's package asks for.
+
+    >>> delta_needs(["importlib-metadata>=1.0.0", "pyspark<4.3.0,>=4.2.0"])
+    '<4.3.0,>=4.2.0'
+    """
+    found = (re.match(r"pyspark\s*\(?([<>=!~][^;)]*)", each) for each in requirements)
+    return next((match[1].strip() for match in found if match), None)
+
+
+def fits(version: str, needed: str) -> bool:
+    """Say whether a release is within bounds of ``<``, ``<=``, ``>``, ``>=`` and ``==``.
+
+    >>> fits("4.2.0", "<4.3.0,>=4.2.0"), fits("4.1.3", "<4.3.0,>=4.2.0")
+    (True, False)
+    """
+    here = _numbers(version)
+    compared = {
+        "<": lambda bound: here < bound,
+        "<=": lambda bound: here <= bound,
+        ">": lambda bound: here > bound,
+        ">=": lambda bound: here >= bound,
+        "==": lambda bound: here == bound,
+    }
+    bounds = (re.fullmatch(r"\s*(<=|>=|==|<|>)\s*([\d.]+)\s*", each) for each in needed.split(","))
+    return all(compared[bound[1]](_numbers(bound[2])) for bound in bounds if bound)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+
+
+def check_token(env: Mapping[str, str], now_s: float) -> Iterator[Finding]:
+    """Check how long the token is good for, if there is one. Nothing of it is shown but times."""
+    if env.get("BROKER_AUTH_KEYS"):
+        yield Finding("token", "ok", "signed for each call with BROKER_AUTH_KEYS")
+        return
+    token, source = env.get("BROKER_AUTH_TOKEN") or "", "BROKER_AUTH_TOKEN"
+    if path := env.get("BROKER_AUTH_TOKEN_FILE"):
+        source = path
+        try:
+            token = Path(path).read_text().strip()
+        except OSError as error:
+            mend = "write the token there, or correct --auth-token-file or BROKER_AUTH_TOKEN_FILE"
+            yield Finding("token", "problem", f"{path} cannot be read: {error.strerror}", mend)
+            return
+    if not token:
+        yield Finding("token", "skipped", "none is set: for a cluster that asks for one, BROKER_AUTH_TOKEN")
+        return
+    import jwt
+
+    try:
+        expires_s = jwt.decode(token, options={"verify_signature": False}).get("exp")
+    except jwt.PyJWTError:
+        mend = "copy all of it: three parts with dots between"
+        yield Finding("token", "problem", f"{source} holds no token", mend)
+        return
+    if not isinstance(expires_s, int | float):
+        yield Finding("token", "ok", f"{source}, which does not expire")
+    elif expires_s <= now_s:
+        mend = "ask for a new one; the option auth.tokenFile is read again when the file changes"
+        yield Finding("token", "problem", f"{source} expired {now_s - expires_s:,.0f} s ago", mend)
+    else:
+        yield Finding("token", "ok", f"{source}, good for {expires_s - now_s:,.0f} s more")
+
+
+def check_broker(connect: Connect, stores: Sequence[str]) -> Iterator[Finding]:
+    """Check that the broker answers, TLS with it, then the clock and the stores of its journals."""
+    from gazette_spark.errors import TlsError
+
+    began = time.monotonic()
+    try:
+        with connect() as client:
+            journals = client.list_journals()
+            took_ms = (time.monotonic() - began) * 1000
+            count = f"{len(journals)} journal{'s'[: len(journals) != 1]}"
+            yield Finding("broker", "ok", f"{connect.endpoint}: {count}, in {took_ms:.0f} ms")
+            secure = connect.endpoint.startswith("https://")
+            plain = "the connection is not encrypted: http://"
+            yield Finding(
+                "tls", "ok" if secure else "skipped", "both sides trust each other" if secure else plain
+            )
+            yield from check_clock(client, [each.spec.name for each in journals[:STORES_TRIED]], time.time())
+            used = sorted({store for each in journals for store in each.spec.fragment.stores})
+            yield from check_stores(client, stores or used[:STORES_TRIED])
+    except TlsError as error:
+        yield Finding(
+            "tls", "problem", one_line(error), "give --tls-ca-file the authority that signed the broker's"
+        )
+    except GazetteError as error:
+        mend = "start one with `gazette-spark broker serve`, or give --broker or BROKER_ADDRESS its URL"
+        yield Finding("broker", "problem", one_line(error), mend)
+
+
+def check_clock(client: Client, journals: Sequence[str], now_s: float) -> Iterator[Finding]:
+    """Check that no stored fragment is from the future: tokens, retention and age of lag go by the clock."""
+    newest = max(
+        (each.fragment.mod_time for name in journals for each in client.list_fragments(name)), default=0
+    )
+    if newest > now_s + AHEAD_S:
+        text = f"this clock is {newest - now_s:,.0f} s behind the newest stored fragment"
+        yield Finding("clock", "problem", text, "set the clock by NTP, here and on the brokers")
+    elif newest:
+        yield Finding("clock", "ok", "not behind the newest stored fragment")
+    else:
+        yield Finding("clock", "skipped", "no fragment is stored that tells the brokers' time")
+
+
+def check_stores(client: Client, stores: Sequence[str]) -> Iterator[Finding]:
+    """Have the broker try fragment stores."""
+    if not stores:
+        yield Finding("store", "skipped", "no journal has one; name one with --store")
+    mend = "give the brokers access to it, and see that it exists"
+    for store in stores:
+        try:
+            health = client.store_health(store)
+        except GazetteError as error:
+            yield Finding("store", "problem", f"{store}: {one_line(error)}", mend)
+            continue
+        problem = " ".join(health.problem.split())
+        state = "ok" if health.is_healthy else "problem"
+        yield Finding("store", state, f"{store}{': ' if problem else ''}{problem}", mend if problem else "")

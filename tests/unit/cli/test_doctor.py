@@ -1,0 +1,151 @@
+"""The doctor finds broken parts, and says how to mend each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import jwt
+import pytest
+
+from gazette_spark.cli.doctor import (
+    Finding,
+    check_clock,
+    check_java,
+    check_python,
+    check_spark,
+    check_token,
+    lines,
+)
+from gazette_spark.client.listing.listings import ListedFragment
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
+
+NOW_S = 1_800_000_000
+KEY = "k" * 32
+
+
+def only(found: Iterator[Finding]) -> Finding:
+    """Return the one finding of a check; a problem has a mend."""
+    (finding,) = found
+    assert (finding.state == "problem") == bool(finding.mend)
+    return finding
+
+
+def program(directory: Path, text: str) -> str:
+    """Make a home of Java whose program prints a version."""
+    (directory / "bin").mkdir()
+    java = directory / "bin" / "java"
+    java.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
+    java.chmod(0o755)
+    return str(directory)
+
+
+def test_python_and_that_of_workers() -> None:
+    """An old Python is a problem, and so is another one for the workers."""
+    assert only(check_python((3, 11, 2), sys.executable, {})).state == "ok"
+    assert only(check_python((3, 9, 2), sys.executable, {})).state == "problem"
+    ours, workers = check_python((3, 12, 0), sys.executable, {"PYSPARK_PYTHON": "/bin/sh"})
+    assert (ours.state, workers.state) == ("ok", "problem")
+    assert f"export PYSPARK_PYTHON={sys.executable}" in workers.mend
+    assert only(check_python((3, 12, 0), sys.executable, {"PYSPARK_PYTHON": sys.executable})).state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [
+        pytest.param('openjdk version "17.0.15" 2025-04-15', "ok", id="17"),
+        pytest.param('openjdk version "21" 2023-09-19', "ok", id="21"),
+        pytest.param('java version "1.8.0_202"', "problem", id="8"),
+        pytest.param("no such thing", "problem", id="not java"),
+    ],
+)
+def test_versions_of_java(tmp_path: Path, said: str, state: str) -> None:
+    """Spark runs on 17 and 21."""
+    found = only(check_java({"JAVA_HOME": program(tmp_path, said)}))
+    assert (found.state, said in found.text) == (state, True)
+
+
+def test_no_java() -> None:
+    """The place that was looked at is named."""
+    assert only(check_java({"JAVA_HOME": "/nowhere"})).text == "no Java in JAVA_HOME (/nowhere)"
+    assert only(check_java({"PATH": "/nowhere"})).text == "no Java on PATH"
+
+
+@pytest.mark.parametrize(
+    ("versions", "problem"),
+    [
+        pytest.param({"pyspark": "4.2.0", "delta-spark": "4.4.0"}, "", id="a pair"),
+        pytest.param({"pyspark": "4.1.1", "delta-spark": "4.4.0"}, "beside pyspark 4.1.1", id="no pair"),
+        pytest.param({"pyspark": "4.2.0"}, "delta-spark is not installed", id="no delta"),
+        pytest.param({"delta-spark": "4.4.0"}, "pyspark is not installed", id="no spark"),
+        pytest.param({"pyspark-client": "4.2.0", "delta-spark": "4.4.0"}, "", id="connect"),
+    ],
+)
+def test_spark_and_delta_belong_together(
+    monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], problem: str
+) -> None:
+    """Delta's package says which releases of Spark it is for."""
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(metadata, "requires", lambda _name: ["numpy", "pyspark<4.3.0,>=4.2.0; extra == 'x'"])
+    found = list(check_spark())
+    problems = [each.text for each in found if each.state == "problem"]
+    assert [problem in text for text in problems] == [True] * bool(problem)
+    assert all("pip install" in each.mend for each in found if each.state == "problem")
+
+
+def token(**claims: object) -> str:
+    """Return a signed token."""
+    return jwt.encode(claims, KEY)
+
+
+@pytest.mark.parametrize(
+    ("env", "state", "text"),
+    [
+        pytest.param({}, "skipped", "none is set", id="none"),
+        pytest.param({"BROKER_AUTH_KEYS": "c2VjcmV0"}, "ok", "signed for each call", id="keys"),
+        pytest.param({"BROKER_AUTH_TOKEN": token(exp=NOW_S + 90)}, "ok", "good for 90 s", id="good"),
+        pytest.param({"BROKER_AUTH_TOKEN": token(sub="me")}, "ok", "does not expire", id="lasting"),
+        pytest.param({"BROKER_AUTH_TOKEN": token(exp=NOW_S - 5)}, "problem", "expired 5 s ago", id="expired"),
+        pytest.param({"BROKER_AUTH_TOKEN": "garbage"}, "problem", "holds no token", id="garbage"),
+        pytest.param({"BROKER_AUTH_TOKEN_FILE": "/none"}, "problem", "/none cannot be read", id="no file"),
+    ],
+)
+def test_tokens(env: dict[str, str], state: str, text: str) -> None:
+    """The time a token is good for is told, and nothing of the token."""
+    found = only(check_token(env, NOW_S))
+    assert (found.state, text in found.text) == (state, True)
+    assert not any(secret in str(found) for name, secret in env.items() if not name.endswith("_FILE"))
+
+
+class Stored:
+    """A client that knows one fragment."""
+
+    def __init__(self, mod_time: int) -> None:
+        self._fragment = Fragment("a/journal", 0, 1, bytes(20), pb.NONE, "file:///", mod_time)
+
+    def list_fragments(self, _journal: str) -> list[ListedFragment]:
+        return [ListedFragment(self._fragment, "")]
+
+
+@pytest.mark.parametrize(
+    ("mod_time", "state"), [(0, "skipped"), (NOW_S - 9, "ok"), (NOW_S + 3600, "problem")], ids=str
+)
+def test_a_clock_that_is_behind(mod_time: int, state: str) -> None:
+    """A fragment cannot have been stored in the future."""
+    found = only(check_clock(Stored(mod_time), ["a/journal"], NOW_S))  # type: ignore[arg-type]  # Its one method.
+    assert found.state == state
+
+
+def test_lines_show_the_mend_below() -> None:
+    """People read the state first."""
+    shown = list(lines([Finding("java", "problem", "none", "install it"), Finding("python", "ok", "3.12")]))
+    assert shown == ["PROBLEM  java    none", "                 -> install it", "OK       python  3.12"]
