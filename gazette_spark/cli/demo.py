@@ -83,12 +83,14 @@ def demo(seconds: float, rate: float, broker: str | None, keep: Path | None) -> 
         report.proof.check()
 
 
-def check_needs() -> None:
-    """Report missing requirements before anything is started."""
+def check_needs(*, lag: bool = False) -> None:
+    """Report missing requirements before anything is started; with ``lag`` those of its page, too."""
     from importlib.util import find_spec
 
     if find_spec("pyspark") is None or find_spec("delta") is None:
         raise click.ClickException("Spark is not installed: pip install 'gazette-spark[spark]'")
+    if lag and (find_spec("deltalake") is None or find_spec("uvicorn") is None):
+        raise click.ClickException("the lag page is not installed: pip install 'gazette-spark[spark,lag]'")
     if find_java(os.environ) is None:
         raise click.ClickException(f"{no_java(os.environ)}: install a JRE of version 17 or 21")
 

@@ -29,6 +29,10 @@ COMMANDS = {
     "journals": ("gazette_spark.cli.journal_commands:journals", "Work with the journals of a broker."),
     "lag": ("gazette_spark.cli.lag:lag", "Judge whether queries keep up, by the rules of Burrow."),
     "offsets": ("gazette_spark.cli.offsets:offsets", "Show how far a Delta table has read its journals."),
+    "quickstart": (
+        "gazette_spark.cli.quickstart:quickstart",
+        "Stream journals into a Delta table and watch its lag in a browser.",
+    ),
     "shards": ("gazette_spark.cli.shard_commands:shards", "Work with the shards of a consumer."),
     "verify": (
         "gazette_spark.cli.verify:verify",

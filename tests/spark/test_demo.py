@@ -131,3 +131,15 @@ def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "is not empty" in done.stderr
     assert (tmp_path / "mine").read_text() == "mine"
+
+
+@pytest.mark.soak
+def test_quickstart_ends_with_a_verified_table(tmp_path: Path) -> None:
+    """Everything runs in one command, for the time asked for, and nothing stays behind."""
+    command = [sys.executable, "-m", "gazette_spark.cli", "quickstart", "--for", "5s"]
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"lag page http://127\.0\.0\.1:\d+", done.stderr)
+    assert "verified: " in done.stdout
+    assert list(tmp_path.glob("gazette-spark-demo-*")) == []
