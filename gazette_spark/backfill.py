@@ -20,6 +20,7 @@ stream.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -30,11 +31,14 @@ from gazette_spark.errors import OffsetBeyondHeadError, OptionError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options.query_range import LATEST
 from gazette_spark.options.source import SourceOptions, parse_options
+from gazette_spark.progress import of_spark, progress
 from gazette_spark.scan.admission import Limits
 from gazette_spark.scan.planner import Planner
 from gazette_spark.sink import DeltaSink
 from gazette_spark.source import open_journals
 from gazette_spark.table.session import session_or_active
+
+log = logging.getLogger(__name__)
 
 RANGE_OPTIONS = frozenset(
     {
@@ -112,19 +116,23 @@ def backfill(
         raise OptionError("stateLocation", "nothing", expected)
     entry = sink.ledger(session)
     written = False
-    with open_journals(parsed) as journals:
+    with open_journals(parsed) as journals, progress("backfill") as bar:
         planner = Planner(journals, parsed)
         begin, end = planner.batch()
         begin, end = continued(begin, end, entry.read_through if entry else {}, open_end=is_open(parsed))
         starts: dict[str, int] = {}
         if parsed.reads_committed:
             starts = planner.continued_starts(begin, entry.starts if entry else {})
+        done, whole = 0, Backfilled(begin, end, written=False).size_bytes
         for low, reached in steps(planner, begin, end, bytes_per_commit):
             high = replace(reached, starts={name: starts[name] for name in reached.read_through if starts})
             reader = session.read.format("gazette").options(**pinned_options(options, parsed, low, high))
             df = (reader.schema(schema) if schema is not None else reader).load()
             schema = df.schema  # One for all steps, if it comes from a sample.
-            written |= sink.write_batch(df if transform is None else transform(df), low, high)
+            with of_spark(session, bar, f"backfill, {done:,} of {whole:,} bytes"):
+                written |= sink.write_batch(df if transform is None else transform(df), low, high)
+            done += Backfilled(low, high, written=True).size_bytes
+            log.info("backfilled bytes=%d of=%d", done, whole)
     return Backfilled(begin, end, written)
 
 

@@ -20,8 +20,8 @@ import click
 from gazette_spark.cli.journal_options import Connect, broker_options, make_connect
 from gazette_spark.cli.main import one_line
 from gazette_spark.cli.output import format_option
-from gazette_spark.cli.progress import progress
 from gazette_spark.errors import GazetteError
+from gazette_spark.progress import progress
 
 if TYPE_CHECKING:
     from gazette_spark.client import Client

@@ -23,9 +23,9 @@ from gazette_spark.cli.journal_options import (
 )
 from gazette_spark.cli.main import Interrupted
 from gazette_spark.cli.output import format_option, say_reading
-from gazette_spark.cli.progress import CountedFile, progress
 from gazette_spark.cli.record_splitter import read_keyed
 from gazette_spark.errors import InputError, JournalNotFoundError, WrongAppendOffsetError
+from gazette_spark.progress import CountedFile, progress
 from gazette_spark.protocol import protocol_pb2 as pb
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from gazette_spark.cli.journal_options import (
     journal_argument,
 )
 from gazette_spark.cli.main import Interrupted
-from gazette_spark.cli.progress import Bar, progress
 from gazette_spark.errors import OptionError
+from gazette_spark.progress import Bar, progress
 
 if TYPE_CHECKING:
     from gazette_spark.client import Chunk, Client, RetryReader

@@ -12,12 +12,15 @@ import click
 from gazette_spark.cli.journal_fragments import for_people
 from gazette_spark.cli.journal_options import (
     Connect,
+    Interrupts,
     chosen_journals,
     is_fully_suspended,
     target_selector_option,
 )
+from gazette_spark.cli.main import Interrupted
 from gazette_spark.cli.output import Printer, output_option
 from gazette_spark.errors import GazetteError
+from gazette_spark.progress import counted, progress
 
 if TYPE_CHECKING:
     from gazette_spark.client import Client
@@ -69,12 +72,25 @@ def prune(connect: Connect, selector: str, dry_run: bool, file_root: Path | None
 
 def remove_fragments(fragments: Iterable[Pruned], file_root: Path | None, printer: Printer) -> None:
     """Delete fragments, or with no root only show them; a line for each."""
-    rows = [_removed(each, file_root) for each in fragments]
+    rows: list[dict[str, object]] = []
+    interrupted = False
+    found = list(fragments)
+    with progress("pruning", len(found)) as bar, Interrupts() as interrupts:
+        try:
+            for each in counted(found, bar):
+                with interrupts.held():
+                    rows.append(_removed(each, file_root))
+        except KeyboardInterrupt:
+            interrupted = True
     shown = [for_people(row) for row in rows] if printer.format == "table" else rows
     printer.rows(shown, ["journal", "begin", "end", "bytes", "mod_time", "done", "file"])
     if failed := [row for row in rows if row["problem"]]:
         problem = f"{failed[0]['problem']}"
         raise click.ClickException(f"{len(failed)} fragments were not removed; the first: {problem}")
+    if interrupted:
+        raise Interrupted(
+            f"interrupted after {len(rows)} of {len(found)} fragments; run it again for the rest"
+        )
 
 
 def _removed(pruned: Pruned, file_root: Path | None) -> dict[str, object]:

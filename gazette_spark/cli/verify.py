@@ -17,6 +17,7 @@ from gazette_spark.cli.journal_options import Connect, broker_options, make_conn
 from gazette_spark.cli.main import one_line
 from gazette_spark.cli.output import format_option, text_table
 from gazette_spark.errors import GazetteError, OptionError
+from gazette_spark.progress import of_spark, progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,7 +127,9 @@ def verify(
 
         with ExitStack() as stack:
             client = None if entries_only else stack.enter_context(connect())
+            bar = stack.enter_context(progress("starting Spark"))
             spark = stack.enter_context(open_session(remote, settings))
+            stack.enter_context(of_spark(spark, bar, "comparing rows and records"))
             report = verify_table(
                 spark,
                 DeltaTable(path=location, table=None),

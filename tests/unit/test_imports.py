@@ -19,7 +19,7 @@ PACKAGE = ROOT / "gazette_spark"
 ARCHITECTURE = ROOT / "docs" / "how-it-works" / "architecture.md"
 
 RANKS = (
-    ("errors", "version", "failpoints"),
+    ("errors", "version", "failpoints", "progress"),
     ("offsets", "protocol"),
     ("options",),
     ("ledger", "framing"),

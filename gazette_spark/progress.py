@@ -13,6 +13,10 @@ PATIENCE_S = 2.0
 """Time that work may take without a sign of life."""
 
 
+LOOK_S = 0.5
+"""Time between two looks at Spark's stages."""
+
+
 class Bar(Protocol):
     """Shows how far work is."""
 
@@ -91,6 +95,37 @@ def progress(
         yield bar
     finally:
         bar.close()
+
+
+@contextmanager
+def of_spark(spark: Any, bar: Bar, text: str) -> Iterator[None]:  # noqa: ANN401 - a session, not loaded here
+    """Move a bar by the finished tasks of the session's stages; Spark Connect does not tell of them."""
+    bar.show(text)
+    context = getattr(spark, "_sc", None)
+    if context is None or isinstance(bar, NoBar):
+        yield
+        return
+    ended = threading.Event()
+
+    def look() -> None:
+        tracker = context.statusTracker()
+        while not ended.wait(LOOK_S):
+            try:
+                stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            except Exception:  # noqa: BLE001 - the session ends; the work itself says why
+                return
+            known = [stage for stage in stages if stage is not None and stage.numTasks > 0]
+            if known:
+                done = sum(stage.numCompletedTasks for stage in known)
+                bar.show(f"{text}: tasks", done, sum(stage.numTasks for stage in known))
+
+    thread = threading.Thread(target=look, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def counted(items: Iterable[Any], bar: Bar) -> Iterator[Any]:

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from gazette_spark.cli import progress as progress_module
-from gazette_spark.cli.progress import CountedFile, NoBar, progress
+from gazette_spark import progress as progress_module
+from gazette_spark.progress import CountedFile, NoBar, progress
 from tests.waiting import wait_until
 
 
