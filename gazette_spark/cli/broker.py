@@ -24,34 +24,39 @@ def broker() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory of the journals; made if it is missing.",
 )
-@click.option("--port", default=8080, show_default=True, type=PORT, help="0: any free port.")
-@click.option("--gateway-port", type=PORT, help="Serve the HTTP gateway, too; 0: at any free port.")
+@click.option(
+    "--port", default=8080, show_default=True, type=PORT, help="Port to listen on; 0: any free port."
+)
+@click.option("--gateway-port", type=PORT, help="Serve the HTTP gateway at this port; 0: any free port.")
 @click.option(
     "--gateway-name",
     "gateway_names",
     multiple=True,
     metavar="HOST",
-    help="Host name of the gateway, beside localhost and addresses; may be repeated.",
+    help="Host name of the gateway, beside localhost and IP addresses. Repeatable.",
 )
 @click.option(
-    "--pulse-interval", default=60.0, show_default=True, help="Seconds between looks at idle journals."
+    "--pulse-interval", default=60.0, show_default=True, help="Seconds between two checks of idle journals."
 )
 @click.option(
     "--fsync/--no-fsync",
     default=True,
     show_default=True,
-    help="Survive power cuts, not only the end of the process.",
+    help="Flush appends to disk, so that they survive a power cut.",
 )
 @security_of_server("BROKER_AUTH_KEYS")
 @click.option(
-    "--max-append-rate", default=0, type=click.IntRange(0), help="Bytes a second, for journals with a rate."
+    "--max-append-rate",
+    default=0,
+    type=click.IntRange(0),
+    help="Maximum bytes per second, for journals with a rate.",
 )
 @click.option(
     "--fragment-urls",
     default="file",
     show_default=True,
     type=click.Choice(["file", "http"]),
-    help="How clients read fragments past the broker: by path, or by URLs it signs and serves.",
+    help="How clients read stored fragments: by path, or by signed URLs of the broker.",
 )
 def serve(  # noqa: PLR0917 - an argument an option
     root: Path,
@@ -69,7 +74,7 @@ def serve(  # noqa: PLR0917 - an argument an option
 ) -> None:
     """Serve journals kept under a directory until interrupted.
 
-    Prints the endpoint once it can be used, and on the next line that of the gateway.
+    Prints the broker's URL on stdout once it answers, and the gateway's on the next line.
     """
     from gazette_spark.broker import EmbeddedBroker, GatewaySettings, ServingSettings, StorageSettings
 

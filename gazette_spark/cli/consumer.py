@@ -24,9 +24,11 @@ def consumer() -> None:
 @consumer.command()
 @click.argument("application", metavar="MODULE:APPLICATION")
 @click.option("--specs", "-f", type=click.File("r"), help="YAML of the first shards; '-' is stdin.")
-@click.option("--name", default="", help="Name of the application, which stores know their shards by.")
+@click.option("--name", default="", help="Name of the application in its stores.")
 @click.option("--address", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=8090, show_default=True, type=PORT, help="0: any free port.")
+@click.option(
+    "--port", default=8090, show_default=True, type=PORT, help="Port to listen on; 0: any free port."
+)
 @security_of_server("CONSUMER_AUTH_KEYS")
 @click.option(
     "--hints",
@@ -40,7 +42,7 @@ def consumer() -> None:
     "--work-dir",
     type=click.Path(file_okay=False, path_type=Path),
     default=None,
-    help="Folder for the files of stores while they run; by default a temporary one.",
+    help="Directory for the files of running stores. Default: a temporary one.",
 )
 @click.option(
     "--drain",
@@ -49,7 +51,7 @@ def consumer() -> None:
     default=5.0,
     show_default=True,
     metavar="SECONDS",
-    help="At the end, wait this long for transactions to commit.",
+    help="Timeout for open transactions at the end.",
 )
 @broker_options
 def serve(  # noqa: PLR0917 - an argument an option

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=1),
     default=40.0,
     show_default=True,
-    help="How long the writers append; longer where the two kills need more to interrupt.",
+    help="Time that the writers append. The two kills may prolong it.",
 )
 @click.option(
     "--rate",
     type=click.FloatRange(min=10),
     default=10_000.0,
     show_default=True,
-    help="Events a second, in all.",
+    help="Events per second, over all journals.",
 )
 @click.option(
     "--broker",

@@ -41,10 +41,10 @@ Mapping = Callable[[bytes], tuple[str, str]]
 @click.command()
 @journal_argument
 @click.option(
-    "--input", "-i", "source", type=click.File("rb"), default="-", help="File to append; '-' is stdin."
+    "--input", "-i", "source", type=click.File("rb"), default="-", help="File to append. '-' is stdin."
 )
 @click.option(
-    "--offset", type=click.IntRange(min=0), default=0, help="Append only if this is the write head."
+    "--offset", type=click.IntRange(min=0), default=0, help="Append only if the write head is here."
 )
 @click.option(
     "--framing",
@@ -52,7 +52,7 @@ Mapping = Callable[[bytes], tuple[str, str]]
     type=click.Choice(["none", "lines", "fixed"]),
     default="none",
     show_default=True,
-    help="Records of the input; 'none': all of it is appended at once, or nothing.",
+    help="Framing of the records. 'none' appends the whole input at once, or nothing.",
 )
 @click.option(
     "--mapping",
@@ -78,10 +78,10 @@ def append(
     is_base64: bool,
     output_format: str,
 ) -> None:
-    """Append to JOURNAL, or to the journals that --selector matches.
+    """Append to JOURNAL, or to those that --selector matches.
 
-    Each record is appended whole, and those of one journal in their order. After a broken connection records
-    may be in their journal twice.
+    Each record is appended whole. Records of one journal keep their order. After a broken connection, records
+    may be in their journal twice. After Ctrl-C, the command says which record is the next one.
     """
     if framing == "none" and mapping != "random":
         raise click.UsageError("--mapping needs a --framing of lines or fixed")

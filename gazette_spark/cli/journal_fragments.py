@@ -24,10 +24,20 @@ if TYPE_CHECKING:
 
 @click.command()
 @journal_argument
-@click.option("--from", "begin", type=int, default=0, metavar="UNIX", help="Stored at or after this time.")
-@click.option("--to", "end", type=int, default=0, metavar="UNIX", help="Stored by this time.")
 @click.option(
-    "--url-ttl", default="0s", metavar="DURATION", help="Ask for signed URLs, valid so long: 1m, 2h."
+    "--from",
+    "begin",
+    type=int,
+    default=0,
+    metavar="UNIX",
+    help="Show fragments stored at or after this time.",
+)
+@click.option("--to", "end", type=int, default=0, metavar="UNIX", help="Show fragments stored by this time.")
+@click.option(
+    "--url-ttl",
+    default="0s",
+    metavar="DURATION",
+    help="Ask for signed URLs with this lifetime, such as 1m or 2h.",
 )
 @output_option("table", "json", "jsonl", "proto")
 @click.pass_obj
@@ -41,9 +51,9 @@ def fragments(
     url_ttl: str,
     printer: Printer,
 ) -> None:
-    """List the fragments of JOURNAL, or of all that --selector matches.
+    """List the fragments of JOURNAL, or of a selection.
 
-    Stored ones, and what brokers still hold unless --to is given. As json: a line each, as gazctl prints it.
+    Brokers' own fragments are left out if --to is given. As json: a line for each, as gazctl prints it.
     """
     ttl_s = parse_duration(url_ttl, "--url-ttl").ToNanoseconds() / 1e9
     with connect() as client:

@@ -15,10 +15,10 @@ from gazette_spark.cli.output import Printer, output_option
     type=int,
     default=None,
     metavar="OFFSET",
-    help="Look from here; by default the first byte left.",
+    help="Begin of the range. Default: the first byte that is left.",
 )
 @click.option(
-    "--end", type=int, default=None, metavar="OFFSET", help="Look up to here; by default the write head."
+    "--end", type=int, default=None, metavar="OFFSET", help="End of the range. Default: the write head."
 )
 @output_option("table", "json", "jsonl")
 @click.pass_obj
@@ -31,9 +31,10 @@ def gaps(
     end: int | None,
     printer: Printer,
 ) -> None:
-    """List the bytes of JOURNAL, or of all that --selector matches, that no fragment holds any more.
+    """List the bytes that no fragment of JOURNAL holds any more.
 
-    Reading them is data loss. Brokers learn of files that are gone when they list their stores again.
+    Or those of all journals that --selector matches. A query that reads them loses data. Brokers notice
+    missing files when they list their stores again.
     """
     with connect() as client:
         chosen_selector(journal, selector)

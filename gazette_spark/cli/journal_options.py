@@ -38,10 +38,10 @@ Secrets themselves come from the environment or from files only: other users can
 """
 
 FLAG_HELP = {
-    "--auth-token-file": "File of the token to send, read again when it changes; wins over other secrets.",
-    "--tls-ca-file": "Certificates, PEM, of the authorities to trust in place of the public ones.",
-    "--tls-cert-file": "The client's certificate, PEM, for brokers that ask for one.",
-    "--tls-key-file": "Its private key, PEM, without a password.",
+    "--auth-token-file": "File of the token, read again when it changes. Wins over other secrets.",
+    "--tls-ca-file": "PEM file of the authorities to trust. Default: the public ones.",
+    "--tls-cert-file": "PEM certificate of this client.",
+    "--tls-key-file": "PEM private key of the certificate, without a password.",
 }
 
 BROKER = "BROKER"
@@ -138,7 +138,7 @@ def security_options(command: Decorated) -> Decorated:
 def broker_options(command: Decorated) -> Decorated:
     """Add the broker's address and the timeout, as ``endpoint`` and ``timeout``, and how it is entered."""
     timeout = click.option(
-        "--timeout", default=60.0, show_default=True, metavar="SECONDS", help="Give up after this long."
+        "--timeout", default=60.0, show_default=True, metavar="SECONDS", help="Timeout of a request."
     )
     return broker_option()(security_options(timeout(command)))
 
@@ -149,7 +149,7 @@ def record_options(command: Decorated) -> Decorated:
         "--framing",
         type=click.Choice(["lines", "fixed", "csv", "none"]),
         default=None,
-        help="The query's option framing; by default what the journals' labels say.",
+        help="The query's option framing. Default: from the journals' labels.",
     )
     separator = click.option(
         "--sep", "separator", default=",", show_default=True, help="The query's option sep, for CSV."

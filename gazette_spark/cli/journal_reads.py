@@ -166,34 +166,43 @@ def _chunk_json(journal: str, chunk: Chunk) -> bytes:
 
 @click.command()
 @journal_argument
-@click.option("--offset", type=click.IntRange(min=-1), default=0, help="First byte; -1: the head.")
-@click.option("--end-offset", type=click.IntRange(min=0), default=0, help="Stop here; 0: the write head.")
-@click.option("--tail", is_flag=True, help="Begin at the write head, where --offsets has no other place.")
-@click.option("--block", "-b", is_flag=True, help="Wait for more, and for more journals, until interrupted.")
+@click.option("--offset", type=click.IntRange(min=-1), default=0, help="First offset; -1: the write head.")
+@click.option(
+    "--end-offset", type=click.IntRange(min=0), default=0, help="Stop at this offset; 0: the write head."
+)
+@click.option("--tail", is_flag=True, help="Begin at the write head, unless --offsets names another offset.")
+@click.option(
+    "--block", "-b", is_flag=True, help="Follow the journals, and new ones that match, until interrupted."
+)
 @click.option(
     "--offsets",
     "offsets_path",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File of first offsets, JSON: journal to offset. Others begin at --offset.",
+    help="JSON file of first offsets by journal. Other journals begin at --offset.",
 )
 @click.option(
     "--offsets-out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="File to write the next offsets to, at the end. If it is --offsets, that becomes FILE.previous.",
+    help="File for the next offsets, also after Ctrl-C. An --offsets of that name becomes FILE.previous.",
 )
 @click.option(
     "--file-root",
     type=click.Path(exists=True, file_okay=False),
-    help="Folder behind file:/// stores: their fragments are read there, past the broker.",
+    help="Directory of file:/// stores on this machine, to read fragments without the broker.",
 )
 @click.option(
-    "--from", "begin_mod_time", type=int, default=0, metavar="UNIX", help="Skip what was stored before."
+    "--from",
+    "begin_mod_time",
+    type=int,
+    default=0,
+    metavar="UNIX",
+    help="Skip fragments that were stored before this time.",
 )
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_uncommitted", "read_committed"]),
     default="read_uncommitted",
-    help="read_committed: messages of finished transactions, each once, instead of all bytes.",
+    help="read_committed reads the messages of committed transactions, each once.",
 )
 @click.option(
     "--uuid-path",
@@ -230,13 +239,14 @@ def read(
     target: BinaryIO,
     output_format: str,
 ) -> None:
-    """Write the bytes of JOURNAL, or of all that --selector matches, up to their write heads.
+    """Write the bytes of JOURNAL, or of a selection, to stdout.
 
-    Journals are read one after the other; with --block all at once, and what was appended together stays
-    together. As json: a line for each chunk, with journal, offset and the bytes in base64.
+    The command reads journals one after the other, up to their write heads. With --block it reads all at
+    once, and bytes that were appended together stay together. As json: a line for each chunk, with journal,
+    offset and the bytes in base64. After Ctrl-C, the command says at which offset to go on.
 
-    With --isolation-level=read_committed, journals hold messages with UUIDs. Written are those that are
-    committed, each once and in its frame; of transactions that began before the first offset, the rest.
+    With --isolation-level=read_committed, journals hold messages with UUIDs. The command writes the committed
+    ones, each once and in its frame. It writes the rest of transactions that began before the first offset.
     """
     wanted = chosen_selector(journal, selector)
     committed = isolation_level == "read_committed"

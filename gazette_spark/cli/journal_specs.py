@@ -38,21 +38,23 @@ max_txn_size_option = click.option(
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Most changes of a transaction; 0: all in one, which Etcd refuses above 128. Several transactions "
-    "are not one: some may be applied, others not.",
+    help="Maximum changes in a transaction; 0: one transaction for all, which Etcd refuses above 128. With "
+    "several transactions, some may be applied and others not.",
 )
 
 
 @click.command("list")
 @selector_option
 @output_option("table", "yaml", "json", "jsonl", "proto")
-@click.option("--primary", "-p", is_flag=True, help="Column: the primary broker, <S> if suspended.")
+@click.option(
+    "--primary", "-p", is_flag=True, help="Column: the primary broker; <S> marks a suspended journal."
+)
 @click.option("--replicas", "-r", is_flag=True, help="Column: the other brokers.")
-@click.option("--rf", is_flag=True, help="Column: the replication factor asked for.")
+@click.option("--rf", is_flag=True, help="Column: the configured replication factor.")
 @click.option("--stores", is_flag=True, help="Column: the fragment stores.")
 @click.option("--label-columns", "-L", "labels", multiple=True, metavar="LABEL", help="Column: a label.")
-@click.option("--heads", is_flag=True, help="Column: the write head, asked of each journal.")
-@click.option("--watch", is_flag=True, help="Show the list again whenever it changes, until interrupted.")
+@click.option("--heads", is_flag=True, help="Column: the write head.")
+@click.option("--watch", is_flag=True, help="Show the list again after each change, until interrupted.")
 @click.pass_obj
 def list_journals(  # noqa: PLR0917 - click's
     connect: Connect,
@@ -85,7 +87,7 @@ def list_journals(  # noqa: PLR0917 - click's
 def show_updates(
     client: Client, selector: str, printer: Printer, columns: Sequence[str], labels: Sequence[str]
 ) -> None:
-    """Show the list again whenever it changes, until interrupted."""
+    """Show the list again after each change, until interrupted."""
     from gazette_spark.client import WatchedList
 
     separator = {"table": "", "yaml": "---"}.get(printer.format)
@@ -164,8 +166,9 @@ def table_row(row: Row, spec: pb.JournalSpec, labels: Sequence[str]) -> dict[str
 def apply_specs(connect: Connect, specs: TextIO, dry_run: bool, max_txn_size: int, printer: Printer) -> None:
     """Create, change or delete journals as a YAML file says.
 
-    A spec without a revision creates its journal and fails if it exists; revision -1 overwrites. All of
-    the file is applied, or nothing, unless --max-txn-size cuts it. As proto: the ApplyRequest.
+    A spec without a revision creates its journal, and fails if it exists. Revision -1 overwrites. The command
+    applies the whole file or nothing, unless --max-txn-size cuts it. --dry-run tells for each journal:
+    create, change, no change, delete, or refused, which is exit code 1. As proto: the ApplyRequest.
     """
     changes = parse_journal_yaml(read_specs(specs))
     with connect() as client:
@@ -252,7 +255,7 @@ def show_edited(revision: int | None) -> None:
 @max_txn_size_option
 @click.pass_obj
 def edit(connect: Connect, selector: str, max_txn_size: int) -> None:
-    """Edit journals' specs as YAML in an editor, and apply what it leaves.
+    """Edit journals' specs in an editor, and apply the result.
 
     The editor is GAZ_EDITOR's or EDITOR's, else vi. It opens again on what cannot be parsed. Leaving the text
     as it is, or empty, cancels. Specs that somebody else changed meanwhile are not overwritten.

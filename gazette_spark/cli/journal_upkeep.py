@@ -31,12 +31,12 @@ Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 def pruning_options(command: Decorated) -> Decorated:
     """Add the options of commands that delete fragments."""
-    dry_run = click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
+    dry_run = click.option("--dry-run", is_flag=True, help="Show the fragments, and delete nothing.")
     root = click.option(
         "--file-root",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         default=None,
-        help="Folder behind file:/// stores, as the broker has it; needed to delete.",
+        help="Directory of file:/// stores on this machine. Required to delete.",
     )
     return dry_run(root(output_option("table", "json", "jsonl")(command)))
 
@@ -52,10 +52,10 @@ def check_root(*, dry_run: bool, file_root: Path | None) -> None:
 @pruning_options
 @click.pass_obj
 def prune(connect: Connect, selector: str, dry_run: bool, file_root: Path | None, printer: Printer) -> None:
-    """Delete stored fragments that are older than their journal's retention.
+    """Delete stored fragments that are past their retention.
 
-    Journals without a retention keep all. Of fragments that cover the same bytes only the largest is seen, so
-    a later prune may find more. Only file:// stores are pruned: others have rules of their own for this.
+    Journals without a retention keep all fragments. Of fragments that cover the same bytes, brokers list the
+    largest only, so a later prune may find more. Only file:// stores are pruned: others have own rules.
     """
     from gazette_spark.client.listing import upkeep
 
@@ -118,15 +118,15 @@ def _removed(pruned: Pruned, file_root: Path | None) -> dict[str, object]:
 @click.command()
 @target_selector_option
 @click.option(
-    "--force", "-f", is_flag=True, help="Store what is not stored yet, so that it can be suspended."
+    "--force", "-f", is_flag=True, help="Store all bytes first, so that the journal can be suspended."
 )
 @output_option("table", "json", "jsonl")
 @click.pass_obj
 def suspend(connect: Connect, selector: str, force: bool, printer: Printer) -> None:
-    """Suspend idle journals, so that they need fewer brokers; the next append resumes them.
+    """Suspend idle journals, which then need fewer brokers.
 
-    Empty journals are suspended fully, others partially once all they hold is stored. With --force, a second
-    call may be needed after the fragments have been stored.
+    The next append resumes a journal. Empty journals are suspended fully. Others are suspended partially,
+    once all their bytes are stored. With --force, a second call may be needed after that.
     """
 
     def one(client: Client, name: str) -> str:
@@ -142,10 +142,11 @@ def suspend(connect: Connect, selector: str, force: bool, printer: Printer) -> N
 @output_option("table", "json", "jsonl")
 @click.pass_obj
 def reset_head(connect: Connect, selector: str, printer: Printer) -> None:
-    """Move write heads to the end of what is stored, after brokers have lost bytes.
+    """Move write heads back to the end of the stored bytes.
 
-    For journals whose appends fail with INDEX_HAS_GREATER_OFFSET. Wait until all that can be stored is: what
-    is stored later would have offsets that were given again. Harmless for journals that are well.
+    Use it after brokers have lost bytes, for journals whose appends fail with INDEX_HAS_GREATER_OFFSET. Wait
+    until brokers have stored what they can: bytes stored later would have offsets that were given again. The
+    command does no harm to other journals.
     """
 
     def one(client: Client, name: str) -> str:
@@ -184,7 +185,9 @@ def for_each(connect: Connect, selector: str, work: Callable[[Client, str], str]
 )
 @click.pass_obj
 def store_health(connect: Connect, store: str, check_delete_prefix: str | None) -> None:
-    """Have the broker try the fragment store STORE, e.g. s3://bucket/prefix/.
+    """Have the broker test a fragment store.
+
+    STORE is its URL, such as s3://bucket/prefix/.
 
     Exit code 1: it is not healthy, or could not be tried.
     """

@@ -59,7 +59,7 @@ def evaluate(source: BinaryIO, bad_only: bool) -> None:
 @click.argument("source", metavar="FILE", type=click.File("rb"))
 @rule_options
 @click.option(
-    "--cluster", "clusters", multiple=True, help="Known cluster. May come often; without it all are known."
+    "--cluster", "clusters", multiple=True, help="Known cluster. Repeatable. Default: all are known."
 )
 @bad_only_option
 def replay(source: BinaryIO, clusters: tuple[str, ...], bad_only: bool, **options: object) -> None:

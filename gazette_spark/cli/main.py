@@ -143,7 +143,9 @@ def one_line(error: GazetteError) -> str:
     return " ".join(str(error).split())
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @broker_here
 @click.version_option(VERSION, prog_name="gazette-spark")
 def main() -> None:

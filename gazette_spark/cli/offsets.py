@@ -28,10 +28,8 @@ def offsets() -> None:
 
 @offsets.command("show")
 @click.argument("table")
-@click.option("--app-id", default=None, help="Only this writer; else every one the table's history names.")
-@click.option(
-    "--from-data", is_flag=True, help="Where the rows end, for a table whose ledger was cleaned up."
-)
+@click.option("--app-id", default=None, help="Show one writer. Default: all writers in the table's history.")
+@click.option("--from-data", is_flag=True, help="Show where the rows end. For a table that lost its ledger.")
 @broker_options
 @record_options
 @format_option

@@ -49,7 +49,7 @@ def output_option(*formats: str) -> Callable[[Decorated], Decorated]:
         default=formats[0],
         show_default=True,
         callback=lambda _ctx, _param, value: Printer(value),
-        help="How to show what was found.",
+        help="Output format.",
     )
 
 

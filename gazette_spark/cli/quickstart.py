@@ -27,7 +27,11 @@ def _seconds(_ctx: click.Context, _parameter: click.Parameter, text: str | None)
     "--for", "seconds", metavar="DURATION", callback=_seconds, help="End after this time, such as 30s or 2m."
 )
 @click.option(
-    "--rate", type=click.FloatRange(min=1), default=200.0, show_default=True, help="Events a second, in all."
+    "--rate",
+    type=click.FloatRange(min=1),
+    default=200.0,
+    show_default=True,
+    help="Events per second, over all journals.",
 )
 @click.option(
     "--keep",

@@ -29,14 +29,14 @@ def security_of_server(variable: str) -> Callable[[Decorated], Decorated]:
             "--auth-keys",
             envvar=variable,
             metavar="KEYS",
-            help=f"Base64 keys that tokens have to verify against; better by ${variable} than here.",
+            help=f"Base64 keys that verify tokens. Set ${variable} instead: others can see a command line.",
         )
-        cert = click.option("--tls-cert", type=_FILE, help="PEM certificate to serve by.")
-        key = click.option("--tls-key", type=_FILE, help="Its private key, PEM.")
+        cert = click.option("--tls-cert", type=_FILE, help="PEM certificate of this server.")
+        key = click.option("--tls-key", type=_FILE, help="PEM private key of the certificate.")
         client_ca = click.option(
             "--tls-client-ca",
             type=_FILE,
-            help="Authorities, PEM, one of which a client has to be known to.",
+            help="PEM file of the authorities that sign client certificates. Clients need one.",
         )
         return keys(cert(key(client_ca(command))))
 

@@ -47,7 +47,7 @@ def consumer_option(command: Decorated) -> Decorated:
         default="http://localhost:8080",
         show_default=True,
         metavar="URL",
-        help="Address of a consumer; CONSUMER_ADDRESS in the environment says the same.",
+        help="Consumer's address; also from CONSUMER_ADDRESS.",
     )(command)
 
 

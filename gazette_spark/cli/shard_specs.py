@@ -35,7 +35,7 @@ DEFAULT_COLUMNS = ("primary", "sources", "labels")
 @output_option("table", "yaml", "json", "jsonl", "proto")
 @click.option("--primary", "-p", is_flag=True, help="Column: the primary, and its status.")
 @click.option("--replicas", "-r", is_flag=True, help="Column: the other consumers, and their status.")
-@click.option("--rf", is_flag=True, help="Column: the replication factor asked for.")
+@click.option("--rf", is_flag=True, help="Column: the configured replication factor.")
 @click.option("--label-columns", "-L", "labels", multiple=True, metavar="LABEL", help="Column: a label.")
 @click.option("--lag", is_flag=True, help="Column: unread bytes of each source, asked of shard and journal.")
 @click.pass_obj

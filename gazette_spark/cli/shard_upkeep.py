@@ -22,7 +22,7 @@ from gazette_spark.cli.shard_specs import shard_row
     "asked",
     multiple=True,
     metavar="JOURNAL=OFFSET",
-    help="Wait until the shard has read through the offset; may be repeated.",
+    help="Wait until the shard has read up to this offset. Repeatable.",
 )
 @output_option("table", "json", "jsonl")
 @click.pass_obj
@@ -59,7 +59,7 @@ def _offset(text: str) -> tuple[str, int]:
 
 @click.command()
 @target_shards_option
-@click.option("--failed", is_flag=True, help="Leave alone what has not failed.")
+@click.option("--failed", is_flag=True, help="Unassign only shards that have failed.")
 @click.option("--dry-run", is_flag=True, help="Show what would be unassigned, and leave it.")
 @output_option("table", "json", "jsonl")
 @click.pass_obj

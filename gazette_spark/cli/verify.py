@@ -53,12 +53,12 @@ COMPARED = {
 @click.command()
 @click.argument("table")
 @broker_options
-@click.option("--app-id", default=None, help="Only this writer; else every one the table's history names.")
+@click.option("--app-id", default=None, help="Show one writer. Default: all writers in the table's history.")
+@click.option("--entries-only", is_flag=True, help="Check the ledger only; read neither journals nor rows.")
 @click.option(
-    "--entries-only", is_flag=True, help="Look at the ledger alone: read neither journals nor rows."
-)
-@click.option(
-    "--allow-gone", is_flag=True, help="List bytes that journals no longer have, and verify the rest."
+    "--allow-gone",
+    is_flag=True,
+    help="Accept bytes that journals no longer have: list them, and verify the rest.",
 )
 @click.option(
     "--allow-unclaimed",
@@ -69,20 +69,27 @@ COMPARED = {
     "--dead-letters",
     multiple=True,
     metavar="NAME=LOCATION",
-    help="Where a table of dead letters is that the entries name by its name in a catalog. Repeatable.",
+    help="Location of a dead letter table that the ledger names by its catalog name. Repeatable.",
 )
-@click.option("--remote", default=None, metavar="URL", help="Spark Connect server that compares, sc://….")
+@click.option(
+    "--remote",
+    default=None,
+    metavar="URL",
+    help="Spark Connect server that runs the job, such as sc://host:15002.",
+)
 @click.option(
     "--conf",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Setting of the Spark session that is started otherwise, such as spark.master. Repeatable.",
+    help="Setting of the local Spark session, such as spark.master. Repeatable.",
 )
 @record_options
 @click.option(
     "--uuid-path", default=None, help="The query's option uuidPath, of a table of committed messages."
 )
-@click.option("--include-acks", is_flag=True, help="The query's option includeAcks, likewise.")
+@click.option(
+    "--include-acks", is_flag=True, help="The query's option includeAcks, of a table of committed messages."
+)
 @format_option
 def verify(
     *,
