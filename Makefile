@@ -133,7 +133,7 @@ crash: install jvm class-archive ## Run N random schedules of crashes from SEED 
 
 .PHONY: docs
 docs: install ## Build the site of docs/ into build/site; fail on a dead link or a missing page
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict && echo "build/site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: bench
 bench: install jvm broker-binaries ## Measure beside Spark's Kafka source and file readers; write docs/evidence/performance.md
