@@ -22,7 +22,7 @@ from gazette_spark.cli.journal_options import (
     with_hint,
 )
 from gazette_spark.cli.main import Interrupted
-from gazette_spark.cli.output import format_option, say_reading
+from gazette_spark.cli.output import format_option, say_reading, size_text
 from gazette_spark.cli.record_splitter import read_keyed
 from gazette_spark.errors import InputError, JournalNotFoundError, WrongAppendOffsetError
 from gazette_spark.progress import CountedFile, progress
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 MEMORY_BYTES = 16 << 20
 """Input kept in memory before it is appended; longer input goes to a file."""
+
+LARGE_BYTES = 64 << 20
+"""Size of an append that is worth a hint: its fragment has all of it, whatever the journal's length says."""
 
 Mapping = Callable[[bytes], tuple[str, str]]
 """Takes a record's key; returns the journal it goes to, and that journal's content type."""
@@ -112,6 +115,9 @@ def append_whole(client: Client, journal: str, source: BinaryIO, offset: int, ou
         shutil.copyfileobj(CountedFile(source, bar, "reading"), content)
         size = content.tell()
         bar.show("appending", 0, size)
+        if size > LARGE_BYTES:
+            text = "the input is one append, hence one fragment; --framing lines makes several"
+            click.echo(f"{journal}: {size_text(size)}: {text}", err=True)
         sent = CountedFile(cast(BinaryIO, content), bar, "appending")
         try:
             done = client.append(journal, sent, offset=offset)

@@ -46,6 +46,9 @@ Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 DEFAULT_BROKER = "http://localhost:8080"
 
+NATIVE_LOGS = {"GRPC_VERBOSITY": "NONE", "RUST_LOG": "error"}
+"""Levels for the libraries of gRPC and deltalake, which else log beside the error that a command prints."""
+
 _ADDRESS = f"{__name__}.broker"
 
 
@@ -120,6 +123,8 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; turn a GazetteError into one line and exit code 1."""
+        for name, level in NATIVE_LOGS.items():
+            os.environ.setdefault(name, level)
         try:
             return super().invoke(ctx)
         except GazetteError as error:
@@ -139,8 +144,11 @@ class Interrupted(click.ClickException):
 
 
 def one_line(error: GazetteError) -> str:
-    """Return the error's text without line breaks: logs and scripts read stderr by line."""
-    return " ".join(str(error).split())
+    """Return the error's text without line breaks, for a user who gives options of commands."""
+    text = " ".join(str(error).split())
+    return text.replace(
+        "Check brokerAddress and the broker", "Check --broker or BROKER_ADDRESS, and the broker"
+    )
 
 
 @click.group(
@@ -150,5 +158,3 @@ def one_line(error: GazetteError) -> str:
 @click.version_option(VERSION, prog_name="gazette-spark")
 def main() -> None:
     """Gazette journals in Spark and Delta Lake."""
-    # gRPC's C library writes lines of its own beside the error that the command prints.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conformance.command import SPECS, Command
+from tests.rig.brokers import BrokerHandle
 
 pytestmark = pytest.mark.brokers("embedded", "deployed")
 
@@ -150,3 +154,20 @@ def test_an_unreachable_broker_is_named_in_time() -> None:
     answer = Command("http://127.0.0.1:1")("--timeout", "1", "list")
     assert answer.exit_code == 1
     assert "127.0.0.1:1" in answer.stderr
+
+
+@pytest.mark.brokers("embedded")
+def test_the_libraries_below_log_nothing(broker: BrokerHandle) -> None:
+    """An error is one line: gRPC's C library, which has a log as well, is silent."""
+    address = broker.endpoint.replace("http://", "https://")
+    done = subprocess.run(
+        [sys.executable, "-m", "gazette_spark.cli", "journals", "list", "--broker", address],
+        env={name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "does not speak TLS" in line
