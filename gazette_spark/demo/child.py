@@ -48,6 +48,8 @@ class QueryProcess:
         self._command = list(command)
         self._log = log
         self._child: subprocess.Popen[bytes] | None = None
+        self._read = 0
+        """Bytes of the log in which downloads were looked for."""
 
     def __repr__(self) -> str:
         state = "not started" if self._child is None else f"pid={self._child.pid} exit={self._child.poll()}"
@@ -76,6 +78,18 @@ class QueryProcess:
     def failure(self, problem: str) -> QueryDiedError:
         """Return an error with the end of the log."""
         return QueryDiedError(problem, log_tail(self._log))
+
+    def downloads(self) -> list[str]:
+        """Return what the child has said it downloads since the last call: Spark fetches Delta's jars."""
+        if not self._log.exists():
+            return []
+        with self._log.open("rb") as log:
+            log.seek(self._read)
+            text = log.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        lines = whole.decode(errors="replace").splitlines()
+        return [line.removesuffix(" ...") for line in lines if line.startswith("downloading ")]
 
     def kill(self) -> None:
         """Kill the child and all it started with SIGKILL, and wait until they are gone."""

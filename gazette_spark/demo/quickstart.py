@@ -89,6 +89,8 @@ def _until_table(child: QueryProcess, settings: Settings, screen: Screen, wait: 
         child.check()
         if time.monotonic() > deadline:
             raise child.failure(f"the query made no table within {START_STALL_S:g} s")
+        for line in child.downloads():
+            screen.say(line)
         screen.show(Progress("starting", 0, 0, 0))
         if wait(POLL_S):
             return False

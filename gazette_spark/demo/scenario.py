@@ -106,6 +106,9 @@ class Scenario:
 
     def _look(self) -> Observation:
         table = self._watch.look()
+        if not self._seen.table_exists:
+            for line in self._child.downloads():
+                self._screen.say(line)
         if self._committed_since is None and table.data_commits > self._at_start_of_run.data_commits:
             self._committed_since = time.monotonic()
         if table != self._last_news[1]:

@@ -120,3 +120,16 @@ def test_a_long_log_is_cut_to_its_end(tmp_path: Path) -> None:
     log.write_bytes(b"".join(b"line %d\n" % n for n in range(100)) + b"\xff\n")
     assert log_tail(log, 3).splitlines() == ["line 98", "line 99", "�"]
     assert log_tail(tmp_path / "none") == ""
+
+
+def test_downloads_are_told_once(tmp_path: Path) -> None:
+    """Whole lines of the log that say so count, each once."""
+    log = tmp_path / "log"
+    process = QueryProcess(python("pass"), log)
+    assert process.downloads() == []
+    log.write_text("WARN something\ndownloading https://repo/delta.jar ...\ndownloading https://re")
+    assert process.downloads() == ["downloading https://repo/delta.jar"]
+    with log.open("a") as file:
+        file.write("po/storage.jar ...\n")
+    assert process.downloads() == ["downloading https://repo/storage.jar"]
+    assert process.downloads() == []
