@@ -1,52 +1,156 @@
-"""The README's Python examples run as they stand, one after the other."""
+"""The README's first example and the tutorial run as printed, each block in a process of its own.
+
+Only the installation is left out, for the Python of the test run has the package.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pytest
-from pyspark.sql import SparkSession
 
-from gazette_spark.broker import EmbeddedBroker
-from gazette_spark.client import Client
-from gazette_spark.protocol.journals import journal_spec
+from tests.waiting import wait_until
 
-README = Path(__file__).parents[2] / "README.md"
-EVENTS = [{"id": n, "user": f"user-{n % 3}", "amount": n / 4} for n in range(20)]
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r'^```(\w+)(?: title="([\w.]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+COMMAND_TIMEOUT_S = 280
 
-
-def examples(endpoint: str, directory: Path) -> list[str]:
-    """Return the code blocks, with this test's broker and directory in place of the page's."""
-    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
-    return [
-        block.replace("http://localhost:8080", endpoint).replace('"/data/', f'"{directory}/')
-        for block in blocks
-    ]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def test_examples_do_what_they_say(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The stream fills the table, the batch shows records, the ledger is printed, the client reads back."""
-    with EmbeddedBroker(tmp_path / "shop-broker") as broker, Client(broker.endpoint) as client:
-        client.create_journals(journal_spec("shop/orders"))
-        content = b"".join(json.dumps(event).encode() + b"\n" for event in EVENTS)
-        client.append("shop/orders", content)
-        stream, batch, ledger, embedded = examples(broker.endpoint, tmp_path)
-        names: dict[str, Any] = {"spark": spark}
-        exec(stream, names)
+class Block(NamedTuple):
+    """A fenced block of the page."""
+
+    language: str
+    file: str
+    text: str
+
+
+def free_port(wanted: int) -> int:
+    """Return a port at which nobody listens: ``wanted`` if it is one."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise AssertionError("no port is free")
+
+
+BROKER_PORT, LAG_PORT = free_port(8080), free_port(8000)
+"""The page's ports; others where something else on the machine has taken these."""
+
+
+def printed_blocks(page: str) -> list[Block]:
+    """Return a page's blocks behind the installation."""
+    if (BROKER_PORT, LAG_PORT) != (8080, 8000):
+        page = page.replace("8080", str(BROKER_PORT))
+        page = page.replace("lag serve", f"lag serve --listen 127.0.0.1:{LAG_PORT}")
+    install, *rest = (Block(*found) for found in BLOCK.findall(page))
+    assert "pip install" in install.text
+    return rest
+
+
+README = (ROOT / "README.md").read_text()
+FIRST_EXAMPLE = README[README.index("[start:first]") : README.index("[end:first]")]
+TUTORIAL = (ROOT / "docs" / "start" / "tutorial.md").read_text()
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """The environment of a shell with the package's commands on PATH."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, arguments in (("gazette-spark", "-m gazette_spark.cli"), ("python", "")):
+        program = programs / name
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
+        program.chmod(0o755)
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    address = {} if BROKER_PORT == 8080 else {"BROKER_ADDRESS": f"http://localhost:{BROKER_PORT}"}
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), **address}
+
+
+def listens(port: int) -> bool:
+    """Say whether something listens at a port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextmanager
+def serving(text: str, port: int, directory: Path, env: dict[str, str]) -> Iterator[None]:
+    """Run a command that serves at a port, as another terminal does."""
+    with subprocess.Popen(["/bin/sh", "-c", text], cwd=directory, env=env, start_new_session=True) as process:
         try:
-            names["query"].processAllAvailable()
+            wait_until(f"{text} listens", lambda: listens(port))
+            assert process.poll() is None, f"it ended: {text}"
+            yield
         finally:
-            names["query"].stop()
-        rows = spark.read.format("delta").load(str(tmp_path / "orders")).orderBy("id").collect()
-        assert [row.asDict() for row in rows] == EVENTS
-        for block in (batch, ledger, embedded):
-            exec(block, names)
-    printed = capsys.readouterr().out
-    assert '{"id": 4, "user": "user-1", "amount": 1.0}' in printed
-    assert f"'shop/orders': {len(content)}" in printed
-    assert '{"id": 1, "user": "ada", "amount": 9.5}' in printed
+            os.killpg(process.pid, signal.SIGTERM)
+
+
+def run(text: str, directory: Path, env: dict[str, str]) -> str:
+    """Run a block of commands and return what it prints."""
+    command = ["/bin/sh", "-eu", "-c", text]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=directory, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    ) as process:
+        try:
+            printed, errors = process.communicate(timeout=COMMAND_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # The shell's children, too: one of them is a JVM.
+            raise
+    assert process.returncode == 0, f"{text}\n{printed}\n{errors[-4000:]}"
+    return printed
+
+
+def lag_groups() -> list[str]:
+    """Return the names of the groups that the lag page shows."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{LAG_PORT}/gazette/v1/groups", timeout=60) as answer:
+        return [group["group"] for group in json.load(answer)["groups"]]
+
+
+def run_page(page: str, shell: Path, env: dict[str, str]) -> int:
+    """Run a page from its top; return how many outputs it shows, all of which were printed."""
+    shell.mkdir()
+    output, shown = "", 0
+    with ExitStack() as terminals:
+        for block in printed_blocks(page):
+            if block.file:
+                (shell / block.file).write_text(block.text)
+            elif block.language == "text":
+                missing = [line for line in block.text.splitlines() if line.strip() not in output]
+                assert missing == [], output
+                shown += 1
+            elif " serve" in block.text:
+                port = LAG_PORT if " lag " in block.text else BROKER_PORT
+                terminals.enter_context(serving(block.text, port, shell, env))
+            else:
+                output = run(block.text, shell, env)
+        wait_until("the lag page shows the table's group", lambda: "orders" in lag_groups())
+    return shown
+
+
+def test_the_first_example_runs_as_printed(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Every command, from the broker to the lag page, ends well and prints what is shown."""
+    assert run_page(FIRST_EXAMPLE, tmp_path / "shell", environment) == 3
+
+
+@pytest.mark.soak
+def test_the_tutorial_runs_as_printed(tmp_path: Path, environment: dict[str, str]) -> None:
+    """The tutorial goes on from the first example: a lost checkpoint, SQL, the journal's commands."""
+    page = TUTORIAL.replace('--8<-- "README.md:first"', FIRST_EXAMPLE)
+    assert run_page(page, tmp_path / "shell", environment) == 6
