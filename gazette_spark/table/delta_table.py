@@ -9,7 +9,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import dropwhile
 from typing import Any
@@ -269,12 +269,17 @@ class DeltaTable:
 def _plain_values(df: DataFrame) -> Iterator[None]:
     """Have Parquet write a binary ``value`` without a dictionary.
 
-    Records hardly repeat, and to find that out costs a third of the write's CPU time.
+    Records hardly repeat, and to find that out costs a third of the write's CPU time. Where a session takes
+    few settings, as on serverless compute of Databricks, that is paid.
     """
     if not any(f.name == "value" and isinstance(f.dataType, BinaryType) for f in df.schema.fields):
         yield
         return
-    with session_settings(df.sparkSession, {DICTIONARY_KEY: "false"}):
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(session_settings(df.sparkSession, {DICTIONARY_KEY: "false"}))
+        except PySparkException as error:
+            log.info("setting_refused key=%s problem=%s", DICTIONARY_KEY, str(error).partition("\n")[0])
         yield
 
 
