@@ -76,13 +76,15 @@ from gazette_spark.ledger.entry import (
     least_offsets,
     unknown_journals,
 )
+from gazette_spark.ledger.query_checkpoint import offsets_directory
 from gazette_spark.offsets import MAX_OFFSET, JournalOffsets, check_forward
+from gazette_spark.spark_versions import ADMISSION_CONTROL
 from gazette_spark.table.adopt import adopt, adopt_recreated
 from gazette_spark.table.batch_digest import audit_rows
 from gazette_spark.table.dead_letter_router import DeadLetterRouter, SplitBatch
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.file_commits import FileCommits
-from gazette_spark.table.files import clear_unfinished
+from gazette_spark.table.files import clear_unfinished, has_files
 from gazette_spark.table.heartbeat import Heartbeat
 from gazette_spark.table.maintenance import TableMaintenance
 from gazette_spark.table.merge import check_keys_once, last_rows, upsert_rows
@@ -249,7 +251,8 @@ class DeltaSink:
             query_name: Name of the query in Spark's listings.
             output_mode: Spark's output mode. ``update`` and ``complete`` give a row of each group again and
                 again, so the sink needs ``upsert``, whose keys are the grouping keys.
-            trigger: As for ``DataStreamWriter.trigger``, e.g. ``availableNow=True``.
+            trigger: As for ``DataStreamWriter.trigger``, e.g. ``availableNow=True``. On Spark 4.0 and 4.1
+                that is one batch, as large as the source's limits allow.
         """
         root = checkpoint or self._checkpoint
         if not root:
@@ -271,6 +274,9 @@ class DeltaSink:
             writer = writer.queryName(query_name)
         if trigger:
             writer = writer.trigger(**trigger)
+        once = bool(trigger.keys() & {"availableNow", "once"}) and not ADMISSION_CONTROL
+        if once and not has_files(df.sparkSession, offsets_directory(root)):
+            writer.start().awaitTermination()  # It is one batch, which records the start and reads nothing.
         return writer.start()
 
     @property

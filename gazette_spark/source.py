@@ -34,20 +34,8 @@ try:
 except ModuleNotFoundError as missing:
     # The first import of a worker that runs another Python than the driver does.
     raise MissingModuleError(missing.name or "pyarrow") from None
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    Filter,
-    InputPartition,
-)
-from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -83,13 +71,25 @@ from gazette_spark.scan.listings import follow
 from gazette_spark.scan.logs import show_logs
 from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from gazette_spark.scan.planner import Planner
-from gazette_spark.scan.pushed_filters import are_pushed, conditions_of, origin_columns
 from gazette_spark.scan.ranges import Piece, tasks
 from gazette_spark.scan.reads import JournalSource
 from gazette_spark.scan.stores import listed_store, store_of_piece, with_fragments
+from gazette_spark.scan.tracked_position import TrackedPosition
+from gazette_spark.spark_versions import (
+    ADMISSION_CONTROL,
+    ARROW_STREAM_WRITES,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+    arrow_schema,
+    filters_are_pushed,
+)
 from gazette_spark.store.stored_journals import StoreJournals
 
 if TYPE_CHECKING:  # The many processes that read do not load the writer's modules.
+    from pyspark.sql.datasource import Filter
+
     from gazette_spark.scan.committed import CommittedScan
     from gazette_spark.write.spark_writer import BatchWriter, StreamWriter
 
@@ -166,13 +166,14 @@ class GazetteDataSource(DataSource):
         files = file_target(self.options)
         if options.read_gaps:
             return GapsReader(options, schema, open_journals)
-        kind = FilteringReader if are_pushed() and files is None else BatchReader
+        kind = FilteringReader if filters_are_pushed() and files is None else BatchReader
         return kind(options, schema, files)
 
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name.
+    def streamReader(self, schema: StructType) -> BaseStreamReader:  # noqa: N802 - Spark's name.
         """Return the reader of ``spark.readStream``."""
+        kind = StreamReader if ADMISSION_CONTROL else TrackingStreamReader
         try:
-            return StreamReader(parse_options(self.options, "stream"), schema, file_target(self.options))
+            return kind(parse_options(self.options, "stream"), schema, file_target(self.options))
         except GazetteError as error:
             return RefusedStream(short(error))
 
@@ -184,9 +185,10 @@ class GazetteDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
         """Return the writer of ``df.writeStream``."""
-        from gazette_spark.write.spark_writer import StreamWriter
+        from gazette_spark.write.spark_writer import RowStreamWriter, StreamWriter
 
-        return StreamWriter(parse_write_options(self.options), schema, overwrite=overwrite)
+        kind = StreamWriter if ARROW_STREAM_WRITES else RowStreamWriter
+        return kind(parse_write_options(self.options), schema, overwrite=overwrite)
 
 
 class PiecePartition(InputPartition):
@@ -217,7 +219,7 @@ class _Reader:
         return f"{type(self).__name__}({self._options.selection}, {self._options.origin})"
 
     def _parser(self, form: str, labels: Labels = ()) -> RowParser:
-        arrow = to_arrow_schema(self._schema, timezone="UTC")
+        arrow = arrow_schema(self._schema)
         return row_parser(form, self._options, arrow, labels=labels, descriptors=self._descriptors)
 
     def _partitions(self, planner: Planner, pieces: Iterable[Piece]) -> list[InputPartition]:
@@ -284,6 +286,8 @@ class FilteringReader(BatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name.
         """Take a query's filters, return those that are left for Spark to apply."""
+        from gazette_spark.scan.pushed_filters import conditions_of, origin_columns  # Spark 4.0 has none.
+
         options = self._options
         if options.reads_committed:
             return filters  # What commits a row may lie anywhere behind it.
@@ -295,8 +299,8 @@ class FilteringReader(BatchReader):
 
 
 @short_errors
-class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows journals. See the module for which process holds what."""
+class BaseStreamReader(_Reader, DataSourceStreamReader):
+    """Follows journals; how it is asked depends on Spark. See the module for which process holds what."""
 
     def __init__(self, options: SourceOptions, schema: StructType, files: FileTarget | None = None) -> None:
         super().__init__(options, schema, files)
@@ -304,6 +308,54 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._planner: Planner | None = None
         self._available_now = False
         self._idle_until = float("-inf")
+
+    def partitions(self, start: dict[str, Any] | None, end: dict[str, Any]) -> list[InputPartition]:
+        """Cut the batch ``[start, end)``."""
+        failpoint("source.partitions")
+        reached = JournalOffsets.from_dict(end)
+        if reached.position == "pinned":
+            return []
+        position = JournalOffsets.from_dict(start)
+        return self._partitions(self._plan(), self._plan().pieces(position, reached))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: the query checkpoint, or the sink's table, records progress."""
+
+    def stop(self) -> None:
+        """Close the client. Spark may also just end the process."""
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _next(self, start: JournalOffsets, limits: Limits) -> JournalOffsets:
+        """Return the end of the batch that begins at ``start``, or ``start`` if nothing is new."""
+        self._wait_if_idle()
+        began = time.monotonic()
+        end = self._plan().next(start, limits)
+        if end is start:
+            now = time.monotonic()
+            self._idle_until = now + max(IDLE_POLL_S, now - began)
+        return end
+
+    def _plan(self) -> Planner:
+        if self._planner is None:
+            show_logs(self._options.log_level)
+            self._client = open_client(self._options)
+            self._planner = Planner(self._client, self._options, follow(self._client, self._options))
+        return self._planner
+
+    def _wait_if_idle(self) -> None:
+        left = self._idle_until - time.monotonic()
+        if left > 0 and not self._available_now:
+            _wait(left)
+
+
+@short_errors
+class StreamReader(BaseStreamReader, SupportsTriggerAvailableNow):
+    """Asked with the start and the limit of each batch, by Spark 4.2 and later."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are those below.
         """Return the start of a new query."""
@@ -335,13 +387,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 "Trigger.Once runs the first batch only, which records the start and reads nothing: "
                 "run it again, or use Trigger.AvailableNow"
             )
-        self._wait_if_idle()
-        began = time.monotonic()
-        end = self._plan().next(position, self._limits(limit))
-        if end is position:
-            now = time.monotonic()
-            self._idle_until = now + max(IDLE_POLL_S, now - began)
-        return end.to_dict()
+        return self._next(position, self._limits(limit)).to_dict()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the write heads that were seen last, and open transactions, for the query's progress."""
@@ -349,27 +395,6 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             return None
         opened = self._planner.open_transactions()
         return latest.to_dict() | ({"transactions": opened} if opened else {})
-
-    def partitions(self, start: dict[str, Any] | None, end: dict[str, Any]) -> list[InputPartition]:
-        """Cut the batch ``[start, end)``."""
-        failpoint("source.partitions")
-        reached = JournalOffsets.from_dict(end)
-        if reached.position == "pinned":
-            return []
-        position = JournalOffsets.from_dict(start)
-        return self._partitions(self._plan(), self._plan().pieces(position, reached))
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: the query checkpoint, or the sink's table, records progress."""
-
-    def stop(self) -> None:
-        """Close the client. Spark may also just end the process."""
-        if self._planner is not None:
-            self._planner.close()
-            self._planner = None
-        if self._client is not None:
-            self._client.close()
-            self._client = None
 
     def _limits(self, limit: ReadLimit) -> Limits:
         match limit:
@@ -379,17 +404,43 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 return replace(limits_of(self._options), max_bytes=max_bytes)
         raise OptionError("trigger", f"the read limit {limit}", "maxBytesPerTrigger or no limit")
 
-    def _plan(self) -> Planner:
-        if self._planner is None:
-            show_logs(self._options.log_level)
-            self._client = open_client(self._options)
-            self._planner = Planner(self._client, self._options, follow(self._client, self._options))
-        return self._planner
 
-    def _wait_if_idle(self) -> None:
-        left = self._idle_until - time.monotonic()
-        if left > 0 and not self._available_now:
-            _wait(left)
+@short_errors
+class TrackingStreamReader(BaseStreamReader):
+    """Asked for the end of a batch alone, by Spark 4.0 and 4.1.
+
+    It tracks the batches, and so knows where the next one begins. The options' limits hold for each.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType, files: FileTarget | None = None) -> None:
+        super().__init__(options, schema, files)
+        self._position = TrackedPosition()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return the start of a new query, or of a first batch that runs again."""
+        return self._position.first(self._first).to_dict()
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark 4.0's form.
+        """Return the end of the next batch, or of the last one if nothing is new."""
+        failpoint("source.latest_offset")
+        if not self._position.is_known:
+            log.warning(
+                "a new query's first batch records the start and reads nothing. Under Trigger.AvailableNow "
+                "and Trigger.Once this Spark runs one batch: run the query again"
+            )
+        begin = self._position.next_begin(self._first)
+        end = self._next(begin, limits_of(self._options))
+        self._position.plan(begin, end)
+        return end.to_dict()
+
+    def partitions(self, start: dict[str, Any] | None, end: dict[str, Any]) -> list[InputPartition]:
+        """Cut the batch ``[start, end)``; an empty one tells where a query goes on."""
+        if not self._position.check(JournalOffsets.from_dict(start), JournalOffsets.from_dict(end)):
+            return []
+        return super().partitions(start, end)
+
+    def _first(self) -> JournalOffsets:
+        return self._plan().initial()
 
 
 @short_errors
@@ -492,7 +543,7 @@ def record_batches(
     Spark compares the first record batch's schema with its own, nullability included, and does not
     look at the later ones.
     """
-    expected = to_arrow_schema(schema, timezone="UTC")
+    expected = arrow_schema(schema)
     framing = framing_named(piece.framing, options.max_record_bytes, options.sep, options.quote)
 
     def scan_of(part: Piece) -> PieceScan:

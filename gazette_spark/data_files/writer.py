@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from gazette_spark.data_files.statistics import file_statistics, leaves
 from gazette_spark.data_files.target import FILES_SCHEMA, FileTarget
 from gazette_spark.errors import MissingModuleError, TableRefusedError
+from gazette_spark.spark_versions import arrow_schema
 
 ROW_GROUP_BYTES = 64 << 20
 """Arrow bytes that a row group is made of."""
@@ -128,7 +128,7 @@ def write_files(
     Raises:
         TableRefusedError: a row has a null where the table takes none.
     """
-    written = to_arrow_schema(target.columns_written, timezone="UTC")
+    written = arrow_schema(target.columns_written)
     kept = pa.schema([each for each in written if each.name not in target.partition_by])
     where, root = filesystem(target)
     place = f"journal={journal} begin={begin} end={end}"
@@ -161,7 +161,7 @@ def write_files(
             each.abort()
         raise
     if told:
-        schema = to_arrow_schema(FILES_SCHEMA)
+        schema = arrow_schema(FILES_SCHEMA)
         columns = [pa.array([row[name] for row in told], schema.field(name).type) for name in schema.names]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 

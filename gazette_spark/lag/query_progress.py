@@ -3,7 +3,8 @@
 Spark describes each micro-batch in a JSON document, as ``StreamingQueryProgress.json`` has it. For a Gazette
 source it has the end of the batch and, as ``latestOffset``, the write heads the source saw when it planned
 the batch. The difference is the query's lag, in bytes, at that moment. Later appends are not in it; bytes
-beyond the batch's limits are.
+beyond the batch's limits are. Spark 4.0 and 4.1 take no write heads from Python sources and name the end of
+the batch twice; there the write heads are those that a position itself has.
 
 The end of a batch also names the missing bytes that the batch skips. Malformed records are known to tasks
 alone, and Spark takes no figures from Python sources. A query that observes its rows has Spark count them:
@@ -176,7 +177,8 @@ def _lags(number: int, source: Mapping[str, Any]) -> Iterator[ProgressLag]:
     latest = _position(source.get("latestOffset"))
     heads = latest.read_through if latest else {}
     for journal, reached in end.read_through.items():
-        yield ProgressLag(journal, reached, heads.get(journal), number)
+        seen = latest.head_seen(journal) if latest else None
+        yield ProgressLag(journal, reached, heads.get(journal) if seen is None else seen, number)
 
 
 def _transactions(source: Mapping[str, Any]) -> Iterator[JournalTransactions]:

@@ -7,14 +7,11 @@ row comes from, or of no use here: what records hold is known to who reads them 
 A filter on a journal's name or labels is true for all rows of a journal or for no row, so it is applied
 fully. Filters on offsets and times save reading, and Spark applies them to the rows again.
 
-Spark offers filters only where ``spark.sql.python.filterPushdown.enabled`` is on, and where it is off
-refuses a reader that would take them. It plans the two kinds of queries in worker processes of different
-modules, which is how a process can tell.
+Spark 4.0 has no such filters, so this module is imported only where Spark offers them.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -24,9 +21,6 @@ from pyspark.sql.types import StructType
 
 from gazette_spark.framing import metadata
 from gazette_spark.scan.conditions import Comparison, Condition, RowFilter, Subject
-
-PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
-"""Module of the process in which Spark plans a batch query with filters to push."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -51,12 +45,6 @@ VALUE_TYPES: Mapping[Subject, type] = {
 
 EXACT = (Subject.JOURNAL, Subject.LABEL)
 """Subjects with one value for all rows of a journal."""
-
-
-def are_pushed() -> bool:
-    """Tell whether this process was started to push filters into a query."""
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return PUSHING_WORKER in sys.modules or (main is not None and main.name == PUSHING_WORKER)
 
 
 def origin_columns(schema: StructType, *, raw: bool, taken: Iterable[str | None] = ()) -> dict[str, Subject]:

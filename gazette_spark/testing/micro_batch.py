@@ -23,6 +23,10 @@ crash at             state at that point
 ``commit_log``       ``commits/N`` is written
 ===================  ======================================================================
 
+A query with ``admission_control=False`` is one of Spark 4.0 and 4.1: the reader is asked ``latestOffset()``
+before it is asked for a start, a run that goes on begins with an empty batch at the last position, and one
+under Trigger.AvailableNow is over after a batch.
+
 As under Spark, positions go through JSON text, the reader is pickled before it is used and partitions
 when they are planned, and a task reads with its own copy of both. The sink knows batches by their number and
 stores each once; when a batch comes again its rows have to be the stored ones.
@@ -31,6 +35,7 @@ stores each once; when a batch comes again its rows have to be the stored ones.
 from __future__ import annotations
 
 import json
+import math
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -82,6 +87,8 @@ class MicroBatches:
     commit_log: set[int] = field(default_factory=set)
     table: dict[int, list[Row]] = field(default_factory=dict)
     """Rows of each batch in order, by batch."""
+    admission_control: bool = True
+    """Whether Spark tells the source start and limit of each batch, as it does since 4.2."""
 
     def start(self, make_reader: Callable[[], DataSourceStreamReader], *, available_now: bool = False) -> Run:
         """Begin a run, as a driver process does; the one before must be over."""
@@ -113,8 +120,14 @@ class Run:
         self._batch_id = max(query.offset_log, default=-1)
         if self._batch_id in query.commit_log or self._batch_id < 0:
             self._batch_id += 1
-        if available_now:
+        self._batches_left = math.inf
+        if query.admission_control and available_now:
             reader.prepareForTriggerAvailableNow()  # type: ignore[attr-defined]
+        if not query.admission_control:
+            self._batches_left = 1 if available_now else math.inf
+            if query.offset_log:
+                last = query.offset_log[max(query.offset_log)]
+                reader.partitions(json.loads(last), json.loads(last))
 
     def __repr__(self) -> str:
         return f"Run(batch {self._batch_id})"
@@ -143,9 +156,14 @@ class Run:
             if point == crash:
                 raise Crash(point)
 
-        # Without a batch before, Spark asks for a start, and forgets it.
+        if not self._batches_left:
+            return False
+        self._batches_left -= 1
         before = query.offset_log.get(batch_id - 1)
-        start = self._reader.initialOffset() if before is None else json.loads(before)
+        # Without a batch before, Spark asks for a start, and forgets it.
+        start = json.loads(before) if before else None
+        if start is None and query.admission_control:
+            start = self._reader.initialOffset()
         if batch_id not in query.offset_log:
             end = self._latest(start)
             at("latest_offset")
@@ -156,6 +174,7 @@ class Run:
             if before is not None:
                 self._reader.commit(json.loads(before))
         end_json = json.loads(query.offset_log[batch_id])
+        start = self._reader.initialOffset() if start is None else start
         partitions = [pickle.dumps(each) for each in self._reader.partitions(start, end_json)]
         at("partitions")
         rows = self._read(partitions, faults, lambda: at("read"))
@@ -171,10 +190,13 @@ class Run:
         """End the run; a crashed one too, as a process's end closes its resources."""
         self._reader.stop()
 
-    def _latest(self, start: dict[str, Any]) -> str | None:
+    def _latest(self, start: dict[str, Any] | None) -> str | None:
         """Return the end of the next batch, None if there is nothing new."""
-        limit = self._reader.getDefaultReadLimit()
-        end = json.dumps(self._reader.latestOffset(start, limit))
+        if self._query.admission_control:
+            assert start is not None
+            end = json.dumps(self._reader.latestOffset(start, self._reader.getDefaultReadLimit()))
+        else:
+            end = json.dumps(self._reader.latestOffset())  # type: ignore[call-arg]
         return None if end == json.dumps(start) else end
 
     def _read(

@@ -19,12 +19,13 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import Row, StructType
 
 from gazette_spark.client import Client
 from gazette_spark.errors import GazetteError, OptionError, TransactionError
@@ -33,6 +34,7 @@ from gazette_spark.failpoints import failpoint
 from gazette_spark.message.publisher import AckIntent, write_ack_intents
 from gazette_spark.options.write import WriteOptions
 from gazette_spark.scan.access import access, carried
+from gazette_spark.spark_versions import ArrowStreamWriter
 from gazette_spark.write.columns import write_columns
 from gazette_spark.write.producer import TaskIntent, TaskProducer
 from gazette_spark.write.task import Appended, Targets, TaskWriter, open_service
@@ -46,6 +48,9 @@ QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
 """Local properties of a stream's jobs: Spark names the job group after the run."""
+
+ROWS_AT_ONCE = 10_000
+"""Rows of a record batch that is made of rows: as many as Spark takes by default."""
 
 ROLLBACK_TIMEOUT_S = 10.0
 """Longest that a task which failed tries to roll its rows back."""
@@ -198,7 +203,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
 
 @short_errors
-class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+class StreamWriter(_Writer, ArrowStreamWriter):
     """Writes the micro-batches of ``df.writeStream``."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
@@ -230,6 +235,28 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         """
         self._abort(messages)
         _log(f"failed, and rows it wrote stay in their journals batch_id={batchId}", messages)
+
+
+@short_errors
+class RowStreamWriter(StreamWriter):
+    """Writes the micro-batches of Spark 4.0, which gives a stream's writer rows."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite=overwrite)
+        self._schema = schema
+
+    def write(self, iterator: Iterator[Row]) -> Written:
+        """Append a task's rows. Runs on executors."""
+        return super().write(record_batches(iterator, self._schema))
+
+
+def record_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Yield rows as record batches, as Spark converts them where it does so itself."""
+    from pyspark.sql.conversion import LocalDataToArrowConversion  # Spark 4.0's alone.
+
+    while some := list(islice(rows, ROWS_AT_ONCE)):
+        table = LocalDataToArrowConversion.convert(some, schema, use_large_var_types=False)
+        yield from table.combine_chunks().to_batches()
 
 
 def open_client(options: WriteOptions) -> Client:

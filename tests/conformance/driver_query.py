@@ -42,10 +42,10 @@ class Query:
         given = {"brokerAddress": self.endpoint, "startingOffsets": "earliest"}
         if not options.keys() & {"journals", "selector"}:
             given["path"] = self.prefix
-        self.reader = GazetteDataSource(given | options).streamReader(RAW)
-        self.position = self.position or self.reader.latestOffset(
-            self.reader.initialOffset(), ReadAllAvailable()
-        )
+        reader = GazetteDataSource(given | options).streamReader(RAW)
+        assert isinstance(reader, StreamReader)
+        self.reader = reader
+        self.position = self.position or reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
         return self
 
     def stop(self) -> None:

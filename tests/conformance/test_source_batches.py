@@ -42,7 +42,9 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 def reader(endpoint: str, journal: str, **options: str) -> StreamReader:
     """Return the reader of a stream, as Spark makes it."""
     given = {"brokerAddress": endpoint, "path": journal, "startingOffsets": "earliest"} | options
-    return GazetteDataSource(CaseInsensitiveDict(given)).streamReader(SCHEMA)
+    made = GazetteDataSource(CaseInsensitiveDict(given)).streamReader(SCHEMA)
+    assert isinstance(made, StreamReader)
+    return made
 
 
 def spans(size: int) -> list[tuple[int, int]]:

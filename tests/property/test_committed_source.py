@@ -212,7 +212,7 @@ def test_batches_give_the_committed_messages_once(
     shutil.rmtree(states)
 
 
-def same(reader: source.StreamReader) -> source.StreamReader:
+def same(reader: source.BaseStreamReader) -> source.BaseStreamReader:
     """Return it."""
     return reader
 

@@ -4,7 +4,7 @@ The source's own reader, planner and clients run against an embedded broker, und
 Spark's micro-batch loop. Journals of every framing grow, roll and are stored; local spools are lost once
 they are stored; connections break; journals appear; the query has any limits and any splitting, its tasks
 are killed and repeated, and its driver dies at any point of a batch and goes on from its logs with other
-options.
+options. Its Spark tells the source where a batch begins, or is of a release that does not.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+from unittest import mock
 
 import grpc
 import pytest
@@ -193,7 +194,7 @@ class SourceMachine(RuleBasedStateMachine):
         whole=st.sampled_from(["", "", "", "none"]),
         kind=kinds,
         query=st.tuples(st.sampled_from(sorted(STARTS)), st.sampled_from(SELECTIONS)),
-        enough=st.sampled_from([ranges.ENOUGH_PIECES, 1]),
+        spark=st.tuples(st.sampled_from([ranges.ENOUGH_PIECES, 1]), st.booleans()),
     )
     def set_up(
         self,
@@ -203,11 +204,13 @@ class SourceMachine(RuleBasedStateMachine):
         whole: str,
         kind: str,
         query: tuple[str, dict[str, str]],
-        enough: int,
+        spark: tuple[int, bool],
     ) -> None:
         self.whole = whole
+        enough, told = spark
         self.patch.setattr(ranges, "ENOUGH_PIECES", enough)  # With one, a task reads many pieces.
         self.where, self.selection = query
+        self.query = MicroBatches(admission_control=told)
         self.broker = EmbeddedBroker(
             self.root,
             # A machine that is busy may stall an append for a second.
@@ -342,9 +345,12 @@ class SourceMachine(RuleBasedStateMachine):
         limit = int(self.options.get("maxRecordsPerTrigger", "1000000"))
         assert len(rows) <= max(limit, len({row[0] for row in rows})) or self.whole
 
-    def reader(self, options: dict[str, str], selection: dict[str, str] | None = None) -> source.StreamReader:
-        given = STARTS[self.where] | options
-        return self.data_source(given, selection).streamReader(SCHEMA)
+    def reader(
+        self, options: dict[str, str], selection: dict[str, str] | None = None
+    ) -> source.BaseStreamReader:
+        made = self.data_source(STARTS[self.where] | options, selection)
+        with mock.patch.object(source, "ADMISSION_CONTROL", self.query.admission_control):
+            return made.streamReader(SCHEMA)
 
     def data_source(
         self, options: dict[str, str], selection: dict[str, str] | None = None

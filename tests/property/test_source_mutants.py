@@ -16,12 +16,13 @@ from gazette_spark.errors import OffsetError, RecordError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.scan import planner, ranges
 from gazette_spark.scan.ranges import Piece
+from gazette_spark.scan.tracked_position import TrackedPosition
 from gazette_spark.testing.micro_batch import BatchDiffersError
 from tests.property.test_source_machine import SourceMachine
 
 T = TypeVar("T")
 
-FOUND = (AssertionError, BatchDiffersError, OffsetError, RecordError)
+FOUND = (AssertionError, BatchDiffersError, OffsetError, RecordError, pytest.fail.Exception)
 """How the machine says that rows are missing, doubled or others. No error in a mutant counts."""
 
 
@@ -108,7 +109,17 @@ def start_new_journals_late(mutation: Mutation) -> None:
     mutation.replace(planner.Planner, "next", next_end)
 
 
-QUICKLY_FOUND = [end_anywhere, read_to_the_head, lose_a_piece]
+def take_a_restart_for_a_new_query(mutation: Mutation) -> None:
+    """A source that Spark does not tell where a batch begins does not listen, and checks nothing."""
+
+    def check(_: TrackedPosition, begin: JournalOffsets, end: JournalOffsets) -> bool:
+        mutation.differences += begin == end
+        return begin != end
+
+    mutation.replace(TrackedPosition, "check", check)
+
+
+QUICKLY_FOUND = [end_anywhere, read_to_the_head, lose_a_piece, take_a_restart_for_a_new_query]
 
 RARELY_MET = [forget_the_start, trust_every_cut, start_new_journals_late]
 """A course that shows one of these is rare: the search takes up to a minute."""

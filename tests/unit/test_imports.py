@@ -19,7 +19,7 @@ PACKAGE = ROOT / "gazette_spark"
 ARCHITECTURE = ROOT / "docs" / "how-it-works" / "architecture.md"
 
 RANKS = (
-    ("errors", "version", "failpoints", "progress"),
+    ("errors", "version", "failpoints", "progress", "spark_versions"),
     ("offsets", "protocol"),
     ("options",),
     ("ledger", "framing"),
@@ -39,6 +39,7 @@ ORDER = {part: index for index, part in enumerate(part for row in RANKS for part
 
 HEAVY = {
     "pyspark": {
+        "spark_versions",
         "scan",
         "write",
         "data_files",
@@ -60,6 +61,9 @@ HEAVY = {
     "grpc": {"protocol", "client", "broker", "consumer", "testing"},
 }
 """Parts that may import a package which is slow to load or not always there."""
+
+NEWER_NAMES = ("Filter", "EqualTo", "Not", "DataSourceStreamArrowWriter", "ReadAllAvailable", "ReadLimit")
+"""Of PySpark's module of data sources, some that Spark 4.0 does not have."""
 
 GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
@@ -238,3 +242,21 @@ def test_a_connect_client_needs_no_py4j() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60, env=environ
     )
     assert done.stdout.strip() == "loaded", done.stderr
+
+
+def test_the_package_loads_under_a_spark_that_lacks_names() -> None:
+    """Spark 4.0 has neither filters, nor Arrow writers of streams, nor read limits."""
+    code = f"""
+import sys
+from pyspark.sql import datasource
+sys.modules["pyspark.sql.streaming.datasource"] = None
+for name in {NEWER_NAMES!r}:
+    delattr(datasource, name)
+from gazette_spark import source, sink, backfill, ingest, listener
+from gazette_spark.audit import verify
+from gazette_spark.consumer import spark
+from gazette_spark.write import spark_writer
+from gazette_spark import spark_versions
+assert (spark_versions.ADMISSION_CONTROL, spark_versions.ARROW_STREAM_WRITES) == (False, False)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -43,7 +43,14 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.scan import ranges
 from gazette_spark.scan.admission import Limits
 from gazette_spark.scan.ranges import Piece
-from gazette_spark.source import GazetteDataSource, PiecePartition, RefusedStream, StreamReader
+from gazette_spark.source import (
+    BaseStreamReader,
+    GazetteDataSource,
+    PiecePartition,
+    RefusedStream,
+    StreamReader,
+    TrackingStreamReader,
+)
 from tests.oracles.lines import FakeJournal
 from tests.oracles.messages import descriptor_set, order_class
 from tests.oracles.stores import MemoryFiles
@@ -73,6 +80,7 @@ def stream_reader(schema: StructType = RAW, /, **options: str) -> StreamReader:
     made = data_source(**options).streamReader(schema)
     if isinstance(made, RefusedStream):
         made.refuse()
+    assert isinstance(made, StreamReader)
     return made
 
 
@@ -101,7 +109,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
     return fake
 
 
-def read(reader: StreamReader, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def read(reader: BaseStreamReader, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Read a partition as an executor does: from pickled copies."""
     copied, part = pickle.loads(pickle.dumps((reader, partition)))
     return copied.read(part)  # type: ignore[no-any-return]
@@ -489,6 +497,25 @@ def test_a_pinned_batch_is_empty_even_without_a_start(reader: StreamReader) -> N
     assert reader.partitions(None, START | {"position": "pinned"}) == []
 
 
+def test_a_spark_without_admission_control_has_its_own_reader(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It keeps the limits of the options for each batch, and knows from Spark's calls where the query is."""
+    monkeypatch.setattr(source, "ADMISSION_CONTROL", False)
+    made = data_source(maxBytesPerTrigger="7").streamReader(RAW)
+    assert isinstance(made, TrackingStreamReader)
+    assert not hasattr(pickle.loads(pickle.dumps(made)), "prepareForTriggerAvailableNow")
+    planner = FakePlanner()
+    monkeypatch.setattr(made, "_plan", lambda: planner)
+    monkeypatch.setattr(source, "_wait", lambda _seconds: None)
+    assert made.partitions(START, START) == []
+    assert [made.latestOffset(), made.latestOffset()] == [START, START]
+    assert planner.limits == [Limits(7), Limits(7)]
+    assert not caplog.records
+    with pytest.raises(OffsetError, match="Spark plans a batch that ends at"):
+        made.partitions(START, START | {"journals": {"log/a": 6}})
+
+
 def test_no_repr_shows_the_token() -> None:
     """Reprs end up in logs and in Spark's own errors."""
     made = data_source(**{"auth.token": "s3cret-token"})
@@ -541,6 +568,7 @@ def test_options_of_the_other_use_are_refused_by_the_reader() -> None:
     with pytest.raises(OptionError, match="stream query only"):
         made.reader(RAW)
     refused = data_source(endingOffsets="latest").streamReader(RAW)
+    assert isinstance(refused, RefusedStream)
     for ask in (
         refused.initialOffset,
         refused.getDefaultReadLimit,

@@ -40,6 +40,12 @@ def at(**kept: Any) -> dict[str, Any]:
 HEADS = JournalOffsets({A: 160, B: 20}).to_dict()
 
 
+def test_spark_4_0_names_the_end_twice_and_the_heads_are_in_it() -> None:
+    """A limit leaves bytes unread, which the position of a batch knows; no lag is no guess either."""
+    end = at(revision=5, heads={A: 160})
+    assert query_lag(progress(source(end, end))).by_journal() == {A: 60, B: 0}
+
+
 @pytest.mark.parametrize("as_text", [False, True], ids=["parsed", "text"])
 def test_lag_is_what_lies_between_end_and_head(as_text: bool) -> None:
     """Lag is told by journal, with the sums that alarms and people ask for first."""

@@ -30,8 +30,8 @@ from gazette_spark.errors import OptionError
 from gazette_spark.framing.label_columns import Labels
 from gazette_spark.options.source import parse_options
 from gazette_spark.scan.conditions import Comparison, Condition, Subject
-from gazette_spark.scan.pushed_filters import PUSHING_WORKER, are_pushed
 from gazette_spark.source import FilteringReader, GazetteDataSource
+from gazette_spark.spark_versions import PUSHING_WORKER, filters_are_pushed
 
 RAW = StructType().add("journal", StringType()).add("offset", LongType()).add("value", BinaryType())
 JSON = (
@@ -131,9 +131,9 @@ def test_labels_decide_on_journals() -> None:
 
 def test_a_process_that_pushes_filters_knows_it() -> None:
     """A reader that takes filters is an error for Spark where push-down is off, so there it is another."""
-    assert not are_pushed()
+    assert not filters_are_pushed()
     options = CaseInsensitiveDict({"brokerAddress": "http://broker.test:80", "path": "log/"})
     assert "pushFilters" not in vars(type(GazetteDataSource(options).reader(RAW)))
-    code = f"import {PUSHING_WORKER}; from gazette_spark.scan.pushed_filters import are_pushed; "
-    code += "assert are_pushed()"
+    code = f"import {PUSHING_WORKER}; from gazette_spark.spark_versions import filters_are_pushed; "
+    code += "assert filters_are_pushed()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

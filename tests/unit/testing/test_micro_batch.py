@@ -132,3 +132,43 @@ def test_a_source_that_reads_on_is_found() -> None:
     HEAD[0] += 1
     with pytest.raises(BatchDiffersError):
         query.start(lambda: Numbers(honest=False)).batch()
+
+
+class Counting(DataSourceStreamReader):
+    """Counts, for a Spark without admission control; notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name, as are those below.
+        self.calls.append("initial")
+        return {"at": 0}
+
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # noqa: N802 - Spark 4.0's form.
+        self.calls.append("latest")
+        return {"at": HEAD[0]}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        self.calls.append((start["at"], end["at"]))
+        return [Span(start["at"], end["at"])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Span)
+        yield pa.RecordBatch.from_pydict({"number": list(range(partition.begin, partition.end))})
+
+
+def test_without_admission_control_calls_come_as_in_spark_4_0() -> None:
+    """A new query is asked for its end first; one that goes on hears of its last end before anything else."""
+    query, reader = MicroBatches(admission_control=False), Counting()
+    run = query.start(lambda: reader, available_now=True)
+    assert run.batch()
+    assert not run.batch(), "a run is one batch"
+    assert reader.calls == ["latest", "initial", (0, 7)]
+    HEAD[0] = 9
+    with pytest.raises(Crash):
+        query.start(Counting).batch(crash="offset_log")
+    reader = Counting()
+    run = query.start(lambda: reader)
+    assert [run.batch() for _ in range(2)] == [True, False]
+    assert reader.calls == [(9, 9), (7, 9), "latest"]
+    assert numbers(query) == list(range(9))

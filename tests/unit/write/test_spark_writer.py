@@ -8,12 +8,19 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, WriterCommitMessage
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, LongType, Row, StringType, StructField, StructType
 
+from gazette_spark import source
 from gazette_spark.errors import OptionError
 from gazette_spark.source import GazetteDataSource
 from gazette_spark.write import spark_writer as writer
-from gazette_spark.write.spark_writer import BatchWriter, StreamWriter, Written
+from gazette_spark.write.spark_writer import (
+    BatchWriter,
+    RowStreamWriter,
+    StreamWriter,
+    Written,
+    record_batches,
+)
 from gazette_spark.write.task import Appended
 
 ADDRESS = {"brokerAddress": "http://broker.test:80", "auth.token": "s3cret-token"}
@@ -49,6 +56,25 @@ def test_a_writers_tasks_enter_by_what_the_drivers_file_holds(tmp_path: Path) ->
     assert pickle.loads(pickle.dumps(made))._options.security.token == "first"
     with pytest.raises(OptionError, match=r"auth\.tokenFile.*token"):
         GazetteDataSource(CaseInsensitiveDict(options)).streamWriter(ROWS, overwrite=False)
+
+
+def test_rows_of_spark_4_0_become_record_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release whose streams give rows has a writer that makes columns of them, a few at a time."""
+    monkeypatch.setattr(source, "ARROW_STREAM_WRITES", False)
+    made = data_source().streamWriter(ROWS, overwrite=False)
+    assert isinstance(pickle.loads(pickle.dumps(made)), RowStreamWriter)
+    assert made.write(iter([])) == Written({})
+    monkeypatch.setattr(writer, "ROWS_AT_ONCE", 2)
+    rows = [
+        Row(journal="log/a", value=b"\x00one"),
+        Row(journal=None, value=None),
+        Row(journal="log/b", value=b""),
+    ]
+    found = [batch.to_pylist() for batch in record_batches(iter(rows), ROWS)]
+    assert found == [
+        [{"journal": "log/a", "value": b"\x00one"}, {"journal": None, "value": None}],
+        [{"journal": "log/b", "value": b""}],
+    ]
 
 
 def test_a_task_without_rows_connects_to_nothing() -> None:
