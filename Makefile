@@ -64,6 +64,10 @@ broker-binaries: ## Build the real Gazette broker and etcd into .cache/gazette (
 wheel-env: install ## Make the environments that the tests install the wheel into
 	@sh tests/wheel_env.sh
 
+.PHONY: spark-env
+spark-env: install ## Make an environment with each supported release of Spark, for the soak: 2 GB
+	@sh tests/spark_env.sh
+
 # Never fails: without it JVMs start slower.
 .PHONY: class-archive
 class-archive: install jvm ## Write down the classes Spark loads, so that the tests' JVMs start faster
@@ -115,7 +119,7 @@ test-broker: install broker-binaries ## The tests of the embedded broker and the
 		tests/property/test_client*.py tests/property/test_append_queue.py tests/conformance -m "not spark"
 
 .PHONY: soak
-soak: install jvm browser wheel-env class-archive ## Everything, on every broker, with fresh seeds and 1,000 crashes: hours
+soak: install jvm browser wheel-env spark-env class-archive ## Everything, on every broker, with fresh seeds and 1,000 crashes: hours
 	@sh tests/deployed/build.sh --soak
 	@$(WITH_JAVA) SOAK_PARTS="$(SOAK_PARTS)" sh .ci/soak.sh
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Print the home of a Java that Spark 4.2 runs on (17 or 21). `--install` fetches one where it may.
+# Print the home of a Java that Spark 4 runs on (17 or 21). `--install` fetches one where it may.
 #
 # Looked at, in this order: JAVA_HOME, the java on PATH, Debian's directories (under JVM_ROOT in tests).
 # Spark itself obeys JAVA_HOME first, so callers export what this prints.

@@ -17,7 +17,8 @@ seed=${SOAK_SEED:-$(date +%s)}
 parts=${SOAK_PARTS:-protobuf unit property conformance spark kills crashes}
 crashes=${SOAK_CRASHES:-1000}
 # Tests that kill processes, and have JVMs of their own.
-killing="tests/spark/test_kill.py tests/spark/test_crashes.py tests/spark/test_everywhere.py tests/spark/test_demo.py"
+killing="tests/spark/test_kill.py tests/spark/test_crashes.py tests/spark/test_everywhere.py tests/spark/test_demo.py
+    tests/spark/test_spark_versions.py"
 failed=
 echo "seed $seed"
 

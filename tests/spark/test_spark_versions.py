@@ -1,0 +1,262 @@
+"""The wheel works beside each supported release of Spark, and streams lose and double nothing on any.
+
+Each release has an environment of its own, which ``tests/spark_env.sh`` makes: that takes minutes, so these
+tests are for the soak. What is particular to Spark 4.0 and 4.1 is tried on this run's Spark, too: there is a
+reader for a Spark that does not tell it where a batch begins, and every release calls such a reader alike.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from gazette_spark import sink as sink_module
+from gazette_spark.broker import EmbeddedBroker
+from gazette_spark.client import Client
+from gazette_spark.failpoints import FAILPOINT_VARIABLE
+from gazette_spark.options.source import parse_options
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.session import CLASS_PATH_VARIABLE
+from gazette_spark.sink import DeltaSink
+from gazette_spark.source import GazetteDataSource, TrackingStreamReader
+from gazette_spark.testing.oracle import check_table, split_records
+from tests.rig.brokers import BrokerHandle
+from tests.rig.gazctl import cache_folders
+from tests.rig.spark_cluster import LEFT_OUT
+from tests.rig.wheel import build_wheel
+from tests.spark import versions_job
+from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals, raw, records, rows_of, run_available
+
+RELEASES = ["4.0", "4.1", "4.2", "4.3"]
+WITH_DELTA = {"4.0", "4.1", "4.2"}
+STEP_TIMEOUT_S = 400
+WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+
+OTHERS = {*LEFT_OUT, "SPARK_HOME", "PYSPARK_PYTHON", CLASS_PATH_VARIABLE}
+"""Variables that lead to another Spark."""
+
+KILLS = ["sink.before_write:3:kill_group", "sink.after_write:2:kill_group"]
+"""The batch is planned and not written; it is written, and Spark does not know."""
+
+
+class TrackingGazette(GazetteDataSource):
+    """Journals, read as on Spark 4.0."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "tracking_gazette"
+
+    def streamReader(self, schema: StructType) -> TrackingStreamReader:  # noqa: N802 - Spark's name.
+        """Return the reader of a Spark without admission control."""
+        return TrackingStreamReader(parse_options(self.options, "stream"), schema)
+
+
+def numbered(first: int, count: int) -> bytes:
+    """Return JSON records."""
+    return b"".join(b'{"id":%d}\n' % number for number in range(first, first + count))
+
+
+@pytest.fixture
+def journals(
+    spark: SparkSession, embedded_broker: BrokerHandle, client: Client, fresh_prefix: str
+) -> Journals:
+    """A prefix with the journal ``a``."""
+    spark.dataSource.register(TrackingGazette)
+    made = Journals(spark, embedded_broker, client, fresh_prefix)
+    made.create("a")
+    return made
+
+
+def untold(journals: Journals, **options: str) -> DataFrame:
+    """Return a stream over the journal whose source is not told where a batch begins."""
+    reader = journals.spark.readStream.format("tracking_gazette")
+    reader = reader.option("brokerAddress", journals.broker.endpoint)
+    return reader.options(startingOffsets="earliest", **options).load(journals.name("a"))
+
+
+def test_a_stream_that_is_not_told_where_it_is(journals: Journals, tmp_path: Path) -> None:
+    """Runs continue each other under a limit, a batch that failed runs again, and no call misleads."""
+    content = numbered(0, 40)
+    journals.append("a", content)
+    frame = untold(journals, maxBytesPerTrigger="100")
+    found = run_available(frame, tmp_path)
+    assert found == {0: []}, "the first run records the start"
+    found |= run_available(frame, tmp_path)
+
+    def fail(_batch: DataFrame, _batch_id: int) -> None:
+        raise RuntimeError("the sink is gone")
+
+    with pytest.raises(StreamingQueryException, match="the sink is gone"):
+        run_available(frame, tmp_path, fail)
+    content += numbered(40, 5)
+    journals.append("a", numbered(40, 5))
+    found |= run_available(frame, tmp_path)
+    assert sorted(found) == [0, 1, 2], "the run did the failed batch again"
+    assert [len(found[1]), len(found[2])] == [11, 10], "each is as large as the limit allows"
+    journals.spark.conf.set(WRAPPER, "true")
+    try:
+        with pytest.raises(StreamingQueryException, match=f"Nothing was read. Set {WRAPPER}=false"):
+            run_available(frame, tmp_path)
+    finally:
+        journals.spark.conf.unset(WRAPPER)
+    found |= run_available(untold(journals, maxBytesPerTrigger="10k"), tmp_path)
+    assert raw(rows_of(found)) == records(content)
+
+
+def test_a_sink_runs_the_batch_that_reads_nothing(
+    journals: Journals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where an AvailableNow run is one batch, the first run that a sink returns reads rows all the same."""
+    monkeypatch.setattr(sink_module, "ADMISSION_CONTROL", False)
+    sink = DeltaSink("once", path=str(tmp_path / "table"))
+    content = b""
+    for number in range(2):
+        journals.append("a", numbered(number, 1))
+        content += numbered(number, 1)
+        query = sink.start(untold(journals), checkpoint=str(tmp_path / "checkpoint"), availableNow=True)
+        assert query.awaitTermination(QUERY_TIMEOUT_S)
+        entry = sink.ledger(journals.spark)
+        assert entry is not None
+        assert entry.batch_id == number + 1
+    assert check_table(tmp_path / "table", {journals.name("a"): content}, app_id="once").exact
+
+
+@dataclass
+class Place:
+    """A Python with one release of Spark and the wheel, journals, and a directory."""
+
+    python: Path
+    broker: EmbeddedBroker
+    client: Client
+    directory: Path
+    delta: bool
+    content: dict[str, bytes]
+    prefix = "versions/"
+    odd = "versions-odd/"
+
+    def append(self, short: str, content: bytes) -> None:
+        """Append to a journal of the stream."""
+        self.client.append(self.prefix + short, content)
+        self.content[self.prefix + short] += content
+
+    def run(self, step: str, *, killed_by: str = "") -> None:
+        """Run a step of the program; one that is to die does."""
+        settings = {
+            "endpoint": self.broker.endpoint,
+            "prefix": self.prefix,
+            "odd": self.odd,
+            "directory": str(self.directory),
+            "delta": self.delta,
+        }
+        told = self.directory / "settings.json"
+        told.write_text(json.dumps(settings))
+        program = shutil.copy(versions_job.__file__, self.directory / "program.py")
+        env = {name: value for name, value in os.environ.items() if name not in OTHERS}
+        env |= {FAILPOINT_VARIABLE: killed_by} if killed_by else {}
+        with (self.directory / f"{step}.log").open("ab") as log:
+            done = subprocess.run(
+                [self.python, program, told, step],
+                env=env,
+                cwd=self.directory,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                timeout=STEP_TIMEOUT_S,
+                check=False,
+            )
+        wanted = -signal.SIGKILL if killed_by else 0
+        assert done.returncode == wanted, (self.directory / f"{step}.log").read_text()[-6000:]
+
+    def rows(self) -> list[list[Any]]:
+        """Return journal, offset and value of each record."""
+        return sorted(
+            [journal, offset, value.decode()]
+            for journal, held in self.content.items()
+            for offset, value in split_records(held)
+        )
+
+    def ids(self, short: str = "") -> list[int]:
+        """Return the records' ids, of all journals or of one."""
+        names = (self.prefix + short,) if short else self.content.keys()
+        held = b"".join(self.content[name] for name in names)
+        return sorted(json.loads(line)["id"] for line in held.splitlines())
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project's wheel."""
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture
+def place(release: str, wheel: Path, tmp_path: Path) -> Iterator[Place]:
+    """The release's environment, with the wheel in an environment on top of it, and two journals."""
+    shared = cache_folders()[0] / "spark-env" / release
+    if not (shared / "stamp").exists():
+        pytest.fail(f"the environment of Spark {release} is not made: run `make spark-env`")
+    made = tmp_path / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(made)], check=True, timeout=60)
+    (site,) = made.glob("lib/python*/site-packages")
+    (packages,) = shared.glob("lib/python*/site-packages")
+    (site / "shared.pth").write_text(f"{packages}\n")
+    python = made / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True, timeout=120)
+    directory = tmp_path / "work"
+    directory.mkdir()
+    with EmbeddedBroker(tmp_path / "broker") as broker, Client(broker.endpoint, timeout_s=60) as client:
+        found = Place(python, broker, client, directory, release in WITH_DELTA, {})
+        names = [found.prefix + short for short in ("a", "b")]
+        lines = {"content-type": "application/x-ndjson"}
+        client.create_journals(*(journal_spec(each, labels=lines) for each in [*names, found.odd + "x"]))
+        client.append(found.odd + "x", numbered(0, 3) + b"{no json\n")
+        found.content = dict.fromkeys(names, b"")
+        yield found
+
+
+@pytest.mark.soak
+@pytest.mark.own_jvm
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("release", RELEASES)
+def test_each_release_of_spark(place: Place, release: str) -> None:
+    """Two SIGKILLs lose and double nothing, and every way to read and write does what it does elsewhere."""
+    place.append("a", numbered(0, 300))
+    place.append("b", numbered(1000, 200))
+    for number, kill in enumerate(KILLS):
+        place.run("stream", killed_by=kill)
+        place.append("a", numbered(300 + 50 * number, 50))
+    place.run("finish")
+    seen = json.loads((place.directory / "result.json").read_text())
+    assert seen["version"].startswith(f"{release}.")
+    assert str(place.directory.parent / "python") in seen["module"], "the wheel, not the source tree"
+    assert seen["raw"] == place.rows()
+    assert seen["filtered"] == sorted(
+        [json.loads(value)["id"], offset] for name, offset, value in place.rows() if name.endswith("/a")
+    )
+    assert seen["written"] == sorted(f"row {number}" for number in range(20))
+    assert seen["streamed"] == sorted(value for _, _, value in place.rows())
+    one_batch_a_run = release in {"4.0", "4.1"}
+    assert (len(seen["runs"]) > 2) == one_batch_a_run, seen["runs"]
+    if not place.delta:
+        files = sorted((place.directory / "files").iterdir())
+        assert sorted(row for file in files for row in json.loads(file.read_text())) == place.rows()
+        return
+    verdict = check_table(place.directory / "table", place.content, app_id=versions_job.APP_ID)
+    assert verdict.exact, verdict
+    assert seen["upsert"] == seen["direct"] == place.ids()
+    assert (seen["fitting"], seen["dead"]) == ([0, 1, 2], 1)
