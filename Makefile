@@ -171,6 +171,10 @@ bench-client: install broker-binaries ## Print MB/s of our client and broker bes
 bench-committed: install ## Measure what reading committed messages costs, in CPU time; write docs/evidence/performance.md
 	@$(PYTHON) benchmarks/committed_bench.py --timed --megabytes 80 --memory 5g $(BENCH_FLAGS)
 
+.PHONY: bench-consumer
+bench-consumer: install jvm broker-binaries ## Measure the consumer's hosts beside Gazette's consumer; write docs/evidence/performance.md
+	@$(WITH_JAVA) $(PYTHON) benchmarks/consumer_bench.py --timed --report $(BENCH_FLAGS)
+
 .PHONY: clean
 clean: ## Remove .venv, caches and build output
 	rm -rf $(VENV) .cache .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

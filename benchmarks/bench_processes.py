@@ -63,6 +63,18 @@ def measured() -> Iterator[Usage]:
         usage.worker_bytes = max(usage.worker_bytes, _worker_bytes())
 
 
+def process_cpu_s(pid: int) -> float:
+    """Return the CPU seconds of a process so far, with those of its children that ended."""
+    process = _processes()[pid]
+    return process.own_s + process.waited_s
+
+
+def driver_bytes() -> tuple[int, int]:
+    """Return the most memory that Spark's JVM and this Python ever had."""
+    jvms = [pid for pid, role in _roles(_processes()).items() if role == "JVM"]
+    return max(map(peak_bytes, jvms), default=0), peak_bytes("self")
+
+
 def _cpu_s() -> dict[str, float]:
     """Return the CPU seconds so far by role; a child that ended stays counted, by who waited for it."""
     processes = _processes()

@@ -119,3 +119,13 @@ def test_planning() -> None:
     brokers = ("--broker=embedded", "--broker=deployed")
     output = run_benchmark("planning_bench.py", *brokers, "--journals=30", "--rounds=1", timeout_s=120)
     assert [line.partition(":")[0] for line in output.splitlines()] == ["embedded", "deployed"]
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.deployed_broker
+def test_consumers() -> None:
+    """Gazette's consumer and both hosts publish the sum of each stream, right and once."""
+    output = run_benchmark("consumer_bench.py", timeout_s=400)
+    assert output.endswith("each stream is summed right, and once\n")
+    assert output.count("\n") == 3 + 4 + 4 + 1, output

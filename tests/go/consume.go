@@ -20,7 +20,7 @@ import (
 )
 
 // runConsume runs a consumer until standard input ends, and prints the endpoint of its service. Its shards
-// keep nothing. A message in which "boom" is found fails its shard.
+// keep nothing, unless the consumer sums streams. A message in which "boom" is found fails its shard.
 func runConsume(ctx context.Context, o *options, rjc pb.RoutedJournalClient) (event, error) {
 	var etcd, err = clientv3.NewFromURL(o.etcd)
 	if err != nil {
@@ -34,11 +34,15 @@ func runConsume(ctx context.Context, o *options, rjc pb.RoutedJournalClient) (ev
 	if err != nil {
 		return nil, err
 	}
+	var app consumer.Application = forgetful{}
+	if o.sums != "" {
+		app = streamSum{sums: pb.Journal(o.sums)}
+	}
 	var (
 		id    = pb.ProcessSpec_ID{Zone: o.zone, Suffix: "consumer"}
 		ks    = consumer.NewKeySpace(fmt.Sprintf("/goclient/%d", os.Getpid()))
 		state = allocator.NewObservedState(ks, allocator.MemberKey(ks, id.Zone, id.Suffix), consumer.ShardIsConsistent)
-		svc   = consumer.NewService(forgetful{}, keyed, keyed, state, rjc, srv.GRPCLoopback, etcd)
+		svc   = consumer.NewService(app, keyed, keyed, state, rjc, srv.GRPCLoopback, etcd)
 		tasks = task.NewGroup(ctx)
 	)
 	if err = allocator.StartSession(allocator.SessionArgs{

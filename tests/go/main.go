@@ -69,6 +69,7 @@ type options struct {
 	fileRoot     string
 	zone         string
 	etcd         string
+	sums         string
 	offset       int64
 	endOffset    int64
 	beginModTime int64
@@ -99,6 +100,7 @@ func parse(name string, args []string) (*options, error) {
 	f.DurationVar(&o.client.Cache.TTL, "cache-ttl", 60e9, "how long routes are remembered")
 	f.StringVar(&o.zone, "zone", "local", "zone of this process")
 	f.StringVar(&o.etcd, "etcd", "", "URL of the Etcd that a consumer uses")
+	f.StringVar(&o.sums, "sums", "", "journal that a consumer publishes sums of streams to")
 	f.StringVar(&o.journal, "journal", "", "name of the journal")
 	f.StringVar(&o.selector, "selector", "", "selector of the journals to watch")
 	f.StringVar(&o.fileRoot, "file-root", "", "folder of file:// stores, to read fragments directly")
