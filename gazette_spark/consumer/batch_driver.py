@@ -28,7 +28,15 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from gazette_spark.client import Client
-from gazette_spark.consumer.micro_batch import Plan, Result, batch_bytes, intents_of, plan, settle
+from gazette_spark.consumer.micro_batch import (
+    JournalSpecs,
+    Plan,
+    Result,
+    batch_bytes,
+    intents_of,
+    plan,
+    settle,
+)
 from gazette_spark.consumer.spark_shards import SparkShard, SparkShards
 from gazette_spark.errors import ShardFailedError
 from gazette_spark.failpoints import failpoint
@@ -50,6 +58,15 @@ class Opened:
     """Shards of the newest transaction: their intents may not be appended yet."""
 
 
+@dataclass(frozen=True, slots=True)
+class Journals:
+    """What is known of the journals that shards read; none but those that exist."""
+
+    heads: Mapping[str, int]
+    """Write heads, by source."""
+    specs: JournalSpecs
+
+
 class Results(Protocol):
     """Rows that the tasks of a micro-batch returned, those of one attempt of each task."""
 
@@ -66,8 +83,8 @@ class Engine(Protocol[R]):
     def open(self) -> Opened:
         """Fence off every host that has opened the table, and return what it holds."""
 
-    def run(self, planned: Plan, specs: Mapping[str, pc.ShardSpec]) -> R:
-        """Run the tasks of a micro-batch, for shards of these specs."""
+    def run(self, planned: Plan, specs: Mapping[str, pc.ShardSpec], sources: JournalSpecs) -> R:
+        """Run the tasks of a micro-batch, for shards of these specs that read these journals."""
 
     def commit(self, results: R, checkpoints: Mapping[str, pc.Checkpoint]) -> None:
         """Commit checkpoints, and the changed state of their shards, or fail."""
@@ -92,23 +109,25 @@ class BatchDriver:
 
     def drain(self, engine: Engine[R]) -> None:
         """Run transactions until all is read that there is now."""
-        heads = self._heads([shard.spec for shard in self._shards.running()])
-        while self.transaction(engine, heads):
+        journals = self._journals([shard.spec for shard in self._shards.running()])
+        while self.transaction(engine, journals):
             pass
 
-    def transaction(self, engine: Engine[R], heads: Mapping[str, int] | None = None) -> bool:
+    def transaction(self, engine: Engine[R], journals: Journals | None = None) -> bool:
         """Run one transaction, up to the given or the present write heads; say whether it got any further."""
         shards, before = self._shards.running(), self._shards.checkpoints()
         specs = [shard.spec for shard in shards]
-        heads = self._heads(specs) if heads is None else heads
+        journals = journals or self._journals(specs)
         limits = {s.id: batch_bytes(s, self._paces.get(s.id), self._max_batch_bytes) for s in specs}
-        planned = plan(specs, before, heads, limits)
+        planned = plan(specs, before, journals.heads, limits)
         if not planned.reads:
             _fail(shards, planned.failures)
             return False
         failpoint("micro_batch.planned")
         began, wanted = time.monotonic(), planned.journals
-        results = engine.run(planned, {spec.id: spec for spec in specs if spec.id in wanted})
+        names = {split_meta(read.journal)[0] for read in planned.reads}
+        sources = {name: journals.specs[name] for name in names}
+        results = engine.run(planned, {spec.id: spec for spec in specs if spec.id in wanted}, sources)
         settled = settle(planned, before, results.summary())
         ran_s = time.monotonic() - began
         failpoint("micro_batch.run")
@@ -127,15 +146,16 @@ class BatchDriver:
         _fail(shards, settled.failures)
         return bool(settled.checkpoints)
 
-    def _heads(self, specs: Sequence[pc.ShardSpec]) -> dict[str, int]:
-        """Return the write heads of the shards' sources that exist."""
+    def _journals(self, specs: Sequence[pc.ShardSpec]) -> Journals:
+        """Look at the shards' sources."""
         sources = sorted({source.journal for spec in specs for source in spec.sources})
         names = sorted({split_meta(source)[0] for source in sources})
         if not names:
-            return {}
+            return Journals({}, {})
         listed = self._client.list_journals(pb.LabelSelector(include=label_set({"name": names})))
-        found = {each.spec.name for each in listed}
-        return self._client.write_heads([source for source in sources if split_meta(source)[0] in found])
+        found = {each.spec.name: each.spec for each in listed}
+        existing = [source for source in sources if split_meta(source)[0] in found]
+        return Journals(self._client.write_heads(existing), found)
 
 
 def _fail(shards: Iterable[SparkShard], failures: Mapping[str, ShardFailedError]) -> None:

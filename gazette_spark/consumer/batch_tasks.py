@@ -43,6 +43,7 @@ from gazette_spark.consumer.micro_batch import (
     PACE,
     SOURCE,
     JournalRead,
+    JournalSpecs,
     Result,
 )
 from gazette_spark.consumer.stores.delta import RowStore
@@ -161,6 +162,8 @@ class Job:
     options: WriteOptions
     reads: tuple[JournalRead, ...]
     specs: Mapping[str, pc.ShardSpec]
+    sources: JournalSpecs
+    """The driver has just listed them: a listing for each shard takes longer than its messages."""
 
     @property
     def has_keys(self) -> bool:
@@ -193,7 +196,7 @@ class Job:
 
     def _messages(self, client: Client, read: JournalRead) -> Iterator[Row]:
         journal = read.journal
-        spec = client.get_journal(split_meta(journal)[0]).spec
+        spec = self.sources[split_meta(journal)[0]]
         known = pc.Checkpoint(sources={journal: pc.Checkpoint.Source.FromString(read.source)})
         sequencer = Sequencer({journal: read.begin}, producer_states(known))
 
@@ -265,7 +268,6 @@ class _ShardRun:
         self._service = AppendService(client, timeout_s=client.timeout_s)
         self._shard = TaskShard(job, spec, client, self._service)
         self._publisher = Publisher(self._service)
-        self._specs: dict[str, pb.JournalSpec] = {}
         self._consumed = 0
         self._began = 0.0
 
@@ -315,12 +317,8 @@ class _ShardRun:
         return store
 
     def _envelope(self, row: Row) -> Envelope:
-        name = split_meta(row.journal)[0]
-        if name not in self._specs:
-            self._specs[name] = self._shard.client.get_journal(name).spec
-        return Envelope(
-            row.journal, row.begin, row.end, self._app.new_message(self._specs[name], row.data or b"")
-        )
+        spec = self._job.sources[split_meta(row.journal)[0]]
+        return Envelope(row.journal, row.begin, row.end, self._app.new_message(spec, row.data or b""))
 
 
 class _Transaction:

@@ -19,12 +19,16 @@ from gazette_spark.consumer.checkpoints import ack_intents, start_offset
 from gazette_spark.errors import ShardFailedError
 from gazette_spark.message.publisher import AckIntent
 from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol import protocol_pb2 as pb
 
 LEAST_BATCH_BYTES = 1 << 20
 """Bytes of a journal that a micro-batch may read however slow the application is."""
 
 STATE, DOCUMENT, SOURCE, INTENT, PACE, FAILED = "state", "document", "source", "intent", "pace", "failed"
 """Kinds of result rows: two of state, see ``stores.delta``; the others are for the driver."""
+
+JournalSpecs = Mapping[str, pb.JournalSpec]
+"""Specs of journals, by name."""
 
 CHECKPOINT = "checkpoint"
 """Kind of the rows of the state table that hold checkpoints."""

@@ -31,7 +31,7 @@ from gazette_spark.consumer.application import Application
 from gazette_spark.consumer.batch_driver import BatchDriver, Opened
 from gazette_spark.consumer.batch_tasks import INPUT_SCHEMA, ORDER, RESULT_SCHEMA, STEP_STATE, Job
 from gazette_spark.consumer.local import NAME_ROOT
-from gazette_spark.consumer.micro_batch import DOCUMENT, STATE, Plan, Result
+from gazette_spark.consumer.micro_batch import DOCUMENT, STATE, JournalSpecs, Plan, Result
 from gazette_spark.consumer.resolver import ShardTable
 from gazette_spark.consumer.spark_shards import SparkShards
 from gazette_spark.consumer.state_table import StateTable
@@ -223,10 +223,10 @@ class SparkEngine:
         """Open the state table."""
         return self.table.open(self.spark)
 
-    def run(self, planned: Plan, specs: Mapping[str, pc.ShardSpec]) -> FileResults:
+    def run(self, planned: Plan, specs: Mapping[str, pc.ShardSpec], sources: JournalSpecs) -> FileResults:
         """Run the tasks of a micro-batch."""
         options = replace(self.options, security=carried(self.options.security))
-        job = Job(self.name, self.app, options, planned.reads, specs)
+        job = Job(self.name, self.app, options, planned.reads, specs, sources)
         # More tasks than cores would only cost their start.
         readers = min(len(planned.reads), READS_PER_CORE * self.spark.sparkContext.defaultParallelism)
         numbers = self.spark.range(0, len(planned.reads), 1, readers)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.client import AppendService, Client
+from gazette_spark.client.listing import listings as listing
 from gazette_spark.consumer.batch_driver import BatchDriver
 from gazette_spark.consumer.spark_shards import SparkShards
 from gazette_spark.consumer.specs import shard_spec
@@ -199,6 +200,23 @@ def run_batch(world: World, point: str | None, attempts: int) -> None:
         except FailpointError:
             world.start()
     world.engine.attempts = 1
+
+
+def test_tasks_list_no_journals(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction lists the journals of all its shards at once: a thousand shards ask no broker each."""
+    world = World(client, WordCount, 1 << 20)
+    for journal in ("a", "b"):
+        do(world, ("publish", journal, ["word"]))
+    listings: list[object] = []
+    list_journals = listing.list_journals
+
+    def counted_listing(*args: Any, **asked: Any) -> Any:
+        listings.append(args)
+        return list_journals(*args, **asked)
+
+    monkeypatch.setattr(listing, "list_journals", counted_listing)
+    assert world.driver.transaction(world.engine)
+    assert len(listings) == 1
 
 
 def at_each_point(test: Callable[..., None]) -> Callable[..., None]:

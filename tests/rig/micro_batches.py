@@ -14,7 +14,7 @@ import pyarrow as pa
 from gazette_spark.consumer.application import Application, JsonStore, Shard
 from gazette_spark.consumer.batch_driver import Opened
 from gazette_spark.consumer.batch_tasks import Job, Row
-from gazette_spark.consumer.micro_batch import DOCUMENT, STATE, Plan, Result
+from gazette_spark.consumer.micro_batch import DOCUMENT, STATE, JournalSpecs, Plan, Result
 from gazette_spark.errors import GazetteError
 from gazette_spark.message.interfaces import Envelope, Message
 from gazette_spark.message.publisher import Publisher
@@ -157,9 +157,9 @@ class MemoryEngine:
         found = {shard: pc.Checkpoint.FromString(data) for shard, data in self.table.checkpoints.items()}
         return Opened(found, self.table.newest)
 
-    def run(self, planned: Plan, specs: Mapping[str, pc.ShardSpec]) -> MemoryResults:
+    def run(self, planned: Plan, specs: Mapping[str, pc.ShardSpec], sources: JournalSpecs) -> MemoryResults:
         """Run the tasks: one for each read, one for each shard, or key."""
-        job = Job("tests", self.app, self.options, planned.reads, specs)
+        job = Job("tests", self.app, self.options, planned.reads, specs, sources)
         rows = [
             Row(shard, key if job.has_keys else "", 0, kind=kind, key=key, value=text)
             for shard in specs
