@@ -245,7 +245,7 @@ def measure_shards(
                 service.append(name, b"".join(islice(stream, ROUND_CHUNKS if label in rounds else None)))
         began = time.perf_counter()
         query = new_spark_host(spark, broker, folder, specs).start(availableNow=True)
-        if not query.awaitTermination(TIMEOUT_S):
+        if not query.awaitTermination(int(TIMEOUT_S)):
             raise SystemExit("the query did not end in time")
         whole_s = time.perf_counter() - began
         batch_s = max(each["durationMs"]["triggerExecution"] for each in query.recentProgress) / 1000
