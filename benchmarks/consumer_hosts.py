@@ -187,13 +187,13 @@ def spark_host(
     """Run a query in a session, and serve its shards."""
     short = f"spark-{trigger.replace(' ', '-')}"
     host = new_spark_host(spark, broker, folder / short, [])
-    with ShardServer() as server:
+    with ShardServer() as server, ShardClient(server.endpoint, timeout_s=TIMEOUT_S) as shards:
+        host.shards.serve_at(server.endpoint)
         server.start(host.shards)
         query = host.start(processingTime=trigger)
         try:
-            with ShardClient(server.endpoint, timeout_s=TIMEOUT_S) as shards:
-                yield Running(SPARK, short, shards, client, max_txn_s=30.0, records=False)
+            yield Running(SPARK, short, shards, client, max_txn_s=30.0, records=False)
+            if (error := query.exception()) is not None:
+                raise SystemExit(f"the query failed: {error}")
         finally:
             query.stop()
-        if (error := query.exception()) is not None:
-            raise SystemExit(f"the query failed: {error}")
