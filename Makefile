@@ -65,7 +65,7 @@ wheel-env: install ## Make the environments that the tests install the wheel int
 	@sh tests/wheel_env.sh
 
 .PHONY: spark-env
-spark-env: install ## Make an environment with each supported release of Spark, for the soak: 2 GB
+spark-env: install ## Make an environment with each supported release of Spark, for the soak: 3.5 GB
 	@sh tests/spark_env.sh
 
 # Never fails: without it JVMs start slower.

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Make an environment for each supported release of Spark, for tests/spark/test_spark_versions.py, which adds
 # the wheel: PySpark, Delta where there is one for it, and what the wheel depends on. They lie in
-# $GAZETTE_SPARK_CACHE/spark-env, or .cache/gazette/spark-env: 0.5 GB each, a few minutes for all.
+# $GAZETTE_SPARK_CACHE/spark-env, or .cache/gazette/spark-env: 0.9 GB each, a few minutes for all.
 #
 # PYTHON: interpreter to make the environments with; .venv's if unset.
 # SPARK_RELEASES: those to make, all if unset.
