@@ -13,7 +13,6 @@ PATHS = {notebooks.name_of(path): path for path in notebooks.paths()}
 LOCAL = [name for name, path in PATHS.items() if not notebooks.needs_workspace(path)]
 
 PENDING = {
-    "01_quickstart",
     "04_lag_and_verdicts",
     "databricks/01_quickstart",
     "databricks/02_backfill",
