@@ -12,16 +12,6 @@ from tests.rig import notebooks
 PATHS = {notebooks.name_of(path): path for path in notebooks.paths()}
 LOCAL = [name for name, path in PATHS.items() if not notebooks.needs_workspace(path)]
 
-PENDING = {
-    "04_lag_and_verdicts",
-    "databricks/01_quickstart",
-    "databricks/02_backfill",
-    "databricks/04_lag",
-}
-"""Notebooks without outputs yet. ``make notebooks ONLY="NAME …"`` stores them; then they leave this list."""
-
-STORED = [name for name in PATHS if name not in PENDING]
-
 LARGEST_BYTES = 300_000
 """GitHub shows larger notebooks late or not at all, and each version of one stays in the repository."""
 
@@ -29,7 +19,7 @@ OF_A_MACHINE = re.compile(r"(?:/tmp|/home|/root|/Users|/var/folders)/\S+")
 """Paths that mean nothing to a reader."""
 
 
-@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize("name", PATHS)
 def test_stored_outputs_are_of_the_code(name: str) -> None:
     """Each cell ran after the cells above it, as they are now; if not, run ``make notebooks``."""
     notebook = notebooks.read(PATHS[name])
@@ -37,12 +27,6 @@ def test_stored_outputs_are_of_the_code(name: str) -> None:
     assert cells
     assert notebooks.stale(notebook) == []
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
-
-
-@pytest.mark.parametrize("name", sorted(PENDING))
-def test_what_is_pending_has_no_outputs(name: str) -> None:
-    """The list names no notebook that could leave it."""
-    assert all(not cell.outputs for cell in notebooks.code_cells(notebooks.read(PATHS[name])))
 
 
 def test_a_change_makes_outputs_stale() -> None:
@@ -53,7 +37,7 @@ def test_a_change_makes_outputs_stale() -> None:
     assert notebooks.stale(notebook) == [cell.id for cell in cells[2:]]
 
 
-@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize("name", PATHS)
 def test_stored_outputs_are_for_readers(name: str) -> None:
     """They have a plot, no error and no log, name no place of the machine they come from, and are small."""
     notebook = notebooks.read(PATHS[name])
@@ -66,7 +50,7 @@ def test_stored_outputs_are_for_readers(name: str) -> None:
     assert PATHS[name].stat().st_size < LARGEST_BYTES
 
 
-@pytest.mark.parametrize("name", [name for name in LOCAL if name in STORED])
+@pytest.mark.parametrize("name", LOCAL)
 def test_pictures_of_the_docs_are_the_stored_plots(name: str) -> None:
     """The page on notebooks shows the first plot of each."""
     picture = notebooks.picture_of(PATHS[name])
