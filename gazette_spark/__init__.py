@@ -34,7 +34,14 @@ def register(spark: SparkSession) -> None:
     itself. It is needed where Spark has looked for formats before the package was installed, as in a
     notebook that installs it.
     """
-    from gazette_spark.source import GazetteDataSource
+    from gazette_spark.errors import MissingPackageError
+
+    try:
+        from gazette_spark.source import GazetteDataSource
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] != "pyspark":
+            raise
+        raise MissingPackageError("Spark is not installed") from None
 
     spark.dataSource.register(GazetteDataSource)
 

@@ -45,23 +45,42 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from delta.exceptions import (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    DeltaConcurrentModificationException,
-    MetadataChangedException,
-    ProtocolChangedException,
-)
+from gazette_spark.errors import MissingPackageError
+
+try:
+    from delta.exceptions import (
+        ConcurrentAppendException,
+        ConcurrentDeleteDeleteException,
+        ConcurrentDeleteReadException,
+        ConcurrentTransactionException,
+        ConcurrentWriteException,
+        DeltaConcurrentModificationException,
+        MetadataChangedException,
+        ProtocolChangedException,
+    )
+except ModuleNotFoundError as missing:
+    problems = {
+        "delta": "the sink needs the package delta-spark; the package named delta is another one",
+        "pyspark": "Spark is not installed",
+    }
+    if (name := (missing.name or "").partition(".")[0]) not in problems:
+        raise
+    raise MissingPackageError(problems[name]) from None
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
-from gazette_spark.errors import OffsetError, OptionError, QueryCheckpointError, TableRefusedError, TrimError
+from gazette_spark.errors import (
+    GazetteError,
+    OffsetError,
+    OptionError,
+    QueryCheckpointError,
+    TableRefusedError,
+    TrimError,
+)
+from gazette_spark.errors.arrival import short
 from gazette_spark.failpoints import failpoint
 from gazette_spark.lag.positions import GroupCommit, table_commits
 from gazette_spark.ledger.dead_letters import DeadLetters
@@ -82,15 +101,17 @@ from gazette_spark.spark_versions import ADMISSION_CONTROL
 from gazette_spark.table.adopt import adopt, adopt_recreated
 from gazette_spark.table.batch_digest import audit_rows
 from gazette_spark.table.dead_letter_router import DeadLetterRouter, SplitBatch
-from gazette_spark.table.delta_table import DeltaTable
+from gazette_spark.table.delta_table import DeltaTable, TableDetail
 from gazette_spark.table.file_commits import FileCommits
 from gazette_spark.table.files import clear_unfinished, has_files
 from gazette_spark.table.heartbeat import Heartbeat
+from gazette_spark.table.java_errors import short_java_error
 from gazette_spark.table.maintenance import TableMaintenance
 from gazette_spark.table.merge import check_keys_once, last_rows, upsert_rows
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.query_batches import QueryBatches, keep_state
 from gazette_spark.table.session import session_or_active
+from gazette_spark.table.start_checks import absolute, check_places, warn_of_other_writers
 from gazette_spark.table.trim import kept_rows, missing_columns, range_origin
 from gazette_spark.table.upsert import Upsert
 from gazette_spark.table.violations import named_rows
@@ -266,7 +287,7 @@ class DeltaSink:
         sink._batches = QueryBatches(self._target.name, self.app_id)
         sink._maintenance, sink._router = copy(self._maintenance), copy(self._router)
         sink._heartbeat = copy(self._heartbeat)
-        self._check_table(df, root)
+        sink._check_start(df, root)
         clear_unfinished(df.sparkSession, root)
         writer = df.writeStream.foreachBatch(sink).outputMode(output_mode)
         writer = writer.option("checkpointLocation", root)
@@ -401,7 +422,15 @@ class DeltaSink:
         failpoint("sink.entry")
         self._heartbeat.disarm()
         with self._turn:
-            self._write_one(df, batch_id)
+            try:
+                self._write_one(df, batch_id)
+            except GazetteError as error:
+                raise short(error) from None
+            except Exception as error:
+                log.info("batch failed app_id=%s batch_id=%d", self.app_id, batch_id, exc_info=True)
+                if (shorter := short_java_error(error)) is None:
+                    raise
+                raise shorter from None
         run = _running_query(df.sparkSession)
         if run is not None or not _is_classic(df.sparkSession):
             self._heartbeat.arm(partial(self._beat, df.sparkSession, run and str(run.runId)))
@@ -590,9 +619,29 @@ class DeltaSink:
         failpoint("sink.after_write")
         return conflict
 
-    def _check_table(self, df: DataFrame, checkpoint: str | None) -> None:
-        self._maintenance.checked(self._target.check(df.sparkSession, checkpoint))
+    def _check_start(self, df: DataFrame, root: str) -> None:
+        """Refuse what the first batch would refuse, as far as it is known; the batch uses what is read."""
+        spark = df.sparkSession
+        exists = self._check_table(df, root) is not None
+        check_places(self._target, spark, root, exists=exists)
+        if self._target.path is not None and self._target.path != (path := absolute(self._target.path)):
+            log.info("table_path given=%s absolute=%s", self._target.path, path)
+        if not exists:
+            return
+        try:
+            state = self._known = self._target.ledger(spark, self.app_id)
+        except GazetteError as error:
+            log.info("ledger not read at start app_id=%s problem=%s", self.app_id, error)
+            return  # The first batch says the same, unless the table has changed until then.
+        warn_of_other_writers(self._target, spark, self.app_id, state)
+        if self._upsert is None and not self._router.diverts:
+            self._maintenance.check_columns(df, self.app_id, state)
+
+    def _check_table(self, df: DataFrame, checkpoint: str | None) -> TableDetail | None:
+        detail = self._target.check(df.sparkSession, checkpoint)
+        self._maintenance.checked(detail)
         self._router.check(df.sparkSession, checkpoint, df.schema)
+        return detail
 
 
 def _check_app_id(app_id: object) -> None:

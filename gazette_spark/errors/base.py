@@ -84,6 +84,17 @@ class MissingModuleError(GazetteError, ImportError):
 
 
 @dataclass(eq=False)
+class MissingPackageError(GazetteError, ImportError):
+    """A package that a part of this one needs is not installed."""
+
+    problem: str
+    install: str = "gazette-spark[spark]"
+
+    def __str__(self) -> str:
+        return f"{self.problem}: pip install {self.install!r} (for {sys.executable})"
+
+
+@dataclass(eq=False)
 class InputError(GazetteError, ValueError):
     """Input of a command is not of the form it was said to have."""
 

@@ -262,14 +262,16 @@ class SchemaMismatchError(SinkError):
 
     table: str
     app_id: str
-    batch_id: int
+    batch_id: int | None
+    """None before the first batch."""
     problems: tuple[ColumnProblem, ...]
 
     def __str__(self) -> str:
         more = len(self.problems) - SHOWN_MISMATCHES
         shown = ". ".join(str(each) for each in self.problems[:SHOWN_MISMATCHES])
         rest = f". And {more} columns more" if more > 0 else ""
+        at = "at its start" if self.batch_id is None else f"batch {self.batch_id}"
         return (
-            f"table {self.table}, app id {self.app_id!r}, batch {self.batch_id}: its columns do not fit the "
+            f"table {self.table}, app id {self.app_id!r}, {at}: its columns do not fit the "
             f"table, nothing was written: {shown}{rest}"
         )

@@ -18,7 +18,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import BinaryType, StructType
 
-from gazette_spark.errors import TableRefusedError
+from gazette_spark.errors import OptionError, TableRefusedError
 from gazette_spark.ledger.entry import LedgerEntry, LedgerState, parse_entry
 from gazette_spark.ledger.history import HistoryRow, advanced, history_row, read_state
 from gazette_spark.ledger.query_checkpoint import is_inside
@@ -54,6 +54,15 @@ NO_SUCH_PATH = frozenset(
 )
 """Error conditions of a missing table. A directory without a Delta log counts as missing; a name in the
 catalog that is no Delta table is an error."""
+
+
+DELTA_SESSION = (
+    "one that configure_spark_with_delta_pip(SparkSession.builder) of the package delta-spark has made, with "
+    "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and "
+    "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog; for spark-submit these "
+    "two as --conf, and --packages io.delta:delta-spark_4.2_2.13:4.4.0"
+)
+"""How a session gets Delta."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +269,17 @@ class DeltaTable:
         try:
             return spark.sql(f"DESCRIBE {what}").selectExpr(*columns).collect()
         except AnalysisException as error:
+            if _is_no_delta(error):
+                raise OptionError("spark", "a session without Delta Lake", DELTA_SESSION) from None
             if error.getCondition() in (NO_SUCH_NAME if self.table else NO_SUCH_PATH):
                 return None
             raise
+
+
+def _is_no_delta(error: AnalysisException) -> bool:
+    """Say whether Spark took a word of Delta's statement for a table's name."""
+    name = (error.getMessageParameters() or {}).get("relationName", "")
+    return error.getCondition() in NO_SUCH_NAME and name.strip("`") in ("DETAIL", "HISTORY")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ classic session opens the file itself, through Hadoop; Spark Connect, which has 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -64,13 +65,57 @@ def find_line(spark: SparkSession, path: str, pattern: str) -> str | None:
 
 def path_exists(spark: SparkSession, path: str) -> bool:
     """Say whether there is a file or directory."""
+    with suppress(*jvm_errors(spark)):
+        if _is_classic(spark):  # Spark's own reader warns of a path that is not there, in 80 lines.
+            files, name = _file_system(spark, path)
+            return bool(files.exists(name))
     # Spark Connect looks when it is asked for the columns.
     return _if_there(lambda: _files_below(spark, path).schema) is not None
 
 
 def has_files(spark: SparkSession, path: str) -> bool:
     """Say whether a directory holds a file, at any depth; not whether it is there."""
+    with suppress(*jvm_errors(spark)):
+        if _is_classic(spark):
+            files, name = _file_system(spark, path)
+            if not files.exists(name):
+                return False
+            root = str(files.makeQualified(name).toString())
+            return _holds_file(files.listFiles(name, True), root)  # noqa: FBT003 - Java's
     return bool(_if_there(lambda: _files_below(spark, path).select("path").limit(1).collect()))
+
+
+def _holds_file(found: Any, root: str) -> bool:  # noqa: ANN401 - Java's iterator
+    """Say whether one of the files counts: Spark leaves out hidden ones, such as checksums and logs."""
+    while found.hasNext():
+        below = str(found.next().getPath().toString()).removeprefix(root)
+        if not any(name.startswith((".", "_")) for name in below.split("/")):
+            return True
+    return False
+
+
+def unwritable(spark: SparkSession, path: str) -> str:
+    """Return why a directory cannot be written, "" if it can or that is not known; leave none behind.
+
+    Only in file systems of directories: a store of objects would get an object that stands for one.
+    """
+    if not _is_classic(spark):
+        return ""
+    files, directory = _file_system(spark, path)
+    scheme = files.getScheme()
+    if scheme not in ("file", "hdfs"):
+        return ""
+    try:
+        existed = files.exists(directory)
+        files.mkdirs(directory)
+        local = str(directory.toUri().getPath())
+        writable = scheme != "file" or os.access(local, os.W_OK)
+        if not existed:
+            files.delete(directory, False)  # noqa: FBT003 - Java's: only an empty one
+    except jvm_errors(spark) as error:
+        java = getattr(error, "java_exception", None)
+        return str(java.getMessage() if java else error).partition("\n")[0]
+    return "" if writable else f"no permission to write to {local}"
 
 
 def clear_unfinished(spark: SparkSession, root: str) -> None:

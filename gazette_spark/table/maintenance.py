@@ -149,6 +149,16 @@ class TableMaintenance:
         rows = in_files(conform(df, fitted.schema, beside), files, self._partition_by)
         return Prepared(rows, exists, self._adding)
 
+    def check_columns(self, df: DataFrame, app_id: str, state: LedgerState) -> None:
+        """Hold a query's columns against those of the table before there is a batch.
+
+        Raises:
+            SchemaMismatchError: they do not fit.
+        """
+        fitted = self._fit_known(df, state)
+        if isinstance(fitted, Unfit):
+            raise SchemaMismatchError(self._target.name, app_id, None, fitted.problems)
+
     def changed(self, spark: SparkSession) -> bool:
         """Tell whether the table's columns are others than those the last batch was prepared for.
 

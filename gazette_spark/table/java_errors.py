@@ -1,0 +1,60 @@
+"""Errors of calls to Spark's JVM, shortened where the JVM gets them back.
+
+A stream's batch that raises one sends its text to Spark, which searches it for the signs of a stopped query
+with a pattern that takes stack for each character. The usual Java stack trace overflows it: 1,000 lines on
+the console, and the query never ends as stopped.
+"""
+
+from __future__ import annotations
+
+MAX_TEXT = 900
+"""Characters of a text that Spark's pattern reads within the stack of its thread."""
+
+MAX_CAUSES = 20
+"""Causes of an exception that are looked at."""
+
+INTERRUPTIONS = (
+    "java.lang.InterruptedException",
+    "java.io.InterruptedIOException",
+    "java.nio.channels.ClosedByInterruptException",
+)
+"""What Spark looks for."""
+
+
+def short_java_error(error: Exception) -> Exception | None:
+    """Return an error with the texts of Java's exceptions and no stack; None if it is none of Java's."""
+    if type(error).__name__ != "Py4JJavaError":
+        return None  # Spark Connect's package has no py4j.
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    texts: list[str] = []
+    try:
+        cause = error.java_exception  # type: ignore[attr-defined]
+        while cause is not None and len(texts) < MAX_CAUSES:
+            texts.append(str(cause.toString()))
+            cause = cause.getCause()
+    except Py4JError:
+        return None
+    text = short_text(texts)
+
+    def shown(_self: object) -> str:
+        return f"An error occurred while calling Spark: {text}"
+
+    # Spark knows it by this name.
+    names = {"__str__": shown, "__module__": Py4JJavaError.__module__, "__qualname__": "Py4JJavaError"}
+    kind = type("Py4JJavaError", (Py4JJavaError,), names)
+    made: Exception = kind(error.errmsg, error.java_exception)  # type: ignore[attr-defined]
+    return made
+
+
+def short_text(texts: list[str]) -> str:
+    """Return the texts of an exception and its causes within :data:`MAX_TEXT` characters.
+
+    >>> short_text(["a.B: no", "a.C: because"])
+    'a.B: no; caused by a.C: because'
+    """
+    first, *causes = texts
+    last = f"; caused by {causes[-1]}"[: MAX_TEXT // 3] if causes else ""
+    found = next((name for name in INTERRUPTIONS for text in texts if name in text), "")
+    sign = f" ({found})" if found and found not in last else ""
+    return first[: MAX_TEXT - len(last) - len(sign)] + last + sign

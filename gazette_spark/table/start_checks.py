@@ -1,0 +1,88 @@
+"""What is wrong with a query's table and checkpoint, as far as that is known before the query starts.
+
+Spark and Delta find the same in the first batch, seconds later, and say so in a hundred lines of Java.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from gazette_spark.errors import QueryCheckpointError, TableRefusedError
+from gazette_spark.ledger.entry import LedgerState
+from gazette_spark.ledger.history import app_ids
+from gazette_spark.table.delta_table import DeltaTable
+from gazette_spark.table.files import unwritable
+
+log = logging.getLogger(__name__)
+
+COMMITS_LOOKED_AT = 1000
+"""Commits in which other writers of a table are looked for."""
+
+
+def check_places(target: DeltaTable, spark: SparkSession, checkpoint: str, *, exists: bool) -> None:
+    """Try the directories of a query, and find a table's schema in the catalog.
+
+    Raises:
+        TableRefusedError: the table cannot be made there.
+        QueryCheckpointError: the checkpoint cannot be written there.
+    """
+    if target.path is not None:
+        if problem := unwritable(spark, target.path):
+            raise TableRefusedError(target.name, f"its directory cannot be written: {problem}")
+    elif not exists and (schema := schema_of(str(target.table))) and not _has_schema(spark, schema):
+        problem = f"there is no schema {schema}: run CREATE SCHEMA {schema}, or name the table of another one"
+        raise TableRefusedError(target.name, problem)
+    if problem := unwritable(spark, checkpoint):
+        raise QueryCheckpointError(checkpoint, f"the directory cannot be written: {problem}")
+
+
+def absolute(path: str) -> str:
+    """Return where a directory without a scheme is, seen from this process; a URL as it is."""
+    return path if ":/" in path else os.path.abspath(path)  # noqa: PTH100 - it is not there yet
+
+
+def schema_of(table: str) -> str:
+    """Return the schema, and the catalog, that a table's name has before its last dot; "" if none.
+
+    >>> schema_of("orders"), schema_of("shop.orders"), schema_of("main.shop.`a.b`")
+    ('', 'shop', 'main.shop')
+    """
+    before = table[: table.rindex("`", 0, -1)] if table.endswith("`") and len(table) > 1 else table
+    return before.rpartition(".")[0]
+
+
+def _has_schema(spark: SparkSession, schema: str) -> bool:
+    try:
+        return spark.catalog.databaseExists(schema)
+    except PySparkException:
+        return True  # The catalog does not say. The first batch will.
+
+
+def warn_of_other_writers(target: DeltaTable, spark: SparkSession, app_id: str, state: LedgerState) -> None:
+    """Log which other app ids have filled a table that this one begins to fill: one renamed doubles rows."""
+    if state.entry is not None or state.table_version < 0:
+        return
+    others = [each for each in app_ids(target.history(spark, COMMITS_LOOKED_AT)) if each != app_id]
+    for other in others:
+        entry = target.ledger(spark, other).entry
+        if entry is not None:
+            log.warning(
+                "table %s holds %s for app id %r. App id %r is new to it: of a journal that both read, "
+                "the table gets each row twice",
+                *(target.name, ends_text(list(entry.read_through.items())), other, app_id),
+            )
+
+
+def ends_text(ends: Sequence[tuple[str, int]]) -> str:
+    """Return where journals end, the first ones.
+
+    >>> ends_text([("a", 1), ("b", 2), ("c", 3), ("d", 4)])
+    'a up to 1, b up to 2, c up to 3 and 1 more'
+    """
+    shown = ", ".join(f"{journal} up to {end}" for journal, end in ends[:3])
+    return f"{shown} and {len(ends) - 3} more" if len(ends) > 3 else shown

@@ -1,0 +1,50 @@
+"""Errors of the JVM go back to it short, and still tell Spark that a query was stopped."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+
+from gazette_spark.table.java_errors import INTERRUPTIONS, MAX_TEXT, short_java_error, short_text
+
+SPARKS_PATTERN = re.compile(
+    r"py4j\.protocol\.Py4JJavaError: An error occurred while calling"
+    rf"((.|\r\n|\r|\n)*)({'|'.join(INTERRUPTIONS)})"
+)
+"""How Spark 4.2 finds out that a batch was interrupted, in ``StreamExecution``."""
+
+
+def java_exception(*texts: str) -> Any:
+    """Return an exception of Java with its causes."""
+    cause = java_exception(*texts[1:]) if len(texts) > 1 else None
+    return SimpleNamespace(
+        _target_id="o1", _gateway_client=None, toString=lambda: texts[0], getCause=lambda: cause
+    )
+
+
+@pytest.mark.parametrize("depth", [0, 1, 7])
+def test_spark_finds_an_interruption_in_a_short_text(depth: int) -> None:
+    """However deep the interruption lies, the traceback names it, within the characters Spark can search."""
+    texts = [f"org.apache.spark.SparkException: step {at} {'x' * 900}" for at in range(depth)]
+    error = Py4JJavaError("An error occurred\n", java_exception(*texts, "java.lang.InterruptedException"))
+    shorter = short_java_error(error)
+    assert isinstance(shorter, Py4JJavaError)
+    shown = "".join(traceback.format_exception_only(shorter))
+    assert SPARKS_PATTERN.search(shown)
+    assert len(shown) < MAX_TEXT + 100
+
+
+def test_an_error_of_python_is_left_alone() -> None:
+    """Its traceback is short, and says where it comes from."""
+    assert short_java_error(ValueError("no")) is None
+
+
+def test_first_and_last_text_are_kept() -> None:
+    """The first says what failed, the last why."""
+    assert short_text(["a.A: one", "a.B: two", "a.C: three"]) == "a.A: one; caused by a.C: three"
+    assert len(short_text(["a" * 5000, "b" * 5000])) == MAX_TEXT

@@ -1,0 +1,77 @@
+"""What a query is refused for before it starts; tests/spark/test_sink_start.py has what takes a JVM."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from gazette_spark.errors import OptionError
+from gazette_spark.table.delta_table import DeltaTable
+
+
+class NotFound(AnalysisException):
+    """Spark's answer to a statement of Delta's that it takes for one about a table."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(message="not found")
+        self._name = name
+
+    def getCondition(self) -> str:  # noqa: N802 - Spark's name.
+        return "TABLE_OR_VIEW_NOT_FOUND"
+
+    def getMessageParameters(self) -> dict[str, str]:  # noqa: N802
+        return {"relationName": f"`{self._name}`"}
+
+
+def answering(name: str) -> Any:
+    """Return a session whose catalog does not know a name."""
+
+    def sql(_statement: str) -> None:
+        raise NotFound(name)
+
+    return SimpleNamespace(sql=sql)
+
+
+@pytest.mark.parametrize("named", [{"path": "/t", "table": None}, {"path": None, "table": "t"}], ids=str)
+def test_a_session_without_delta_is_named(named: dict[str, str | None]) -> None:
+    """Spark looks for a table DETAIL; the error says how a session gets Delta."""
+    with pytest.raises(OptionError) as caught:
+        DeltaTable(**named).detail(answering("DETAIL"))
+    text = str(caught.value)
+    assert "a session without Delta Lake" in text
+    for way in ("configure_spark_with_delta_pip", "spark.sql.extensions=", "spark_catalog=", "--packages"):
+        assert way in text
+
+
+def test_a_missing_table_is_no_missing_delta() -> None:
+    """Delta's session answers with the table's own name."""
+    assert DeltaTable(path=None, table="t").detail(answering("t")) is None
+
+
+@pytest.mark.parametrize(
+    ("missing", "use", "text"),
+    [
+        pytest.param(
+            "delta", "import gazette_spark.sink", "the sink needs the package delta-spark", id="delta"
+        ),
+        pytest.param(
+            "pyspark", "import gazette_spark as g; g.register(None)", "Spark is not installed", id="pyspark"
+        ),
+    ],
+)
+def test_a_missing_package_is_named_as_it_is_installed(missing: str, use: str, text: str) -> None:
+    """The module ``delta`` is of the package delta-spark, which its name does not say."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.modules[{missing!r}] = None; {use}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert text in done.stderr.splitlines()[-1]
+    assert "pip install 'gazette-spark[spark]'" in done.stderr.splitlines()[-1]
