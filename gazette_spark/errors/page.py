@@ -28,6 +28,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "InputError": "Correct the file or the input; the text names the line or key.",
         "MissingModuleError": "Set `PYSPARK_PYTHON` to the Python of the package before the session is "
         "made. On a cluster: [Deploy](../guides/deploy.md).",
+        "MissingPackageError": "Install the package that the text names, in the Python that it names.",
         "MissingZonesError": "Install the system's time zone database, or the package `tzdata`, on the "
         "machine.",
         "ClosedError": "Make a new client, reader or append. Do not use one after a fork.",
