@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
 from gazette_spark.errors import QueryCheckpointError, SchemaMismatchError, TableRefusedError
+from gazette_spark.session import CLASS_PATH_VARIABLE
 from gazette_spark.sink import DeltaSink
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 from tests.waiting import wait_until
@@ -83,3 +87,30 @@ def test_a_query_stopped_in_mid_batch_ends_as_stopped(stream: FileStream) -> Non
         query.stop()
     assert query.status["message"] == "Stopped"
     assert query.exception() is None
+
+
+PLAIN_SESSION = """
+import sys
+from pyspark.sql import SparkSession
+from gazette_spark.sink import DeltaSink
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+DeltaSink("orders", path=sys.argv[1] + "/table").start(
+    spark.readStream.format("rate").load(), checkpoint=sys.argv[1] + "/checkpoint"
+)
+"""
+
+
+@pytest.mark.soak
+def test_a_session_without_delta_is_told_how_to_get_it(tmp_path: Path) -> None:
+    """What most people meet first ends with one line that names both settings and the package."""
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN_SESSION, str(tmp_path)],
+        env={name: value for name, value in os.environ.items() if name != CLASS_PATH_VARIABLE},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    last = done.stderr.splitlines()[-1]
+    assert "OptionError: option 'spark': got a session without Delta Lake" in last
+    assert "configure_spark_with_delta_pip" in last
