@@ -78,6 +78,7 @@ from gazette_spark.scan.tracked_position import TrackedPosition
 from gazette_spark.spark_versions import (
     ADMISSION_CONTROL,
     ARROW_STREAM_WRITES,
+    SCANS_KEEP_THEIR_FILTERS,
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
@@ -166,8 +167,8 @@ class GazetteDataSource(DataSource):
         files = file_target(self.options)
         if options.read_gaps:
             return GapsReader(options, schema, open_journals)
-        kind = FilteringReader if filters_are_pushed() and files is None else BatchReader
-        return kind(options, schema, files)
+        pushed = SCANS_KEEP_THEIR_FILTERS and filters_are_pushed() and files is None
+        return (FilteringReader if pushed else BatchReader)(options, schema, files)
 
     def streamReader(self, schema: StructType) -> BaseStreamReader:  # noqa: N802 - Spark's name.
         """Return the reader of ``spark.readStream``."""

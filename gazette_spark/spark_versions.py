@@ -6,7 +6,6 @@
 admission control          no   no   :class:`~gazette_spark.source.TrackingStreamReader` follows the query; a
                                      run under Trigger.AvailableNow is one batch
 a source's write heads     no   no   progress has those of the journals that a position is behind in
-filters pushed into reads  no   yes  Spark filters all rows
 Arrow writers of streams   no   yes  :class:`~gazette_spark.write.spark_writer.RowStreamWriter` takes rows
 =========================  ===  ===  =========================================================================
 
@@ -70,6 +69,13 @@ ARROW_STREAM_WRITES = hasattr(datasource, "DataSourceStreamArrowWriter")
 
 _IN_UTC = "timezone" if "timezone" in signature(to_arrow_schema).parameters else "timestamp_utc"
 
+SCANS_KEEP_THEIR_FILTERS = False
+"""Spark uses a reader that filters were pushed into for the query of these filters alone.
+
+No release does, to 4.3: it keeps the reader for the DataFrame or view. Another query of that, or its other
+side in a union, then lacked the rows that the first one had left out.
+"""
+
 PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 """Module of the process in which Spark plans a batch query with filters to push."""
 
@@ -94,6 +100,7 @@ def filters_are_pushed() -> bool:
 __all__ = [
     "ADMISSION_CONTROL",
     "ARROW_STREAM_WRITES",
+    "SCANS_KEEP_THEIR_FILTERS",
     "ArrowStreamWriter",
     "ReadAllAvailable",
     "ReadLimit",

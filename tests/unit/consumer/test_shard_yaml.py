@@ -48,7 +48,9 @@ def test_revisions_and_deletions() -> None:
 def test_no_shards() -> None:
     """An empty list is one: nothing is common."""
     assert format_shard_yaml([]) == "common: {}\nshards: []\n"
-    assert parse_shard_yaml("common: {}\nshards: []\n") == parse_shard_yaml("") == []
+    assert parse_shard_yaml("common: {}\nshards: []\n") == []
+    with pytest.raises(ProtocolError, match="shards: the YAML is empty"):
+        parse_shard_yaml("")
 
 
 def test_listed_shards_are_left_as_they_are() -> None:

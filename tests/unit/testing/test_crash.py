@@ -11,6 +11,7 @@ from gazette_spark.testing.crash import CrashChild, session_members
 SCRIPT = """
 import subprocess, sys, time
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0)
+print("started", flush=True)
 time.sleep(600)
 """
 
@@ -33,9 +34,12 @@ def test_a_paused_child_stands_still(tmp_path: Path) -> None:
     """Its children in process groups of their own as well; afterwards all go on, and all are killed."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    with CrashChild(script, [], log=tmp_path / "log") as child:
+    log = tmp_path / "log"
+    with CrashChild(script, [], log=log) as child:
         session = child._process.pid
-        wait_until(lambda: len(session_members(session)) == 2)
+        # Before, the one may wait in the kernel for the other to execute its program, which SIGSTOP prevents.
+        wait_until(lambda: "started" in log.read_text())
+        assert len(session_members(session)) == 2
         with child.paused():
             wait_until(lambda: states(session) == {"T"})
         wait_until(lambda: "T" not in states(session))
