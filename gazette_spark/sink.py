@@ -634,7 +634,8 @@ class DeltaSink:
             log.info("ledger not read at start app_id=%s problem=%s", self.app_id, error)
             return  # The first batch says the same, unless the table has changed until then.
         warn_of_other_writers(self._target, spark, self.app_id, state)
-        if self._upsert is None and not self._router.diverts:
+        # Rows of the direct lane tell of files, whose columns it checks itself.
+        if self._upsert is None and not self._router.diverts and self._files is None:
             self._maintenance.check_columns(df, self.app_id, state)
 
     def _check_table(self, df: DataFrame, checkpoint: str | None) -> TableDetail | None:

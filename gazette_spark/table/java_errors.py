@@ -21,6 +21,9 @@ INTERRUPTIONS = (
 """What Spark looks for."""
 
 
+TRACEBACK = "Traceback (most recent call last):"
+
+
 def short_java_error(error: Exception) -> Exception | None:
     """Return an error with the texts of Java's exceptions and no stack; None if it is none of Java's."""
     if type(error).__name__ != "Py4JJavaError":
@@ -47,14 +50,31 @@ def short_java_error(error: Exception) -> Exception | None:
     return made
 
 
+def without_frames(text: str) -> str:
+    r"""Return a text without the frames of a traceback of Python, which a task's error has.
+
+    >>> without_frames("a.PythonException: Traceback (most recent call last):\n  File x\n    f()\nb.C: no")
+    'a.PythonException: b.C: no'
+    """
+    before, found, trace = text.rpartition(TRACEBACK)
+    if not found:
+        return text
+    lines = trace.splitlines()
+    frames = [at for at, line in enumerate(lines) if line.startswith("  File ")]
+    behind = lines[frames[-1] + 1 :] if frames else lines
+    while behind and behind[0].startswith("    "):
+        behind = behind[1:]  # The line of code, and marks below it.
+    return before.partition(TRACEBACK)[0] + "\n".join(behind).strip()
+
+
 def short_text(texts: list[str]) -> str:
     """Return the texts of an exception and its causes within :data:`MAX_TEXT` characters.
 
     >>> short_text(["a.B: no", "a.C: because"])
     'a.B: no; caused by a.C: because'
     """
-    first, *causes = texts
-    last = f"; caused by {causes[-1]}"[: MAX_TEXT // 3] if causes else ""
+    first, *causes = (without_frames(text) for text in texts)
+    last = f"; caused by {causes[-1]}"[: MAX_TEXT * 2 // 3] if causes else ""
     found = next((name for name in INTERRUPTIONS for text in texts if name in text), "")
     sign = f" ({found})" if found and found not in last else ""
     return first[: MAX_TEXT - len(last) - len(sign)] + last + sign

@@ -44,6 +44,16 @@ def test_an_error_of_python_is_left_alone() -> None:
     assert short_java_error(ValueError("no")) is None
 
 
+def test_an_error_of_a_task_is_named_whole() -> None:
+    """Frames of Python are as long as the text may be, and say less than the error behind them."""
+    frames = "".join(f'  File "/lib/part_{at}.py", line {at}, in read\n    self.read()\n' for at in range(40))
+    lost = "gazette_spark.errors.source_errors.DataLossError: journal 'shop/orders': bytes [5, 9) are gone"
+    text = f"a.PythonException: Traceback (most recent call last):\n{frames}{lost}\n"
+    assert short_text(["a.SparkException: task failed", text]) == (
+        f"a.SparkException: task failed; caused by a.PythonException: {lost}"
+    )
+
+
 def test_first_and_last_text_are_kept() -> None:
     """The first says what failed, the last why."""
     assert short_text(["a.A: one", "a.B: two", "a.C: three"]) == "a.A: one; caused by a.C: three"
