@@ -171,11 +171,16 @@ def tables() -> str:
 
 def with_tables(page: str) -> str:
     """Return the page with its tables brought up to date between its two marks."""
-    before, _, rest = page.partition(BEGIN)
+    return between_marks(page, BEGIN, tables())
+
+
+def between_marks(page: str, begin: str, made: str) -> str:
+    """Return a page with what is made from the code put between the marks ``begin`` and :data:`END`."""
+    before, _, rest = page.partition(begin)
     _, mark, after = rest.partition(END)
     if not mark:
-        raise ValueError(f"the page needs the lines {BEGIN!r} and {END!r}")
-    return f"{before}{BEGIN}\n\n{tables()}\n{END}{after}"
+        raise ValueError(f"the page needs the lines {begin!r} and {END!r}")
+    return f"{before}{begin}\n\n{made.rstrip()}\n\n{END}{after}"
 
 
 if __name__ == "__main__":

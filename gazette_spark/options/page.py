@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gazette_spark.errors import OptionError
+from gazette_spark.errors.page import between_marks
 from gazette_spark.options.source import OPTIONS
 from gazette_spark.options.table import Option
 from gazette_spark.options.write import WRITE_OPTIONS
@@ -22,8 +23,6 @@ PAGES: dict[Path, Sequence[Option]] = {
 """Each page and the options of its tables."""
 
 BEGIN = "<!-- The tables are made from the code: python -m gazette_spark.options.page -->"
-END = "<!-- End of the tables. -->"
-
 
 DEFAULTS = {"startingOffsets": "`latest` (stream), `earliest` (batch)"}
 """Defaults that depend on more than the option."""
@@ -122,11 +121,7 @@ def form(option: Option) -> str:
 
 def with_tables(page: str, options: Sequence[Option]) -> str:
     """Return a page with its tables brought up to date between its two marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, mark, after = rest.partition(END)
-    if not mark:
-        raise ValueError(f"the page needs the lines {BEGIN!r} and {END!r}")
-    return f"{before}{BEGIN}\n\n{tables(options)}\n\n{END}{after}"
+    return between_marks(page, BEGIN, tables(options))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.options.page import BEGIN, END, GROUPS, PAGES, tables, with_tables
+from gazette_spark.errors.page import END
+from gazette_spark.options.page import BEGIN, GROUPS, PAGES, tables, with_tables
 from gazette_spark.options.source import OPTIONS
 from gazette_spark.options.write import WRITE_OPTIONS
 
