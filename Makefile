@@ -77,15 +77,23 @@ class-archive: install jvm ## Write down the classes Spark loads, so that the te
 REPORTS := .cache/reports
 PYTEST = $(BIN)/pytest -q --durations=15 --junitxml=$(REPORTS)/$@.xml
 
-.PHONY: lint
-lint: install ## Style and types, of the tests too
+.PHONY: style
+style: install ## Style alone: a second
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+.PHONY: lint
+lint: style ## Style and types, of the tests too
 	$(BIN)/mypy
 
+# Types are checked beside the tests, which wait for timers now and then.
 .PHONY: check
-check: lint ## Lint, types, unit and property tests; no JVM, under two minutes
-	$(PYTEST) -n 3 $(COVERAGE) tests/unit tests/property
+check: style ## Lint, types, unit and property tests; no JVM, under two minutes
+	@types=$$(mktemp); $(BIN)/mypy >"$$types" 2>&1 & checker=$$!; \
+	$(PYTEST) -n 4 $(COVERAGE) tests/unit tests/property; tested=$$?; \
+	wait $$checker; checked=$$?; \
+	cat "$$types"; rm -f "$$types"; \
+	[ $$tested -eq 0 ] && [ $$checked -eq 0 ]
 
 # Two workers have a JVM each that most Spark tests share; the rest is taken file by file.
 TOGETHER = -n 3 --dist loadgroup --no-loadscope-reorder

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Run everything, and more of it: the stubs on each release of protobuf, all tests on all brokers with fresh
-# seeds and ten times the examples, random crashes, two writers at once. It takes hours on two cores, so it has
+# seeds and twenty times the examples, random crashes, two writers at once. It takes hours on two cores, so it has
 # parts: each ends with its failures and one line in soak.log, and can be run by itself. Each part runs whatever
 # became of the one before; the last lines say which failed. Seeds are printed.
 #

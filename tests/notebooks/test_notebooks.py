@@ -1,7 +1,7 @@
 """The notebooks run from top to bottom.
 
-In `make test` a kernel runs the quickstart, as a reader does. The cells of the short ones and of those for
-Databricks run in the session of the tests, which spares a JVM for each. `make soak` gives every one a kernel.
+In `make test` the cells of the short ones and of those for Databricks run in the session of the tests, which
+spares a kernel and a JVM for each. `make soak` gives every one a kernel, as a reader does.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from tests.rig.databricks import Workspace
 
 PATHS = {notebooks.name_of(path): path for path in notebooks.paths()}
 FOR_DATABRICKS = [name for name, path in PATHS.items() if notebooks.needs_workspace(path)]
-QUICKSTART = "01_quickstart"
-SHORT = ("05_read_committed", "06_application")
+SHORT = ("01_quickstart", "05_read_committed", "06_application")
 """The others wait for fragments, restarts or verdicts."""
 
 
@@ -63,12 +62,11 @@ def test_cells_for_databricks_run(
         workspace.close()
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:jupyter_client.*")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == QUICKSTART else pytest.mark.soak) for name in PATHS]
-)
+@pytest.mark.parametrize("name", PATHS)
 def test_a_kernel_runs_every_cell(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends with the notebook; the asserts in the cells hold, and no temporary file is left."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))

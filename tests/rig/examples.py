@@ -1,4 +1,4 @@
-"""How many examples Hypothesis draws: few in every run, ten times as many under ``pytest --soak``.
+"""How many examples Hypothesis draws: few in every run, twenty times as many under ``pytest --soak``.
 
 Each run draws its own seed and prints it. ``pytest --hypothesis-seed=<seed>`` draws the same examples again.
 """
@@ -10,10 +10,10 @@ import random
 import pytest
 from hypothesis import HealthCheck, settings
 
-SOAK_FACTOR = 10
-"""Examples under ``--soak`` for each one of another run."""
 DEFAULT_EXAMPLES = 100
-"""Examples of a property that names no number."""
+"""Examples of a property that names no number, by itself."""
+BRIEFLY, SOAK = 0.5, 10
+"""Parts of a property's number that a run draws: every run, and ``--soak``."""
 
 # How long an example takes says more about what else the machine does than about what is tested.
 settings.register_profile(
@@ -21,9 +21,9 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
-    max_examples=DEFAULT_EXAMPLES,
+    max_examples=int(DEFAULT_EXAMPLES * BRIEFLY),
 )
-settings.register_profile("soak", settings.get_profile("test"), max_examples=DEFAULT_EXAMPLES * SOAK_FACTOR)
+settings.register_profile("soak", settings.get_profile("test"), max_examples=DEFAULT_EXAMPLES * SOAK)
 settings.load_profile("test")
 
 
@@ -36,7 +36,7 @@ def configure(config: pytest.Config, *, soak: bool) -> None:
 
 
 def examples(number: int) -> int:
-    """Return how many examples the profile draws where ``make test`` draws ``number``."""
+    """Return how many examples of ``number`` the profile draws."""
     profile = settings.default
     assert profile is not None
     return number * profile.max_examples // DEFAULT_EXAMPLES
