@@ -42,12 +42,11 @@ PEM_FILES = {
 """Variables that name files, and the source's options for their contents."""
 
 COMPARED = {
-    "entries": "no row was compared",
-    "counts": "records were counted",
-    "offsets": "each record has one row at its offset; bytes were not compared",
-    "bytes": "each record is one row, its bytes unchanged",
+    "counts": "compared by number only",
+    "offsets": "compared by offset, not by bytes",
+    "bytes": "compared by offset and bytes",
 }
-"""Text of the result for each depth of the comparison."""
+"""Text of the verdict for each depth of the comparison."""
 
 
 @click.command()
@@ -274,20 +273,31 @@ def report_lines(report: Report) -> Iterator[str]:
             yield f"app id {tiling.app_id!r}: Delta's log no longer has its first entries"
     yield from _uneven(report)
     if report.difference:
-        yield f"difference: {report.difference}"
+        yield f"DIFFERENT: {report.difference}"
         return
     entries = sum(tiling.entries for tiling in report.tilings)
-    proof = f"{entries} entries cover each journal without a seam; {COMPARED[report.depth]}"
-    if dead := sum(report.dead.values()):
-        proof += f"; {dead} records are dead letters"
+    cover = "ledger entry covers" if entries == 1 else "ledger entries cover"
+    yield f"{entries:,} {cover} the journals without gap or overlap."
     if report.audited:
-        proof += f"; {report.audited} ranges have the rows, and digests, that their entries say"
+        yield f"{report.audited:,} ranges have the rows and digests that their entries state."
     if report.unproven:
-        yield f"not verified: version {report.table_version}: {'; '.join(report.unproven)}"
-        yield f"what was compared does not differ: {proof}"
+        yield f"No difference was found in what was compared: {_compared(report)}."
+        yield f"NOT VERIFIED: {'; '.join(report.unproven)}"
     else:
         but = ", but for the offsets listed" if any(each.accepted for each in report.ranges) else ""
-        yield f"verified{but}: version {report.table_version}, {proof}"
+        yield f"VERIFIED{but}: {_compared(report)}."
+
+
+def _compared(report: Report) -> str:
+    """Return what was compared, and how."""
+    version = f"table version {report.table_version}"
+    if report.depth == "entries":
+        return f"the ledger of {version}; no row was compared"
+    records, dead = sum(report.records.values()), sum(report.dead.values())
+    once = "" if report.depth == "counts" else ", each once"
+    as_dead = f", {dead:,} of them in a dead letter table" if dead else ""
+    noun = "record" if records == 1 else "records"
+    return f"{records:,} {noun}{once}{as_dead}; {version}, {COMPARED[report.depth]}"
 
 
 def _uneven(report: Report) -> Sequence[str]:

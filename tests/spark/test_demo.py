@@ -141,5 +141,5 @@ def test_quickstart_ends_with_a_verified_table(tmp_path: Path) -> None:
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert re.search(r"lag page http://127\.0\.0\.1:\d+", done.stderr)
-    assert "verified: " in done.stdout
+    assert "VERIFIED: " in done.stdout
     assert list(tmp_path.glob("gazette-spark-demo-*")) == []

@@ -140,7 +140,7 @@ def test_the_pages_examples_do_what_they_say(
     assert len(verify.findall(commands)) == 1
     done = page.run(commands if whole else verify.sub("", commands))
     assert '{"id": 101}' in done.stdout, done.stderr
-    assert ("verified: version" in done.stdout) == whole, done.stderr
+    assert ("VERIFIED: " in done.stdout) == whole, done.stderr
     # Two records are left to read. The last exit code is the verdict, which depends on the time since then.
     assert re.search(r"/orders +\w+ +24$", done.stdout, re.MULTILINE), done.stdout
     assert done.returncode in (0, 1, 2), done.stderr

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from gazette_spark.audit.differences import Difference
 from gazette_spark.audit.tiling import CoveredRange, Span, Tiling
 from gazette_spark.audit.verify import ComparedRange, Report
 from gazette_spark.cli.journal_options import Connect
@@ -92,18 +94,60 @@ def test_what_was_not_compared_is_listed() -> None:
     found = report(part, ComparedRange("app", "a/b", 10, 30, "bytes"))
     found.unproven = ["the journal no longer has these bytes"]
     lines = "\n".join(report_lines(found)).splitlines()
-    assert lines[-3].split() == ["app", "a/b", "0", "10", "not", "at", "all", *str(part.reason).split()]
-    assert lines[-2] == "not verified: version 1: the journal no longer has these bytes"
-    assert not any(line.startswith("verified") for line in lines)
+    assert lines[-4].split() == ["app", "a/b", "0", "10", "not", "at", "all", *str(part.reason).split()]
+    assert lines[-1] == "NOT VERIFIED: the journal no longer has these bytes"
+    assert not any(line.startswith("VERIFIED") for line in lines)
 
 
-def test_what_was_accepted_is_said_with_the_result() -> None:
-    """A table is verified but for the offsets that the command line accepts."""
-    gone = ComparedRange("app", "a/b", 0, 10, "nothing", "gone", accepted=True)
-    lines = list(report_lines(report(gone, ComparedRange("app", "a/b", 10, 30, "bytes"))))
-    assert lines[-1].startswith(
-        "verified, but for the offsets listed: version 1, 1 entries cover each journal"
-    )
-    assert list(report_lines(report(ComparedRange("app", "a/b", 0, 30, "bytes"))))[-1].startswith(
-        "verified: version 1, 1 entries cover each journal without a seam; each record is one row"
-    )
+WHOLE = ComparedRange("app", "a/b", 0, 30, "bytes")
+GONE = ComparedRange("app", "a/b", 0, 10, "nothing", "gone", accepted=True)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "changes", "verdict"),
+    [
+        pytest.param(
+            [WHOLE],
+            {"records": {"a/b": 2403}},
+            "VERIFIED: 2,403 records, each once; table version 1, compared by offset and bytes.",
+            id="bytes",
+        ),
+        pytest.param(
+            [WHOLE],
+            {"depth": "offsets", "dead": {"a/b": 1}},
+            "VERIFIED: 3 records, each once, 1 of them in a dead letter table; table version 1, compared by "
+            "offset, not by bytes.",
+            id="offsets",
+        ),
+        pytest.param(
+            [],
+            {"depth": "entries"},
+            "VERIFIED: the ledger of table version 1; no row was compared.",
+            id="ledger alone",
+        ),
+        pytest.param(
+            [GONE, ComparedRange("app", "a/b", 10, 30, "bytes")],
+            {"records": {"a/b": 1}},
+            "VERIFIED, but for the offsets listed: 1 record, each once; table version 1, compared by offset "
+            "and bytes.",
+            id="accepted",
+        ),
+        pytest.param(
+            [],
+            {"depth": "counts", "unproven": ["the columns are missing"]},
+            "NOT VERIFIED: the columns are missing",
+            id="not verified",
+        ),
+        pytest.param(
+            [],
+            {"difference": Difference("there is no row for this record", 2, "a/b", 10)},
+            f"DIFFERENT: {Difference('there is no row for this record', 2, 'a/b', 10)}",
+            id="different",
+        ),
+    ],
+)
+def test_the_last_line_is_the_verdict(
+    ranges: list[ComparedRange], changes: dict[str, object], verdict: str
+) -> None:
+    """Its first word is the answer, and the number of records comes with it."""
+    assert list(report_lines(replace(report(*ranges), **changes)))[-1] == verdict  # type: ignore[arg-type]
