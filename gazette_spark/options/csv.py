@@ -61,24 +61,37 @@ CSV_OPTIONS: tuple[Option, ...] = (
         "header",
         parse_bool,
         "false",
-        "Whether journals of format=csv begin with a record of the columns' names. Such records are left "
-        "out wherever they stand, as each writer may begin with one.",
+        "Whether journals have records of the columns' names. They give no row, wherever they stand, as "
+        "each writer may begin with one. A journal's first record must be one.",
     ),
-    Option("sep", parse_separator, ",", "Separator of CSV's fields."),
+    Option(
+        "sep",
+        parse_separator,
+        ",",
+        "Separator of fields.",
+    ),
     Option(
         "quote",
         parse_quote,
         '"',
-        "Quote around CSV's fields; it is doubled inside. With an empty text every newline ends a record.",
+        "Character around quoted fields; inside, it is doubled. If empty, there are no quotes, and every "
+        "newline ends a record.",
         form="one ASCII character other than newlines, or nothing",
     ),
     Option(
         "nullValue",
         _any_text,
         "",
-        "A field of CSV with this text is null, quoted or not; an empty one without quotes always is.",
+        "Text of fields that are null, in quotes or not. An empty field without quotes is always null.",
         form="any text",
     ),
-    Option("emptyValue", _any_text, "", "What an empty field of CSV in quotes stands for.", form="any text"),
+    Option(
+        "emptyValue",
+        _any_text,
+        "",
+        "Value of an empty field in quotes. If neither this option nor `nullValue` is given, such a "
+        "field is null.",
+        form="any text",
+    ),
 )
 """The options, in the order in which they are checked and shown."""

@@ -24,13 +24,32 @@ PAGES: dict[Path, Sequence[Option]] = {
 
 BEGIN = "<!-- The tables are made from the code: python -m gazette_spark.options.page -->"
 
-DEFAULTS = {"startingOffsets": "`latest` (stream), `earliest` (batch)"}
-"""Defaults that depend on more than the option."""
+DEFAULTS = {
+    "brokerAddress": "`BROKER_ADDRESS`",
+    "dateFormat": "ISO 8601",
+    "format": "see meaning",
+    "fragmentPostfixLevels": "`0`",
+    "framing": "see meaning",
+    "logLevel": "that of Python, `warning`",
+    "mapping": "`modulo`",
+    "maxBytesPerTrigger": "no limit",
+    "maxFragmentsPerTrigger": "no limit",
+    "maxRecordsPerTrigger": "no limit",
+    "minBytesPerTrigger": "no minimum",
+    "minPartitions": "no minimum",
+    "startingOffsets": "`latest` (stream), `earliest` (batch)",
+    "timestampFormat": "ISO 8601",
+    "timestampNTZFormat": "ISO 8601",
+    "tls.caFile": "public authorities",
+    "transactionId": "a new id",
+    "uuidPath": "`/_meta/uuid` (JSON), `0` (CSV), `1` (protobuf)",
+}
+"""Defaults that depend on more than the option, or that a reader would not know as "none"."""
 
 GROUPS: Mapping[str, Sequence[str]] = {
-    "Broker or store": ("brokerAddress", "fragmentStore", "fragmentPostfixLevels", "fragmentRoot"),
+    "Connection": ("brokerAddress", "fragmentStore", "fragmentPostfixLevels", "fragmentRoot"),
     "Journals": ("path", "journal", "journals", "journalsPattern", "selector", "mapping"),
-    "Start and end": (
+    "Start and end of a query": (
         "startingOffsets",
         "endingOffsets",
         "startingTimestamp",
@@ -39,22 +58,22 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "startingOffsetsByTimestampStrategy",
         "resumeOffsets",
     ),
-    "Size of a batch": (
+    "Size of a micro-batch": (
         "maxBytesPerTrigger",
         "maxRecordsPerTrigger",
         "maxFragmentsPerTrigger",
         "minBytesPerTrigger",
         "maxTriggerDelay",
     ),
-    "Tasks": ("minPartitions", "maxBytesPerPartition"),
+    "Tasks of a batch": ("minPartitions", "maxBytesPerPartition"),
     "Records": ("format", "framing", "maxRecordBytes"),
-    "Records that do not fit": ("mode", "columnNameOfCorruptRecord", "rescuedDataColumn"),
-    "Schema from a sample": ("inferSchema", "samplingBytes", "schemaHints", "inferredSchemaLocation"),
+    "Malformed records": ("mode", "columnNameOfCorruptRecord", "rescuedDataColumn"),
+    "Schema inference": ("inferSchema", "samplingBytes", "schemaHints", "inferredSchemaLocation"),
     "Dates and times": ("timeZone", "dateFormat", "timestampFormat", "timestampNTZFormat"),
     "JSON": ("allowSingleQuotes", "allowNonNumericNumbers"),
     "CSV": ("header", "sep", "quote", "nullValue", "emptyValue"),
     "Protobuf": ("descriptorFile", "messageName"),
-    "Lost data": ("failOnDataLoss", "readGaps"),
+    "Data loss": ("failOnDataLoss", "readGaps"),
     "Transactions": (
         "isolationLevel",
         "stateLocation",
@@ -77,7 +96,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "tls.cert",
         "tls.keySecret",
     ),
-    "Timeouts and log": ("requestTimeoutMs", "idleTimeoutMs", "connectTimeoutMs", "logLevel"),
+    "Timeouts and logging": ("requestTimeoutMs", "idleTimeoutMs", "connectTimeoutMs", "logLevel"),
 }
 """The options by what they are for, in the order of the pages."""
 
@@ -91,7 +110,7 @@ def tables(options: Sequence[Option]) -> str:
             lines += [
                 f"## {group}",
                 "",
-                "| option | default | for | form | meaning |",
+                "| option | value | default | query type | meaning |",
                 "|---|---|---|---|---|",
             ]
             lines += [*rows, ""]
@@ -100,22 +119,24 @@ def tables(options: Sequence[Option]) -> str:
 
 def row(option: Option) -> str:
     """Return an option's line of its table."""
-    default = DEFAULTS.get(option.name) or {None: "none", "": "empty"}.get(
+    default = DEFAULTS.get(option.name) or {None: "none", "": "empty text"}.get(
         option.default, f"`{option.default}`"
     )
-    cells = (f"`{option.name}`", default, option.use or "both", form(option), option.description)
-    escaped = (cell.replace("|", "\\|") for cell in cells)
+    use = {"stream": "streaming", "batch": "batch", None: "streaming and batch"}[option.use]
+    cells = (f"`{option.name}`", form(option), default, use, option.description)
+    escaped = (cell.replace("|", "\\|").replace("<", "&lt;") for cell in cells)
     return f"| {' | '.join(escaped)} |"
 
 
 def form(option: Option) -> str:
-    """Return the form an option's text must have, in the words it is refused with."""
+    """Return the form an option's text must have: its words as code, else the error's text."""
     if option.form is not None:
         return option.form
     try:
         option.parse(option.name, "")
     except OptionError as error:
-        return error.expected
+        words = error.expected.split(" or ")
+        return ", ".join(map("`{}`".format, words)) if all(map(str.isidentifier, words)) else error.expected
     raise AssertionError(f"option {option.name} takes an empty text")
 
 

@@ -105,38 +105,62 @@ def parse_pem(name: str, text: str) -> bytes:
 
 
 SECURITY_OPTIONS: tuple[Option, ...] = (
-    Option("auth.token", parse_token, None, "Token sent with each request. It cannot be renewed."),
+    Option(
+        "auth.token",
+        parse_token,
+        None,
+        "Token sent with each request. It is never renewed: once it has expired, brokers refuse requests "
+        "and the query fails.",
+    ),
     Option(
         "auth.tokenFile",
         parse_file,
         None,
-        "File on the driver that holds the token to send; read again when it changes. Tasks get the token at "
-        "the time their batch is planned, or read the file themselves where they find it.",
+        "File on the driver with the token to send, read again when it changes. A task reads the file, "
+        "too, where it exists, else it has the token of its batch's planning.",
     ),
     Option(
         "auth.keysSecret",
         parse_keys,
         None,
-        "Keys that brokers verify tokens by, as in BROKER_AUTH_KEYS; the first one signs a new token for "
-        "each request, for what that does and no more.",
+        "Keys by which brokers verify tokens, as in BROKER_AUTH_KEYS. The first key signs a short-lived "
+        "token for each request, which allows this request only.",
     ),
     Option(
         "tls.caFile",
         parse_file,
         None,
-        "File on the driver with certificates, PEM, of the authorities to trust in place of the public ones.",
+        "PEM file on the driver with the certificates of the authorities to trust.",
     ),
     Option(
         "tls.certFile",
         parse_file,
         None,
-        "File on the driver with the client's certificate, PEM, for brokers that ask for one.",
+        "PEM file on the driver with the client's certificate, for brokers that ask for one. It needs a key.",
     ),
     Option(
-        "tls.keyFile", parse_file, None, "File on the driver with its private key, PEM, without a password."
+        "tls.keyFile",
+        parse_file,
+        None,
+        "PEM file on the driver with the certificate's private key, without a password.",
     ),
-    Option("tls.ca", parse_pem, None, "Content in place of tls.caFile."),
-    Option("tls.cert", parse_pem, None, "Content in place of tls.certFile."),
-    Option("tls.keySecret", parse_pem, None, "Content in place of tls.keyFile."),
+    Option(
+        "tls.ca",
+        parse_pem,
+        None,
+        "The file's content, instead of `tls.caFile`.",
+    ),
+    Option(
+        "tls.cert",
+        parse_pem,
+        None,
+        "The file's content, instead of `tls.certFile`.",
+    ),
+    Option(
+        "tls.keySecret",
+        parse_pem,
+        None,
+        "The file's content, instead of `tls.keyFile`.",
+    ),
 )
 """The options, in the order in which they are checked and shown."""

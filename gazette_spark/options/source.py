@@ -360,104 +360,122 @@ def parse_path(name: str, text: str) -> Selection:
 DAY_MS = 24 * 60 * 60 * 1000
 
 OPTIONS: tuple[Option, ...] = (
-    Option("brokerAddress", parse_address, None, "Broker to ask first; BROKER_ADDRESS if not given."),
-    Option("journals", _parse_journals, None, "Names of journals, comma separated; each must exist."),
+    Option(
+        "brokerAddress",
+        parse_address,
+        None,
+        "URL of any broker of the cluster; the client finds the others. Required, unless `fragmentStore` "
+        "is given. The environment's `BROKER_ADDRESS` counts if the option is missing.",
+    ),
+    Option(
+        "journals",
+        _parse_journals,
+        None,
+        "Names of journals, separated by commas. Each must exist.",
+        form="names such as shop/orders,shop/returns",
+    ),
     Option(
         "journalsPattern",
         _parse_pattern,
         None,
-        "Regular expression, in Python's syntax, of journals' whole names; journals that match it later are "
-        "read too.",
+        "Regular expression that matches a journal's whole name, in Python's syntax. Journals that match "
+        "later are read, too.",
     ),
     Option(
-        "selector", parse_selector_option, None, "Label selector; journals that match it later are read too."
+        "selector",
+        parse_selector_option,
+        None,
+        "Label selector. Journals that match later are read, too.",
     ),
     Option(
         "path",
         parse_path,
         None,
-        "What load() is given: a journal, or a prefix that ends in '/'.",
+        "Argument of load(): a journal, or a prefix that ends in `/`. Journals that appear below a "
+        "prefix later are read, too.",
         form="a/journal, or a/prefix/",
     ),
     Option(
         "framing",
         word("lines", "fixed", "csv", "none"),
         None,
-        "How bytes are cut into records: lines end in a newline; fixed: frames of a magic word, a length and "
-        "as many bytes; csv: lines whose quoted fields may hold newlines; none: whole bytes, in chunks. If "
-        "not given, the format and the journal's content-type label decide, and lines if it has none.",
+        "How bytes are cut into records. `lines`: at newlines. `csv`: at newlines outside quotes. "
+        "`fixed`: by frames, each with a magic word and a length. `none`: no records; rows are chunks of "
+        "bytes. Default: the format's framing, else that of the journal's content-type label, else "
+        "`lines`.",
     ),
     Option(
         "format",
         word("raw", "json", "csv", "protobuf"),
         None,
-        "raw: columns journal, offset, value, or those of them the schema names. json, csv, protobuf: the "
-        "columns of the schema. All of them fill in _journal, _offset, _end_offset, _fragment_mod_time (when "
-        "the record was stored, null if it is not yet), _labels and _record (its bytes) when the schema "
-        "names them. If not given, raw for raw's columns or no schema, else what the framing holds: json in "
-        "lines, csv in csv, protobuf in fixed.",
+        "`raw`: one row per record with `journal`, `offset` and `value`, or those of them that the "
+        "schema names. `json`, `csv`, `protobuf`: the columns of the schema. Every schema may add "
+        "`_journal`, `_offset`, `_end_offset`, `_fragment_mod_time` (when the record was stored; null if "
+        "it is not yet), `_labels` and `_record` (its bytes). Default: `raw` for raw's columns or no "
+        "schema; else `json`, `csv` or `protobuf` for the framings `lines`, `csv` and `fixed`.",
     ),
     *CSV_OPTIONS,
     Option(
         "inferSchema",
         parse_bool,
         "false",
-        "Whether a query without a schema takes its columns from a sample of its records, when it is loaded; "
-        "for format=json.",
+        "Whether a query without a schema takes its columns from a sample of its records, at load(). For "
+        "`format=json`.",
     ),
     Option(
         "samplingBytes",
         size(),
         "1m",
-        "How much of each journal inferSchema looks at, in up to 16 journals.",
+        "Bytes of each journal that `inferSchema` reads. It reads up to 16 journals.",
     ),
     Option(
         "schemaHints",
         parse_hints,
         None,
-        "Columns and types that inferSchema takes in place of the sample's, or in addition. A path leads "
-        "into structs; through element into arrays.",
+        "Columns and types that replace those of `inferSchema`, or are added to them. Dots lead into "
+        "structs, `element` into arrays.",
     ),
     Option(
         "inferredSchemaLocation",
         parse_location,
         None,
-        "Directory that keeps the columns which inferSchema found first, in schema.json: later starts of the "
-        "query have the same. For one query alone.",
+        "Directory in which the first start stores the columns of `inferSchema`, as schema.json. Later "
+        "starts read them there. Each query needs its own directory.",
+        form="an absolute path, or a URL as of fragmentStore",
     ),
     Option(
         "timeZone",
         parse_column,
         "UTC",
-        "Zone of timestamps whose text names none.",
+        "Time zone of timestamps whose text names none.",
         form="a zone such as Europe/Paris or +01:00",
     ),
     Option(
         "dateFormat",
         parse_column,
         None,
-        "Pattern of dates in json and csv, in Spark's letters; ISO forms if not given.",
+        "Pattern of dates in `json` and `csv`, in the letters of Spark's patterns.",
         form="a pattern such as dd.MM.yyyy",
     ),
     Option(
         "timestampFormat",
         parse_column,
         None,
-        "Pattern of timestamps in json and csv; ISO forms if not given.",
+        "Pattern of timestamps in `json` and `csv`.",
         form="a pattern such as yyyy-MM-dd HH:mm:ss.SSSXXX",
     ),
     Option(
         "timestampNTZFormat",
         parse_column,
         None,
-        "Pattern of timestamps without a zone in json and csv; ISO forms if not given.",
+        "Pattern of timestamps without a time zone in `json` and `csv`.",
         form="a pattern such as yyyy-MM-dd HH:mm:ss",
     ),
     Option(
         "allowSingleQuotes",
         parse_bool,
         "true",
-        "Whether JSON strings may stand in single quotes, as in Spark's reader.",
+        "Whether JSON strings may be in single quotes, as in Spark's reader.",
     ),
     Option(
         "allowNonNumericNumbers",
@@ -469,228 +487,265 @@ OPTIONS: tuple[Option, ...] = (
         "descriptorFile",
         parse_file,
         None,
-        "File on the driver with the message's type, as protoc --include_imports --descriptor_set_out "
-        "writes it; for format=protobuf.",
+        "File on the driver with the message type, written by `protoc --include_imports "
+        "--descriptor_set_out`. Required for `format=protobuf`.",
     ),
     Option(
         "messageName",
         parse_column,
         None,
-        "Full name of the message's type; for format=protobuf.",
+        "Full name of the message type. Required for `format=protobuf`.",
         form="a name such as shop.Order",
     ),
     Option(
         "mode",
         word("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
         "PERMISSIVE",
-        "Malformed records, as in Spark's readers: null for what does not fit, no row, or an error.",
+        "What becomes of a malformed record. `PERMISSIVE`: a row with null for what does not fit. "
+        "`DROPMALFORMED`: no row. `FAILFAST`: an error that ends the query.",
     ),
     Option(
         "columnNameOfCorruptRecord",
         parse_column,
         "_corrupt_record",
-        "String column that takes a malformed record's text, when the schema names it.",
+        "String column for the text of malformed records. It is filled if the schema names it.",
         form="a column's name",
     ),
     Option(
         "rescuedDataColumn",
         parse_column,
         None,
-        "String column, which the schema has to name, for what did not fit the schema, under format=json: a "
-        "JSON object of those fields with _journal and _offset. Such records are not malformed then.",
+        "String column for fields that do not fit the schema: a JSON object of these fields, `_journal` "
+        "and `_offset`. The schema must name it. Such records are not malformed. For `format=json`.",
         form="a column's name",
     ),
     Option(
         "isolationLevel",
         word("read_uncommitted", READ_COMMITTED),
         "read_uncommitted",
-        "read_committed: a message comes once, and one of a transaction only when an acknowledgement commits "
-        "it; the schema may name _uuid, _producer, _clock, _flags and _ack_offset.",
+        "`read_uncommitted`: every record is a row. `read_committed`: each committed message is a row, "
+        "once. A message of a transaction comes when an acknowledgement commits it. The schema may then "
+        "add `_uuid`, `_producer`, `_clock`, `_flags` and `_ack_offset`.",
     ),
     Option(
         "uuidPath",
         parse_column,
         None,
-        "Where a message keeps its UUID, for isolationLevel=read_committed: a JSON pointer, a CSV column "
-        "counted from 0, or the number of a protobuf field. Default: /_meta/uuid, 0, 1.",
+        "Place of a message's UUID: a JSON pointer, a CSV column counted from 0, or the number of a "
+        "protobuf field. For `isolationLevel=read_committed`.",
         form="a JSON pointer, or a number",
     ),
     Option(
         "includeAcks",
         parse_bool,
         "false",
-        "Whether acknowledgements are rows, too, under isolationLevel=read_committed.",
+        "Whether acknowledgements are rows, too. For `isolationLevel=read_committed`.",
     ),
     Option(
         "stateLocation",
         parse_any_location,
         None,
-        "Directory for the states of producers where batches end, for a stream of isolationLevel="
-        "read_committed, or a backfill: a path or a URL that pyarrow or fsspec opens on the driver and all "
-        "executors.",
+        "Directory that keeps the open transactions where batches end. Driver and executors must all be "
+        "able to read and write it, as a path or by pyarrow or fsspec. Required for a stream with "
+        "`isolationLevel=read_committed`. Each query needs its own directory.",
     ),
     Option(
         "messagesSince",
         parse_resume_offsets,
         None,
-        "Where the query of committed messages began that a batch goes on with, by journal, as backfill sets "
-        "it: which transactions are open follows from the bytes since then, and is in stateLocation.",
+        "First offsets of the committed read that this batch continues. `backfill` sets it, with "
+        "`stateLocation`; do not set it yourself.",
         use="batch",
+        form='JSON such as {"a/journal":1024}',
     ),
     Option(
         "startingOffsets",
         parse_starting_offsets,
         None,
-        "Where a new query starts: earliest, latest, or JSON of offsets by journal (-2 earliest, -1 "
-        "latest); journals not named start at earliest. Default: latest (stream), earliest (batch).",
+        "Where a new query starts; one with a checkpoint continues there. JSON has an offset for each "
+        "journal: -2 is the earliest, -1 the latest. Journals that it does not name start at the "
+        "earliest. An offset outside its journal is an error. A batch cannot start at `latest`.",
     ),
     Option(
         "resumeOffsets",
         parse_resume_offsets,
         None,
-        "Where a table ends, by journal, as DeltaSink.resume sets it: a new query starts there, and at the "
-        "earliest in selected journals that it does not name. Journals that are not selected or were deleted "
-        "do not count. It comes before startingOffsets and the starting times.",
+        "Offsets at which a table ends; `DeltaSink.resume` sets it. A new query starts there, and at the "
+        "earliest in selected journals that it does not name. It wins over the other starting options, "
+        "and ignores journals that are deleted or not selected.",
         use="stream",
+        form='JSON such as {"a/journal":1024}',
     ),
     Option(
         "endingOffsets",
         parse_ending_offsets,
         "latest",
-        "Where a batch query ends: latest, or JSON of offsets by journal; journals not named end at "
-        "latest. A record that is cut there is left out.",
+        "Where a batch ends: before these offsets. Journals that the JSON does not name end at the "
+        "latest (-1). A record that an offset cuts is left out.",
         use="batch",
+        form='latest, or JSON such as {"a/journal":1024}',
     ),
     Option(
         "startingTimestamp",
         parse_timestamp,
         None,
-        "Where a new query starts, by time, in place of startingOffsets: in each journal at the first "
-        "fragment stored at that time or later, so that nothing appended since is left out.",
+        "Time at which a new query starts, instead of `startingOffsets`. Each journal starts at the "
+        "first fragment stored then or later. Everything appended since is read, and possibly some older "
+        "bytes.",
+        form="milliseconds since 1970 UTC, such as 1700000000000; at most the year 3000",
     ),
     Option(
         "startingOffsetsByTimestamp",
         parse_timestamps,
         None,
-        "Where a new query starts, by time and journal. Journals not named start at startingTimestamp, or at "
-        "the earliest.",
+        "Times at which a new query starts, by journal. Journals that it does not name start at "
+        "`startingTimestamp`, or at the earliest.",
+        form='JSON of such times by journal: {"a/journal":1700000000000}',
     ),
     Option(
         "endingTimestamp",
         parse_timestamp,
         None,
-        "Where a batch query ends, by time, in place of endingOffsets: where one that starts at that time "
-        "begins, or at latest if nothing was stored since.",
+        "Time at which a batch ends, instead of `endingOffsets`: where a query with this "
+        "`startingTimestamp` starts. A journal in which nothing was stored since ends at the latest.",
         use="batch",
+        form="milliseconds since 1970 UTC, such as 1700000000000; at most the year 3000",
     ),
     Option(
         "startingOffsetsByTimestampStrategy",
         word("error", "latest"),
         "error",
-        "What to do where nothing was stored at the starting time or later: fail, or start at latest.",
+        "What happens if nothing was stored at the starting time or later. `error`: the query fails. "
+        "`latest`: it starts at the latest.",
     ),
     Option(
         "maxBytesPerTrigger",
         size(),
         None,
-        "Soft limit on a micro-batch, shared by backlog; exceeded by one record per journal at most.",
+        "Maximum bytes of a micro-batch. Journals share it by backlog. The limit is soft: each journal "
+        "with data gives at least one record, and a batch ends with a whole record.",
         use="stream",
     ),
     Option(
         "maxFragmentsPerTrigger",
         count(1_000_000),
         None,
-        "Soft limit on the fragments a micro-batch reads, at least one per journal; it ends with fragments.",
+        "Maximum fragments of a micro-batch, which then ends where fragments end. The limit is soft: "
+        "each journal with data gives at least one.",
         use="stream",
     ),
     Option(
         "maxRecordsPerTrigger",
         count(100_000_000),
         None,
-        "Limit on the records of a micro-batch, shared by backlog, at least one per journal; the driver "
-        "reads them to count them.",
+        "Maximum records of a micro-batch, or one per journal if more journals have data. The driver "
+        "reads the batch to count them. Not for `framing=none`.",
         use="stream",
     ),
     Option(
         "minBytesPerTrigger",
         size(),
         None,
-        "Wait until there is so much to read, or maxTriggerDelay has passed. An AvailableNow run does not "
-        "wait.",
+        "Minimum bytes of a micro-batch. A smaller batch waits, at most for `maxTriggerDelay`. The first "
+        "batch of a run and `Trigger.AvailableNow` do not wait. Not more than `maxBytesPerTrigger`.",
         use="stream",
     ),
     Option(
         "maxTriggerDelay",
         parse_delay,
         "15m",
-        "Longest time that minBytesPerTrigger holds back what there is to read.",
+        "Maximum time that a batch waits for `minBytesPerTrigger`. Then it reads what there is.",
         use="stream",
     ),
     Option(
         "minPartitions",
         count(10_000),
         None,
-        "Cut a batch into at least that many tasks, if it can: the number of cores to use.",
+        "Minimum number of tasks of a batch, such as the number of cores. A batch has fewer tasks if its "
+        "records leave too few places to cut.",
     ),
     Option(
         "maxBytesPerPartition",
         size(),
         "128m",
-        "Cut ranges larger than that into several tasks; between compressed fragments rather than within, "
-        "as soon as that gives enough tasks.",
+        "Maximum bytes of a task. A larger range is cut into several tasks, between compressed fragments "
+        "if that gives enough. Records are never cut; `fixed` and `csv` framings are cut between "
+        "fragments only.",
     ),
     Option(
         "maxRecordBytes",
         parse_record_size,
         "16m",
-        "A longer record ends the query with an error, whatever the mode.",
+        "Maximum length of a record. A longer record ends the query with an error, whatever `mode` says.",
     ),
     Option(
         "failOnDataLoss",
         parse_bool,
         "true",
-        "Whether bytes that can no longer be read, or a journal deleted before all of it was read, end the "
-        "query; otherwise they are skipped with a warning.",
+        "Whether lost data ends the query: bytes that can no longer be read, or a journal deleted before "
+        "all of it was read. `false`: the query skips it with a warning.",
     ),
     Option(
         "readGaps",
         parse_bool,
         "false",
-        "Whether the rows are, in place of records, the ranges of bytes between startingOffsets and "
-        "endingOffsets that no fragment holds any more: columns journal, begin, end, bytes.",
+        "Whether rows are the ranges of bytes that no fragment holds any more, instead of records. "
+        "Columns: `journal`, `begin`, `end`, `bytes`. The range is `startingOffsets` to `endingOffsets`.",
         use="batch",
     ),
     Option(
         "fragmentRoot",
         parse_directory,
         None,
-        "Directory under which workers find file:// stores; without it those are read through brokers.",
+        "Directory in which workers find `file://` stores. Without it, tasks read such fragments through "
+        "brokers.",
     ),
     Option(
         "fragmentStore",
         parse_store,
         None,
-        "Store to read fragments from, with no broker at all. What is not stored yet is not seen.",
+        "Fragment store to read without any broker, instead of `brokerAddress`. Credentials come from "
+        "the environment. Bytes that are not stored yet are not read.",
         use="batch",
+        form="a URL without credentials: file:///directory, or s3://, gs:// or abfs:// as pyarrow takes it",
     ),
     Option(
         "fragmentPostfixLevels",
         depth(32),
         None,
-        "Directories that the journals' path_postfix_template adds below each journal; for fragmentStore. "
-        "If not given, 0, unless what is listed looks otherwise: then it has to be.",
+        "Number of directories that the journals' path_postfix_template adds. If a listing is ambiguous, "
+        "the query fails and asks for it. For `fragmentStore`.",
         use="batch",
     ),
-    Option("requestTimeoutMs", count(DAY_MS), "60000", "Timeout of a request that makes no progress."),
-    Option("idleTimeoutMs", count(DAY_MS), "30000", "Timeout of a silent connection."),
-    Option("connectTimeoutMs", count(DAY_MS), "10000", "Timeout of connecting to a broker."),
+    Option(
+        "requestTimeoutMs",
+        count(DAY_MS),
+        "60000",
+        "Maximum time that a request goes without progress. The client retries until then; after it, the "
+        "query fails.",
+        form="milliseconds, from 1 to 86400000 (one day)",
+    ),
+    Option(
+        "idleTimeoutMs",
+        count(DAY_MS),
+        "30000",
+        "Time after which a stream from a broker that sends nothing is opened again.",
+        form="milliseconds, from 1 to 86400000 (one day)",
+    ),
+    Option(
+        "connectTimeoutMs",
+        count(DAY_MS),
+        "10000",
+        "Time in which a broker must be reached for the first time; then the query fails.",
+        form="milliseconds, from 1 to 86400000 (one day)",
+    ),
     *SECURITY_OPTIONS,
     Option(
         "logLevel",
         word("debug", "info", "warning", "error"),
         None,
-        "Minimum level of the source's log lines on the driver and the executors; info has one line for each "
-        "batch. If not given, Python's logging there decides, which shows warnings.",
+        "Minimum level of the source's log lines on the driver and the executors. `info` logs one line "
+        "per batch.",
     ),
 )
 """All options, in the order in which they are checked and shown."""

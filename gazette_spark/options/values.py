@@ -54,29 +54,30 @@ def parse_bool(name: str, text: str) -> bool:
     return text.lower() == "true"
 
 
-def _integer(low: int, high: int, units: Mapping[str, int], unit_text: str) -> Callable[[str, str], int]:
+def _integer(low: int, high: int, units: Mapping[str, int], expected: str) -> Callable[[str, str], int]:
     def parse(name: str, text: str) -> int:
         found = re.fullmatch(r"([0-9]{1,19})([a-z]{0,2})", text.lower())
         if found and found[2] in units and low <= (value := int(found[1]) * units[found[2]]) <= high:
             return value
-        raise OptionError(name, shown(text), f"an integer from {low} to {high}{unit_text}")
+        raise OptionError(name, shown(text), expected)
 
     return parse
 
 
 def count(high: int) -> Callable[[str, str], int]:
     """Return a parser of a number from 1 to ``high``."""
-    return _integer(1, high, {"": 1}, "")
+    return _integer(1, high, {"": 1}, f"an integer from 1 to {high}")
 
 
 def depth(high: int) -> Callable[[str, str], int]:
     """Return a parser of a number from 0 to ``high``."""
-    return _integer(0, high, {"": 1}, "")
+    return _integer(0, high, {"": 1}, f"an integer from 0 to {high}")
 
 
 def size(high: int = MAX_OFFSET) -> Callable[[str, str], int]:
     """Return a parser of a number of bytes from 1 to ``high``, with a unit or without."""
-    return _integer(1, high, _UNITS, " bytes, or with a unit such as 64m")
+    most = "2^63-1 bytes" if high == MAX_OFFSET else f"{high >> 20}m"
+    return _integer(1, high, _UNITS, f"a size from 1 byte to {most}, such as 64m")
 
 
 def parse_record_size(name: str, text: str) -> int:

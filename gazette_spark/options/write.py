@@ -186,87 +186,108 @@ def _parse_target_selector(name: str, text: str) -> Selection:
 
 
 WRITE_OPTIONS: tuple[Option, ...] = (
-    Option("brokerAddress", parse_address, None, "Broker to ask first; BROKER_ADDRESS if not given."),
-    Option("journal", _parse_journal, None, "Journal of all rows, whatever their column journal says."),
+    Option(
+        "brokerAddress",
+        parse_address,
+        None,
+        "URL of any broker of the cluster; the client finds the others. Required. The environment's "
+        "`BROKER_ADDRESS` counts if the option is missing.",
+    ),
+    Option(
+        "journal",
+        _parse_journal,
+        None,
+        "Journal of all rows. It wins over the column `journal`.",
+    ),
     Option(
         "selector",
         _parse_target_selector,
         None,
-        "Label selector of the journals among which rows are shared out: by the column key, or at random "
-        "without one. Their column journal does not count then.",
+        "Label selector of the journals that share the rows: by the column `key`, or at random without "
+        "one. It wins over the column `journal`.",
     ),
     Option(
         "path",
         parse_path,
         None,
-        "What save() or start() is given: a journal, or a prefix, as a selector.",
+        "Argument of save() or start(): a journal, or a prefix, which selects the journals below it.",
         form="a/journal, or a/prefix/",
     ),
     Option(
         "mapping",
         word("modulo", "rendezvous"),
         None,
-        "How a key chooses its journal, with a selector: modulo, by its hash and the number of journals; "
-        "rendezvous, so that a new journal takes over only what it gets. If not given, modulo. Gazette's own "
-        "clients choose the same journals.",
+        "How `key` chooses among selected journals, the same way as Gazette's own clients. `modulo`: by "
+        "its hash and the number of journals. `rendezvous`: a new journal takes over only the keys that "
+        "it gets.",
     ),
     Option(
         "framing",
         word("lines", "fixed", "csv", "none"),
         None,
-        "How each value becomes a record: lines: a newline is added; fixed: a frame's header goes before; "
-        "csv: a newline is added, and the value has to be one record of CSV; none: bytes as they are. If not "
-        "given, the journal's content-type label decides, and lines if it has none.",
+        "How a value becomes a record. `lines`: a newline is added. `csv`: a newline is added to one "
+        "record of CSV. `fixed`: a frame's header goes before it. `none`: the bytes as they are. "
+        "Default: the framing of the journal's content-type label, else `lines`.",
     ),
     *(option for option in CSV_OPTIONS if option.name in ("sep", "quote")),
     Option(
         "maxRecordBytes",
         parse_record_size,
         "16m",
-        "A longer value is an error: readers refuse such records unless told otherwise.",
+        "Maximum length of a value. A longer value fails the query. Readers have the same limit by default.",
     ),
     Option(
         "deliveryGuarantee",
         word("at_least_once", "exactly_once"),
         "at_least_once",
-        "at_least_once: rows count when they are appended, and may be there twice. exactly_once: rows are "
-        "messages of transactions; readers of committed messages see each row once.",
+        "`at_least_once`: each row is written at least once, and visible when it is appended. "
+        "`exactly_once`: rows are messages of transactions, and readers of committed messages see each "
+        "row once.",
     ),
     Option(
         "transactionJournal",
         _parse_transaction_journal,
         None,
-        "With exactly_once, the journal that commits are recorded in. Each query has one to itself.",
+        "Journal that records the commits of the query. Required for `deliveryGuarantee=exactly_once`. "
+        "Each query needs its own.",
     ),
     Option(
         "transactionId",
         _parse_transaction_id,
         None,
-        "With exactly_once, the id of a batch write: a repetition under the same id writes nothing again. If "
-        "not given, a new one. A stream has its query's id.",
+        "Id of a batch write. A repetition under one of the last 100 ids writes nothing again. A stream "
+        "has its query's id. For `deliveryGuarantee=exactly_once`.",
     ),
     Option(
         "transactionFirstBatch",
         depth(1 << 62),
         None,
-        "With exactly_once, the batch of a stream that needs no record of the one before it: where a running "
-        "query turns exactly_once, or moves to another transactionJournal.",
+        "Batch of a stream that needs no record of the batch before it. Set it once, where a running "
+        "query turns to `exactly_once` or to another `transactionJournal`.",
     ),
     Option(
         "uuidPath",
         parse_column,
         None,
-        "Where a row keeps its UUID, for deliveryGuarantee=exactly_once: a JSON pointer, a CSV column "
-        "counted from 0, or the number of a protobuf field. Default: /_meta/uuid, 0, 1.",
+        "Place of a row's UUID: a JSON pointer, a CSV column counted from 0, or the number of a protobuf "
+        "field. For `deliveryGuarantee=exactly_once`.",
         form="a JSON pointer, or a number",
     ),
     Option(
         "requestTimeoutMs",
         count(DAY_MS),
         "60000",
-        "Time that an append is tried for, and that rows wait for earlier ones of their task.",
+        "Time for which an append is retried, and for which rows wait for earlier appends of their task; "
+        "then the task fails.",
+        form="milliseconds, from 1 to 86400000 (one day)",
     ),
-    Option("connectTimeoutMs", count(DAY_MS), "10000", "Timeout of connecting to a broker."),
+    Option(
+        "connectTimeoutMs",
+        count(DAY_MS),
+        "10000",
+        "Time in which a broker must be reached for the first time; then the query fails.",
+        form="milliseconds, from 1 to 86400000 (one day)",
+    ),
     *SECURITY_OPTIONS,
 )
 """All options, in the order in which they are checked and shown."""

@@ -574,7 +574,7 @@ def test_a_limit_on_records_that_arrow_cannot_count_is_refused() -> None:
         error = refusal(maxRecordBytes=text)
         assert (error.option, error.expected) == (
             "maxRecordBytes",
-            "an integer from 1 to 536870912 bytes, or with a unit such as 64m",
+            "a size from 1 byte to 512m, such as 64m",
         )
     assert parse(maxRecordBytes="512m").max_record_bytes == LONGEST_RECORD_BYTES == 1 << 29
 
