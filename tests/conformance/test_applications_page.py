@@ -34,7 +34,7 @@ SECTION = PAGE[PAGE.index("## Serve and operate") :]
 
 def blocks(language: str) -> list[str]:
     """Return the section's code blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{language}\b[^\n]*\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture

@@ -203,7 +203,7 @@ def test_gos_chunker_finds_each_sum_right_for_long(
 def test_the_page_runs(broker: BrokerHandle, fresh_prefix: str) -> None:
     """The application of docs/guides/applications.md adds an order, and its total is published."""
     text = (Path(__file__).parents[2] / "docs" / "guides" / "applications.md").read_text()
-    section = text[text.index("## Write an application") : text.index("## What is promised")]
+    section = text[text.index("## Write an application") : text.index("## Guarantees")]
     names: dict[str, Any] = {}
     try:
         for block in re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
