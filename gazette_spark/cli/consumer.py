@@ -23,7 +23,7 @@ def consumer() -> None:
 
 @consumer.command()
 @click.argument("application", metavar="MODULE:APPLICATION")
-@click.option("--specs", "-f", type=click.File("r"), help="YAML of the first shards; '-' is stdin.")
+@click.option("--specs", "-f", type=click.File("r"), help="YAML of the shards to start with; '-' is stdin.")
 @click.option("--name", default="", help="Name of the application in its stores.")
 @click.option("--address", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
@@ -35,8 +35,8 @@ def consumer() -> None:
     "hints_dir",
     type=click.Path(file_okay=False, path_type=Path),
     default=None,
-    help="Folder of the hints of recovery logs, which all processes of the application share; without one "
-    "each start plays the logs from their beginning.",
+    help="Directory for hints of recovery logs, shared by all processes of the application. Without it, each "
+    "start plays the logs from their beginning.",
 )
 @click.option(
     "--work-dir",
@@ -51,7 +51,7 @@ def consumer() -> None:
     default=5.0,
     show_default=True,
     metavar="SECONDS",
-    help="Timeout for open transactions at the end.",
+    help="Time for open transactions to commit at the end, in seconds.",
 )
 @broker_options
 def serve(  # noqa: PLR0917 - an argument an option
@@ -70,11 +70,11 @@ def serve(  # noqa: PLR0917 - an argument an option
     endpoint: str,
     timeout: float,
 ) -> None:
-    """Run shards of APPLICATION in this process until interrupted, and serve consumer.Shard.
+    """Run shards of APPLICATION until interrupted, and serve the API consumer.Shard.
 
-    MODULE is imported, from the present folder too; APPLICATION is a class of it that is made without
-    arguments, or an object. Prints the endpoint once it can be used. Each start begins with the shards of
-    --specs, whatever revisions they have there: what is applied later lasts as long as the process.
+    MODULE is imported, also from the current directory. APPLICATION is an object in it, or a class without
+    arguments. The command prints its endpoint once it serves. It starts the shards of --specs and ignores
+    their revisions. Specs applied later last until the process ends.
     """
     from gazette_spark.consumer.client import verify_referenced_journals
     from gazette_spark.consumer.local import LocalHost

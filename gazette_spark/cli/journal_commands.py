@@ -22,8 +22,8 @@ from gazette_spark.cli.journal_upkeep import prune, reset_head, store_health, su
 def journals(ctx: click.Context, endpoint: str, timeout: float) -> None:
     """Work with the journals of a broker.
 
-    Tokens and keys are taken from the environment, in gazctl's BROKER_AUTH_TOKEN and BROKER_AUTH_KEYS, or
-    from a file. Never from the command line, where other users could see them.
+    Tokens and keys come from the environment, as for gazctl: BROKER_AUTH_TOKEN or BROKER_AUTH_KEYS, or from a
+    file. Commands take no secret from the command line, where other users could see it.
     """
     ctx.obj = make_connect(endpoint, timeout)
 

@@ -257,8 +257,8 @@ def show_edited(revision: int | None) -> None:
 def edit(connect: Connect, selector: str, max_txn_size: int) -> None:
     """Edit journals' specs in an editor, and apply the result.
 
-    The editor is GAZ_EDITOR's or EDITOR's, else vi. It opens again on what cannot be parsed. Leaving the text
-    as it is, or empty, cancels. Specs that somebody else changed meanwhile are not overwritten.
+    The editor is GAZ_EDITOR's or EDITOR's, else vi. It opens again on text that cannot be parsed. An
+    unchanged or empty text cancels. Specs that somebody else changed meanwhile are not overwritten.
     """
     with connect() as client:
         found = client.list_journals(selector)

@@ -54,8 +54,8 @@ def check_root(*, dry_run: bool, file_root: Path | None) -> None:
 def prune(connect: Connect, selector: str, dry_run: bool, file_root: Path | None, printer: Printer) -> None:
     """Delete stored fragments that are past their retention.
 
-    Journals without a retention keep all fragments. Of fragments that cover the same bytes, brokers list the
-    largest only, so a later prune may find more. Only file:// stores are pruned: others have own rules.
+    Journals without a retention keep all fragments. If fragments overlap, brokers list the largest only, so a
+    later prune may find more. The command prunes file:// stores only: other stores have their own rules.
     """
     from gazette_spark.client.listing import upkeep
 

@@ -19,27 +19,34 @@ from gazette_spark.errors import GazetteError
 from gazette_spark.version import VERSION
 
 COMMANDS = {
-    "broker": ("gazette_spark.cli.broker:broker", "Run the embedded broker."),
-    "consumer": ("gazette_spark.cli.consumer:consumer", "Run the shards of an application."),
-    "demo": (
-        "gazette_spark.cli.demo:demo",
-        "Stream journals into a Delta table, with crashes, and prove it exact.",
-    ),
-    "doctor": ("gazette_spark.cli.doctor:doctor", "Check what a query needs here, and say how to mend it."),
-    "journals": ("gazette_spark.cli.journal_commands:journals", "Work with the journals of a broker."),
-    "lag": ("gazette_spark.cli.lag:lag", "Judge whether queries keep up, by the rules of Burrow."),
-    "offsets": ("gazette_spark.cli.offsets:offsets", "Show how far a Delta table has read its journals."),
     "quickstart": (
         "gazette_spark.cli.quickstart:quickstart",
-        "Stream journals into a Delta table and watch its lag in a browser.",
+        "Stream journals into a Delta table and watch its lag.",
     ),
-    "shards": ("gazette_spark.cli.shard_commands:shards", "Work with the shards of a consumer."),
-    "verify": (
-        "gazette_spark.cli.verify:verify",
-        "Prove that a Delta table holds its journals' records exactly.",
+    "demo": ("gazette_spark.cli.demo:demo", "Kill a stream in mid-flight, and prove its table exact."),
+    "doctor": ("gazette_spark.cli.doctor:doctor", "Check this machine and the broker; say what to fix."),
+    "broker": ("gazette_spark.cli.broker:broker", "Run the embedded broker."),
+    "journals": (
+        "gazette_spark.cli.journal_commands:journals",
+        "List, create, change, read, append to and prune journals.",
     ),
+    "consumer": ("gazette_spark.cli.consumer:consumer", "Run an application's shards in one process."),
+    "shards": (
+        "gazette_spark.cli.shard_commands:shards",
+        "List, change and restart an application's shards.",
+    ),
+    "offsets": ("gazette_spark.cli.offsets:offsets", "Show how far a Delta table has read its journals."),
+    "lag": ("gazette_spark.cli.lag:lag", "Show whether queries keep up: once, or as a service."),
+    "verify": ("gazette_spark.cli.verify:verify", "Prove that a Delta table holds each record once."),
 }
 """Name → where the command is, and its line in ``--help``."""
+
+SECTIONS = {
+    "First steps": ("quickstart", "demo", "doctor"),
+    "Gazette": ("broker", "journals", "consumer", "shards"),
+    "Delta tables": ("offsets", "lag", "verify"),
+}
+"""The commands as ``--help`` groups them."""
 
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
@@ -81,7 +88,7 @@ def broker_here(command: Decorated) -> Decorated:
         if value is not None:
             ctx.meta[_ADDRESS] = value
 
-    text = "Broker's address, for the commands that ask one."
+    text = "Broker's address, for commands that ask a broker."
     return click.option("--broker", metavar="URL", expose_value=False, callback=keep, help=text)(command)
 
 
@@ -118,8 +125,9 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        for section, names in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl([(f"{name:<10}", COMMANDS[name][1]) for name in names])
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; turn a GazetteError into one line and exit code 1."""

@@ -45,15 +45,15 @@ def show_offsets(
 ) -> None:
     """Show the ledger of the Delta table TABLE, a directory or a URL such as s3://bucket/orders.
 
-    Beside the offsets, the bytes that were gone or left out and are not in the table, as far back as its
-    history goes.
+    The command also lists bytes that are not in the table because they were lost or skipped, as far back as
+    the table's history goes.
 
-    With --from-data the ledger is not looked at. The rows' columns _journal, _offset and _end_offset say how
-    far they go. Where there is no _end_offset, or rows are of the format raw, the last record of each journal
-    is read again from the broker. The JSON is what DeltaSink.adopt and the option startingOffsets take. Rows
-    of several writers are not told apart, and a journal of which the table has no row is not named.
+    With --from-data, it ignores the ledger and finds where the rows end, by the columns _journal, _offset and
+    _end_offset. Without _end_offset, and for rows of the format raw, it reads the last record of each journal
+    from the broker. DeltaSink.adopt and the option startingOffsets take the JSON. Rows of several writers are
+    not told apart. Journals without a row in the table are missing.
 
-    Of a table that only a catalog knows, ask a DeltaSink: `DeltaSink(app_id, table=…).ledger()`.
+    For a table that only a catalog knows, use `DeltaSink(app_id, table=…).ledger()`.
     """
     location = checked_location(table)
     if from_data:

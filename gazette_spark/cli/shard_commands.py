@@ -20,8 +20,8 @@ from gazette_spark.cli.shard_upkeep import prune, stat, unassign
 def shards(ctx: click.Context, consumer: str, endpoint: str, timeout: float) -> None:
     """Work with the shards of a consumer.
 
-    Tokens and keys are taken from the environment, in gazctl's CONSUMER_AUTH_TOKEN and CONSUMER_AUTH_KEYS,
-    for brokers in BROKER_AUTH_TOKEN and BROKER_AUTH_KEYS; or from a file, which then is sent to both.
+    Tokens and keys come from the environment, as for gazctl: CONSUMER_AUTH_TOKEN or CONSUMER_AUTH_KEYS, and
+    for brokers BROKER_AUTH_TOKEN or BROKER_AUTH_KEYS. A token file counts for both.
     """
     ctx.obj = ShardConnect(consumer, make_connect(endpoint, timeout))
 

@@ -37,7 +37,7 @@ DEFAULT_COLUMNS = ("primary", "sources", "labels")
 @click.option("--replicas", "-r", is_flag=True, help="Column: the other consumers, and their status.")
 @click.option("--rf", is_flag=True, help="Column: the configured replication factor.")
 @click.option("--label-columns", "-L", "labels", multiple=True, metavar="LABEL", help="Column: a label.")
-@click.option("--lag", is_flag=True, help="Column: unread bytes of each source, asked of shard and journal.")
+@click.option("--lag", is_flag=True, help="Column: unread bytes of each source; asks shards and journals.")
 @click.pass_obj
 def list_shards(  # noqa: PLR0917 - click's
     connect: ShardConnect,
@@ -51,8 +51,8 @@ def list_shards(  # noqa: PLR0917 - click's
 ) -> None:
     """List shards and their status, ascending by id.
 
-    As yaml: the list that `apply` takes, with revisions. As json: one ListResponse, as gazctl prints it. A
-    status that is FAILED has its errors on stderr.
+    As yaml: the list that `apply` takes, with revisions. As json: one ListResponse, as gazctl prints it.
+    Errors of FAILED shards go to stderr.
     """
     from gazette_spark.consumer.shard_yaml import changes_of_shards, format_shard_yaml
 
@@ -129,8 +129,8 @@ def apply_specs(
 ) -> None:
     """Create, change or delete shards as a YAML file says.
 
-    A spec without a revision creates its shard and fails if it exists; revision -1 overwrites. The journals
-    of sources and recovery logs have to be there, with their content types. All of the file is applied, or
+    A spec without a revision creates its shard, and fails if it exists. Revision -1 overwrites. The journals
+    of sources and recovery logs must exist, with fitting content types. The command applies the whole file or
     nothing, unless --max-txn-size cuts it. As proto: the ApplyRequest.
     """
     from gazette_spark.protocol import consumer_pb2 as pc
@@ -163,10 +163,10 @@ def _checked(client: Client, text: str) -> list[pc.ApplyRequest.Change]:
 @max_txn_size_option
 @click.pass_obj
 def edit(connect: ShardConnect, selector: str, max_txn_size: int) -> None:
-    """Edit shards' specs as YAML in an editor, and apply what it leaves.
+    """Edit shards' specs in an editor, and apply the result.
 
-    The editor is GAZ_EDITOR's or EDITOR's, else vi. It opens again on what cannot be used. Leaving the text
-    as it is, or empty, cancels. Specs that somebody else changed meanwhile are not overwritten.
+    The editor is GAZ_EDITOR's or EDITOR's, else vi. It opens again on text that cannot be parsed. An
+    unchanged or empty text cancels. Specs that somebody else changed meanwhile are not overwritten.
     """
     from gazette_spark.consumer.shard_yaml import changes_of_shards, format_shard_yaml, parse_shard_yaml
 

@@ -27,10 +27,10 @@ from gazette_spark.cli.shard_specs import shard_row
 @output_option("table", "json", "jsonl")
 @click.pass_obj
 def stat(connect: ShardConnect, shard: str, asked: Sequence[str], printer: Printer) -> None:
-    """Show how far SHARD has come, once it has read through the offsets asked for.
+    """Show how far SHARD has read; wait for given offsets first.
 
-    A line for each journal: the offset through which the shard's committed state has read it, and the end of
-    the last acknowledgement that it wrote there. With an append's end as OFFSET, the state has the append.
+    Each line has a journal, the offset up to which the shard's committed state has read it, and the end of
+    the last acknowledgement that the shard wrote there. To wait for an append, give its end as OFFSET.
     """
     with connect() as shards:
         progress = shards.stat(shard, dict(_offset(each) for each in asked))
@@ -60,14 +60,14 @@ def _offset(text: str) -> tuple[str, int]:
 @click.command()
 @target_shards_option
 @click.option("--failed", is_flag=True, help="Unassign only shards that have failed.")
-@click.option("--dry-run", is_flag=True, help="Show what would be unassigned, and leave it.")
+@click.option("--dry-run", is_flag=True, help="Show the shards, and unassign none.")
 @output_option("table", "json", "jsonl")
 @click.pass_obj
 def unassign(connect: ShardConnect, selector: str, failed: bool, dry_run: bool, printer: Printer) -> None:
-    """End assignments of shards, which start again, here or on another consumer.
+    """Restart shards, on this or another consumer.
 
-    This restarts a failed shard, or moves one off a consumer that has too much to do. What a shard has
-    committed stays; what it has not it reads again.
+    Use it for a failed shard, or to move a shard off a busy consumer. A shard keeps what it has committed,
+    and reads the rest again.
     """
     with connect() as shards:
         listed = {each.spec.id: shard_row(each) for each in shards.list_shards(selector)}
@@ -89,9 +89,9 @@ def prune(
 ) -> None:
     """Delete stored fragments of recovery logs that no hints refer to.
 
-    CAUTION: the selector has to match all shards that use a log: of logs that were forked, those of each
-    branch. What only other shards' hints refer to is lost. A log is left alone while its shard lacks any of
-    its hints, its backups included. Only file:// stores are pruned.
+    CAUTION: the selector must match all shards that use a log; for a forked log, the shards of each branch.
+    Fragments that only other shards' hints refer to are lost. The command skips logs of shards without all of
+    their hints, backups included. It prunes file:// stores only.
     """
     from gazette_spark.consumer.pruning import find_unreferenced
 

@@ -52,7 +52,9 @@ COMPARED = {
 @click.command()
 @click.argument("table")
 @broker_options
-@click.option("--app-id", default=None, help="Show one writer. Default: all writers in the table's history.")
+@click.option(
+    "--app-id", default=None, help="Verify one writer. Default: all writers in the table's history."
+)
 @click.option("--entries-only", is_flag=True, help="Check the ledger only; read neither journals nor rows.")
 @click.option(
     "--allow-gone",
@@ -107,18 +109,21 @@ def verify(
 ) -> None:
     """Prove that the Delta table TABLE, a directory or a URL, holds its journals' records exactly.
 
-    The entries of its ledger must cover each journal without gap or overlap, but for gaps they name. And if
-    the table has the columns _journal and _offset, or journal, offset and value, its rows must be the
-    journals' records: each once, and in the second case the same bytes. Where entries count and digest their
-    rows (DeltaSink's option audit), that must agree, too; and they vouch for rows whose bytes journals no
-    longer have. Records among the table's dead letters have no row. Under isolationLevel=read_committed the
-    records are the messages that were committed. A query that leaves records out, or makes
-    several rows of one, is not exact in this sense.
+    The command checks that the ledger's entries cover each journal without gap or overlap, except for gaps
+    that they name. It reads the journals again and compares their records with the rows: by the columns
+    _journal and _offset, or with their bytes by journal, offset and value. Digests of entries
+    (DeltaSink(audit=True)) are compared, too, and prove rows whose bytes the journals no longer have.
 
-    Spark compares: a local session, or --remote's executors, which need this package and reach the brokers.
+    Dead letters must have no row in the table. With isolationLevel=read_committed, the records are the
+    committed messages. A query that filters records, or makes several rows of one, is not exact in this
+    sense.
 
-    The exit code is 0 if all of that was compared and is so; 1 if not, and the first difference is printed; 3
-    if nothing differs but some rows were not compared, or by their number only: which, and why, is printed.
+    A local Spark session compares, or with --remote the executors of a Spark Connect server. They need this
+    package and a connection to the brokers.
+
+    The last line is the verdict. Exit code 0: VERIFIED. 1: DIFFERENT, with the first difference. 3: NOT
+    VERIFIED: nothing differs, but some rows were not compared, or by number only; the report says which and
+    why.
     """
     locations = dict(_pair(each, "--dead-letters", "NAME=LOCATION") for each in dead_letters)
     settings = dict(_pair(each, "--conf", "KEY=VALUE") for each in conf)

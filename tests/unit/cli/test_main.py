@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gazette_spark.cli.main import COMMANDS, main
+from gazette_spark.cli.main import COMMANDS, SECTIONS, main
 from gazette_spark.errors import JournalNotFoundError
 from gazette_spark.version import VERSION
 
@@ -35,6 +35,16 @@ def test_each_group_explains_itself(name: str) -> None:
     answer = CliRunner().invoke(main, [name, "--help"], catch_exceptions=False)
     assert answer.exit_code == 0
     assert "Usage: " in answer.output
+
+
+def test_help_groups_the_commands() -> None:
+    """Each command is in one section, with one line even on a narrow terminal."""
+    assert [name for names in SECTIONS.values() for name in names] == list(COMMANDS)
+    lines = CliRunner().invoke(main, ["--help"], terminal_width=80).output.splitlines()
+    for section, names in SECTIONS.items():
+        begin = lines.index(f"{section}:") + 1
+        shown = [line.split(maxsplit=1) for line in lines[begin : begin + len(names)]]
+        assert shown == [[name, COMMANDS[name][1]] for name in names]
 
 
 def test_version_is_the_packages() -> None:
