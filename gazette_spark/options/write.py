@@ -285,7 +285,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "connectTimeoutMs",
         count(DAY_MS),
         "10000",
-        "Time in which a broker must be reached for the first time; then the query fails.",
+        "Maximum time to reach a broker for the first time; after it, the query fails.",
         form="milliseconds, from 1 to 86400000 (one day)",
     ),
     *SECURITY_OPTIONS,
