@@ -68,7 +68,7 @@ CSV_OPTIONS: tuple[Option, ...] = (
         "sep",
         parse_separator,
         ",",
-        "Separator of fields.",
+        "Character between the fields of a record.",
     ),
     Option(
         "quote",
