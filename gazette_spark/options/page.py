@@ -6,6 +6,7 @@ fails while they differ.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -129,15 +130,22 @@ def row(option: Option) -> str:
 
 
 def form(option: Option) -> str:
-    """Return the form an option's text must have: its words as code, else the error's text."""
+    """Return the form an option's text must have, with words and JSON as code."""
     if option.form is not None:
-        return option.form
+        return as_code(option.form)
     try:
         option.parse(option.name, "")
     except OptionError as error:
         words = error.expected.split(" or ")
-        return ", ".join(map("`{}`".format, words)) if all(map(str.isidentifier, words)) else error.expected
+        if all(map(str.isidentifier, words)):
+            return ", ".join(map("`{}`".format, words))
+        return as_code(error.expected)
     raise AssertionError(f"option {option.name} takes an empty text")
+
+
+def as_code(text: str) -> str:
+    """Return a text with its JSON as code; at the end of a cell, the site takes braces for attributes."""
+    return re.sub(r"\{.*\}", r"`\g<0>`", text)
 
 
 def with_tables(page: str, options: Sequence[Option]) -> str:

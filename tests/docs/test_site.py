@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,18 @@ def test_pages_are_built(site: Path) -> None:
     pages = {path.relative_to(docs).with_suffix("").as_posix() for path in docs.rglob("*.md")} - {"plan"}
     built = {path.parent.relative_to(site).as_posix() for path in site.rglob("index.html")}
     assert {page.removesuffix("index").rstrip("/") or "." for page in pages} == built
+
+
+def test_no_text_becomes_an_attribute(site: Path) -> None:
+    """Braces at the end of a cell are attributes to Markdown, so a page shows JSON there as code."""
+    cells = re.compile(r"<t[dh]((?: [^>]*)?)>")
+    odd = {
+        (page.parent.relative_to(site).as_posix(), attributes)
+        for page in site.rglob("index.html")
+        for attributes in cells.findall(page.read_text())
+        if attributes and not attributes.startswith((" class=", " style="))
+    }
+    assert odd == set()
 
 
 def test_the_reference_comes_from_docstrings(site: Path) -> None:
