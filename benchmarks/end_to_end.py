@@ -12,12 +12,14 @@ side:
   The direct lane writes the table without Spark's writer;
 - ``backfill``: compressed fragments by batch queries beside ``spark.read`` on the same files;
 - ``memory``: a Python worker's peak on journals of 1 GB and 20 GB;
-- ``latency``: from an append to the row, at a trickle.
+- ``latency``: from an append to the row, at a trickle;
+- ``limits``: what one core does with the records, step by step.
 
 The time is that of the whole query: planning, starting tasks and, for Delta, all commits. Each job is first
-run on a small data set, then ``--repeat`` times: the best counts. Rows and sums are checked always: a number
-for a wrong answer is worth nothing. Data and results are kept in ``--data``, so parts can be measured one by
-one; the page shows the newest of each.
+run on a small data set, then ``--repeat`` times: the median counts, and the page shows the spread. A part
+begins when the machine is idle. Rows and sums are checked always: a number for a wrong answer is worth
+nothing. Data and results are kept in ``--data``, so parts can be measured one by one; the page shows the
+newest of each.
 """
 
 from __future__ import annotations
@@ -36,12 +38,13 @@ from typing import Self
 
 import bench_data
 import bench_latency
+import bench_limits
 import bench_report
 import pyspark
 from bench_data import SHAPES, DataSet
 from bench_jobs import BACKFILLS, WORKS, DirectLane, Files, Gazette, KafkaPeer, Peer, Result, Work, run
 from bench_kafka import Kafka, running_kafka
-from harness import MEGABYTE, REPORT, machine, parse_size, running_broker
+from harness import MEGABYTE, REPORT, machine, parse_size, running_broker, wait_until_idle
 from kafka_jars import kafka_jars
 
 import gazette_spark
@@ -53,7 +56,7 @@ from gazette_spark.session import local_spark
 
 DATA = Path(__file__).parents[1] / ".cache" / "bench"
 
-PARTS = ("stream", "backfill", "memory", "latency")
+PARTS = ("stream", "backfill", "memory", "latency", "limits")
 
 WARM_UP_BYTES = 40_000_000
 """Bytes each job reads before it is measured, so that the JVM has compiled and workers run."""
@@ -170,7 +173,7 @@ def main() -> None:
     parser.add_argument("--journals", action="append", type=int, help="default 2 and 1")
     parser.add_argument("--shape", action="append", choices=list(SHAPES), help="records, default all")
     parser.add_argument("--size", type=parse_size, default=parse_size("1500m"), help="bytes: 200m, 1g")
-    parser.add_argument("--repeat", type=int, default=2, help="runs of each job; the best counts")
+    parser.add_argument("--repeat", type=int, default=3, help="runs of each job; the median counts")
     parser.add_argument(
         "--memory-size", action="append", type=parse_size, help="sizes for the memory, default 1g and 20g"
     )
@@ -178,6 +181,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA, help="folder for what is kept between runs")
     parser.add_argument("--report", type=Path, default=REPORT, help="markdown page to write sections into")
     parser.add_argument("--conf", action="append", default=[], help="a Spark setting, key=value")
+    parser.add_argument(
+        "--idle-s", type=float, default=600, help="longest wait for an idle machine before each part"
+    )
     parser.add_argument("--fill", action="store_true", help="only make the data, and fill Kafka")
     given = parser.parse_args()
     # Installed packages are compiled once; where this is set, each of Spark's workers compiles them again.
@@ -188,6 +194,8 @@ def main() -> None:
         several = (given.journals or [2, 1]) if part == "stream" else [1]
         shapes = (given.shape or list(SHAPES)) if part in ("stream", "backfill") else ["flat"]
         for journals, given.shape_now in itertools.product(several, shapes):
+            if not given.fill:
+                wait_until_idle(given.idle_s)
             PART_RUNNERS[part](given, kept, journals)
         bench_report.write_page(kept, given.report)
 
@@ -298,11 +306,19 @@ def run_latency(given: argparse.Namespace, kept: bench_report.Kept, _journals: i
     kept.keep("latency", {"about": about, "found": [asdict(each) for each in found]})
 
 
+def run_limits(given: argparse.Namespace, kept: bench_report.Kept, _journals: int) -> None:
+    """Measure the steps of a job on one core."""
+    if not given.fill:
+        found = {shape: bench_limits.measure(shape, given.repeat) for shape in SHAPES}
+        kept.keep("limits", {"about": where(), "found": found})
+
+
 PART_RUNNERS = {
     "stream": run_stream,
     "backfill": run_backfill,
     "memory": run_memory,
     "latency": run_latency,
+    "limits": run_limits,
 }
 
 

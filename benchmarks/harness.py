@@ -8,6 +8,7 @@ import platform
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,9 @@ from tests.rig.brokers import DeployedBroker
 START_TIMEOUT_S = 60.0
 
 MEGABYTE = 1_000_000
+
+IDLE_LOAD = 0.5
+"""Load average of a minute below which nothing else runs."""
 
 REPORT = Path(__file__).parents[1] / "docs" / "evidence" / "performance.md"
 
@@ -60,6 +64,13 @@ def machine() -> str:
         f"Python {platform.python_version()}; "
         f"load average {os.getloadavg()[0]:.1f} before"
     )
+
+
+def wait_until_idle(at_most_s: float) -> None:
+    """Wait until the load average is that of an idle machine, or for so long; :func:`machine` tells it."""
+    deadline = time.monotonic() + at_most_s
+    while os.getloadavg()[0] >= IDLE_LOAD and time.monotonic() < deadline:
+        time.sleep(1)
 
 
 def peak_bytes(process: int | str) -> int:

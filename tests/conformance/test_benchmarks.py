@@ -111,6 +111,41 @@ def test_what_the_end_to_end_benchmark_reads() -> None:
     assert done.stdout.strip() == "read", done.stderr
 
 
+_PAGE = """
+import sys
+from pathlib import Path
+from bench_jobs import Result
+from bench_limits import measure
+from bench_report import Kept, write_page
+page = Path(sys.argv[1])
+kept = Kept.at(page.with_name("results.json"))
+for peer, median_s in (("Kafka", 10.0), ("deployed, direct lane", 4.0)):
+    for more_s in (0.5, 0.0, -1.0):
+        cpu_s = {"JVM": 8.0, "Python": 3.0, "broker": 0.5}
+        result = Result(peer, "JSON → Delta", 2, 400_000_000, median_s + more_s, cpu_s, 200_000_000)
+        kept.add("stream-2-events", "400 MB in 2 journals", "one machine", result)
+kept.keep("limits", {"about": "one core", "found": {"events": measure("events", 1, 1_000_000)}})
+write_page(Kept.at(page.with_name("results.json")), page)
+"""
+
+
+def test_the_page_of_the_end_to_end_benchmark(tmp_path: Path) -> None:
+    """The median of three runs counts; the page shows their spread, a plot, and the limit of the machine."""
+    page = tmp_path / "performance.md"
+    subprocess.run(
+        [sys.executable, "-c", _PAGE, str(page)],
+        timeout=120,
+        check=True,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'benchmarks'}"},
+    )
+    text = page.read_text()
+    assert "| JSON → Delta | deployed, direct lane | 100 | 4.0 | 3: 3.0 to 4.5 | 2.50 | 2.5 x: met |" in text
+    assert "| JSON → Delta | events |" in text
+    (plot,) = tmp_path.glob("*.svg")
+    assert f"]({plot.name})" in text
+    assert "JSON → Delta: Kafka" in plot.read_text()
+
+
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.deployed_broker

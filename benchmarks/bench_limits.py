@@ -1,0 +1,127 @@
+"""What one core does with the benchmark's records, step by step: the limit of every job."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from bench_data import SHAPES
+from harness import MEGABYTE
+from scan_bench import Memory
+
+from gazette_spark.framing.json import JsonFormat, JsonParser
+from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
+from gazette_spark.scan.ranges import Piece
+
+CHUNK_BYTES = 1 << 20
+CORES = 2
+
+_ITEM = pa.struct(
+    {"sku": pa.string(), "qty": pa.int32(), "price": pa.float64(), "tags": pa.list_(pa.string())}
+)
+SCHEMAS = {
+    "flat": pa.schema(
+        {"id": pa.int64(), "ts": pa.string(), "user": pa.string(), "action": pa.string()}
+        | {"amount": pa.float64(), "ok": pa.bool_(), "note": pa.string()}
+    ),
+    "events": pa.schema(
+        {"id": pa.int64(), "ts": pa.timestamp("us", "UTC"), "type": pa.string(), "session": pa.string()}
+        | {"user": pa.struct(dict.fromkeys(("id", "name", "country", "plan"), pa.string()))}
+        | {"page": pa.struct(dict.fromkeys(("url", "referrer", "title"), pa.string()))}
+        | {"items": pa.list_(_ITEM), "amount": pa.float64(), "ok": pa.bool_()}
+        | {"geo": pa.struct({"lat": pa.float64(), "lon": pa.float64()}), "note": pa.string()}
+    ),
+}
+"""The schemas of :data:`bench_data.SHAPES`, without a Spark that parses them."""
+
+STEPS = {
+    "gunzip": "decompress gzip, Python's zlib",
+    "raw": "bytes to the columns journal, offset, value",
+    "parse": "bytes to the columns of the schema",
+    "write raw": "Parquet of the former, zstd",
+    "write": "Parquet of the latter, zstd",
+}
+
+LIMITS: Mapping[str, tuple[str, ...]] = {
+    "raw → noop": ("raw",),
+    "JSON → noop": ("parse",),
+    "raw → Delta": ("raw", "write raw"),
+    "JSON → Delta": ("parse", "write"),
+    "backfill JSON → noop": ("gunzip", "parse"),
+    "backfill JSON → Delta": ("gunzip", "parse", "write"),
+}
+"""The steps of each job that no design saves."""
+
+
+def measure(shape: str, repeat: int, size_bytes: int = 64 * MEGABYTE) -> dict[str, float]:
+    """Return MB of journal bytes a CPU second for each step, the median of some runs."""
+    kind = SHAPES[shape]
+    content = b"".join(map(kind.line, range(size_bytes // kind.mean_bytes)))
+    size = len(content) / MEGABYTE
+    packed = gzip.compress(content, 6)
+    wanted = JsonFormat(SCHEMAS[shape])
+
+    def blocks() -> PieceScan:
+        piece = Piece("bench/limits", 0, len(content), len(content), head=True)
+        return PieceScan(Memory(content, CHUNK_BYTES), piece, fail_on_data_loss=True)
+
+    raw = list(raw_record_batches(blocks()))
+    typed = list(JsonParser(wanted).record_batches(blocks()))
+    jobs: dict[str, Callable[[], object]] = {
+        "gunzip": lambda: gzip.decompress(packed),
+        "raw": lambda: list(raw_record_batches(blocks())),
+        "parse": lambda: list(JsonParser(wanted).record_batches(blocks())),
+        "write raw": lambda: _write(raw, plain=["value"]),
+        "write": lambda: _write(typed),
+    }
+    return {name: size / _median_cpu_s(job, repeat) for name, job in jobs.items()}
+
+
+def _median_cpu_s(job: Callable[[], object], repeat: int) -> float:
+    taken = []
+    for _ in range(repeat):
+        began = time.process_time()
+        job()
+        taken.append(time.process_time() - began)
+    return sorted(taken)[repeat // 2]
+
+
+def _write(batches: Sequence[pa.RecordBatch], plain: Sequence[str] = ()) -> None:
+    table = pa.Table.from_batches(batches)
+    dictionaries = [each for each in table.column_names if each not in plain]
+    with pq.ParquetWriter(
+        io.BytesIO(), table.schema, compression="zstd", use_dictionary=dictionaries if plain else True
+    ) as writer:
+        writer.write_table(table)
+
+
+def limit(found: Mapping[str, float], work: str) -> float:
+    """Return the MB/s of a job that does nothing but its steps, on all cores."""
+    return CORES / sum(1 / found[step] for step in LIMITS[work])
+
+
+def tables(found: Mapping[str, Mapping[str, float]], speeds: Mapping[tuple[str, str], float]) -> str:
+    """Return what a core does by step and shape, and how near the fastest reader of ours comes to the limit.
+
+    Args:
+        found: MB a CPU second, by shape and step.
+        speeds: MB/s of the fastest, by shape and job; jobs that are not there were not measured.
+    """
+    rows = [f"| one core | {' | '.join(found)} |", f"|---|{'---|' * len(found)}"]
+    for step, about in STEPS.items():
+        rows.append(f"| {about} | {' | '.join(f'{each[step]:.0f} MB/s' for each in found.values())} |")
+    rows += [
+        "",
+        "| job | records | limit of two cores | our fastest | part of the limit |",
+        "|---|---|---|---|---|",
+    ]
+    for work in LIMITS:
+        for shape, each in found.items():
+            if (speed := speeds.get((shape, work))) is not None:
+                most = limit(each, work)
+                rows.append(f"| {work} | {shape} | {most:.0f} MB/s | {speed:.0f} MB/s | {speed / most:.0%} |")
+    return "\n".join(rows)
