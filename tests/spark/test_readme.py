@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 import pytest
 
+from gazette_spark.session import INTERPRETED
+from tests.conftest import SMALL_TABLES
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -71,16 +73,21 @@ TUTORIAL = (ROOT / "docs" / "start" / "tutorial.md").read_text()
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """The environment of a shell with the package's commands on PATH."""
+    """The environment of a shell with the commands on PATH; its Spark makes few tasks of few rows."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, arguments in (("gazette-spark", "-m gazette_spark.cli"), ("python", "")):
         program = programs / name
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
         program.chmod(0o755)
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    settings = (INTERPRETED | SMALL_TABLES).items()
+    (conf / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in settings))
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
     address = {} if BROKER_PORT == 8080 else {"BROKER_ADDRESS": f"http://localhost:{BROKER_PORT}"}
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), **address}
+    found = {"PATH": path, "PYTHONPATH": str(ROOT), "SPARK_CONF_DIR": str(conf)}
+    return {**os.environ, **found, **address}
 
 
 def listens(port: int) -> bool:
