@@ -63,7 +63,6 @@ from gazette_spark.options.table import TARGET_OPTION
 from gazette_spark.options.write import checked_address, parse_write_options, spark_purpose
 from gazette_spark.scan.access import Carrier, access
 from gazette_spark.scan.admission import Limits
-from gazette_spark.scan.conditions import EVERYTHING
 from gazette_spark.scan.formats import row_parser
 from gazette_spark.scan.framings import framing_named
 from gazette_spark.scan.gaps_reader import GAPS_DDL, GapsReader
@@ -78,19 +77,15 @@ from gazette_spark.scan.tracked_position import TrackedPosition
 from gazette_spark.spark_versions import (
     ADMISSION_CONTROL,
     ARROW_STREAM_WRITES,
-    SCANS_KEEP_THEIR_FILTERS,
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     SupportsTriggerAvailableNow,
     arrow_schema,
-    filters_are_pushed,
 )
 from gazette_spark.store.stored_journals import StoreJournals
 
 if TYPE_CHECKING:  # The many processes that read do not load the writer's modules.
-    from pyspark.sql.datasource import Filter
-
     from gazette_spark.scan.committed import CommittedScan
     from gazette_spark.write.spark_writer import BatchWriter, StreamWriter
 
@@ -167,8 +162,7 @@ class GazetteDataSource(DataSource):
         files = file_target(self.options)
         if options.read_gaps:
             return GapsReader(options, schema, open_journals)
-        pushed = SCANS_KEEP_THEIR_FILTERS and filters_are_pushed() and files is None
-        return (FilteringReader if pushed else BatchReader)(options, schema, files)
+        return BatchReader(options, schema, files)
 
     def streamReader(self, schema: StructType) -> BaseStreamReader:  # noqa: N802 - Spark's name.
         """Return the reader of ``spark.readStream``."""
@@ -270,33 +264,13 @@ class _Reader:
 class BatchReader(_Reader, DataSourceReader):
     """Reads ``[startingOffsets, endingOffsets)`` once."""
 
-    _wanted = EVERYTHING
-
     def partitions(self) -> list[InputPartition]:
         """Fix the query's ends and cut the range between into pieces."""
         failpoint("source.partitions")
         with open_journals(self._options) as journals:
             planner = Planner(journals, self._options)
-            pieces = planner.pieces(*planner.batch(self._wanted), self._wanted)
+            pieces = planner.pieces(*planner.batch())
             return self._partitions(planner, with_fragments(journals, pieces, self._options))
-
-
-@short_errors
-class FilteringReader(BatchReader):
-    """Leaves out rows that a query's filters exclude, as far as they are about a row's origin."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name.
-        """Take a query's filters, return those that are left for Spark to apply."""
-        from gazette_spark.scan.pushed_filters import conditions_of, origin_columns  # Spark 4.0 has none.
-
-        options = self._options
-        if options.reads_committed:
-            return filters  # What commits a row may lie anywhere behind it.
-        taken = (options.column_name_of_corrupt_record, options.rescued_data_column)
-        raw = is_raw_query(options, self._schema)
-        columns = origin_columns(self._schema, raw=raw, taken=() if raw else taken)
-        self._wanted, left = conditions_of(filters, columns)
-        return left
 
 
 @short_errors
@@ -603,11 +577,6 @@ def is_raw(schema: StructType) -> bool:
     return any(name.lower() in RAW_TYPES for name in schema.fieldNames())
 
 
-def is_raw_query(options: SourceOptions, schema: StructType) -> bool:
-    """Tell whether a query's columns are those of ``format=raw``."""
-    return options.format == "raw" or (options.format is None and is_raw(schema))
-
-
 def check_schema(options: SourceOptions, schema: StructType) -> None:
     """Check the columns a query asks for.
 
@@ -628,7 +597,7 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:
             raise OptionError("schema", f"{column.name} NOT NULL", "nullable: not all bytes are stored yet")
         if column.name == metadata.LABELS and options.fragment_store is not None:
             raise OptionError("schema", "_labels with fragmentStore", "no labels: only brokers know them")
-    raw = is_raw_query(options, schema)
+    raw = options.format == "raw" or (options.format is None and is_raw(schema))
     for column in schema.fields:
         check = _check_raw_column if raw else _check_field_column
         check(options, column)

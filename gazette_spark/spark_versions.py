@@ -14,7 +14,6 @@ Later ones have all of it. Code asks for a capability here, never for a version.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -69,16 +68,6 @@ ARROW_STREAM_WRITES = hasattr(datasource, "DataSourceStreamArrowWriter")
 
 _IN_UTC = "timezone" if "timezone" in signature(to_arrow_schema).parameters else "timestamp_utc"
 
-SCANS_KEEP_THEIR_FILTERS = False
-"""Spark uses a reader that filters were pushed into for the query of these filters alone.
-
-No release does, to 4.3: it keeps the reader for the DataFrame or view. Another query of that, or its other
-side in a union, then lacked the rows that the first one had left out.
-"""
-
-PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
-"""Module of the process in which Spark plans a batch query with filters to push."""
-
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return Spark's columns as Arrow has them, times in UTC."""
@@ -86,26 +75,13 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, **{_IN_UTC: zone})
 
 
-def filters_are_pushed() -> bool:
-    """Tell whether this process was started to push filters into a query.
-
-    Spark offers filters only where ``spark.sql.python.filterPushdown.enabled`` is on, and where it is off
-    refuses a reader that would take them. It plans the two kinds of queries in worker processes of different
-    modules.
-    """
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return PUSHING_WORKER in sys.modules or (main is not None and main.name == PUSHING_WORKER)
-
-
 __all__ = [
     "ADMISSION_CONTROL",
     "ARROW_STREAM_WRITES",
-    "SCANS_KEEP_THEIR_FILTERS",
     "ArrowStreamWriter",
     "ReadAllAvailable",
     "ReadLimit",
     "ReadMaxBytes",
     "SupportsTriggerAvailableNow",
     "arrow_schema",
-    "filters_are_pushed",
 ]

@@ -1,9 +1,7 @@
 """The column ``_labels``: a journal's labels as a map of all of them, or as a struct of those that are named.
 
-Spark hands a filter on a field of a struct to the source, and none on an entry of a map. So a query that
-chooses journals by label names the labels: ``_labels struct<region: string>``. A field of type
-``array<string>`` takes all values of a label, in order; one of type ``string`` the value of a label that has
-one.
+A field of such a struct, as in ``_labels struct<region: string>``, takes the value of a label that has one. A
+field of type ``array<string>`` takes all values, in order.
 """
 
 from __future__ import annotations

@@ -136,33 +136,6 @@ def limited_end(
     return begin if after is None else after
 
 
-def boundaries_around(
-    read_window: ReadWindow,
-    whole: tuple[int, int],
-    part: tuple[int, int],
-    max_record_bytes: int,
-    *,
-    journal: str = "",
-    framing: Framing = LINES,
-) -> tuple[int, int]:
-    """Return a record boundary at or before a part of a range, and one at or after it, both near it.
-
-    ``whole`` and ``part`` are ``(begin, end)``, one within the other; the range lies on record boundaries.
-    """
-
-    def before(low: int, high: int) -> int:
-        return record_end(read_window, low, high, max_record_bytes, journal=journal, framing=framing)
-
-    begin = before(whole[0], part[0])
-    end = before(begin, part[1])
-    while end < part[1]:
-        after = next_record_end(
-            read_window, end, whole[1], max_record_bytes, journal=journal, framing=framing
-        )
-        end = whole[1] if after is None else after
-    return begin, end
-
-
 @dataclass(frozen=True, slots=True)
 class AnchoredBoundary:
     """The search in a journal of an anchored framing."""

@@ -27,7 +27,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from gazette_spark.client.reading.heads import MANY, Tail
@@ -48,19 +47,18 @@ from gazette_spark.scan.admission import (
     fragment_ends,
     is_due,
 )
-from gazette_spark.scan.boundary import boundaries_around, limited_end, next_record_end, window_of
-from gazette_spark.scan.conditions import EVERYTHING, RowFilter, Spans, joined
+from gazette_spark.scan.boundary import limited_end, next_record_end, window_of
 from gazette_spark.scan.counting import counted_end, counted_end_of
 from gazette_spark.scan.listings import AskedJournals, Journals, selector_of
 from gazette_spark.scan.logs import batch_line, gaps_line, start_line
 from gazette_spark.scan.open_transactions import OpenTransactions
 from gazette_spark.scan.producer_states import StateFiles
-from gazette_spark.scan.pruning import Narrowed, narrow, split_narrowed
 from gazette_spark.scan.range_resolver import RangeResolver
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
 from gazette_spark.scan.reads import JournalSource
 from gazette_spark.scan.selection import Selection
 from gazette_spark.scan.skipped import skipped_spans
+from gazette_spark.scan.spans import Spans, joined
 from gazette_spark.scan.view import JournalView
 
 log = logging.getLogger(__name__)
@@ -313,10 +311,10 @@ class Planner:
         """Return the transactions that were open where the last batch ended, by journal."""
         return {} if self._open is None else self._open.to_dict()
 
-    def batch(self, wanted: RowFilter = EVERYTHING) -> tuple[JournalOffsets, JournalOffsets]:
-        """Return start and end of a batch query in each journal of which it wants records."""
+    def batch(self) -> tuple[JournalOffsets, JournalOffsets]:
+        """Return start and end of a batch query in each of its journals."""
         self._resumes = False
-        start, end = self._resolver.batch(wanted)
+        start, end = self._resolver.batch()
         since = self._view.options.messages_since or {}
         for journal, first in since.items():
             if first > start.read_through.get(journal, first):
@@ -345,10 +343,8 @@ class Planner:
 
         return self._view.each(start_of, begin.read_through)
 
-    def pieces(
-        self, start: JournalOffsets, end: JournalOffsets, wanted: RowFilter = EVERYTHING
-    ) -> list[Piece]:
-        """Cut a batch into pieces; what holds no record that is wanted is left out, as far as that is known.
+    def pieces(self, start: JournalOffsets, end: JournalOffsets) -> list[Piece]:
+        """Cut a batch into pieces.
 
         Raises:
             OffsetError: ``end`` cannot be reached from ``start``, or ``start`` is where no record begins.
@@ -367,31 +363,16 @@ class Planner:
                 replace(piece, start=end.starts.get(piece.journal, piece.begin))
                 for piece in split(ranges, framings=framings)
             ]
-        elif wanted.conditions:
-            listed = self._view.each(self._view.fragments, framings if wanted.needs_times() else ())
-            whole = {each.journal: each for each in ranges}
-
-            def narrowed(name: str) -> Narrowed | None:
-                spans = wanted.spans(listed.get(name, ()))
-                return narrow(whole[name], spans, framings[name], around=partial(self._around, whole[name]))
-
-            parts = [each for each in self._view.each(narrowed, whole).values() if each is not None]
-            pieces = split_narrowed(parts, lambda cut: self._split(cut, framings, listed))
         else:
-            pieces = self._split(ranges, framings, {})
+            pieces = self._split(ranges, framings)
         log.info("%s", batch_line(ranges, len(pieces), end.read_through, self._selection.heads))
         return pieces
 
-    def _split(
-        self,
-        ranges: Sequence[OffsetRange],
-        framings: Mapping[str, Framing],
-        listed: Mapping[str, Sequence[Fragment]],
-    ) -> list[Piece]:
+    def _split(self, ranges: Sequence[OffsetRange], framings: Mapping[str, Framing]) -> list[Piece]:
         at_least, at_most = self._view.options.min_partitions or 1, self._view.options.max_bytes_per_partition
         # Only a range that will be cut needs its fragments: listing them costs a request per journal.
         large = {r.journal for r in ranges if at_least > len(ranges) or r.size_bytes > at_most}
-        fragments = {**self._view.each(self._view.fragments, sorted(large - listed.keys())), **listed}
+        fragments = self._view.each(self._view.fragments, sorted(large))
         solid = {journal: [each for each in found if _is_solid(each)] for journal, found in fragments.items()}
         return split(
             ranges, fragments, solid=solid, framings=framings, min_partitions=at_least, max_bytes=at_most
@@ -490,17 +471,6 @@ class Planner:
         if end == backlog.begin:
             self._unfinished[journal] = (backlog.begin, backlog.head)
         return end
-
-    def _around(self, whole: OffsetRange, first: int, last: int) -> tuple[int, int]:
-        """Return record boundaries of a range that lie around ``[first, last)``, and not far from it."""
-        return boundaries_around(
-            self._view.window(whole.journal, skip_holes=True),
-            (whole.begin, whole.end),
-            (first, last),
-            self._view.options.max_record_bytes,
-            journal=whole.journal,
-            framing=self._view.framing(whole.journal),
-        )
 
 
 def _is_solid(fragment: Fragment) -> bool:

@@ -10,7 +10,6 @@ from gazette_spark.errors import DataLossError, OffsetError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options.query_range import EARLIEST, LATEST
 from gazette_spark.scan.boundary import window_reader
-from gazette_spark.scan.conditions import EVERYTHING, RowFilter
 from gazette_spark.scan.ranges import OffsetRange
 from gazette_spark.scan.selection import Selection
 from gazette_spark.scan.view import JournalView
@@ -38,9 +37,9 @@ class RangeResolver:
         """Return the start of a new query."""
         return self._starts(self._selection.chosen())
 
-    def batch(self, wanted: RowFilter = EVERYTHING) -> tuple[JournalOffsets, JournalOffsets]:
-        """Return start and end of a batch query in each journal of which it wants records."""
-        journals = [j for j in self._selection.chosen() if wanted.has_journal(j, self._view.labels)]
+    def batch(self) -> tuple[JournalOffsets, JournalOffsets]:
+        """Return start and end of a batch query in each of its journals."""
+        journals = self._selection.chosen()
         start = self._starts(journals)
         heads = self._view.client.write_heads(journals)
         lasts = self._view.each(lambda journal: self._last(journal, heads[journal]), journals)

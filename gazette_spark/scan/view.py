@@ -1,6 +1,6 @@
 """A planner's questions to brokers about journals, and a cache of the journals' specs.
 
-Everything here is a question; ``planner``, ``edges`` and ``selection`` decide by the answers.
+Everything here is a question; ``planner``, ``range_resolver`` and ``selection`` decide by the answers.
 """
 
 from __future__ import annotations

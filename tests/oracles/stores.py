@@ -16,7 +16,6 @@ from gazette_spark.errors import DirectReadError
 from gazette_spark.options.source import SourceOptions, parse_options
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.scan.conditions import EVERYTHING, RowFilter
 from gazette_spark.scan.framings import framing_named
 from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from gazette_spark.scan.planner import Planner
@@ -114,11 +113,11 @@ def store_options(**options: str) -> SourceOptions:
     return parse_options(given, "batch", environ={})
 
 
-def plan(files: StoreFiles, options: SourceOptions, wanted: RowFilter = EVERYTHING) -> list[Piece]:
+def plan(files: StoreFiles, options: SourceOptions) -> list[Piece]:
     """Plan a batch, as the driver does."""
     journals = StoreJournals.listed(files, wanted_of(options))
     planner = Planner(journals, options)
-    return with_fragments(journals, planner.pieces(*planner.batch(wanted), wanted), options)
+    return with_fragments(journals, planner.pieces(*planner.batch()), options)
 
 
 def read(files: StoreFiles, options: SourceOptions, pieces: Sequence[Piece]) -> list[Row]:

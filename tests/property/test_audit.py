@@ -22,9 +22,9 @@ from gazette_spark.framing.lines import LINES
 from gazette_spark.ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.scan.blocks import MAX_RECORD_BYTES
-from gazette_spark.scan.conditions import joined
 from gazette_spark.scan.piece_scan import PieceScan
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
+from gazette_spark.scan.spans import joined
 from tests.oracles.lines import FakeJournal, records_of
 
 NAME = "a/journal"

@@ -1,4 +1,4 @@
-"""A DataFrame gives each of its queries the right rows, in any order, also where Spark pushes filters."""
+"""A DataFrame gives each of its queries the right rows, in any order, also where Spark can push filters."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def finish(job: Job) -> dict[str, Any]:
 
 
 def filtered(job: Job) -> dict[str, Any]:
-    """Read records as JSON, with a filter that Spark pushes into the source where it does that."""
+    """Read records as JSON, with a filter, where a Spark that can push filters may do so."""
     job.spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     frame = job.rows(TYPED, format="json").where(f"_journal = '{job.settings['prefix']}a'")
     seen = {"filtered": sorted([row.id, row._offset] for row in frame.collect())}
