@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from gazette_spark.framing.base import Framing
+from gazette_spark.protocol.spans import Spans, outside
 from gazette_spark.scan.blocks import Gap
 from gazette_spark.scan.piece_scan import PieceScan
 from gazette_spark.scan.ranges import Piece
@@ -37,20 +38,9 @@ def gone_of(found: Iterable[Gap], recorded: Sequence[tuple[int, int]]) -> list[t
     missing = [
         (gap.cut_offset if gap.cut_bytes else gap.begin, gap.end)
         for gap in found
-        if gap.kind in ("missing", "rest") and any(without((gap.begin, gap.end), recorded))
+        if gap.kind in ("missing", "rest") and outside(recorded, gap.begin, gap.end)
     ]
-    return [part for gap in missing for part in without(gap, recorded)]
-
-
-def without(span: tuple[int, int], gaps: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a span that are in no gap; the gaps are ascending."""
-    low, high = span
-    for begin, end in gaps:
-        if low < min(begin, high):
-            yield low, min(begin, high)
-        low = max(low, end)
-    if low < high:
-        yield low, high
+    return [part for gap in missing for part in outside(recorded, *gap)]
 
 
 class SkipGaps:
@@ -64,15 +54,13 @@ class SkipGaps:
         """Open a read of ``[offset, end_offset)``."""
         if not self._gaps:
             return self._client.read(journal, offset=offset, end_offset=end_offset)
-        return _JumpingRead(
-            self._client, journal, list(without((offset, end_offset), self._gaps)), end_offset
-        )
+        return _JumpingRead(self._client, journal, outside(self._gaps, offset, end_offset), end_offset)
 
 
 class _JumpingRead:
     """Several reads, one after the other, as one."""
 
-    def __init__(self, client: Journals, journal: str, spans: list[tuple[int, int]], end_offset: int) -> None:
+    def __init__(self, client: Journals, journal: str, spans: Spans, end_offset: int) -> None:
         self._client = client
         self._journal = journal
         self._spans = spans

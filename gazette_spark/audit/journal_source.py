@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from gazette_spark.audit.gap_reads import gone_of, skipping_scan, without
+from gazette_spark.audit.gap_reads import gone_of, skipping_scan
 from gazette_spark.audit.tiling import CoveredRange
 from gazette_spark.errors import DataLossError, JournalNotFoundError, OffsetBeyondHeadError
 from gazette_spark.framing.base import Block, Framing, bounded
@@ -31,8 +31,8 @@ from gazette_spark.framing.metadata import ACK_OFFSET
 from gazette_spark.framing.whole import ChunkFraming
 from gazette_spark.options.security import Security
 from gazette_spark.options.source import SourceOptions, parse_options
-from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.protocol.spans import outside
 from gazette_spark.scan.access import carried
 from gazette_spark.scan.boundary import record_end, window_reader
 from gazette_spark.scan.committed import CommittedScan
@@ -107,7 +107,7 @@ def plan_reads(
     for piece in split(
         ranges,
         fragments,
-        solid={name: [each for each in found if _is_compressed(each)] for name, found in fragments.items()},
+        solid={name: [each for each in found if each.is_compressed] for name, found in fragments.items()},
         framings=framings,
         max_bytes=min(max(total // TASKS, LEAST_TASK_BYTES), options.max_bytes_per_partition),
     ):
@@ -146,17 +146,13 @@ def _whole(
     return (gaps, lost), [piece] if begin < claim.end else []
 
 
-def _is_compressed(fragment: Fragment) -> bool:
-    return fragment.mod_time != 0 and fragment.codec != pb.NONE
-
-
 def _skipped(
     view: JournalView, claim: CoveredRange, framing: Framing, fragments: Sequence[Fragment]
 ) -> tuple[Gaps, Gaps]:
     """Return the bytes that a read skips, and those of them that the ledger does not name."""
     spans = [(each.begin, each.end) for each in fragments]
     missing = skipped_spans(view.client, claim.journal, spans, claim.start, claim.end)
-    lost = [part for gap in missing for part in without(gap, claim.gaps)]
+    lost = [part for gap in missing for part in outside(claim.gaps, *gap)]
     gone = tuple(_with_cut_record(view, claim, framing, *each) for each in lost)
     return tuple(sorted([*claim.gaps, *lost])), gone
 

@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark.audit.gap_reads import without
 from gazette_spark.audit.tiling import CoveredRange, Span
 from gazette_spark.framing.base import Positions
+from gazette_spark.protocol.spans import outside
 
 State = Literal["compared", "gone", "adopted", "refused"]
 """Whether the rows of a part are compared; if not: the journal lost their bytes, they are older than the
@@ -61,7 +61,7 @@ def parts_of(
         return
     for begin, end, span in _commits(claim) if by_commit else [(claim.start, claim.end, None)]:
         lost = [(max(low, begin), min(high, end)) for low, high in gone if low < end and begin < high]
-        pieces: list[tuple[int, int, State]] = [(*each, "compared") for each in without((begin, end), lost)]
+        pieces: list[tuple[int, int, State]] = [(*each, "compared") for each in outside(lost, begin, end)]
         pieces += [(*each, "gone") for each in lost]
         for low, high, state in sorted(pieces):
             yield Part(claim, low, high, state, span)

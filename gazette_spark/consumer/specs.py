@@ -9,11 +9,10 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Mapping
 
-from google.protobuf.duration_pb2 import Duration
-
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.durations import duration_of
 from gazette_spark.protocol.journal_specs import validate_journal_name
 from gazette_spark.protocol.labels import ID, label_set, union, validate_shard_labels
 from gazette_spark.protocol.names import validate_token
@@ -75,8 +74,8 @@ def shard_spec(
         recovery_log_prefix=recovery_log_prefix,
         hint_prefix=hint_prefix or ("/gazette/hints" if recovery_log_prefix else ""),
         hint_backups=(2 if recovery_log_prefix else 0) if hint_backups is None else hint_backups,
-        max_txn_duration=_duration(max_txn_s),
-        min_txn_duration=_duration(min_txn_s),
+        max_txn_duration=duration_of(max_txn_s),
+        min_txn_duration=duration_of(min_txn_s),
         disable=disable,
         hot_standbys=hot_standbys,
         labels=label_set(labels or {}),
@@ -86,12 +85,6 @@ def shard_spec(
     )
     validate_shard_spec(spec)
     return spec
-
-
-def _duration(seconds: float) -> Duration:
-    duration = Duration()
-    duration.FromNanoseconds(round(seconds * 1_000_000_000))
-    return duration
 
 
 def validate_shard_id(shard_id: str, where: str = "Shard") -> None:

@@ -24,9 +24,6 @@ from gazette_spark.demo.writers import Writers
 
 POLL_S = 0.1
 
-PAGE_START_S = 60.0
-"""Time for the page to be served."""
-
 EXIT_S = 10.0
 """Time for the page's process to end."""
 

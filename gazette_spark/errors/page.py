@@ -10,15 +10,11 @@ import re
 from pathlib import Path
 
 from gazette_spark import errors
-from gazette_spark.errors import GazetteError
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
 
 BEGIN = "<!-- The tables are made from the code: python -m gazette_spark.errors.page -->"
 END = "<!-- End of the tables. -->"
-
-BASES = {"GazetteError", "SinkError", "BatchMismatchError", "StatusError", "ShardStatusError"}
-"""Errors that are never raised themselves."""
 
 RETRIED = "The client tries again by itself. If it lasts, check that enough brokers run."
 
@@ -141,16 +137,6 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     },
 }
 """The way out of each error, by group."""
-
-
-def raised_errors() -> set[str]:
-    """Return the names of the package's errors, but for base classes."""
-    found = {
-        name
-        for name, each in vars(errors).items()
-        if isinstance(each, type) and issubclass(each, GazetteError)
-    }
-    return found - BASES
 
 
 def meaning(name: str) -> str:

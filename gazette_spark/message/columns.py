@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, UuidColumns
+from gazette_spark.protocol.spans import Spans, joined
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -393,15 +394,9 @@ class Replay:
         self._until = until[wanted][order]
         self._last = self._all.last_acks.copy()
 
-    def spans(self) -> list[tuple[int, int]]:
-        """Return the bytes to read again: ascending, apart from each other."""
-        merged: list[tuple[int, int]] = []
-        for begin, end in zip(self._all.begins.tolist(), self._until.tolist(), strict=True):
-            if merged and begin <= merged[-1][1]:
-                merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-            else:
-                merged.append((begin, end))
-        return merged
+    def spans(self) -> Spans:
+        """Return the bytes to read again."""
+        return joined(zip(self._all.begins.tolist(), self._until.tolist(), strict=True))
 
     def sequence(self, uuids: UuidColumns, offsets: Offsets) -> Offsets:
         """Return the acknowledgement's offset of each message that is committed, ``DROPPED`` for others."""

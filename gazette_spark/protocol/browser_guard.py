@@ -29,7 +29,7 @@ def is_own_host(host: str | None, names: Collection[str]) -> bool:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return False
-    return name in {"localhost", *(each.lower() for each in names)} or _is_address(name)
+    return name in {"localhost", *(each.lower() for each in names)} or is_address(name)
 
 
 def is_cross_site(headers: Mapping[str, str]) -> bool:
@@ -40,9 +40,10 @@ def is_cross_site(headers: Mapping[str, str]) -> bool:
     return origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower()
 
 
-def _is_address(name: str) -> bool:
+def is_address(host: str) -> bool:
+    """Whether a host is named by its address."""
     try:
-        ip_address(name)
+        ip_address(host)
     except ValueError:
         return False
     return True

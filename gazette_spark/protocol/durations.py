@@ -1,4 +1,4 @@
-"""Durations in Go's text form, such as ``1h30m0s``."""
+"""Durations from seconds, and in Go's text form, such as ``1h30m0s``."""
 
 from __future__ import annotations
 
@@ -23,6 +23,13 @@ _UNITS_NS = {
 
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)(h|ms|m|s|us|\u00b5s|\u03bcs|ns)", re.ASCII)
 _TEXT = re.compile(rf"([-+]?)((?:{_PART.pattern})+|0)", re.ASCII)
+
+
+def duration_of(seconds: float) -> Duration:
+    """Return so many seconds as a duration, to the nanosecond."""
+    duration = Duration()
+    duration.FromNanoseconds(round(seconds * 1_000_000_000))
+    return duration
 
 
 def parse_duration(text: str, where: str = "Duration") -> Duration:

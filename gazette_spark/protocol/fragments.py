@@ -76,6 +76,11 @@ class Fragment:
         return self.end - self.begin
 
     @property
+    def is_compressed(self) -> bool:
+        """Whether a store has it compressed: a read from its middle decompresses the bytes before."""
+        return self.mod_time != 0 and self.codec != pb.NONE
+
+    @property
     def content_name(self) -> str:
         """Name of the fragment's object."""
         return f"{self.begin:016x}-{self.end:016x}-{self.sum.hex()}{EXTENSIONS[self.codec]}"

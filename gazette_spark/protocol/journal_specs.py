@@ -14,6 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.durations import duration_of
 from gazette_spark.protocol.labels import label_set, validate_journal_labels
 from gazette_spark.protocol.names import validate_path
 
@@ -98,9 +99,9 @@ def journal_spec(
             length=length,
             compression_codec=codec,
             stores=stores,
-            refresh_interval=_duration(refresh_interval_s),
-            retention=_duration(retention_s),
-            flush_interval=_duration(flush_interval_s),
+            refresh_interval=duration_of(refresh_interval_s),
+            retention=duration_of(retention_s),
+            flush_interval=duration_of(flush_interval_s),
             path_postfix_template=path_postfix_template,
         ),
         flags=flags,
@@ -108,12 +109,6 @@ def journal_spec(
     )
     validate_journal_spec(spec)
     return spec
-
-
-def _duration(seconds: float) -> Duration:
-    duration = Duration()
-    duration.FromNanoseconds(round(seconds * 1_000_000_000))
-    return duration
 
 
 def validate_journal_spec(spec: pb.JournalSpec, where: str = "JournalSpec") -> None:

@@ -27,8 +27,6 @@ SUFFIX_BYTES = (4, 128)
 """Least and greatest length of a process's suffix."""
 MAX_PAGE_LIMIT = 10_000
 """Most fragments a page may be asked to have."""
-DEFAULT_PAGE_LIMIT = 1000
-"""Default number of fragments in a page."""
 
 
 def validate_header(header: pb.Header, where: str = "Header") -> None:

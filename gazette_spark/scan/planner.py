@@ -36,8 +36,7 @@ from gazette_spark.framing.metadata import Labels
 from gazette_spark.message.columns import ProducerStates
 from gazette_spark.offsets import JournalOffsets, changed, check_forward
 from gazette_spark.options.source import SourceOptions
-from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.protocol.spans import Spans, joined
 from gazette_spark.scan.admission import (
     Backlog,
     Limits,
@@ -58,7 +57,6 @@ from gazette_spark.scan.ranges import OffsetRange, Piece, split
 from gazette_spark.scan.reads import JournalSource
 from gazette_spark.scan.selection import Selection
 from gazette_spark.scan.skipped import skipped_spans
-from gazette_spark.scan.spans import Spans, joined
 from gazette_spark.scan.view import JournalView
 
 log = logging.getLogger(__name__)
@@ -373,7 +371,7 @@ class Planner:
         # Only a range that will be cut needs its fragments: listing them costs a request per journal.
         large = {r.journal for r in ranges if at_least > len(ranges) or r.size_bytes > at_most}
         fragments = self._view.each(self._view.fragments, sorted(large))
-        solid = {journal: [each for each in found if _is_solid(each)] for journal, found in fragments.items()}
+        solid = {name: [each for each in found if each.is_compressed] for name, found in fragments.items()}
         return split(
             ranges, fragments, solid=solid, framings=framings, min_partitions=at_least, max_bytes=at_most
         )
@@ -471,8 +469,3 @@ class Planner:
         if end == backlog.begin:
             self._unfinished[journal] = (backlog.begin, backlog.head)
         return end
-
-
-def _is_solid(fragment: Fragment) -> bool:
-    """Tell whether a read from a fragment's middle has to decompress the bytes before."""
-    return fragment.mod_time != 0 and fragment.codec != pb.NONE

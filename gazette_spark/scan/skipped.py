@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gazette_spark.protocol.spans import Spans, joined, outside
 from gazette_spark.scan.reads import Journals, landed
-from gazette_spark.scan.spans import Spans, joined, outside
 
 
 def skipped_spans(

@@ -53,6 +53,10 @@ class FakeFragment:
     mod_time: int = 0
     codec: int = pb.GZIP
 
+    @property
+    def is_compressed(self) -> bool:
+        return self.mod_time != 0 and self.codec != pb.NONE
+
 
 @dataclass
 class FakeListed:

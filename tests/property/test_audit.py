@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.audit.differences import Difference
-from gazette_spark.audit.gap_reads import gone_of, skipping_scan, without
+from gazette_spark.audit.gap_reads import gone_of, skipping_scan
 from gazette_spark.audit.journal_source import PlannedRange
 from gazette_spark.audit.parts import Bins, Part, Totals, first_difference, parts_of, unequal
 from gazette_spark.audit.tiling import CoveredRange, Span, Stored, Tiling, check_contiguous, shared_journals
@@ -21,10 +21,10 @@ from gazette_spark.errors import RecordError
 from gazette_spark.framing.lines import LINES
 from gazette_spark.ledger.entry import LedgerEntry, SkippedGap
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.protocol.spans import joined
 from gazette_spark.scan.blocks import MAX_RECORD_BYTES
 from gazette_spark.scan.piece_scan import PieceScan
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
-from gazette_spark.scan.spans import joined
 from tests.oracles.lines import FakeJournal, records_of
 
 NAME = "a/journal"
@@ -382,16 +382,3 @@ def test_recorded_gaps_are_read_as_the_query_read_them(data: st.DataObject) -> N
     gone = {at for begin, end in gone_of(unrecorded.gaps, ()) for at in range(begin, end)}
     assert gone >= missing
     assert not gone & set(expected)
-
-
-@given(
-    st.tuples(st.integers(0, 20), st.integers(0, 20)),
-    st.lists(st.integers(0, 20), unique=True, max_size=6).map(sorted),
-)
-def test_a_span_without_gaps_is_the_rest(span: tuple[int, int], edges: list[int]) -> None:
-    """Every byte of the span that is in no gap, and no other; no part is empty."""
-    gaps = [(edges[at], edges[at + 1]) for at in range(0, len(edges) // 2 * 2, 2)]
-    parts = list(without(span, gaps))
-    assert all(low < high for low, high in parts)
-    left = [at for low, high in parts for at in range(low, high)]
-    assert left == [at for at in range(*span) if not any(low <= at < high for low, high in gaps)]

@@ -11,6 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.errors import RecordError
+from gazette_spark.protocol.spans import joined
 from gazette_spark.scan.blocks import Gap
 from gazette_spark.scan.boundary import limited_end, next_record_end, record_end, window_reader
 from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
@@ -24,7 +25,6 @@ from gazette_spark.scan.ranges import (
     tasks,
 )
 from gazette_spark.scan.skipped import skipped_spans
-from gazette_spark.scan.spans import joined, outside
 from tests.oracles.lines import FakeJournal, missing_bytes, records_of
 
 NAME = "a/journal"
@@ -280,22 +280,3 @@ def test_what_is_planned_to_be_skipped_is_what_is_skipped(journal: FakeJournal, 
         if gap.kind == "missing"
     ]
     assert joined(found) == planned
-
-
-some_spans = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted).map(tuple), max_size=6)
-
-
-def offsets_of(spans: list[tuple[int, int]]) -> set[int]:
-    """Return all offsets in some spans."""
-    return {at for begin, end in spans for at in range(begin, end)}
-
-
-@given(some_spans, some_spans)
-def test_spans_are_sets_of_offsets(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> None:
-    """Union and complement are those of the offsets, in ascending spans that lie apart."""
-    union, rest = joined([*some, *others]), outside(joined(some), 3, 25)
-    assert offsets_of(union) == offsets_of(some) | offsets_of(others)
-    assert offsets_of(rest) == set(range(3, 25)) - offsets_of(some)
-    for spans in (union, rest):
-        assert all(begin < end for begin, end in spans)
-        assert all(end < begin for (_, end), (begin, _) in pairwise(spans))

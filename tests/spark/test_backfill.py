@@ -21,7 +21,7 @@ from gazette_spark.errors import GapError, OverlapError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, FailpointError
 from gazette_spark.ledger.entry import parse_whole_entry
 from gazette_spark.offsets import JournalOffsets
-from gazette_spark.scan.spans import joined
+from gazette_spark.protocol.spans import joined
 from gazette_spark.sink import DeltaSink
 from tests.oracles.stores import MemoryFiles
 from tests.rig.brokers import BrokerHandle

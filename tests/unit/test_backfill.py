@@ -13,8 +13,8 @@ from gazette_spark.ledger.entry import LedgerEntry, Positions, unknown_journals
 from gazette_spark.message.columns import ProducerStates
 from gazette_spark.offsets import JournalOffsets, check_forward
 from gazette_spark.options.source import parse_options
+from gazette_spark.protocol.spans import joined
 from gazette_spark.scan.producer_states import StateFiles
-from gazette_spark.scan.spans import joined
 from tests.oracles.brokers import FakeJournal, at, lines, planner_of
 
 BROKER = {"brokerAddress": "http://broker.test:80", "path": "log/"}

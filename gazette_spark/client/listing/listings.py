@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from google.protobuf.duration_pb2 import Duration
-
 from gazette_spark.client.connection.channel import Connection, settle
 from gazette_spark.client.connection.status import check_status
 from gazette_spark.client.listing.snapshots import Listing, SnapshotJoiner
 from gazette_spark.errors import GazetteError, JournalNotFoundError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
+from gazette_spark.protocol.durations import duration_of
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journal_specs import validate_journal_name
 from gazette_spark.protocol.labels import NAME, label_set, parse_selector
@@ -176,7 +175,7 @@ def list_fragments(
         end_mod_time=options.end_mod_time,
         next_page_token=options.page_token,
         page_limit=min(limit, MAX_PAGE) or options.page_limit,
-        signatureTTL=_duration(options.signature_ttl_s),
+        signatureTTL=None if options.signature_ttl_s is None else duration_of(options.signature_ttl_s),
     )
     listed: list[ListedFragment] = []
     while True:
@@ -201,11 +200,3 @@ def _listed(message: pb.FragmentsResponse._Fragment, journal: str) -> ListedFrag
     if fragment.journal.partition(";")[0] != journal.partition(";")[0]:
         raise ProtocolError("FragmentsResponse", f"a fragment of {fragment.journal!r}, not of {journal!r}")
     return ListedFragment(fragment, message.signed_url)
-
-
-def _duration(seconds: float | None) -> Duration | None:
-    if seconds is None:
-        return None
-    value = Duration()
-    value.FromNanoseconds(int(seconds * 1e9))
-    return value

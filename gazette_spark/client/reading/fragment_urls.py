@@ -45,6 +45,7 @@ from gazette_spark.errors import (
     ProtocolError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.browser_guard import is_address
 from gazette_spark.protocol.fragments import Fragment
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class FragmentOpener:
             return ""
         if scheme != "https":
             return f"http is for the broker's own host or those in fragmentHosts, not for {host}"
-        return self._refusal_of(host) if _is_literal(host) else ""
+        return self._refusal_of(host) if is_address(host) else ""
 
     def _refusal_of_url(self, url: str) -> str:
         """Return why a URL is not asked, before anything is connected to."""
@@ -278,14 +279,6 @@ def check_url(url: str) -> None:
 def _host_port(url: str) -> tuple[str, int]:
     parts = urlsplit(url)
     return (parts.hostname or "").lower(), parts.port or (443 if parts.scheme == "https" else 80)
-
-
-def _is_literal(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _check_root(root: str) -> None:

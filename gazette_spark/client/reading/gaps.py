@@ -13,7 +13,8 @@ from typing import Protocol
 
 from gazette_spark.client.listing.listings import ListedFragment
 from gazette_spark.errors import OffsetError, SuspendedError
-from gazette_spark.protocol.fragments import CoverSet, Fragment
+from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.protocol.spans import joined, outside
 
 
 class FragmentLister(Protocol):
@@ -45,16 +46,8 @@ class FragmentGap:
 
 def gaps_between(journal: str, fragments: Sequence[Fragment], begin: int, end: int) -> list[FragmentGap]:
     """Return the parts of ``[begin, end)`` that are in no fragment of a journal, ascending."""
-    found, at = [], begin
-    for fragment in CoverSet.of(fragments):
-        if fragment.begin >= end:
-            break
-        if fragment.begin > at:
-            found.append(FragmentGap(journal, at, fragment.begin))
-        at = max(at, fragment.end)
-    if at < end:
-        found.append(FragmentGap(journal, at, end))
-    return found
+    held = joined((each.begin, each.end) for each in fragments)
+    return [FragmentGap(journal, low, high) for low, high in outside(held, begin, end)]
 
 
 def find_gaps(client: FragmentLister, journal: str, begin: int | None, end: int | None) -> list[FragmentGap]:

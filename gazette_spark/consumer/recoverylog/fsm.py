@@ -73,11 +73,6 @@ class FSM:
     def __repr__(self) -> str:
         return f"FSM({self.last_log!r}, next_seq_no={self.next_seq_no}, files={len(self.nodes)})"
 
-    @property
-    def has_hints(self) -> bool:
-        """Whether hints are left that are not applied."""
-        return bool(self.hinted_segments or self._hinted_fnodes)
-
     def apply(self, op: pr.RecordedOp, payload: bytes) -> Verdict:
         """Apply an operation, if it counts.
 

@@ -129,7 +129,7 @@ def test_hints_name_the_branch() -> None:
     assert len(player.fsm.hinted_segments) == 1
     assert player.apply(unlink=link(1, "/deleted")) is Verdict.NOT_TRACKED
     assert player.apply(write=pr.RecordedOp.Write(fnode=2, length=1)) is Verdict.APPLIED
-    assert not player.fsm.has_hints
+    assert not player.fsm.hinted_segments
     assert player.fsm.next_checksum == chain.fsm.next_checksum
     assert player.create("/more", author=OTHER) is Verdict.APPLIED
 

@@ -1,4 +1,4 @@
-"""Sets of offsets as spans."""
+"""Sets of a journal's offsets as spans."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def joined(spans: Iterable[tuple[int, int]]) -> Spans:
 
 
 def outside(spans: Sequence[tuple[int, int]], begin: int, end: int) -> Spans:
-    """Return ``[begin, end)`` without some spans, which are ascending and disjoint."""
+    """Return ``[begin, end)`` without some spans, which ascend by begin."""
     found, at = [], begin
     for low, high in spans:
         if low >= end:
