@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from gazette_spark.client import Client
+from gazette_spark.consumer.checkpoints import read_through
 from gazette_spark.consumer.micro_batch import (
     JournalSpecs,
     Plan,
@@ -37,6 +38,7 @@ from gazette_spark.consumer.micro_batch import (
     plan,
     settle,
 )
+from gazette_spark.consumer.sources import settled_heads
 from gazette_spark.consumer.spark_shards import SparkShard, SparkShards
 from gazette_spark.errors import ShardFailedError
 from gazette_spark.failpoints import failpoint
@@ -109,7 +111,9 @@ class BatchDriver:
 
     def drain(self, engine: Engine[R]) -> None:
         """Run transactions until all is read that there is now."""
-        journals = self._journals([shard.spec for shard in self._shards.running()])
+        journals = self._journals(
+            [shard.spec for shard in self._shards.running()], self._shards.checkpoints()
+        )
         while self.transaction(engine, journals):
             pass
 
@@ -117,7 +121,7 @@ class BatchDriver:
         """Run one transaction, up to the given or the present write heads; say whether it got any further."""
         shards, before = self._shards.running(), self._shards.checkpoints()
         specs = [shard.spec for shard in shards]
-        journals = journals or self._journals(specs)
+        journals = journals or self._journals(specs, before)
         limits = {s.id: batch_bytes(s, self._paces.get(s.id), self._max_batch_bytes) for s in specs}
         planned = plan(specs, before, journals.heads, limits)
         if not planned.reads:
@@ -146,7 +150,7 @@ class BatchDriver:
         _fail(shards, settled.failures)
         return bool(settled.checkpoints)
 
-    def _journals(self, specs: Sequence[pc.ShardSpec]) -> Journals:
+    def _journals(self, specs: Sequence[pc.ShardSpec], checkpoints: Mapping[str, pc.Checkpoint]) -> Journals:
         """Look at the shards' sources."""
         sources = sorted({source.journal for spec in specs for source in spec.sources})
         names = sorted({split_meta(source)[0] for source in sources})
@@ -154,8 +158,12 @@ class BatchDriver:
             return Journals({}, {})
         listed = self._client.list_journals(pb.LabelSelector(include=label_set({"name": names})))
         found = {each.spec.name: each.spec for each in listed}
-        existing = [source for source in sources if split_meta(source)[0] in found]
-        return Journals(self._client.write_heads(existing), found)
+        reached = {source: 0 for source in sources if split_meta(source)[0] in found}
+        for spec in specs:
+            for journal, offset in read_through(checkpoints.get(spec.id, pc.Checkpoint())).items():
+                if journal in reached:
+                    reached[journal] = max(reached[journal], offset)
+        return Journals(settled_heads(self._client, reached), found)
 
 
 def _fail(shards: Iterable[SparkShard], failures: Mapping[str, ShardFailedError]) -> None:

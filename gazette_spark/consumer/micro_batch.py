@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gazette_spark.consumer.checkpoints import ack_intents, start_offset
-from gazette_spark.errors import ShardFailedError
+from gazette_spark.errors import ShardFailedError, SourceLossError
 from gazette_spark.message.publisher import AckIntent
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -125,11 +125,8 @@ def plan(
                 problem = "it does not exist"
                 failures[spec.id] = ShardFailedError(spec.id, f"reading journal {journal!r}", problem)
             elif begin > head and source.read_through > head:
-                problem = (
-                    f"it ends at offset {head}, and the shard has read up to {source.read_through}: it has "
-                    "lost bytes, or is another journal of this name"
-                )
-                failures[spec.id] = ShardFailedError(spec.id, f"reading journal {journal!r}", problem)
+                loss = SourceLossError(journal, source.read_through, head)
+                failures[spec.id] = ShardFailedError(spec.id, "reading messages", str(loss))
             elif begin < head:
                 text = source.SerializeToString(deterministic=True)
                 places.setdefault((journal, begin, text), []).append(spec.id)

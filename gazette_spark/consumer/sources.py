@@ -1,31 +1,50 @@
 """Reads the source journals of a shard ahead: a thread a source, all into one inbox.
 
 A broker that cannot be reached is waited for, however long that takes; a record that is no message, or a
-journal that is gone, is the shard's end.
+journal that is gone, is the shard's end. So is a journal that ends before what was read of it: its reader
+would wait until the missing offsets are written again. Brokers do not say so to a reader, and one more thread
+asks for the write heads of journals that are quiet.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from gazette_spark.client.client import Client
 from gazette_spark.client.connection.retry import after_read
-from gazette_spark.consumer.checkpoints import start_offset
+from gazette_spark.consumer.checkpoints import read_through, start_offset
 from gazette_spark.consumer.inbox import Inbox
 from gazette_spark.consumer.specs import BUFFER_SIZE
-from gazette_spark.errors import ClosedError, GazetteError
+from gazette_spark.errors import ClosedError, GazetteError, SourceLossError
 from gazette_spark.message.interfaces import Envelope, NewMessage
 from gazette_spark.message.iterate import ReadUncommitted, checked_replay, read_uncommitted
 from gazette_spark.message.sequencer import ReplayRange
 from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol.journal_specs import split_meta
 
 logger = logging.getLogger(__name__)
 
 JOIN_TIMEOUT_S = 5.0
 """Seconds that closing waits for readers; they are told to end before."""
+
+WATCH_S = 30.0
+"""Seconds between two looks at the write heads of sources that bring nothing."""
+
+
+def settled_heads(client: Client, reached: Mapping[str, int]) -> dict[str, int]:
+    """Return the write heads of journals; one below the offset that was reached is asked for twice.
+
+    A broker that has just started answers with a head that is too low until it has listed the fragment
+    stores. Asking for the first offset waits for that.
+    """
+    heads = client.write_heads(list(reached))
+    behind = [journal for journal, head in heads.items() if head < reached[journal]]
+    for journal in behind:
+        client.first_offset(split_meta(journal)[0])
+    return heads | client.write_heads(behind) if behind else heads
 
 
 class Sources:
@@ -48,6 +67,7 @@ class Sources:
         self._stopping = stopping
         self._readers: dict[str, ReadUncommitted] = {}
         self._threads: list[threading.Thread] = []
+        self._closing = threading.Event()
         self.inbox = Inbox(spec.read_channel_size or BUFFER_SIZE)
         """Where messages arrive."""
 
@@ -71,8 +91,12 @@ class Sources:
             )
         for journal, reader in self._readers.items():
             name = f"{self._spec.id} reads {journal}"
-            thread = threading.Thread(target=self._read, args=(reader,), name=name, daemon=True)
-            self._threads.append(thread)
+            self._threads.append(threading.Thread(target=self._read, args=(reader,), name=name, daemon=True))
+        name = f"{self._spec.id} watches"
+        begins = {journal: reader.offset for journal, reader in self._readers.items()}
+        known = (begins, read_through(checkpoint))
+        self._threads.append(threading.Thread(target=self._watch, args=known, name=name, daemon=True))
+        for thread in self._threads:
             thread.start()
 
     def replay(self, wanted: ReplayRange) -> Iterator[Envelope]:
@@ -95,6 +119,7 @@ class Sources:
 
     def close(self) -> None:
         """End the readers; may be called again."""
+        self._closing.set()
         self.inbox.close()
         for reader in self._readers.values():
             reader.close()
@@ -126,3 +151,28 @@ class Sources:
                 continue
             attempt = 0
             yield envelope
+
+    def _watch(self, begins: Mapping[str, int], stored: Mapping[str, int]) -> None:
+        """End the shard when a journal ends before what was read of it, by this host or the one before."""
+        seen: dict[str, int] = {}
+        while not self._closing.is_set():
+            reached = {}
+            for journal, reader in self._readers.items():
+                offset = reader.reader.offset
+                # A spec's min_offset may be past the write head.
+                reached[journal] = offset if offset > begins[journal] else stored.get(journal, 0)
+            quiet = {name: offset for name, offset in reached.items() if seen.get(name, offset) == offset}
+            seen = reached
+            try:
+                self._check_heads(quiet)
+            except SourceLossError as error:
+                self.inbox.fail(error)
+                return
+            except GazetteError as error:  # The journal's reader waits, or fails.
+                logger.debug("shard.heads_not_known shard=%s cause=%s", self._spec.id, error)
+            self._closing.wait(WATCH_S)
+
+    def _check_heads(self, reached: Mapping[str, int]) -> None:
+        for journal, head in settled_heads(self._client, reached).items():
+            if head < reached[journal]:
+                raise SourceLossError(journal, reached[journal], head)

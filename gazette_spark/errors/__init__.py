@@ -30,7 +30,7 @@ from gazette_spark.errors.broker_errors import (
     TokenError,
     UnavailableError,
 )
-from gazette_spark.errors.consumer_errors import ShardFailedError, TransactionOrderError
+from gazette_spark.errors.consumer_errors import ShardFailedError, SourceLossError, TransactionOrderError
 from gazette_spark.errors.journal_errors import (
     CorruptFragmentError,
     DataLossError,
@@ -196,6 +196,7 @@ __all__ = [
     "ShardStoppedError",
     "ShardTransactionFailedError",
     "SinkError",
+    "SourceLossError",
     "StatusError",
     "StoreFencedError",
     "StoreFormatError",

@@ -24,6 +24,27 @@ class ShardFailedError(GazetteError):
 
 
 @dataclass(eq=False)
+class SourceLossError(GazetteError):
+    """A source of a shard ends before the offset that the shard has read: it lost bytes, or was made again.
+
+    To wait there would be to leave out what is appended up to that offset.
+    """
+
+    journal: str
+    read_through: int
+    """Next byte that the shard wants."""
+    write_head: int
+
+    def __str__(self) -> str:
+        return (
+            f"journal {self.journal!r}: the shard has read up to offset {self.read_through}, but the journal "
+            f"ends at {self.write_head}. It was made again or its brokers lost bytes, so offsets may be used "
+            "again for other bytes. Restore the journal, or apply the spec under another id, which begins "
+            "at the sources' min_offset with new state"
+        )
+
+
+@dataclass(eq=False)
 class TransactionOrderError(GazetteError):
     """A step of a consumer transaction is not allowed where it stands."""
 

@@ -124,6 +124,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
     },
     "Applications": {
         "ShardFailedError": "Remove the cause, then `gazette-spark shards unassign`.",
+        "SourceLossError": "Restore the journal, or apply the shard's spec under another id.",
         "TransactionOrderError": "Return from the step as the interface says.",
         "RecoveryLogLossError": "Restore the recovery log's fragments, or start from hints of a backup.",
         "RecorderFencedError": "Nothing to do: another host has the shard.",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.client import AppendService, Client
-from gazette_spark.consumer import ResolveArgs
+from gazette_spark.consumer import ResolveArgs, sources
 from gazette_spark.consumer.checkpoints import build_checkpoint
 from gazette_spark.consumer.local import LocalHost
 from gazette_spark.consumer.specs import shard_spec
@@ -438,6 +440,55 @@ def test_a_source_that_is_missing_fails_the_shard(rig: Rig) -> None:
     with rig.host(rig.spec(SHARD, "no/such/journal")) as host:
         wait_until("the shard fails", lambda: code_of(host) == Code.FAILED)
         assert "no/such/journal" in host.list_shards().shards[0].status[0].errors[0]
+
+
+def test_a_source_that_lost_bytes_fails_the_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers that come back with less than a shard has read end it, also at its next start.
+
+    The error names the shard, the journal, both offsets and the way out.
+    """
+    monkeypatch.setattr(sources, "WATCH_S", 0.1)
+    with EmbeddedBroker(tmp_path / "broker") as broker:
+        endpoint, port = broker.endpoint, broker.port
+        client = Client(endpoint, timeout_s=1, idle_timeout_s=1, connect_timeout_s=1)
+        rig = Rig(client, "loss/")
+        rig.publish("a")
+        left = client.write_head(rig.source)
+    shutil.copytree(tmp_path / "broker", tmp_path / "earlier")
+    with EmbeddedBroker(tmp_path / "broker", port=port):
+        rig.publish("b")
+        reached = client.write_head(rig.source)
+        host = rig.host().start()
+        rig.wait(host)
+    with client, rig.service, EmbeddedBroker(tmp_path / "earlier", port=port), closing(host):
+        for _ in ("while it runs", "at its next start"):
+            wait_until("the shard fails", lambda: code_of(host) == Code.FAILED)
+            (error,) = host.list_shards().shards[0].status[0].errors
+            assert f"'{SHARD}'" in error
+            assert f"journal '{rig.source}': the shard has read up to offset {reached}" in error
+            assert f"ends at {left}." in error
+            assert "under another id" in error
+            host.unassign([SHARD], only_failed=True)
+    assert rig.database.state() == {SHARD: {"a": 1, "b": 1}}
+
+
+@pytest.mark.brokers("embedded")
+def test_a_minimum_offset_past_the_end_is_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no loss: nothing was read up to there."""
+    monkeypatch.setattr(sources, "WATCH_S", 0.01)
+    looks: list[Mapping[str, int]] = []
+
+    def look(client: Client, reached: Mapping[str, int]) -> dict[str, int]:
+        looks.append(reached)
+        return sources_heads(client, reached)
+
+    sources_heads = sources.settled_heads
+    monkeypatch.setattr(sources, "settled_heads", look)
+    spec = rig.spec()
+    spec.sources[0].min_offset = 1000
+    with rig.host(spec) as host:
+        wait_until("it looks at the journal again", lambda: len(looks) > 2)
+        assert code_of(host) == Code.PRIMARY
 
 
 def test_shards_wait_for_brokers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

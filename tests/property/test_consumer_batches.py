@@ -7,11 +7,13 @@ tests/spark/test_consumer.py's.
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +30,7 @@ from gazette_spark.failpoints import FailpointError, calling
 from gazette_spark.message import Publisher, read_committed, write_ack_intents
 from gazette_spark.options.write import parse_write_options
 from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
 from tests.rig.examples import examples
@@ -69,9 +72,15 @@ steps = st.one_of(
 
 
 @pytest.fixture(scope="module")
-def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the broker's fragments are."""
+    return tmp_path_factory.mktemp("broker")
+
+
+@pytest.fixture(scope="module")
+def endpoint(root: Path) -> Iterator[str]:
     """Address of an embedded broker."""
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as broker:
+    with EmbeddedBroker(root) as broker:
         yield broker.endpoint
 
 
@@ -217,6 +226,28 @@ def test_tasks_list_no_journals(client: Client, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(listing, "list_journals", counted_listing)
     assert world.driver.transaction(world.engine)
     assert len(listings) == 1
+
+
+def test_a_source_that_was_made_again_fails_its_shards(client: Client, root: Path) -> None:
+    """The error names the shard, the journal, both offsets and the way out; other shards go on."""
+    world = World(client, WordCount, 1 << 20)
+    for journal in ("a", "b"):
+        do(world, ("publish", journal, ["word"]))
+    assert world.driver.transaction(world.engine)
+    name = f"{world.prefix}a"
+    reached, spec = client.write_head(name), client.get_journal(name)
+    client.apply([pb.ApplyRequest.Change(delete=name, expect_mod_revision=spec.mod_revision)])
+    shutil.rmtree(root / name)
+    client.create_journals(spec.spec)
+    do(world, ("publish", "b", ["word"]))
+    world.start()
+    assert world.driver.transaction(world.engine)
+    both, only_b = (each.status[0] for each in world.shards.table.list_shards().shards)
+    assert (both.code, only_b.code) == (pc.ReplicaStatus.FAILED, pc.ReplicaStatus.PRIMARY)
+    assert "shard 'both'" in both.errors[0]
+    assert f"journal '{name}': the shard has read up to offset {reached}" in both.errors[0]
+    assert "ends at 0." in both.errors[0]
+    assert "under another id" in both.errors[0]
 
 
 def at_each_point(test: Callable[..., None]) -> Callable[..., None]:

@@ -84,7 +84,11 @@ def test_a_read_is_as_long_as_its_most_modest_shard_allows() -> None:
     ("heads", "problem"),
     [
         pytest.param({"right": 100}, "'left'.*does not exist", id="gone"),
-        pytest.param({"left": 49, "right": 100}, "'left'.*ends at offset 49.*up to 50", id="shorter"),
+        pytest.param(
+            {"left": 49, "right": 100},
+            "'both'.*'left'.*read up to offset 50.*ends at 49.*under another id",
+            id="shorter",
+        ),
     ],
 )
 def test_a_source_that_cannot_go_on_fails_its_shards_only(heads: dict[str, int], problem: str) -> None:
