@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -64,6 +65,9 @@ from gazette_spark.write.spark_writer import open_client
 BATCH_ROWS = 4096
 BATCH_BYTES = 4 << 20
 """Rows, and bytes of values, that make a record batch."""
+
+SHARDS_UNDER_WAY = 16
+"""Shards of a task that may wait for their appends at a time, while the next one consumes."""
 
 STEP_STATE, STEP_MESSAGE, STEP_OTHER = 0, 1, 2
 """Order of the rows of a shard, or of a key: results of the reads come last, and pass through."""
@@ -246,13 +250,20 @@ class Job:
             for values in zip(*map(pa.Array.to_pylist, batch.columns), strict=True)
         )
         client: Client | None = None
+        runs: deque[_ShardRun] = deque()
         try:
             for shard, of_shard in groupby(rows, attrgetter("shard")):
                 if client is None:
                     client = open_client(self.options)
-                yield from _ShardRun(self, self.specs[shard], client).results(of_shard)
-                failpoint("micro_batch.published")
+                runs.append(_ShardRun(self, self.specs[shard], client))
+                yield from runs[-1].results(of_shard)
+                if len(runs) == SHARDS_UNDER_WAY:
+                    yield from runs.popleft().published()
+            while runs:
+                yield from runs.popleft().published()
         finally:
+            for run in runs:
+                run.close()
             if client is not None:
                 client.close()
 
@@ -270,20 +281,39 @@ class _ShardRun:
         self._publisher = Publisher(self._service)
         self._consumed = 0
         self._began = 0.0
+        self._closed = False
 
     def results(self, rows: Iterable[Row]) -> Iterator[Result]:
-        """Yield the results of a shard's rows; of a shard that fails, the error."""
+        """Yield the results of a shard's rows; of a shard that fails, the error.
+
+        They count if :meth:`published` adds no error.
+        """
         try:
             for group, of_group in groupby(rows, attrgetter("group")):
                 yield from self._group(group, of_group)
             if self._consumed:
-                self._service.flush()
                 for intent in self._publisher.build_ack_intents():
                     yield Result(self._id, INTENT, intent.journal, data=intent.intent)
                 yield Result(self._id, PACE, "", str(time.monotonic() - self._began))
         except Exception as error:  # noqa: BLE001 - whatever the application raises.
             yield _failure(self._id, "publishing", error)
+            self.close()
+
+    def published(self) -> Iterator[Result]:
+        """Wait until all is appended that the shard has published; yield an error if that fails."""
+        try:
+            if self._consumed and not self._closed:
+                self._service.flush()
+        except Exception as error:  # noqa: BLE001 - of a dependency that the application gave, too.
+            yield _failure(self._id, "publishing", error)
         finally:
+            self.close()
+        failpoint("micro_batch.published")
+
+    def close(self) -> None:
+        """End appends that are under way; may be called again."""
+        if not self._closed:
+            self._closed = True
             self._service.close(abort=True)
 
     def _group(self, group: str, rows: Iterable[Row]) -> Iterator[Result]:

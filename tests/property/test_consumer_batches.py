@@ -22,12 +22,14 @@ from hypothesis import strategies as st
 
 from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.client import AppendService, Client
+from gazette_spark.client.appending.futures import AsyncOperation
 from gazette_spark.client.listing import listings as listing
+from gazette_spark.consumer.application import JsonStore, Shard
 from gazette_spark.consumer.batch_driver import BatchDriver
 from gazette_spark.consumer.spark_shards import SparkShards
 from gazette_spark.consumer.specs import shard_spec
 from gazette_spark.failpoints import FailpointError, calling
-from gazette_spark.message import Publisher, read_committed, write_ack_intents
+from gazette_spark.message import Envelope, Publisher, read_committed, write_ack_intents
 from gazette_spark.options.write import parse_write_options
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -226,6 +228,38 @@ def test_tasks_list_no_journals(client: Client, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(listing, "list_journals", counted_listing)
     assert world.driver.transaction(world.engine)
     assert len(listings) == 1
+
+
+class Waiting(WordCount):
+    """Its shard ``both`` appends something when the next shard consumes."""
+
+    def __init__(self, output: str, *, echoes: bool) -> None:
+        super().__init__(output, echoes=echoes)
+        self.next_consumes: AsyncOperation[None] = AsyncOperation()
+
+    def consume_message(
+        self, shard: Shard, store: JsonStore, envelope: Envelope, publisher: Publisher
+    ) -> None:
+        """Begin the append, or let it go on."""
+        if shard.spec.id == "both":
+            with shard.append_service.start_append(self.output, dependencies=[self.next_consumes]) as append:
+                append.write(b"")
+        elif not self.next_consumes.done():
+            self.next_consumes.resolve()
+        super().consume_message(shard, store, envelope, publisher)
+
+
+def test_a_shard_consumes_while_another_one_publishes(client: Client) -> None:
+    """Shards of a task do not wait for each other's appends, one after the other."""
+    world = World(client, Waiting, 1 << 20)
+    for journal in ("a", "b"):
+        do(world, ("publish", journal, ["word"]))
+    assert world.driver.transaction(world.engine)
+    assert [each.status[0].code for each in world.shards.table.list_shards().shards] == [
+        pc.ReplicaStatus.PRIMARY,
+        pc.ReplicaStatus.PRIMARY,
+    ]
+    assert world.table.checkpoints.keys() == {"both", "only-b"}
 
 
 def test_a_source_that_was_made_again_fails_its_shards(client: Client, root: Path) -> None:

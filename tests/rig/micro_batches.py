@@ -158,7 +158,7 @@ class MemoryEngine:
         return Opened(found, self.table.newest)
 
     def run(self, planned: Plan, specs: Mapping[str, pc.ShardSpec], sources: JournalSpecs) -> MemoryResults:
-        """Run the tasks: one for each read, one for each shard, or key."""
+        """Run the tasks: one for each read, and one for all shards, or for each key."""
         job = Job("tests", self.app, self.options, planned.reads, specs, sources)
         rows = [
             Row(shard, key if job.has_keys else "", 0, kind=kind, key=key, value=text)
@@ -169,8 +169,8 @@ class MemoryEngine:
             rows += self._attempted(lambda n=number: _rows(job.read(_numbers(n)), Row))
         rows.sort(key=lambda row: row[:6])
         results = []
-        for task in sorted({(row.shard, row.group) for row in rows}):
-            mine = [row for row in rows if (row.shard, row.group) == task]
+        for group in sorted({row.group for row in rows}):
+            mine = [row for row in rows if row.group == group]
             results += self._attempted(lambda of=mine: _rows(job.run(_record_batches(of)), Result))
         return MemoryResults(results)
 
