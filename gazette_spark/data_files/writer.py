@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
-from gazette_spark.data_files.statistics import file_statistics, leaves
+from gazette_spark.data_files.statistics import Leaf, file_statistics, leaves
 from gazette_spark.data_files.target import FILES_SCHEMA, FileTarget
 from gazette_spark.errors import MissingModuleError, TableRefusedError
 from gazette_spark.spark_versions import arrow_schema
@@ -32,6 +32,12 @@ WAITING_BYTES = 256 << 20
 OPEN_FILES = 64
 """Files of a task that are open at once, one for each partition of the table; the oldest is ended."""
 
+LEAST_SAMPLE = 1000
+"""Values that tell whether a column's values repeat."""
+
+UNIQUE_SHARE = 0.99
+"""Share of them that are others where a dictionary is not worth it: in all there are 50 times as many."""
+
 SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~ @,;!$&()+")
 """Characters that stand for themselves in the name of a partition's directory."""
 
@@ -41,24 +47,20 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 class _OpenFile:
     """A data file that is being written."""
 
-    def __init__(self, where: pa_fs.FileSystem, root: str, path: str, schema: pa.Schema) -> None:
+    def __init__(self, where: pa_fs.FileSystem, root: str, path: str, first: pa.RecordBatch) -> None:
         self.path = path
         self._where = where
         self._full = posixpath.join(root, path)
-        self._schema = schema
+        self._schema = schema = first.schema
         if isinstance(where, pa_fs.LocalFileSystem):
             where.create_dir(posixpath.dirname(self._full), recursive=True)
         self._out = where.open_output_stream(self._full)
         self._metadata: list[pq.FileMetaData] = []
-        # Records hardly repeat, and to find that out costs a third of the write's CPU time.
-        keyed = [
-            leaf.stored for leaf in leaves(schema) if leaf.path != ("value",) or leaf.type != pa.binary()
-        ]
         self._writer = pq.ParquetWriter(
             self._out,
             schema,
             compression="zstd",
-            use_dictionary=keyed or False,
+            use_dictionary=_repeated(first) or False,
             metadata_collector=self._metadata,
             store_schema=False,
         )
@@ -129,7 +131,7 @@ def write_files(
         TableRefusedError: a row has a null where the table takes none.
     """
     written = arrow_schema(target.columns_written)
-    kept = pa.schema([each for each in written if each.name not in target.partition_by])
+    kept = [name for name in written.names if name not in target.partition_by]
     where, root = filesystem(target)
     place = f"journal={journal} begin={begin} end={end}"
     files: dict[tuple[str | None, ...], _OpenFile] = {}
@@ -148,8 +150,8 @@ def write_files(
                     if len(files) == OPEN_FILES:
                         finish(next(iter(files)))
                     path = posixpath.join(*_directories(target.partition_by, key), _file_name())
-                    files[key] = _OpenFile(where, root, path, kept)
-                files[key].write(part.select(kept.names))
+                    files[key] = _OpenFile(where, root, path, part.select(kept))
+                files[key].write(part.select(kept))
                 if files[key].size >= target.file_bytes:
                     finish(key)
             while sum(each.waiting_bytes for each in files.values()) > WAITING_BYTES:
@@ -164,6 +166,28 @@ def write_files(
         schema = arrow_schema(FILES_SCHEMA)
         columns = [pa.array([row[name] for row in told], schema.field(name).type) for name in schema.names]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _repeated(rows: pa.RecordBatch) -> list[str]:
+    """Return the leaf columns that are written with a dictionary, as Parquet names them.
+
+    Parquet gives a dictionary up when it has a megabyte, and has looked up each value until then: a fifth of
+    the write's CPU time for the columns of ``format=raw``. A column whose first values are all others would
+    get there.
+    """
+    return [leaf.stored for leaf in leaves(rows.schema) if not _is_unique(rows, leaf)]
+
+
+def _is_unique(rows: pa.RecordBatch, leaf: Leaf) -> bool:
+    if leaf.path == ("value",) and leaf.type == pa.binary():
+        return True  # Records hardly repeat, however few there are.
+    if leaf.repeated or rows.num_rows < LEAST_SAMPLE or pa.types.is_boolean(leaf.type):
+        return False
+    column = rows.column(leaf.path[0])
+    for name in leaf.path[1:]:
+        column = column.field(name)
+    filled = len(column) - column.null_count
+    return bool(filled >= LEAST_SAMPLE and pc.count_distinct(column).as_py() > UNIQUE_SHARE * filled)
 
 
 def filesystem(target: FileTarget) -> tuple[pa_fs.FileSystem, str]:

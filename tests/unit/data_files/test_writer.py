@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     DateType,
@@ -158,3 +159,31 @@ def test_a_target_travels_as_text(tmp_path: Path) -> None:
 def test_sparks_places_are_deltalakes(location: str, url: str) -> None:
     """Schemes of Hadoop get the names that other libraries know."""
     assert table_url(location) == url
+
+
+def test_columns_whose_values_do_not_repeat_get_no_dictionary(tmp_path: Path) -> None:
+    """At any depth, if there are enough rows to tell; those that repeat, flags and lists keep theirs."""
+    count = 1200
+    item = pa.struct([("id", pa.int64()), ("kind", pa.string())])
+    columns = {
+        "offset": pa.array(range(count), pa.int64()),
+        "kind": pa.array(["a", "b", None] * (count // 3)),
+        "item": pa.array([{"id": n, "kind": "x"} for n in range(count)], item),
+        "sparse": pa.array([None if n else "x" for n in range(count)]),
+        "tags": pa.array([[str(n)] for n in range(count)], pa.list_(pa.string())),
+    }
+    rows = pa.RecordBatch.from_pydict(columns)
+    assert keyed(tmp_path / "many", rows) == {"kind", "item.kind", "sparse", "tags.list.element"}
+    assert "offset" in keyed(tmp_path / "few", rows.slice(0, 900))
+
+
+def keyed(root: Path, rows: pa.RecordBatch) -> set[str]:
+    """Write rows; return the columns of the file that have a dictionary."""
+    shape = json.dumps(from_arrow_schema(rows.schema).jsonValue())
+    root.mkdir()
+    files = write_files([rows], FileTarget("t", str(root), shape, shape), journal="j", begin=0, end=9)
+    (file,) = [row for each in files for row in each.to_pylist()]
+    group = pq.read_metadata(root / file["path"]).row_group(0)
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    assert pq.read_table(root / file["path"]).to_pylist() == rows.to_pylist()
+    return {each.path_in_schema for each in chunks if each.has_dictionary_page}
