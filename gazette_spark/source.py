@@ -49,7 +49,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from gazette_spark.client import Client
 from gazette_spark.data_files.target import FileTarget
 from gazette_spark.failpoints import failpoint
 from gazette_spark.framing import metadata
@@ -65,14 +64,10 @@ from gazette_spark.scan.access import Carrier, access
 from gazette_spark.scan.admission import Limits
 from gazette_spark.scan.formats import row_parser
 from gazette_spark.scan.framings import framing_named
-from gazette_spark.scan.gaps_reader import GAPS_DDL, GapsReader
-from gazette_spark.scan.listings import follow
 from gazette_spark.scan.logs import show_logs
 from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
-from gazette_spark.scan.planner import Planner
 from gazette_spark.scan.ranges import Piece, tasks
 from gazette_spark.scan.reads import JournalSource
-from gazette_spark.scan.stores import listed_store, store_of_piece, with_fragments
 from gazette_spark.scan.tracked_position import TrackedPosition
 from gazette_spark.spark_versions import (
     ADMISSION_CONTROL,
@@ -83,10 +78,15 @@ from gazette_spark.spark_versions import (
     SupportsTriggerAvailableNow,
     arrow_schema,
 )
-from gazette_spark.store.stored_journals import StoreJournals
 
-if TYPE_CHECKING:  # The many processes that read do not load the writer's modules.
+if TYPE_CHECKING:
+    # Spark starts a process for each thing it asks of a source. Of those most need neither gRPC, nor the
+    # planner, nor what writes.
+    from gazette_spark.client import Client
     from gazette_spark.scan.committed import CommittedScan
+    from gazette_spark.scan.gaps_reader import GapsReader
+    from gazette_spark.scan.planner import Planner
+    from gazette_spark.store.stored_journals import StoreJournals
     from gazette_spark.write.spark_writer import BatchWriter, StreamWriter
 
 log = logging.getLogger(__name__)
@@ -145,6 +145,8 @@ class GazetteDataSource(DataSource):
         """Return the columns of a query without a given schema: raw columns, or those of a sample."""
         options = parse_options(self.options)
         if options.read_gaps:
+            from gazette_spark.scan.gaps_reader import GAPS_DDL
+
             return GAPS_DDL
         if options.infer_schema:
             # Loaded when asked for: Spark starts many processes.
@@ -161,6 +163,8 @@ class GazetteDataSource(DataSource):
         options = parse_options(self.options, "batch")
         files = file_target(self.options)
         if options.read_gaps:
+            from gazette_spark.scan.gaps_reader import GapsReader
+
             return GapsReader(options, schema, open_journals)
         return BatchReader(options, schema, files)
 
@@ -266,6 +270,9 @@ class BatchReader(_Reader, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Fix the query's ends and cut the range between into pieces."""
+        from gazette_spark.scan.planner import Planner
+        from gazette_spark.scan.stores import with_fragments
+
         failpoint("source.partitions")
         with open_journals(self._options) as journals:
             planner = Planner(journals, self._options)
@@ -317,6 +324,9 @@ class BaseStreamReader(_Reader, DataSourceStreamReader):
 
     def _plan(self) -> Planner:
         if self._planner is None:
+            from gazette_spark.scan.listings import follow
+            from gazette_spark.scan.planner import Planner
+
             show_logs(self._options.log_level)
             self._client = open_client(self._options)
             self._planner = Planner(self._client, self._options, follow(self._client, self._options))
@@ -462,7 +472,11 @@ def limits_of(options: SourceOptions) -> Limits:
 def open_journals(options: SourceOptions) -> Client | StoreJournals:
     """Return the source of a batch: brokers or a store. The caller closes it."""
     show_logs(options.log_level)
-    return open_client(options) if options.fragment_store is None else listed_store(options)
+    if options.fragment_store is None:
+        return open_client(options)
+    from gazette_spark.scan.stores import listed_store
+
+    return listed_store(options)
 
 
 def opened_pieces(options: SourceOptions, pieces: Iterable[Piece]) -> Iterator[tuple[JournalSource, Piece]]:
@@ -473,6 +487,8 @@ def opened_pieces(options: SourceOptions, pieces: Iterable[Piece]) -> Iterator[t
             for piece in pieces:
                 yield client, piece
         return
+    from gazette_spark.scan.stores import store_of_piece
+
     for piece in pieces:
         with store_of_piece(options, piece) as journals:
             yield journals, piece
@@ -480,6 +496,8 @@ def opened_pieces(options: SourceOptions, pieces: Iterable[Piece]) -> Iterator[t
 
 def open_client(options: SourceOptions) -> Client:
     """Return a client as the options say. The caller closes it."""
+    from gazette_spark.client import Client
+
     return Client(
         options.broker_address,
         timeout_s=options.request_timeout_ms / 1000,

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
-from gazette_spark.client import TlsOptions
-from gazette_spark.client.connection.credentials import read_token
 from gazette_spark.errors import OptionError
 from gazette_spark.options.security import Security
 from gazette_spark.protocol.tokens import KeySet
+
+if TYPE_CHECKING:  # It loads gRPC, which a query's first processes do without.
+    from gazette_spark.client import TlsOptions
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,8 @@ def carried(security: Security) -> Security:
     Raises:
         OptionError: a file cannot be read, or certificates cannot be used.
     """
+    from gazette_spark.client.connection.credentials import read_token
+
     token = security.token if security.token_file is None else read_token(security.token_file)
     tls = _tls(security)
     if tls is None:
@@ -95,4 +98,8 @@ def _tls(security: Security) -> TlsOptions | None:
         security.cert,
         security.key,
     )
-    return TlsOptions(*given) if any(given) else None
+    if not any(given):
+        return None
+    from gazette_spark.client import TlsOptions
+
+    return TlsOptions(*given)
