@@ -6,6 +6,7 @@ A target travels as one option of the source. Its name contains ``secret``, so S
 from __future__ import annotations
 
 import json
+import os
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -36,6 +37,16 @@ DEFAULT_FILE_BYTES = 256 << 20
 
 DEFAULT_INDEXED_LEAVES = 32
 """Leading leaf columns that get statistics, unless ``delta.dataSkippingNumIndexedCols`` says otherwise."""
+
+_OVERWRITES = "a commit has to be put where there is none, or one of two made at once is lost"
+
+UNSAFE_STORAGE_OPTIONS = {
+    "ALLOW_UNSAFE_RENAME": _OVERWRITES,
+    "AWS_S3_ALLOW_UNSAFE_RENAME": _OVERWRITES,
+    "AWS_S3_LOCKING_PROVIDER": "deltalake takes no locks any more: writers that take them are not held off",
+    "MOUNT_ALLOW_UNSAFE_RENAME": _OVERWRITES,
+}
+"""Options of ``deltalake``, and why a store is not entered by them."""
 
 SPARK_SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfss", "wasb": "abfs"}
 """Schemes of Hadoop's file systems, by which other libraries know the same stores under another name."""
@@ -92,6 +103,30 @@ class FileTarget:
     def is_local(self) -> bool:
         """Whether the table is in a directory."""
         return "://" not in self.location
+
+
+def checked_storage_options(
+    given: Mapping[str, str], location: str, environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Return the options by which ``deltalake`` enters a table's object store.
+
+    Args:
+        given: Its options, by its names.
+        location: The table's place as ``deltalake`` takes it.
+        environ: Where it looks for the same names.
+
+    Raises:
+        OptionError: an option is no text, or would have commits made without a look for another's.
+    """
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise OptionError(f"storage_options[{name!r}]", f"a {type(value).__name__}", "a text")
+    found = {f"{name} in the environment": value for name, value in environ.items()} | dict(given)
+    for name, value in found.items() if "://" in location else ():
+        reason = UNSAFE_STORAGE_OPTIONS.get(name.partition(" ")[0].upper())
+        if reason and value.lower() not in ("", "0", "false"):
+            raise OptionError("storage_options", name, f"it to be unset: {reason}")
+    return dict(given)
 
 
 def table_url(location: str) -> str:

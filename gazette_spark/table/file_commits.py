@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, Row
 
-from gazette_spark.data_files.target import table_url
+from gazette_spark.data_files.target import checked_storage_options, table_url
 from gazette_spark.errors import MissingModuleError, TableRefusedError
 from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.table.delta_table import APP_ID_PREFIX
@@ -119,10 +119,13 @@ class FileCommits:
             table: In errors.
             location: Its directory, as Spark tells it.
             storage_options: As ``deltalake`` takes them.
+
+        Raises:
+            OptionError: one of them would have commits made without a look for another's.
         """
         self.table = table
         self.location = table_url(location)
-        self.storage_options = dict(storage_options)
+        self.storage_options = checked_storage_options(storage_options, self.location)
         self._snapshot: Snapshot | None = None
         self._columns: str | None = None
         """Columns and partitions of the table for which the tasks write files."""
@@ -167,12 +170,12 @@ class FileCommits:
         self._columns = now
         return snapshot
 
-    def commit(self, told: DataFrame, entry: LedgerEntry) -> Exception | None:
+    def commit(self, told: DataFrame | None, entry: LedgerEntry) -> Exception | None:
         """Commit the files that tasks tell of, and an entry with them.
 
         Args:
             told: Rows by ``FILES_SCHEMA``; running it writes the files. A second call with the same ones
-                commits the same files.
+                commits the same files. None for an entry without rows.
             entry: Ledger entry of their rows.
 
         Returns:
@@ -181,8 +184,9 @@ class FileCommits:
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
-        if self._collected is None or self._collected[0] is not told:
+        if told is not None and (self._collected is None or self._collected[0] is not told):
             self._collected = told, told.collect()
+        files = [] if told is None or self._collected is None else self._collected[1]
         snapshot = self._snapshot
         assert snapshot is not None
         actions: list[AddAction | RemoveAction] = [
@@ -194,7 +198,7 @@ class FileCommits:
                 data_change=True,
                 stats=row.stats,
             )
-            for row in self._collected[1]
+            for row in files
         ]
         try:
             snapshot.create_write_transaction(

@@ -1,0 +1,196 @@
+"""The direct lane on an imitation of S3: files and commits are put over HTTP, and read back."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, Row
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from gazette_spark.data_files.target import FileTarget, checked_storage_options
+from gazette_spark.data_files.writer import write_files
+from gazette_spark.errors import OptionError, TableRefusedError
+from gazette_spark.ledger.entry import LedgerEntry
+from gazette_spark.offsets import JournalOffsets
+from gazette_spark.table.file_commits import FileCommits
+from tests.rig.object_store import SECRET, ObjectStore, running_store
+
+URL = "s3://lake/tables/orders"
+SCHEMA = StructType(
+    [StructField("p", StringType()), StructField("n", LongType()), StructField("value", BinaryType())]
+)
+ARROW = pa.schema([("p", pa.string()), ("n", pa.int64()), ("value", pa.binary())])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ObjectStore]:
+    """A store with an empty table, partitioned by ``p``."""
+    with running_store(tmp_path / "bucket", tmp_path / "scratch") as running:
+        DeltaTable.create(URL, ARROW, partition_by=["p"], storage_options=running.options())
+        running.forget()
+        yield running
+
+
+class Files(DataFrame):
+    """What a task of a batch tells, after it has written the row ``n``."""
+
+    def __new__(cls, store: ObjectStore, n: int, value: bytes = b"") -> Self:
+        """Be no DataFrame of a session."""
+        return object.__new__(cls)
+
+    def __init__(self, store: ObjectStore, n: int, value: bytes = b"") -> None:
+        shape = json.dumps(SCHEMA.jsonValue())
+        self._target = FileTarget(
+            "t", URL, shape, shape, partition_by=("p",), storage_options=store.options()
+        )
+        self._rows = pa.RecordBatch.from_arrays([["a b%/é"], [n], [value]], schema=ARROW)
+
+    def collect(self) -> list[Row]:
+        """Write the file, as the task does."""
+        target = FileTarget.from_json(self._target.to_json())
+        told = write_files([self._rows], target, journal="a/journal", begin=0, end=9)
+        return [
+            Row(**row | {"partition_values": dict(row["partition_values"])})
+            for each in told
+            for row in each.to_pylist()
+        ]
+
+
+def entry(number: int) -> LedgerEntry:
+    """Return an entry with a transaction number."""
+    at = (JournalOffsets({"a/journal": number}),)
+    return LedgerEntry("orders", number, "query", number, at, at, at, f"try {number}", None)
+
+
+def commits(store: ObjectStore) -> FileCommits:
+    """Return what commits files of the table, which Spark names by a scheme of its own."""
+    return FileCommits("t", URL.replace("s3:", "s3a:"), store.options())
+
+
+def table(store: ObjectStore) -> DeltaTable:
+    """Return the newest version."""
+    return DeltaTable(URL, storage_options=store.options())
+
+
+def numbers(store: ObjectStore) -> list[int]:
+    """Return the table's rows."""
+    found: list[int] = table(store).to_pyarrow_table().column("n").to_pylist()
+    return sorted(found)
+
+
+def test_files_and_commits_are_read_back(store: ObjectStore) -> None:
+    """Small files, one that is uploaded in parts, and an entry without rows; each commit is put if absent."""
+    large = os.urandom(6_000_000)
+    ours = commits(store)
+    for number, value in ((1, b""), (2, large)):
+        ours.open()
+        assert ours.commit(Files(store, number, value), entry(number)) is None
+    ours.open()
+    assert ours.commit(None, entry(3)) is None
+    rows = table(store).to_pyarrow_table().sort_by("n").to_pylist()
+    assert rows == [{"p": "a b%/é", "n": 1, "value": b""}, {"p": "a b%/é", "n": 2, "value": large}]
+    log = [f"tables/orders/_delta_log/{version:020}.json" for version in (1, 2, 3)]
+    assert store.noted("absent") == log
+    assert len([key for key in store.noted("put") if key.endswith(".parquet")]) == 2
+    assert table(store).history(1)[0]["userMetadata"] == entry(3).to_json()
+
+
+def test_of_two_writers_in_a_race_one_commits(store: ObjectStore) -> None:
+    """Both decide on one snapshot and put their commits at once: the table has the rows of one of them."""
+    writers = [commits(store), commits(store)]
+    landed = []
+    for number in range(1, 5):
+        for each in writers:
+            each.open()
+        ready = threading.Barrier(2)
+        outcomes: dict[int, Exception | None] = {}
+
+        def write(
+            which: int, number: int = number, ready: threading.Barrier = ready, outcomes: Any = outcomes
+        ) -> None:
+            files = Files(store, 10 * number + which)
+            ready.wait()
+            outcomes[which] = writers[which].commit(files, entry(number))
+
+        threads = [threading.Thread(target=write, args=(which,)) for which in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        won = [which for which, conflict in outcomes.items() if conflict is None]
+        assert len(won) == 1
+        landed.append(10 * number + won[0])
+    assert numbers(store) == landed
+
+
+def test_files_of_a_crash_before_the_commit_are_referred_to_nowhere(store: ObjectStore) -> None:
+    """The next run writes files of its own and commits these; VACUUM removes the others."""
+    crashed = commits(store)
+    crashed.open()
+    lost = Files(store, 1).collect()
+    again = commits(store)
+    again.open()
+    assert again.commit(Files(store, 1), entry(1)) is None
+    assert numbers(store) == [1]
+    removed = table(store).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert [Path(path).name for path in removed] == [Path(row.path).name for row in lost]
+    assert numbers(store) == [1]
+
+
+def test_a_commit_whose_answer_is_lost_is_made_once(store: ObjectStore) -> None:
+    """It is a conflict or none, and never a second commit: the sink asks the history."""
+    ours = commits(store)
+    ours.open()
+    store.lose_answer(f"{1:020}.json")
+    ours.commit(Files(store, 1), entry(1))
+    assert numbers(store) == [1]
+    assert [each.get("userMetadata") for each in table(store).history()] == [entry(1).to_json(), None]
+    assert not store.loses_answers()
+
+
+def test_a_file_whose_last_answer_is_lost_is_told_of_once(store: ObjectStore) -> None:
+    """It is put again under its name."""
+    ours = commits(store)
+    ours.open()
+    store.lose_answer(".parquet")
+    assert ours.commit(Files(store, 1), entry(1)) is None
+    assert numbers(store) == [1]
+    assert not store.loses_answers()
+
+
+def test_a_store_that_lets_nobody_in_is_an_error_without_secrets(store: ObjectStore) -> None:
+    """Of the driver and of a task."""
+    denied = FileCommits("t", URL, store.options(AWS_ACCESS_KEY_ID="OTHER"))
+    with pytest.raises(
+        TableRefusedError, match=r"deltalake cannot open it at s3://lake/tables/orders"
+    ) as seen:
+        denied.open()
+    assert SECRET not in str(seen.value)
+    target = FileTarget("t", URL, "{}", "{}", storage_options=denied.storage_options)
+    assert SECRET not in repr(target) + repr(denied)
+    assert store.noted("denied")
+
+
+@pytest.mark.parametrize("name", ["AWS_S3_ALLOW_UNSAFE_RENAME", "aws_s3_locking_provider"])
+def test_options_that_lose_commits_are_refused(name: str) -> None:
+    """By name, given or in the environment; a directory is entered by no options."""
+    with pytest.raises(OptionError, match=f"{name}; expected it to be unset"):
+        checked_storage_options({name: "dynamodb"}, URL, {})
+    with pytest.raises(OptionError, match=f"{name} in the environment"):
+        checked_storage_options({}, URL, {name: "true"})
+    assert checked_storage_options({name: "false"}, URL, {}) == {name: "false"}
+    assert checked_storage_options({}, "/lake/orders", {name: "true"}) == {}
+
+
+def test_an_option_that_is_no_text_is_refused() -> None:
+    """Deltalake would not say which one it is."""
+    with pytest.raises(OptionError, match=r"AWS_ALLOW_HTTP.*got a bool"):
+        checked_storage_options({"AWS_ALLOW_HTTP": True}, URL, {})  # type: ignore[dict-item]
