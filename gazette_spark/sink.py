@@ -459,12 +459,17 @@ class DeltaSink:
             known, seen = self._known, self._seen
             if known is None or seen is None or not _is_running(run_id):
                 return False
+            if self._files is not None:
+                self._files.open()
             before = self._target.ledger(spark, self.app_id, known)
             if before.entry is None or before.entry.attempt != seen:
                 return False  # Another writer has moved on; the next batch hears of it.
             # It keeps query, batch and time: the same batch is its replay.
             entry = entry_without_rows(before, uuid.uuid4().hex)
-            self._target.append(self._target.rows(spark).limit(0), entry, exists=True)
+            if self._files is not None:
+                self._files.commit(None, entry)
+            else:
+                self._target.append(self._target.rows(spark).limit(0), entry, exists=True)
             after = self._target.ledger(spark, self.app_id, before)
             if after.entry is None or after.entry.attempt != entry.attempt:
                 return False

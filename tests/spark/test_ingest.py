@@ -18,10 +18,12 @@ from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedE
 from gazette_spark.failpoints import FailpointError, calling
 from gazette_spark.ingest import ingest, ingest_batch
 from gazette_spark.sink import DeltaSink
+from gazette_spark.table.heartbeat import Heartbeat
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.upsert import Upsert
 from tests.rig.brokers import BrokerHandle
 from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals
+from tests.waiting import wait_until
 
 EVENT = (
     "id BIGINT, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, text STRING, ok BOOLEAN, small TINYINT, "
@@ -257,3 +259,30 @@ def test_a_null_where_the_table_takes_none_ends_the_query(lanes: Lanes) -> None:
     with pytest.raises(StreamingQueryException, match=r"column text is NOT NULL, and .* journal="):
         lanes.run("direct", "direct", new_table=new)
     assert lanes.table("direct").count() == 0
+
+
+@pytest.mark.soak
+def test_an_idle_query_keeps_its_ledger(lanes: Lanes) -> None:
+    """Its newest entry is committed again by the same lane, without rows; then the query goes on."""
+    sink = lanes.sink("direct")
+    sink._heartbeat = Heartbeat(0.5)
+    query = ingest(
+        lanes.reader(), sink, checkpoint=str(lanes.root / "checkpoint"), processingTime="0 seconds"
+    )
+
+    def written(batch_id: int, times: int) -> bool:
+        entry = lanes.sink("direct").ledger(lanes.spark)
+        return (
+            entry is not None and entry.batch_id >= batch_id and entry.txn_version >= entry.batch_id + times
+        )
+
+    try:
+        wait_until("the entry is written again", lambda: written(1, 2), QUERY_TIMEOUT_S)
+        append(lanes.journals, 40, 44)
+        wait_until("the next batch is written", lambda: written(2, 1), QUERY_TIMEOUT_S)
+    finally:
+        query.stop()
+    assert query.exception() is None
+    assert lanes.table("direct").count() == 44
+    history = Snapshot(str(lanes.root / "direct")).history()
+    assert [each["version"] for each in history if "Apache-Spark" in each.get("engineInfo", "")] == [0]
