@@ -39,8 +39,10 @@ SMALL_TABLES = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--soak``."""
+    """Add the options that say how much is run."""
     parser.addoption("--soak", action="store_true", help="run what `make soak` adds to `make test`, too")
+    duration = "how long soak kills local hosts of the application stream-sum"
+    parser.addoption("--stream-sum-minutes", type=float, default=20, metavar="N", help=duration)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,6 +72,18 @@ def pytest_terminal_summary(
     """Say it again where something failed: ``-q`` shows no header."""
     if exitstatus:
         terminalreporter.line(examples.seed_line(config))
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(False, id="some streams"),
+        pytest.param(True, id="for long", marks=[pytest.mark.soak, pytest.mark.timeout(0)]),
+    ]
+)
+def stream_minutes(request: pytest.FixtureRequest) -> float:
+    """How long Go's chunker writes streams; 0: until it has written some."""
+    lasts: bool = request.param
+    return float(request.config.getoption("--stream-sum-minutes")) if lasts else 0.0
 
 
 @pytest.fixture(scope="session")

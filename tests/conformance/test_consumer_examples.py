@@ -18,24 +18,21 @@ import pytest
 
 from gazette_spark.client import AppendService, Client
 from gazette_spark.consumer.client import ShardClient
-from gazette_spark.consumer.examples import sessions, stream_sum, word_count
+from gazette_spark.consumer.examples import sessions, word_count
 from gazette_spark.consumer.json_message import JsonMessage
 from gazette_spark.consumer.local import LocalHost
 from gazette_spark.consumer.recoverylog.hints import FileHints
 from gazette_spark.consumer.shard_yaml import format_shard_yaml, parse_shard_yaml
 from gazette_spark.consumer.specs import shard_spec
-from gazette_spark.errors import EtcdTransactionFailedError
 from gazette_spark.message import Publisher, read_committed
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol.journals import journal_spec
 from tests.rig.brokers import BrokerHandle
-from tests.rig.consumers import NDJSON, create_journals, wait_through
-from tests.rig.gazctl import clean_environment, find_binary
+from tests.rig.consumers import create_journals, wait_through
+from tests.rig.stream_sum import CHUNK_JOURNALS, verifying
+from tests.rig.stream_sum import create_journals as create_stream_journals
 
 RECOVERY_LOG = {"content-type": "application/x-gazette-recoverylog"}
-CHUNK_JOURNALS = [f"examples/stream-sum/chunks/part-{part:03}" for part in range(2)]
-CHUNKER_LOG = "chunker.log"
-CHUNKS = NDJSON | {"app.gazette.dev/message-type": "stream_sum.Chunk"}
 
 
 def recorded_shard(client: Client, prefix: str, shard_id: str, *sources: str) -> pc.ShardSpec:
@@ -118,40 +115,6 @@ def summing(endpoint: str, specs: Path) -> Iterator[str]:
         child.stdout.close()
 
 
-def create_stream_journals(client: Client, prefix: str) -> list[pc.ShardSpec]:
-    """Make the journals of stream-sum, and return the specs of its shards."""
-    try:
-        client.create_journals(
-            *(journal_spec(name, labels=CHUNKS) for name in CHUNK_JOURNALS),
-            journal_spec(stream_sum.SUMS_JOURNAL, labels=NDJSON),
-        )
-    except EtcdTransactionFailedError:
-        # Another test has made them. Each test has recovery logs of its own, and begins where it is.
-        assert {each.spec.name for each in client.list_journals("prefix=examples/stream-sum/")}
-    heads = client.write_heads(CHUNK_JOURNALS)
-    specs = []
-    for number, journal in enumerate(CHUNK_JOURNALS):
-        spec = recorded_shard(client, prefix, f"stream-sum-{number}", journal)
-        spec.sources[0].min_offset = heads[journal]
-        specs.append(spec)
-    return specs
-
-
-@contextmanager
-def verifying(broker: BrokerHandle, folder: Path, streams: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Have Go's chunker write streams and verify their sums, -1: without end; kill it at the end."""
-    command = [str(find_binary("chunker")), "-broker", broker.endpoint, "-streams", str(streams)]
-    command += ["-chunks", "30", "-workers", "2"]
-    # A pipe that nobody reads would stop it: it warns of each sum that is late.
-    with (folder / CHUNKER_LOG).open("wb") as log:
-        chunker = subprocess.Popen(command, stderr=log, env=clean_environment())
-        try:
-            yield chunker
-        finally:
-            chunker.kill()
-            chunker.wait(30)
-
-
 def kill_at_work(broker: BrokerHandle, client: Client, specs: Path, pause_s: float) -> None:
     """Run a host, and kill it a time after each of its shards has summed what there was."""
     heads = client.write_heads(CHUNK_JOURNALS)
@@ -163,8 +126,12 @@ def kill_at_work(broker: BrokerHandle, client: Client, specs: Path, pause_s: flo
 
 
 def specs_file(client: Client, prefix: str, folder: Path) -> Path:
-    """Make the journals of stream-sum, and a file of its shards."""
-    changes = [pc.ApplyRequest.Change(upsert=spec) for spec in create_stream_journals(client, prefix)]
+    """Make the journals of stream-sum, and a file of its shards, which begin where the journals end."""
+    changes = []
+    for number, (journal, head) in enumerate(create_stream_journals(client).items()):
+        spec = recorded_shard(client, prefix, f"stream-sum-{number}", journal)
+        spec.sources[0].min_offset = head
+        changes.append(pc.ApplyRequest.Change(upsert=spec))
     path = folder / "shards.yaml"
     path.write_text(format_shard_yaml(changes))
     return path
@@ -173,30 +140,21 @@ def specs_file(client: Client, prefix: str, folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.brokers("deployed")
 def test_gos_chunker_finds_each_sum_right(
-    broker: BrokerHandle, client: Client, fresh_prefix: str, tmp_path: Path
+    broker: BrokerHandle, client: Client, fresh_prefix: str, stream_minutes: float, tmp_path: Path
 ) -> None:
-    """Gazette's acceptance test holds for hosts of which one is killed at work."""
+    """Gazette's acceptance test holds for hosts that are killed at work."""
     specs = specs_file(client, fresh_prefix, tmp_path)
-    with verifying(broker, tmp_path, streams=60) as chunker:
+    until_s = time.monotonic() + 60 * stream_minutes
+    streams = -1 if stream_minutes else 60
+    with verifying(broker.endpoint, tmp_path, streams=streams, chunks=30) as chunker:
         kill_at_work(broker, client, specs, pause_s=0.1)
-        assert chunker.poll() is None, "the chunker has ended before the host was killed"
-        with summing(broker.endpoint, specs):
-            assert chunker.wait(240) == 0, (tmp_path / CHUNKER_LOG).read_text()
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-@pytest.mark.brokers("deployed")
-def test_gos_chunker_finds_each_sum_right_for_long(
-    broker: BrokerHandle, client: Client, fresh_prefix: str, tmp_path: Path
-) -> None:
-    """Gazette's acceptance test holds for twenty minutes of kills."""
-    specs = specs_file(client, fresh_prefix, tmp_path)
-    until_s, drawn = time.monotonic() + 1200, random.Random()
-    with verifying(broker, tmp_path, streams=-1) as chunker:
         while time.monotonic() < until_s:
-            kill_at_work(broker, client, specs, pause_s=drawn.uniform(0, 10))
-            assert chunker.poll() is None, (tmp_path / CHUNKER_LOG).read_text()
+            chunker.check(ended=False)
+            kill_at_work(broker, client, specs, pause_s=random.uniform(0, 10))
+        chunker.check(ended=False)
+        if not stream_minutes:
+            with summing(broker.endpoint, specs):
+                chunker.check(ended=True, wait_s=240)
 
 
 @pytest.mark.brokers("embedded")
