@@ -99,6 +99,14 @@ def feed_options(command: Decorated) -> Decorated:
             help="Checkpoint of a query with another sink, as group NAME. Repeatable.",
         ),
         click.option(
+            "--states",
+            "states",
+            multiple=True,
+            metavar="GROUP=LOCATION",
+            help="stateLocation of a group that reads committed messages: shows its open transactions. "
+            "Repeatable.",
+        ),
+        click.option(
             "--consumer",
             "consumers",
             multiple=True,

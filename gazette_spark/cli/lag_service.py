@@ -244,13 +244,13 @@ def _print_table(details: Sequence[dict[str, Any]]) -> None:
     Console(width=None if sys.stdout.isatty() else UNWRAPPED).print(table)
 
 
-HEADINGS = ("GROUP", "JOURNAL", "VERDICT", "LAG", "RECORDS", "AGE", "LEVEL IN", "LOSS IN")
+HEADINGS = ("GROUP", "JOURNAL", "VERDICT", "LAG", "RECORDS", "AGE", "LEVEL IN", "LOSS IN", "OPEN", "OPEN FOR")
 
 
 def _rows(detail: dict[str, Any]) -> Iterator[list[str]]:
     """Yield the cells of each journal of a group."""
     for name in detail["unlisted"] or ([] if detail["journals"] else ["-"]):
-        yield [detail["group"], name, UNKNOWN, *["-"] * 5]
+        yield [detail["group"], name, UNKNOWN, *["-"] * 7]
     for journal in detail["journals"]:
         yield [
             detail["group"],
@@ -263,7 +263,16 @@ def _rows(detail: dict[str, Any]) -> Iterator[list[str]]:
             age_text(**journal["lag_age"]),
             duration_text(journal["catch_up_ms"] or None),
             duration_text(journal["loss_in_ms"]),
+            *_open_cells(journal["open_transactions"]),
         ]
+
+
+def _open_cells(opened: dict[str, Any] | None) -> tuple[str, str]:
+    """Return how many transactions are open, and the age of the one that begins first."""
+    if opened is None:
+        return "-", "-"
+    count, oldest = opened["count"], opened["oldest"]
+    return "unknown" if count is None else f"{count:,}", age_text(**oldest["age"]) if oldest else "-"
 
 
 STYLES = {"OK": "green", "WARN": "yellow", UNKNOWN: ""}
@@ -346,9 +355,25 @@ def _feeds(options: dict[str, Any], client: Any, consumers: Sequence[Feed]) -> l
     feeds += consumers
     if len(feeds) == heads:
         raise click.UsageError("nothing to watch: give --table, --checkpoint or --consumer")
+    feeds += _state_feeds(options["states"])
     if options["count_bytes"]:
         feeds.append(RecordFeed(client, options["count_bytes"]))
     return feeds
+
+
+def _state_feeds(given: Sequence[str]) -> Iterator[Feed]:
+    """Yield the feeds of open transactions; they come after those that report groups."""
+    if not given:
+        return
+    from gazette_spark.lag.state_feed import StateFeed
+    from gazette_spark.scan.open_transactions import OpenTransactions
+    from gazette_spark.scan.producer_states import StateFiles
+
+    for each in given:
+        group, location = named(each)
+        if group is None:
+            raise click.UsageError(f"--states {each!r}: expected GROUP=LOCATION")
+        yield StateFeed(group, location, OpenTransactions(StateFiles(location)))
 
 
 def _notifier(options: dict[str, Any]) -> Any:  # noqa: ANN401 - a notifier, which loads httpx
@@ -406,6 +431,7 @@ def _config(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
             "class-name": "delta",
             "tables": [masked_url(given) for given in options["tables"]],
             "checkpoints": [masked_url(given) for given in options["checkpoints"]],
+            "states": [masked_url(given) for given in options["states"]],
             "consumers": [masked_url(given) for given in options["consumers"]],
         },
         "storage": {

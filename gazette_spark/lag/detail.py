@@ -8,7 +8,7 @@ from typing import Any
 
 from gazette_spark.lag.alarms import Alarms
 from gazette_spark.lag.estimates import Age
-from gazette_spark.lag.monitor import FeedState, GroupLag, JournalLag, OpenSince
+from gazette_spark.lag.monitor import FeedState, GroupLag, JournalLag, OpenInJournal, OpenSince
 from gazette_spark.lag.report import commit_json, shortest
 from gazette_spark.lag.rules import Status
 
@@ -44,7 +44,7 @@ def group_detail(
     shown = worst_first(lag.journals) if journals is None else journals
     return group_summary(name, lag, now_ms, alarms) | {
         "unlisted": list(lag.unlisted),
-        "journals": [journal_json(each) for each in shown],
+        "journals": [journal_json(each, now_ms) for each in shown],
     }
 
 
@@ -80,7 +80,13 @@ def transaction_json(opened: OpenSince, now_ms: int) -> dict[str, Any]:
     }
 
 
-def journal_json(lag: JournalLag) -> dict[str, Any]:
+def opened_json(opened: OpenInJournal, now_ms: int) -> dict[str, Any]:
+    """Return how many transactions of a journal are open, and the one that begins first."""
+    oldest = opened.oldest and transaction_json(opened.oldest, now_ms)
+    return {"count": opened.count, "oldest": oldest}
+
+
+def journal_json(lag: JournalLag, now_ms: int) -> dict[str, Any]:
     """Return how far a group is behind in one journal."""
     return {
         "journal": lag.journal,
@@ -97,6 +103,7 @@ def journal_json(lag: JournalLag) -> dict[str, Any]:
         "append_bytes_per_s": _rounded(lag.append_bytes_per_s),
         "catch_up_ms": lag.catch_up_ms,
         "loss_in_ms": lag.loss_in_ms,
+        "open_transactions": lag.opened and opened_json(lag.opened, now_ms),
     }
 
 

@@ -43,7 +43,11 @@ GAUGES = {
     ),
     "gazette_lag_read_bytes_per_second": (GROUP, "How fast a group reads, over the last minutes"),
     "gazette_lag_append_bytes_per_second": (GROUP, "How fast a group's journals grow, over the last minutes"),
-    "gazette_lag_open_transactions": (JOURNAL, "Transactions that were open at a query's last progress"),
+    "gazette_lag_open_transactions": (JOURNAL, "Transactions that were open where a group's commits end"),
+    "gazette_lag_open_transactions_unknown_journals": (
+        GROUP,
+        "Journals whose open transactions could not be read at the last look",
+    ),
     "gazette_lag_open_transaction_age_seconds": (JOURNAL, "Age of the oldest of them, at least"),
     "gazette_lag_open_transaction_bytes": (JOURNAL, "Bytes since its begin, which it needs until it ends"),
     "gazette_lag_last_commit_age_seconds": (GROUP, "Since a group last committed"),
@@ -124,12 +128,16 @@ def exposition(monitor: Monitor, now_ms: int) -> bytes:
 
 
 def _add_figures(families: _Families, whose: tuple[str, str], figures: Figures, now_ms: int) -> None:
-    for journal, count in figures.open_counts.items():
-        families.set("gazette_lag_open_transactions", count, *whose, journal)
-        oldest = next(each for each in figures.transactions if each.journal == journal)
+    for journal, opened in figures.opened().items():
+        families.set("gazette_lag_open_transactions", opened.count, *whose, journal)
+        if (oldest := opened.oldest) is None:
+            continue
         age_s = max(0, now_ms - oldest.since_ms) / 1000
         families.set("gazette_lag_open_transaction_age_seconds", age_s, *whose, journal)
         families.set("gazette_lag_open_transaction_bytes", oldest.held_bytes, *whose, journal)
+    if figures.open_counts or figures.open_unknown:
+        unknown = len(figures.open_unknown)
+        families.set("gazette_lag_open_transactions_unknown_journals", unknown, *whose)
     for journal, total in figures.gap_bytes.items():
         accepted = figures.accepted_gap_bytes.get(journal, 0)
         families.set("gazette_lag_gap_bytes", total - accepted, *whose, journal, "no")

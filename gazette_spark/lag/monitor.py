@@ -10,7 +10,7 @@ to ``history`` or ``evaluator`` has to hold as well.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -77,6 +77,8 @@ class JournalLag:
     loss_in_ms: int | None
     records: int | None
     """Unread records, if they were counted."""
+    opened: OpenInJournal | None = None
+    """Its open transactions; None if nobody looks for them."""
 
     @property
     def lag_bytes(self) -> int | None:
@@ -145,6 +147,16 @@ class OpenSince:
     """A time at which it was open, the earliest that is known: of a message, or of a progress."""
 
 
+@dataclass(frozen=True, slots=True)
+class OpenInJournal:
+    """The open transactions of a journal where a group's commits end."""
+
+    count: int | None
+    """None: it is not known."""
+    oldest: OpenSince | None = None
+    """The one that begins first; None if none is open, or it is not known."""
+
+
 @dataclass(slots=True)
 class Figures:
     """What a group's batches left out, in all steps the monitor was told of, and what is open."""
@@ -159,9 +171,17 @@ class Figures:
     malformed: int | None = None
     """Malformed records; None if the query does not count them."""
     transactions: list[OpenSince] = field(default_factory=list)
-    """The oldest open transactions of each journal."""
+    """The oldest open transactions of each journal, by journal and begin."""
     open_counts: dict[str, int] = field(default_factory=dict)
-    """The number of open transactions, by journal."""
+    """The number of open transactions, by journal; 0 where a look found none."""
+    open_unknown: frozenset[str] = frozenset()
+    """Journals whose open transactions somebody looks for, and could not find out."""
+
+    def opened(self) -> dict[str, OpenInJournal]:
+        """Return the open transactions of each journal in which somebody looks for them."""
+        oldest = {each.journal: each for each in reversed(self.transactions)}
+        found = {name: OpenInJournal(count, oldest.get(name)) for name, count in self.open_counts.items()}
+        return found | dict.fromkeys(self.open_unknown, OpenInJournal(None))
 
 
 def _open_since(
@@ -176,6 +196,12 @@ def _open_since(
             since_ms = min(now_ms, one.newest_ms, since.get(key, now_ms))
             found[key] = OpenSince(*key, held_bytes=each.at - one.begin, since_ms=since_ms)
     return sorted(found.values(), key=lambda each: (each.journal, each.begin))
+
+
+def _observe_open(figures: Figures, transactions: Iterable[JournalTransactions], now_ms: int) -> None:
+    transactions = list(transactions)
+    figures.transactions = _open_since(transactions, figures.transactions, now_ms)
+    figures.open_counts = {each.journal: each.count for each in transactions}
 
 
 class _Step(NamedTuple):
@@ -416,9 +442,30 @@ class Monitor:
             figures.skipped_bytes += skipped_bytes
             if malformed is not None:
                 figures.malformed = (figures.malformed or 0) + malformed
-            transactions = list(transactions)
-            figures.transactions = _open_since(transactions, figures.transactions, now_ms)
-            figures.open_counts = {each.journal: each.count for each in transactions}
+            _observe_open(figures, transactions, now_ms)
+
+    def observe_transactions(
+        self,
+        group: str,
+        transactions: Iterable[JournalTransactions],
+        known: Collection[str],
+        unknown: Collection[str],
+        now_ms: int,
+    ) -> None:
+        """Replace the open transactions of a known group.
+
+        Args:
+            group: the group.
+            transactions: of the journals that have any.
+            known: journals of which it is known what is open; those without a transaction have none.
+            unknown: journals of which it is not.
+            now_ms: the time.
+        """
+        with self.lock:
+            figures = self._groups[group].figures
+            _observe_open(figures, transactions, now_ms)
+            figures.open_counts = dict.fromkeys(known, 0) | figures.open_counts
+            figures.open_unknown = frozenset(unknown)
 
     def _record(
         self, group: str, journal: str, step: _Step, now_ms: int, *, newest: bool, watched: bool
@@ -471,6 +518,11 @@ class Monitor:
         with self.lock:
             return self._groups[group].order if group in self._groups else -1
 
+    def committed(self, group: str, now_ms: int) -> dict[str, int]:
+        """Return the newest committed offset of a group in each journal whose write head is known."""
+        with self.lock:
+            return {journal: offset for journal, offset, _ in self._positions(group, now_ms)}
+
     def unread(self, now_ms: int) -> set[Unread]:
         """Return the uncommitted ranges of all groups and journals."""
         with self.lock:
@@ -519,20 +571,23 @@ class Monitor:
         with self.lock:
             verdict = self.evaluator.status(self.cluster, group, now_ms=now_ms)
             failure = self._failure(group, now_ms)
+            known = self._groups.get(group, _Group())
+            opened = known.figures.opened()
             journals = [
-                self._journal_lag(status, now_ms, stale=failure is not None)
+                self._journal_lag(status, now_ms, opened, stale=failure is not None)
                 for status in verdict.partitions
                 if status.client_id
             ]
-            known = self._groups.get(group, _Group())
             speeds = known.speed.bytes_per_s() if failure is None else (None, None)
             return GroupLag(verdict, journals, known.last_commit_ms, failure, sorted(known.waiting), *speeds)
 
-    def _journal_lag(self, status: PartitionStatus, now_ms: int, *, stale: bool) -> JournalLag:
+    def _journal_lag(
+        self, status: PartitionStatus, now_ms: int, opened: Mapping[str, OpenInJournal], *, stale: bool
+    ) -> JournalLag:
         journal = self.topics.journal(status.topic, status.partition)
         head = self._heads.get(journal)
         if status.end is None or status.start is None or head is None:
-            return JournalLag(journal, status, head, Age(), None, None, None, None, None)
+            return JournalLag(journal, status, head, Age(), None, None, None, None, None, opened.get(journal))
         speed = read_bytes_per_s((status.start, status.end))
         if stale or status.status > Status.ERR or is_silent((status.start, status.end), now_ms):
             # It is the speed of a query that went on, and no word on one that may have stopped.
@@ -554,6 +609,7 @@ class Monitor:
             catch_up_ms(status.current_lag, speed, growth),
             lost,
             0 if offset >= head else self._records.get(Unread(journal, offset, head)),
+            opened.get(journal),
         )
 
     def _follow(self, name: str, now_ms: int) -> None:

@@ -184,7 +184,11 @@ def _lags(number: int, source: Mapping[str, Any]) -> Iterator[ProgressLag]:
 def _transactions(source: Mapping[str, Any]) -> Iterator[JournalTransactions]:
     if _position(source.get("endOffset")) is None:
         return
-    found = _json_object(source.get("latestOffset")).get(TRANSACTIONS, {})
+    yield from journal_transactions(_json_object(source.get("latestOffset")).get(TRANSACTIONS, {}))
+
+
+def journal_transactions(found: Mapping[str, Any]) -> Iterator[JournalTransactions]:
+    """Yield the open transactions of each journal, from their form in a progress."""
     for journal, opened in found.items():
         oldest = [
             OpenTransaction(each["producer"], int(begin), each["newest_ms"])

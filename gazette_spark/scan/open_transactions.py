@@ -1,8 +1,9 @@
-"""The open transactions of a stream's journals, for its progress.
+"""The open transactions of a stream's journals, for its progress and for the lag monitor.
 
 Tasks know which transactions are open, and Spark takes no figures from them. They leave the states of
-producers in files, by which the driver tells what was open where the last batch ended. It reads a file for
-each journal that moved, of so many journals a batch, in turn.
+producers in files, by which others tell what was open where a batch ended: the driver for the query's
+progress, the lag monitor for what a table has committed. Both read a file for each journal that moved, of so
+many journals a look, in turn.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from gazette_spark.offsets import JournalOffsets
 from gazette_spark.scan.producer_states import StateFiles
 
 LOOKS = 200
-"""Journals that a batch looks at."""
+"""Journals of one look."""
+
+UNREAD = -1
+"""In place of the offset of a journal whose file was not there."""
 
 SHOWN = 10
 """Transactions of a journal that are shown, the oldest ones; the others are counted."""
@@ -34,7 +38,8 @@ class OpenTransactions:
     def __init__(self, files: StateFiles) -> None:
         self._files = files
         self._looked: dict[str, int] = {}
-        """By journal, the offset that was looked at; the journals looked at last are at the end."""
+        """By journal, the offset that was looked at, or ``UNREAD``; the journals looked at last are at the
+        end."""
         self._found: dict[str, Found] = {}
 
     def look(
@@ -42,10 +47,10 @@ class OpenTransactions:
         position: JournalOffsets,
         each: Callable[[Callable[[str], Found | None], Iterable[str]], dict[str, Found | None]],
     ) -> None:
-        """Look at journals that moved.
+        """Look at journals that moved, and again at those whose file was not there.
 
         Args:
-            position: Where the last batch ended.
+            position: Where the last batch ended. A journal without a start may be of any query.
             each: Asks about many journals at the same time.
         """
         reached = position.read_through
@@ -53,19 +58,26 @@ class OpenTransactions:
         moved += [journal for journal, at in self._looked.items() if reached.get(journal, at) != at]
 
         def found_in(journal: str) -> Found | None:
-            at, start = reached[journal], position.starts.get(journal, 0)
-            found = None if at == start else self._files.load(journal, at, start)
-            return found and shown(found[0], at)
+            at, start = reached[journal], position.starts.get(journal)
+            if at in (0, start):
+                return {}
+            found = self._files.load(journal, at, start)
+            return None if found is None else shown(found[0], at) or {}
 
         for journal, found in each(found_in, list(islice(moved, LOOKS))).items():
             self._looked.pop(journal, None)
-            self._looked[journal] = reached[journal]
+            self._looked[journal] = UNREAD if found is None else reached[journal]
             self._found.pop(journal, None)
             if found:
                 self._found[journal] = found
         for journal in self._looked.keys() - reached.keys():
             del self._looked[journal]
             self._found.pop(journal, None)
+
+    @property
+    def known(self) -> set[str]:
+        """Journals of which it is known what was open when they were looked at last."""
+        return {journal for journal, at in self._looked.items() if at != UNREAD}
 
     def to_dict(self) -> dict[str, Found]:
         """Return what is open, by journal."""

@@ -17,6 +17,7 @@ from gazette_spark.lag.evaluate import Evaluator
 from gazette_spark.lag.history import History, HistoryOptions
 from gazette_spark.lag.monitor import JournalStore, Monitor
 from gazette_spark.lag.positions import GroupCommit
+from gazette_spark.lag.query_progress import JournalTransactions, OpenTransaction
 from gazette_spark.lag.rules import Thresholds
 from gazette_spark.lag.server import LagService
 from tests.browser import Browser
@@ -253,6 +254,23 @@ def test_what_is_unknown_is_shown_as_unknown(browser: Browser) -> None:
         assert page.text("#banner") == ["write heads cannot be read: no broker"]
         assert page.text("figcaption span") == ["no lag is known in this time"] * 2
         assert "0 B" not in browser.page().words
+
+
+def test_open_transactions_have_a_column(browser: Browser) -> None:
+    """Of each journal it has their number, the age of the first and what that holds, or says unknown."""
+    monitor = new_monitor()
+    reached = {"shop/a": 900, "shop/b": 800, "shop/c": 700}
+    monitor.observe_heads(dict.fromkeys(reached, 1000), NOW_MS)
+    monitor.observe_commits("orders", [GroupCommit(1, NOW_MS, reached)], NOW_MS)
+    monitor.observe_commits("others", [GroupCommit(1, NOW_MS, reached)], NOW_MS, source="another")
+    found = JournalTransactions("shop/a", 900, 2, (OpenTransaction("01", 400, NOW_MS - 5 * MINUTE_MS),))
+    monitor.observe_transactions("orders", [found], {"shop/a", "shop/b"}, {"shop/c"}, NOW_MS)
+    with opened(browser, monitor) as page:
+        cells = "section[data-group=%s] tbody td:nth-child(10)"
+        assert page.text(cells % "orders") == ["unknown", "0", "2, ≥ 5 min, 500 B"]
+        assert page.text(cells % "others") == []
+        title = f"document.querySelectorAll('{cells % 'orders'}')[2].title"
+        assert browser.evaluate(title) == "producer 01 since offset 400"
 
 
 def test_a_page_without_groups_says_what_it_watches(browser: Browser) -> None:

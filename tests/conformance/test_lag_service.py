@@ -15,11 +15,16 @@ import httpx
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import LongType, StructType
 
 from gazette_spark.client import Client
 from gazette_spark.lag.server import _bound
 from gazette_spark.ledger.entry import LedgerEntry
+from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.protocol.labels import label_set
+from gazette_spark.source import GazetteDataSource
 from tests.browser import browse
 from tests.conformance.wire import spec
 from tests.rig.brokers import BrokerHandle
@@ -219,6 +224,50 @@ def test_the_api_follows_broker_and_table(orders: Orders) -> None:
             f'gazette_lag_bytes{{cluster="gazette",consumer_group="orders",journal="{orders.journal}"}} 110.0'
             in (httpx.get(f"{address}/metrics").text)
         )
+
+
+@pytest.mark.brokers("embedded", "deployed")
+def test_open_transactions_come_from_the_query_s_files(orders: Orders, tmp_path: Path) -> None:
+    """What a query of committed messages leaves open shows, from its commit on until it is acknowledged."""
+    states = tmp_path / "states"
+    producer, shop = ProducerId(b"\x01\0\0\0\0\x01"), f"{orders.journal}-messages"
+
+    def message(clock: int, flags: int) -> bytes:
+        at = Clock(Clock.at(1_700_000_000_000_000_000) + 16 * clock)
+        return b'{"_meta":{"uuid":"%s"}}\n' % str(build_uuid(producer, at, flags)).encode()
+
+    def batch(begin: int, end: int, rows: int) -> None:
+        """Read a range as a task of the query does, and commit it."""
+        options = {"brokerAddress": orders.broker.endpoint, "journals": shop, "format": "raw"}
+        options |= {"isolationLevel": "read_committed", "stateLocation": str(states)}
+        given = {"startingOffsets": begin, "endingOffsets": end, "messagesSince": 0}
+        options |= {name: json.dumps({shop: at}) for name, at in given.items()}
+        reader = GazetteDataSource(CaseInsensitiveDict(options)).reader(
+            StructType().add("offset", LongType())
+        )
+        assert sum(len(found) for part in reader.partitions() for found in reader.read(part)) == rows
+        orders.commit(end)
+
+    def opened(address: str) -> Any:
+        (journal,) = httpx.get(f"{address}/gazette/v1/groups/orders").json()["group"]["journals"]
+        return journal["open_transactions"]
+
+    with Client(orders.broker.endpoint) as client:
+        client.create_journals(spec(shop, labels=label_set({"content-type": "application/x-ndjson"})))
+        orders.journal = shop
+        client.append(shop, message(1, OUTSIDE_TXN) + message(2, CONTINUE_TXN) + message(3, CONTINUE_TXN))
+        head = client.write_head(shop)
+        batch(0, head, rows=1)
+        with served(orders, "--states", f"orders={states}") as address:
+            wait_until("the transaction shows", lambda: opened(address)["count"] == 1)
+            oldest = opened(address)["oldest"]
+            assert (oldest["producer"], oldest["begin"]) == (producer.hex(), head // 3)
+            assert (oldest["held_bytes"], oldest["age"]["least_ms"] > 10**9) == (head - head // 3, True)
+            client.append(shop, message(3, ACK_TXN))
+            batch(head, client.write_head(shop), rows=2)
+            wait_until("the transaction ends", lambda: opened(address) == {"count": 0, "oldest": None})
+    shown = show(orders, "--states", f"orders={states}")
+    assert (columns(shown)[3:], shown.stdout.split()[4]) == (["0", "0"], "OPEN"), shown.stderr
 
 
 def total_lag(address: str, group: str) -> int | None:

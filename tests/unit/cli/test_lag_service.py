@@ -42,10 +42,17 @@ def test_a_command_that_no_shell_would_take(command: str, problem: str) -> None:
     assert "--notify-command" in done.stderr
 
 
+def test_states_are_those_of_a_named_group() -> None:
+    """Which group a location is of does not follow from the location."""
+    done = CliRunner().invoke(main, [*SERVE, "--states", "/lake/states"], catch_exceptions=False)
+    assert done.exit_code == 2
+    assert "--states '/lake/states': expected GROUP=LOCATION" in done.stderr
+
+
 @pytest.mark.parametrize("url", SECRET_URLS.values(), ids=SECRET_URLS)
 def test_the_configuration_shows_no_secret(url: str) -> None:
     """The view of ``/v3/config`` has every location, without what may be a secret in it."""
-    arguments = [*SERVE[2:], "--table", url, "--checkpoint", f"other={url}"]
+    arguments = [*SERVE[2:], "--table", url, "--checkpoint", f"other={url}", "--states", f"other={url}"]
     with click.Context(serve) as context:
         serve.parse_args(context, arguments)
         shown = _config(context.params)["consumer"]
@@ -55,7 +62,7 @@ def test_the_configuration_shows_no_secret(url: str) -> None:
     host = rest.rpartition("@")[2].partition("?")[0]
     assert shown["tables"][1].startswith(f"{scheme}://")
     assert host in shown["tables"][1]
-    assert shown["checkpoints"] == [f"other={shown['tables'][1]}"]
+    assert shown["checkpoints"] == shown["states"] == [f"other={shown['tables'][1]}"]
 
 
 def test_a_table_that_cannot_be_read_is_named_without_secrets() -> None:

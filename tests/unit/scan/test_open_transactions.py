@@ -75,6 +75,20 @@ def test_journals_that_moved_are_looked_at(tmp_path: Path) -> None:
     assert opened.to_dict() == {}
 
 
+def test_a_file_that_is_not_there_yet_is_looked_for_again(tmp_path: Path) -> None:
+    """What is open in its journal is not known; at a query's begin, and at a journal's, nothing is."""
+    files = StateFiles(str(tmp_path))
+    opened = OpenTransactions(files)
+    of_any_query = JournalOffsets({A: 10, B: 0})
+    opened.look(of_any_query, one_by_one)
+    assert (opened.known, opened.to_dict()) == ({B}, {})
+    files.save(A, 10, 7, states(8))
+    opened.look(of_any_query, one_by_one)
+    assert (opened.known, opened.to_dict().keys()) == ({A, B}, {A})
+    opened.look(JournalOffsets({A: 20}, starts={A: 20}), one_by_one)
+    assert (opened.known, opened.to_dict()) == ({A}, {})
+
+
 def test_many_journals_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch looks at so many journals; those that it leaves out come first in the next one."""
     monkeypatch.setattr(open_transactions, "LOOKS", 2)

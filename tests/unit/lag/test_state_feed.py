@@ -1,0 +1,171 @@
+"""Open transactions of a table's query: what its files say where the commits end, and what nobody knows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gazette_spark.lag.api import Api, HttpRequest
+from gazette_spark.lag.evaluate import Evaluator
+from gazette_spark.lag.feeds import poll_all
+from gazette_spark.lag.history import History, HistoryOptions
+from gazette_spark.lag.monitor import Monitor
+from gazette_spark.lag.positions import GroupCommit
+from gazette_spark.lag.rules import Thresholds
+from gazette_spark.lag.state_feed import StateFeed
+from gazette_spark.message.columns import NO_TRANSACTION, ProducerStates
+from gazette_spark.message.uuids import Clock
+from gazette_spark.scan.open_transactions import OpenTransactions
+from gazette_spark.scan.producer_states import StateFiles
+
+NOW_MS = 1_700_000_000_000
+A, B, C = "shop/a", "shop/b", "shop/c"
+
+
+class Watched:
+    """A monitor of a query whose files a test writes."""
+
+    def __init__(self, location: Path) -> None:
+        history = History(HistoryOptions())
+        self.monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
+        self.monitor.observe_heads({A: 1000, B: 1000, C: 1000}, NOW_MS)
+        self.files = StateFiles(str(location))
+        self.feed = StateFeed("orders", str(location), OpenTransactions(self.files))
+        self.batch = 0
+        self.now_ms = NOW_MS
+
+    def commit(self, **offsets: int) -> None:
+        """Commit offsets, as the query's table has them."""
+        self.batch += 1
+        reached = {f"shop/{short}": at for short, at in offsets.items()}
+        self.monitor.observe_commits("orders", [GroupCommit(self.batch, NOW_MS, reached)], NOW_MS)
+
+    def save(self, journal: str, offset: int, *begins: int) -> None:
+        """Write the states at an offset: each producer's newest message is two minutes older than now."""
+        clocks = np.full(len(begins), Clock.at((NOW_MS - 120_000) * 1_000_000), np.uint64)
+        producers = np.arange(len(begins)) + 1
+        self.files.save(
+            journal, offset, 0, ProducerStates(producers, clocks, clocks, np.array(begins, np.int64))
+        )
+
+    def look(self) -> list[str]:
+        """Look once; return the failures."""
+        return poll_all([self.feed], self.monitor, self.now_ms)
+
+    def shown(self) -> dict[str, Any]:
+        """Return what the API has of each journal."""
+        group = json.loads(self.ask("/gazette/v1/groups/orders"))["group"]
+        return {each["journal"]: each["open_transactions"] for each in group["journals"]}
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of open transactions, by name and journal."""
+        lines = [line for line in self.ask("/metrics").splitlines() if line.startswith("gazette_lag_open")]
+        found = {}
+        for line in lines:
+            name, _, rest = line.partition("{")
+            labels, _, value = rest.partition("} ")
+            journal = labels.partition('journal="')[2].rstrip('"')
+            found[f"{name.removeprefix('gazette_lag_open_')} {journal}".strip()] = float(value)
+        return found
+
+    def ask(self, path: str) -> str:
+        """Return the answer to a request."""
+        api = Api(self.monitor, lambda: self.now_ms, "a-host", {})
+        return api.answer(HttpRequest("GET", path)).body.decode()
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    """A query that has committed nothing yet."""
+    return Watched(tmp_path / "states")
+
+
+def test_each_journal_tells_what_is_open(watched: Watched) -> None:
+    """Count, age, begin and held bytes come from the file of the committed offset, unknown without it."""
+    watched.commit(a=500, b=300, c=0)
+    watched.save(A, 500, 450, 400, NO_TRANSACTION)
+    assert watched.look() == []
+    oldest = {
+        "journal": A,
+        "producer": "000000000002",
+        "begin": 400,
+        "held_bytes": 100,
+        "age": {"least_ms": 120_000, "most_ms": None},
+    }
+    assert watched.shown() == {
+        A: {"count": 2, "oldest": oldest},
+        B: {"count": None, "oldest": None},
+        C: {"count": 0, "oldest": None},
+    }
+    assert watched.metrics() == {
+        f"transactions {A}": 2,
+        f"transactions {C}": 0,
+        "transactions_unknown_journals": 1,
+        f"transaction_age_seconds {A}": 120,
+        f"transaction_bytes {A}": 100,
+    }
+
+
+def test_what_is_open_follows_the_commits(watched: Watched) -> None:
+    """A transaction is as old as the first look at it says, until the file of a later commit lacks it."""
+    watched.commit(a=500, b=300)
+    watched.save(A, 500, 400)
+    watched.look()
+    watched.save(A, 600, 400)
+    watched.save(B, 300)
+    watched.now_ms += 60_000
+    watched.look()
+    assert watched.shown()[A]["oldest"]["held_bytes"] == 100, "600 is not committed yet"
+    assert watched.shown()[B] == {"count": 0, "oldest": None}, "its file is there now"
+    watched.commit(a=600, b=300)
+    watched.look()
+    (oldest,) = (watched.shown()[A]["oldest"],)
+    assert (oldest["held_bytes"], oldest["age"]["least_ms"]) == (200, 180_000)
+    watched.commit(a=700, b=300)
+    watched.look()
+    assert watched.shown()[A] == {"count": None, "oldest": None}
+    watched.save(A, 700, NO_TRANSACTION)
+    watched.look()
+    assert watched.shown()[A] == {"count": 0, "oldest": None}
+    assert watched.metrics() == {
+        f"transactions {A}": 0,
+        f"transactions {B}": 0,
+        "transactions_unknown_journals": 0,
+    }
+
+
+def test_nobody_looks_without_the_option(watched: Watched) -> None:
+    """Of a group without a state location nothing is said, in JSON or metrics."""
+    watched.commit(a=500)
+    assert watched.shown() == {A: None}
+    assert watched.metrics() == {}
+
+
+def test_a_group_that_nobody_reports_is_a_failure(watched: Watched) -> None:
+    """A mistyped name is told with those that there are; the figures of other groups stay up to date."""
+    watched.commit(a=500)
+    location = "s3://key:SECRET@lake/states"
+    feed = StateFeed("odrers", location, OpenTransactions(watched.files))
+    (failure,) = poll_all([feed], watched.monitor, NOW_MS)
+    assert failure == (
+        "open transactions of odrers in s3://***@lake/states: "
+        "no commit of a group 'odrers' is known; known groups: orders"
+    )
+    assert watched.monitor.failure("orders", NOW_MS) is None
+
+
+def test_many_files_are_read_at_a_time(watched: Watched) -> None:
+    """All journals of a look are read, however many."""
+    journals = [f"shop/{at}" for at in range(50)]
+    watched.monitor.observe_heads(dict.fromkeys(journals, 1000), NOW_MS)
+    watched.commit(**{str(at): 100 + at for at in range(50)})
+    for at, journal in enumerate(journals):
+        watched.save(journal, 100 + at, at)
+    watched.look()
+    assert {name: each["oldest"]["begin"] for name, each in watched.shown().items()} == {
+        journal: at for at, journal in enumerate(journals)
+    }
