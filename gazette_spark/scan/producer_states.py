@@ -89,8 +89,18 @@ class StateFiles:
         found = [(int(name), rest) for name, rest in self._names(journal)]
         return sorted((at for at, rest in found if not rest and since <= at < before), reverse=True)
 
-    def save(self, journal: str, offset: int, start: int, states: ProducerStates) -> None:
+    def save(
+        self, journal: str, offset: int, start: int, states: ProducerStates, *, begin: int | None = None
+    ) -> None:
         """Write the states at an offset, and remove files that no restart asks for.
+
+        Args:
+            journal: The journal's name.
+            offset: Where the states are.
+            start: Where the query started.
+            states: The states.
+            begin: Where the range begins that ends there. The file of that offset stays: until the batch is
+                committed the next one may begin there, too, and end elsewhere.
 
         Raises:
             OptionError: the file cannot be written.
@@ -104,7 +114,7 @@ class StateFiles:
                 got = f"a directory where the states of {journal!r} at {offset} cannot be written: {error}"
                 expected = "one that all tasks can read and write"
                 raise OptionError("stateLocation", got, expected) from error
-        self._clean(journal, offset)
+        self._clean(journal, offset, begin)
 
     def _write(self, path: str, table: pa.Table) -> None:
         from pyarrow.fs import LocalFileSystem
@@ -120,11 +130,11 @@ class StateFiles:
             self._system.move(target, path)
         failpoint("scan.states_written")
 
-    def _clean(self, journal: str, offset: int) -> None:
+    def _clean(self, journal: str, offset: int, begin: int | None) -> None:
         """Remove files before an offset: all but the newest, and those of tasks that died before a rename."""
         found = [(int(name), rest) for name, rest in self._names(journal) if int(name) < offset]
         whole = sorted((at for at, rest in found if not rest), reverse=True)
-        old = [str(at) for at in whole[KEPT_FILES - 1 :]]
+        old = [str(at) for at in whole[KEPT_FILES - 1 :] if at != begin]
         for name in old + [f"{at}{rest}" for at, rest in found if rest]:
             try:
                 self._system.delete_file(f"{self._base}/{journal}/{name}")
@@ -201,7 +211,7 @@ class RangeStates:
                 producer_of(int(states.producers[oldest])).hex(),
             )
         if self._files is not None:
-            self._files.save(self._journal, self._end, self._start, states)
+            self._files.save(self._journal, self._end, self._start, states, begin=self._begin)
 
     def _states(self) -> ProducerStates:
         if self._begin == self._start:

@@ -92,7 +92,11 @@ def test_a_file_that_is_not_there_yet_is_looked_for_again(tmp_path: Path) -> Non
 def test_many_journals_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch looks at so many journals; those that it leaves out come first in the next one."""
     monkeypatch.setattr(open_transactions, "LOOKS", 2)
-    opened = OpenTransactions(StateFiles(str(tmp_path)))
+    files = StateFiles(str(tmp_path))
+    for journal in (A, B, C):
+        for offset in (1, 2, 3):
+            files.save(journal, offset, 0, ProducerStates.none())
+    opened = OpenTransactions(files)
     looked: list[list[str]] = []
 
     def each(ask: Callable[[str], Found | None], journals: Iterable[str]) -> dict[str, Found | None]:

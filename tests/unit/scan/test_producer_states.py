@@ -67,6 +67,18 @@ def test_old_files_go(location: str) -> None:
     assert files.load(JOURNAL, 1000, 0) is not None, "a query that went back writes before it"
 
 
+def test_where_a_batch_begins_stays(location: str) -> None:
+    """Batches die before their commit, and each plans a later end: what begins there again has its file."""
+    files = StateFiles(location)
+    for offset in (90, 100):
+        files.save(JOURNAL, offset, 0, STATES)
+    for end in range(200, 200 + 2 * KEPT_FILES):
+        ends = RangeStates(JOURNAL, 100, end, start=0, files=files, catch_up=lambda states, *_: states)
+        ends.at_end(STATES)
+    assert files.load(JOURNAL, 100, 0) is not None
+    assert files.load(JOURNAL, 90, 0) is None
+
+
 def test_other_files_are_let_alone(tmp_path: Path) -> None:
     """Files of other names are not ours."""
     files = StateFiles(str(tmp_path))
