@@ -66,8 +66,8 @@ class StateFeed:
             InputError: no commit of the group is known.
         """
         if monitor.last_order(self._group) < 0:
-            known = ", ".join(monitor.groups()) or "none"
-            raise InputError(f"no commit of a group {self._group!r} is known; known groups: {known}")
+            names = ", ".join(monitor.groups()) or "none"
+            raise InputError(f"no commit of a group {self._group!r} is known; known groups: {names}")
         committed = monitor.committed(self._group, now_ms)
         self._states.look(JournalOffsets(committed), _many)
         known = self._states.known

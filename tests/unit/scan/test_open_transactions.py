@@ -84,7 +84,7 @@ def test_a_file_that_is_not_there_yet_is_looked_for_again(tmp_path: Path) -> Non
     assert (opened.known, opened.to_dict()) == ({B}, {})
     files.save(A, 10, 7, states(8))
     opened.look(of_any_query, one_by_one)
-    assert (opened.known, opened.to_dict().keys()) == ({A, B}, {A})
+    assert (opened.known, set(opened.to_dict())) == ({A, B}, {A})
     opened.look(JournalOffsets({A: 20}, starts={A: 20}), one_by_one)
     assert (opened.known, opened.to_dict()) == ({A}, {})
 
