@@ -142,11 +142,7 @@ def _prepare(
     """Make the table if there is none, hold it against the columns, and return where tasks write."""
     sink.check_files_only()
     table = sink.table
-    detail = table.detail(spark)
-    if detail is None:
-        sink.make_table(spark, schema)
-        detail = table.detail(spark)
-        assert detail is not None
+    detail = sink.make_table(spark, schema)
     wanted = table.schema(spark)
     fitted = fit(table.name, schema, wanted, add=False)
     if isinstance(fitted, Unfit):

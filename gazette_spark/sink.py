@@ -103,7 +103,7 @@ from gazette_spark.table.batch_digest import audit_rows
 from gazette_spark.table.dead_letter_router import DeadLetterRouter, SplitBatch
 from gazette_spark.table.delta_table import DeltaTable, TableDetail
 from gazette_spark.table.file_commits import FileCommits
-from gazette_spark.table.files import clear_unfinished, has_files
+from gazette_spark.table.files import clear_unfinished, has_files, is_classic
 from gazette_spark.table.heartbeat import Heartbeat
 from gazette_spark.table.java_errors import short_java_error
 from gazette_spark.table.maintenance import TableMaintenance
@@ -310,10 +310,13 @@ class DeltaSink:
         """Size of a file that was asked for."""
         return self._maintenance.target_file_bytes
 
-    def make_table(self, spark: SparkSession, rows: StructType) -> None:
-        """Make the table, which is not there, for rows of a schema."""
-        self._target.check(spark, None)
-        self._maintenance.make(spark, rows)
+    def make_table(self, spark: SparkSession, rows: StructType) -> TableDetail:
+        """Make the table for rows of a schema, if there is none; return its detail."""
+        if (detail := self._target.check(spark, None)) is None:
+            self._maintenance.make(spark, rows)
+            detail = self._target.detail(spark)
+            assert detail is not None
+        return detail
 
     def check_files_only(self) -> None:
         """Refuse the options whose rows Spark has to write.
@@ -432,7 +435,7 @@ class DeltaSink:
                     raise
                 raise shorter from None
         run = _running_query(df.sparkSession)
-        if run is not None or not _is_classic(df.sparkSession):
+        if run is not None or not is_classic(df.sparkSession):
             self._heartbeat.arm(partial(self._beat, df.sparkSession, run and str(run.runId)))
         failpoint("sink.return")
 
@@ -442,16 +445,16 @@ class DeltaSink:
         known, self._known = self._known, None
         spark = df.sparkSession
         root = self._checkpoint or _running_query_checkpoint(spark)
-        if not self._checked:
-            _know_conflicts(spark)
-            self._output_mode = self._output_mode or _running_query_mode(spark)
+        _know_conflicts(spark)
+        if self._output_mode is None:
+            self._output_mode = _running_query_mode(spark)
             check_output_mode(self._output_mode, self._upsert)
-            self._check_table(df, root)
+        known_table = self._checked or self._check_table(df, root) is not None
         batch = self._batches.read(spark, root, batch_id)
         self._seen = self._commit_batch(df, batch, seen, known)
-        if not self._checked:
+        if not known_table:
             self._check_table(df, root)  # Again, now that the first batch has made the table.
-            self._checked = True
+        self._checked = True
 
     def _beat(self, spark: SparkSession, run_id: str | None) -> bool:
         """Write the newest entry again if it is still this run's; return whether to do so again later."""
@@ -605,7 +608,8 @@ class DeltaSink:
         entry = decision.entry
         try:
             if self._files is not None:
-                conflict = self._files.commit(df, entry)
+                pins_only = all(each is None for each in batch.begin)
+                conflict = self._files.commit(None if pins_only else df, entry)
             elif self._upsert:
                 if before.table_version >= 0 and (before.entry is None or before.entry.mode != "upsert"):
                     check_keys_once(self._target, df.sparkSession, entry, self._upsert)
@@ -627,7 +631,7 @@ class DeltaSink:
     def _check_start(self, df: DataFrame, root: str) -> None:
         """Refuse what the first batch would refuse, as far as it is known; the batch uses what is read."""
         spark = df.sparkSession
-        exists = self._check_table(df, root) is not None
+        self._checked = exists = self._check_table(df, root) is not None
         check_places(self._target, spark, root, exists=exists)
         if self._target.path is not None and self._target.path != (path := absolute(self._target.path)):
             log.info("table_path given=%s absolute=%s", self._target.path, path)
@@ -678,13 +682,9 @@ def _know_conflicts(spark: SparkSession) -> None:
 
     Where Delta's package for Connect is missing they end the query, which loses nothing but the query.
     """
-    if not _is_classic(spark):
+    if not is_classic(spark):
         with suppress(ImportError):
             import delta.connect.exceptions  # noqa: F401 - to load it is all it takes.
-
-
-def _is_classic(spark: SparkSession) -> bool:
-    return hasattr(spark, "_jsparkSession")
 
 
 def ranges_text(ranges: Sequence[SkippedGap]) -> str:
@@ -720,7 +720,7 @@ def _running_query_mode(spark: SparkSession) -> str:
 def _running_query(spark: SparkSession) -> Any:  # noqa: ANN401 - classic PySpark's
     """Return the query that runs this thread's batch, None where it cannot be found."""
     default = SparkSession._instantiatedSession
-    if default is None or not _is_classic(spark):
+    if default is None or not is_classic(spark):
         return None
     query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     return default.streams.get(query_id) if query_id else None

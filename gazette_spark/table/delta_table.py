@@ -20,9 +20,9 @@ from pyspark.sql.types import BinaryType, StructType
 
 from gazette_spark.errors import OptionError, TableRefusedError
 from gazette_spark.ledger.entry import LedgerEntry, LedgerState, parse_entry
-from gazette_spark.ledger.history import HistoryRow, advanced, history_row, read_state
+from gazette_spark.ledger.history import REPLACING, HistoryRow, advanced, history_row, read_state
 from gazette_spark.ledger.query_checkpoint import is_inside
-from gazette_spark.table.files import find_line, has_files, jvm_errors, path_exists
+from gazette_spark.table.files import find_line, has_files, is_classic, jvm_errors, path_exists
 from gazette_spark.table.session import session_settings
 from gazette_spark.table.sql_names import path_of, table_at
 
@@ -133,11 +133,19 @@ class DeltaTable:
             if rows is not None and (state := advanced(known, rows, app_id)):
                 return state
         return read_state(
-            lambda limit: self.history(spark, limit),
+            lambda limit: self.newest(spark, limit),
             app_id,
             table=self.name,
             restored=lambda row, rows: self._restored_version(spark, row, rows),
         )
+
+    def newest(self, spark: SparkSession, limit: int) -> list[HistoryRow]:
+        """Return as many of the newest commits, or all of them, newest first; those of a young table by name.
+
+        Their times may be in another form than those of :meth:`history`.
+        """
+        rows = self._young_log(spark)
+        return self.history(spark, limit) if rows is None else rows
 
     def detail(self, spark: SparkSession) -> TableDetail | None:
         """Return the table's detail, None if there is no table."""
@@ -151,6 +159,31 @@ class DeltaTable:
     def schema(self, spark: SparkSession) -> StructType:
         """Return the columns of the table, which has to be there."""
         return spark.table(self.name).schema
+
+    def _young_log(self, spark: SparkSession) -> list[HistoryRow] | None:
+        """Return all commits, newest first, if they are few and lie where the first one does.
+
+        Else, and on Spark Connect, where each file would be a job, None: Delta is asked.
+        """
+        location = self._location
+        if location is None or not is_classic(spark):
+            return None
+        if self.table is not None and _location_now(spark, self.table) != location:
+            return None
+        directory = f"{location}/_delta_log"
+        rows: list[HistoryRow] = []
+        try:
+            if path_exists(spark, _commit_file(directory, FOLLOWED_COMMITS - 1)):
+                return None
+            while (info := _commit_info(spark, directory, len(rows))) is not None:
+                rows.append(history_row({**info, "version": len(rows)}))
+            # A cleanup deletes older files first: while the first one is there, none of them is gone.
+            whole = bool(rows) and path_exists(spark, _commit_file(directory, 0))
+        except (PySparkException, *jvm_errors(spark)) as error:
+            log.info("log_not_read table=%s problem=%s", self.name, str(error).partition("\n")[0])
+            return None
+        plain = not any(row.operation == "RESTORE" or row.operation in REPLACING for row in rows)
+        return rows[::-1] if whole and plain else None
 
     def _commits_since(self, spark: SparkSession, known: LedgerState) -> list[HistoryRow] | None:
         """Return the commits after a state, oldest first; None where a search is needed.
@@ -334,8 +367,12 @@ def _follow(
 
 def _commit_info(spark: SparkSession, directory: str, version: int) -> dict[str, Any] | None:
     """Return the ``commitInfo`` of a commit, None if there is no such commit."""
-    line = find_line(spark, f"{directory}/{version:020}.json", COMMIT_INFO)
+    line = find_line(spark, _commit_file(directory, version), COMMIT_INFO)
     if line is None:
         return None
     info: dict[str, Any] = json.loads(line)["commitInfo"] if line else {}
     return info
+
+
+def _commit_file(directory: str, version: int) -> str:
+    return f"{directory}/{version:020}.json"

@@ -48,7 +48,7 @@ def find_line(spark: SparkSession, path: str, pattern: str) -> str | None:
     Returns:
         None if the file does not exist.
     """
-    if _is_classic(spark):
+    if is_classic(spark):
         with _opened(spark, path) as reader:
             if reader is None:
                 return None
@@ -66,7 +66,7 @@ def find_line(spark: SparkSession, path: str, pattern: str) -> str | None:
 def path_exists(spark: SparkSession, path: str) -> bool:
     """Say whether there is a file or directory."""
     with suppress(*jvm_errors(spark)):
-        if _is_classic(spark):  # Spark's own reader warns of a path that is not there, in 80 lines.
+        if is_classic(spark):  # Spark's own reader warns of a path that is not there, in 80 lines.
             files, name = _file_system(spark, path)
             return bool(files.exists(name))
     # Spark Connect looks when it is asked for the columns.
@@ -76,7 +76,7 @@ def path_exists(spark: SparkSession, path: str) -> bool:
 def has_files(spark: SparkSession, path: str) -> bool:
     """Say whether a directory holds a file, at any depth; not whether it is there."""
     with suppress(*jvm_errors(spark)):
-        if _is_classic(spark):
+        if is_classic(spark):
             files, name = _file_system(spark, path)
             if not files.exists(name):
                 return False
@@ -99,7 +99,7 @@ def unwritable(spark: SparkSession, path: str) -> str:
 
     Only in file systems of directories: a store of objects would get an object that stands for one.
     """
-    if not _is_classic(spark):
+    if not is_classic(spark):
         return ""
     files, directory = _file_system(spark, path)
     scheme = files.getScheme()
@@ -124,7 +124,7 @@ def clear_unfinished(spark: SparkSession, root: str) -> None:
     Only where there is nothing else, so no batch is forgotten. Where that is not possible, as on Spark
     Connect, Spark reports the error.
     """
-    if not _is_classic(spark):
+    if not is_classic(spark):
         return
     with suppress(*jvm_errors(spark)):
         files, directory = _file_system(spark, offsets_directory(root))
@@ -155,7 +155,7 @@ def _if_there(read: Callable[[], Found]) -> Found | None:
 
 
 def _whole_text(spark: SparkSession, path: str) -> str | None:
-    if _is_classic(spark):
+    if is_classic(spark):
         with _opened(spark, path) as reader:
             if reader is None:
                 return None
@@ -167,14 +167,14 @@ def _whole_text(spark: SparkSession, path: str) -> str | None:
 
 def jvm_errors(spark: SparkSession) -> tuple[type[Exception], ...]:
     """Return the errors of calls to a session's JVM; none on Spark Connect, whose package lacks py4j."""
-    if not _is_classic(spark):
+    if not is_classic(spark):
         return ()
     from py4j.protocol import Py4JError
 
     return (Py4JError,)
 
 
-def _is_classic(spark: SparkSession) -> bool:
+def is_classic(spark: SparkSession) -> bool:
     """Say whether the session's JVM can be called; Spark Connect sessions have no JVM."""
     return getattr(spark, "_jsparkSession", None) is not None
 

@@ -67,7 +67,7 @@ def warn_of_other_writers(target: DeltaTable, spark: SparkSession, app_id: str, 
     """Log which other app ids have filled a table that this one begins to fill: one renamed doubles rows."""
     if state.entry is not None or state.table_version < 0:
         return
-    others = [each for each in app_ids(target.history(spark, COMMITS_LOOKED_AT)) if each != app_id]
+    others = [each for each in app_ids(target.newest(spark, COMMITS_LOOKED_AT)) if each != app_id]
     for other in others:
         entry = target.ledger(spark, other).entry
         if entry is not None:

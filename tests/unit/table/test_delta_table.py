@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Self, cast
 
+import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, StructType
 
-from gazette_spark.table.delta_table import DICTIONARY_KEY, DeltaTable
+from gazette_spark.ledger.history import HistoryRow
+from gazette_spark.table import delta_table
+from gazette_spark.table.delta_table import DICTIONARY_KEY, FOLLOWED_COMMITS, DeltaTable
 
 ENTRY = SimpleNamespace(app_id="orders", txn_version=7, to_json=lambda: "{}")
 
@@ -61,3 +66,70 @@ def test_a_session_that_refuses_a_setting_pays_for_it_in_time_only() -> None:
     """Serverless compute takes few settings; without this one Parquet looks for values that repeat."""
     assert appended(settings=True) == [{DICTIONARY_KEY: "false"}]
     assert appended(settings=False) == [{}]
+
+
+class Log:
+    """A table's log: operations by version; "" is a commit that says nothing of itself."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, operations: dict[int, str]) -> None:
+        self.operations = operations
+        self.on_read: Callable[[int], object] = lambda _version: None
+        monkeypatch.setattr(delta_table, "is_classic", lambda _spark: True)
+        monkeypatch.setattr(delta_table, "jvm_errors", lambda _spark: ())
+        monkeypatch.setattr(delta_table, "path_exists", lambda _spark, path: version_of(path) in operations)
+        monkeypatch.setattr(delta_table, "find_line", self._line)
+
+    def _line(self, _spark: object, path: str, _pattern: str) -> str | None:
+        operation = self.operations.get(version_of(path))
+        self.on_read(version_of(path))
+        return operation and json.dumps({"commitInfo": {"operation": operation}})
+
+    def newest(self) -> list[HistoryRow] | None:
+        """Return the history as far as it was read by name, None if Delta was asked."""
+        table = DeltaTable(path="/data/orders", table=None)
+        table._location = "/data/orders"
+        asked: list[HistoryRow] = []
+        table.history = lambda _spark, _limit: asked  # type: ignore[method-assign]
+        found = table.newest(cast(Any, None), 8)
+        return None if found is asked else found
+
+
+def version_of(path: str) -> int:
+    """Return the number of a commit's file."""
+    return int(path.rpartition("/")[2].removesuffix(".json"))
+
+
+def test_commits_of_a_young_table_are_read_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them, newest first, and those that say nothing of themselves."""
+    rows = Log(monkeypatch, {0: "CREATE TABLE", 1: "", 2: "WRITE"}).newest()
+    assert [(row.version, row.operation) for row in rows or []] == [
+        (2, "WRITE"),
+        (1, ""),
+        (0, "CREATE TABLE"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        pytest.param({}, id="none"),
+        pytest.param({3: "WRITE", 4: "WRITE"}, id="cleaned up"),
+        pytest.param(dict.fromkeys(range(FOLLOWED_COMMITS), "WRITE"), id="many"),
+        pytest.param({0: "WRITE", 1: "RESTORE"}, id="restored"),
+        pytest.param({0: "WRITE", 1: "REPLACE TABLE"}, id="replaced"),
+    ],
+)
+def test_of_any_other_table_delta_is_asked(
+    operations: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log does not begin with version 0, is long, or takes a look at the rows."""
+    assert Log(monkeypatch, operations).newest() is None
+
+
+def test_a_cleanup_meanwhile_has_delta_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that was cleaned up is not taken for one that was never made."""
+    log = Log(monkeypatch, {0: "CREATE TABLE", 1: "WRITE", 2: "WRITE"})
+    log.on_read = lambda version: (
+        [log.operations.pop(each, None) for each in (0, 1)] if version == 0 else None
+    )
+    assert log.newest() is None
