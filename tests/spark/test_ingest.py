@@ -14,14 +14,17 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from gazette_spark.client import Client
+from gazette_spark.data_files.target import table_url
 from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedError
 from gazette_spark.failpoints import FailpointError, calling
 from gazette_spark.ingest import ingest, ingest_batch
 from gazette_spark.sink import DeltaSink
+from gazette_spark.table import file_commits
 from gazette_spark.table.heartbeat import Heartbeat
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.upsert import Upsert
 from tests.rig.brokers import BrokerHandle
+from tests.rig.object_store import running_store
 from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals
 from tests.waiting import wait_until
 
@@ -259,6 +262,50 @@ def test_a_null_where_the_table_takes_none_ends_the_query(lanes: Lanes) -> None:
     with pytest.raises(StreamingQueryException, match=r"column text is NOT NULL, and .* journal="):
         lanes.run("direct", "direct", new_table=new)
     assert lanes.table("direct").count() == 0
+
+
+@pytest.mark.soak
+def test_a_table_in_an_object_store(lanes: Lanes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks put files, the driver commits, crashed batches included; the other lane leaves the same rows.
+
+    Spark has the table's objects as files.
+    """
+    with running_store(Path("/"), tmp_path / "scratch") as store:
+        monkeypatch.setattr(file_commits, "table_url", lambda location: f"s3://lake{table_url(location)}")
+        sink = lanes.sink("direct", new_table=NewTable(partition_by=["day"]))
+
+        def run() -> None:
+            query = ingest(
+                lanes.reader(maxBytesPerTrigger=16000),
+                sink,
+                checkpoint=str(tmp_path / "checkpoint"),
+                storage_options=store.options(),
+                availableNow=True,
+            )
+            assert query.awaitTermination(QUERY_TIMEOUT_S)
+
+        run()
+        for number, point in enumerate(("sink.before_write", "sink.after_write")):
+            append(lanes.journals, 40 + 4 * number, 44 + 4 * number)
+            with calling(point, partial(die, point)), pytest.raises(StreamingQueryException, match=point):
+                run()
+            run()
+        options = {
+            "brokerAddress": lanes.journals.broker.endpoint,
+            "path": lanes.journals.prefix,
+            "format": "json",
+        }
+        append(lanes.journals, 48, 52)
+        done = ingest_batch(sink, options, schema=EVENT, storage_options=store.options(), spark=lanes.spark)
+        assert done.written
+        url = f"s3://lake{tmp_path}/direct"
+        read = Snapshot(url, storage_options=store.options()).to_pyarrow_table(columns=["id"])
+        assert sorted(read.column("id").to_pylist()) == list(range(52))
+        assert any(key.endswith(".parquet") for key in store.noted("put"))
+        assert store.noted("absent")
+        assert not store.noted("denied")
+    lanes.run("spark", "spark", new_table=NewTable(partition_by=["day"]))
+    lanes.assert_equal("spark", "direct")
 
 
 @pytest.mark.soak
