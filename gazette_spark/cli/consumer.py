@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
+import threading
+import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -11,9 +15,17 @@ import click
 
 from gazette_spark.cli.journal_options import broker_options, make_connect
 from gazette_spark.cli.server_options import PORT, end_signals, security_of_server, server_tls
+from gazette_spark.errors import ClosedError, GazetteError, UnavailableError
 
 if TYPE_CHECKING:
     from gazette_spark.consumer.application import Application
+    from gazette_spark.consumer.client import ShardClient
+    from gazette_spark.consumer.local import LocalHost
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""Seconds between two looks of a standby at its primary."""
 
 
 @click.group()
@@ -53,6 +65,22 @@ def consumer() -> None:
     metavar="SECONDS",
     help="Time for open transactions to commit at the end, in seconds.",
 )
+@click.option(
+    "--standby-of",
+    "primary",
+    metavar="URL",
+    help="Address of a consumer of the same shards: run them when it does not answer any more. Recovery logs "
+    "of shards with hot_standbys are played meanwhile.",
+)
+@click.option(
+    "--takeover-after",
+    "takeover_s",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --standby-of: how long that consumer has not answered then.",
+)
 @broker_options
 def serve(  # noqa: PLR0917 - an argument an option
     application: str,
@@ -67,6 +95,8 @@ def serve(  # noqa: PLR0917 - an argument an option
     hints_dir: Path | None,
     work_dir: Path | None,
     drain_s: float,
+    primary: str | None,
+    takeover_s: float,
     endpoint: str,
     timeout: float,
 ) -> None:
@@ -76,7 +106,7 @@ def serve(  # noqa: PLR0917 - an argument an option
     arguments. The command prints its endpoint once it serves. It starts the shards of --specs and ignores
     their revisions. Specs applied later last until the process ends.
     """
-    from gazette_spark.consumer.client import verify_referenced_journals
+    from gazette_spark.consumer.client import PREFIX, ShardClient, verify_referenced_journals
     from gazette_spark.consumer.local import LocalHost
     from gazette_spark.consumer.recoverylog.hints import FileHints
     from gazette_spark.consumer.service import ShardServer
@@ -93,13 +123,41 @@ def serve(  # noqa: PLR0917 - an argument an option
         verify_referenced_journals(client, changes)
         shards = [change.upsert for change in changes if not change.delete]
         hints = None if hints_dir is None else FileHints(hints_dir)
-        host = LocalHost(app, client, shards, name=name, hints=hints, work_dir=work_dir)
+        host = LocalHost(
+            app, client, shards, name=name, hints=hints, work_dir=work_dir, standby=primary is not None
+        )
         host.serve_at(server.endpoint)
-        with host:
+        with host, ExitStack() as stack:
             server.start(host)
             click.echo(server.endpoint)
+            if primary is not None:
+                watched = stack.enter_context(
+                    make_connect(endpoint, takeover_s).open(
+                        ShardClient, primary, PREFIX, connect_timeout_s=takeover_s
+                    )
+                )
+                threading.Thread(target=take_over, args=(watched, host), daemon=True).start()
             ends.get()
             host.close(drain_s=drain_s)
+
+
+def take_over(primary: ShardClient, host: LocalHost) -> None:
+    """Promote a standby when another consumer has not answered for as long as its client waits.
+
+    If it does answer somebody else, its stores are fenced off all the same: no message counts twice.
+    """
+    while True:
+        try:
+            primary.list_all_shards()
+        except ClosedError:  # This process ends.
+            return
+        except UnavailableError as error:
+            log.warning("consumer.takes_over primary=%s cause=%s", primary.endpoint, error)
+            host.promote()
+            return
+        except GazetteError as error:
+            log.warning("consumer.primary_refuses primary=%s cause=%s", primary.endpoint, error)
+        time.sleep(LOOK_S)
 
 
 def load_application(text: str) -> Application[Any]:

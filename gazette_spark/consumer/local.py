@@ -3,6 +3,10 @@
 For development, tests and small jobs, and where a consumer's latency counts: a transaction takes as long as
 its appends. Scale and fail-over are the caller's. Two processes that run the same shard do no harm: the store
 of the one that started first is fenced off.
+
+Hosts do not know of each other: in Gazette, Etcd assigns a shard to a primary and its hot standbys. Here the
+caller makes the second host a *standby*. It plays the recovery logs of shards whose spec asks for hot
+standbys, and takes over when it is told to: see :meth:`LocalHost.promote`.
 """
 
 from __future__ import annotations
@@ -45,6 +49,7 @@ class LocalHost:
         zone: str = "local",
         hints: Hints | None = None,
         work_dir: str | Path | None = None,
+        standby: bool = False,
     ) -> None:
         """Make a host; nothing runs before :meth:`start`.
 
@@ -58,6 +63,7 @@ class LocalHost:
             hints: Where hints of recovery logs are kept, e.g. ``FileHints``; by default in memory, so that
                 each process plays logs from their beginning.
             work_dir: Folder for the files of stores while they run, by default a temporary one.
+            standby: Run no shard before :meth:`promote`.
 
         Raises:
             ProtocolError: a spec is invalid.
@@ -71,7 +77,7 @@ class LocalHost:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         member = Member(zone, f"{self.name}-{secrets.token_hex(4)}")
         identity = BrokerIdentity(secrets.randbits(63) | 1, member)
-        self._table = ShardTable(identity, self._start_shard, self._hints)
+        self._table = ShardTable(identity, self._start_shard, self._hints, is_standby=standby)
         self._specs = list(shards)
         for spec in self._specs:
             validate_shard_spec(spec)
@@ -124,6 +130,16 @@ class LocalHost:
     ) -> None:
         self.close()
 
+    def promote(self) -> None:
+        """Have a standby run its shards: it takes over those that another host runs. Does not wait for that.
+
+        The other host's shards end with their next commit, as their stores are fenced off.
+        """
+        self._table.promote()
+        for shard in self._table.running():
+            assert isinstance(shard, LocalShard)
+            shard.promote()
+
     def serve_at(self, endpoint: str) -> None:
         """Name this process in routes by the address of its service."""
         self._table.serve_at(endpoint)
@@ -161,6 +177,7 @@ class LocalHost:
             # Another name each time: what a killed process has left is nobody's.
             directory=Path(tempfile.mkdtemp(prefix=spec.id.replace("/", "_") + "-", dir=self._work_dir)),
             after=after,
+            is_standby=self._table.is_standby,
         )
         shard.start()
         return shard

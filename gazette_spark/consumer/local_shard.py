@@ -3,6 +3,9 @@
 The thread waits for the assignment before it, plays the recovery log if the spec names one, opens the store,
 restores its checkpoint, and appends the acknowledgements that the checkpoint holds. Only then it reads. An
 error ends the shard and nothing else: it is FAILED.
+
+A standby stops before it takes the log over: it goes on playing what the primary records until
+:meth:`LocalShard.promote`, and then has little left to play.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from gazette_spark.consumer.sources import Sources
 from gazette_spark.consumer.specs import hint_backup_keys, hint_primary_key, recovery_log
 from gazette_spark.consumer.stores.json_file import JsonFileStore
 from gazette_spark.consumer.transaction_loop import TransactionLoop, failed
-from gazette_spark.errors import GazetteError, OptionError
+from gazette_spark.errors import ClosedError, GazetteError, OptionError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.message.publisher import write_ack_intents
 from gazette_spark.protocol import consumer_pb2 as pc
@@ -56,6 +59,7 @@ class LocalShard:
         hints: Hints,
         directory: Path,
         after: RunningShard | None = None,
+        is_standby: bool = False,
     ) -> None:
         """Prepare a shard.
 
@@ -67,6 +71,7 @@ class LocalShard:
             hints: Where hints of recovery logs are kept.
             directory: An empty folder for the files of the store; it is removed at the end.
             after: The assignment before, which has to end first.
+            is_standby: Take nothing over before :meth:`promote`.
         """
         self._app = app
         self._client = client
@@ -88,6 +93,11 @@ class LocalShard:
         self._stopping = threading.Event()
         self._sources = Sources(client, app.new_message, spec, self._stopping)
         self._player: Player | None = None
+        self._author = 0
+        """Takes the recovery log over."""
+        self._is_standby = is_standby
+        self._moved = threading.Event()
+        """Set when a standby is promoted or stopped."""
         self._recorder: Recorder | None = None
         self._recovered_hints: pc.GetHintsResponse | None = None
         self._hints_due_s = 0.0
@@ -170,11 +180,28 @@ class LocalShard:
     def status(self) -> pc.ReplicaStatus:
         """State of the assignment."""
         with self._lock:
-            return self._lifecycle.status
+            status = self._lifecycle.status
+            if (
+                status.code == pc.ReplicaStatus.BACKFILL
+                and self._player is not None
+                and self._player.tailing.is_set()
+            ):
+                self._lifecycle.become(pc.ReplicaStatus.STANDBY)
+                return self._lifecycle.status
+            return status
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+
+    def promote(self) -> None:
+        """Have a standby take over; does not wait for that, and may be called again."""
+        with self._lock:
+            if self._is_standby:
+                self._is_standby = False
+                if self._player is not None:
+                    self._player.inject_handoff(self._author)
+        self._moved.set()
 
     def put_spec(self, spec: pc.ShardSpec) -> None:
         """Take another spec up, from the next transaction on."""
@@ -204,6 +231,7 @@ class LocalShard:
         with self._lock:
             if self._player is not None:
                 self._player.cancel()
+        self._moved.set()
         self._sources.inbox.close()
 
     def join(self, timeout_s: float | None = None) -> bool:
@@ -259,10 +287,14 @@ class LocalShard:
     def _recover(self) -> pc.Checkpoint:
         """Recover the files of the store, open it, and return its checkpoint."""
         recovered = None
+        if self._spec.hot_standbys == 0:
+            self._await_promotion()
         if log := recovery_log(self._spec):
             self._become(pc.ReplicaStatus.BACKFILL)
             recovered = self._step("recovery of the store", lambda: self._play(log))
-        self._become(pc.ReplicaStatus.STANDBY)
+        if self.status.code != pc.ReplicaStatus.STANDBY:
+            self._become(pc.ReplicaStatus.STANDBY)
+        self._await_promotion()
         store = self._step("new_store", lambda: self._app.new_store(self))
         self._store = store
         checkpoint: pc.Checkpoint = self._step("restore_checkpoint of the store", store.restore_checkpoint)
@@ -275,8 +307,18 @@ class LocalShard:
         self._become(pc.ReplicaStatus.PRIMARY)
         return checkpoint
 
+    def _await_promotion(self) -> None:
+        """Wait for the end of a standby's wait."""
+        while self._is_standby:
+            if self._stopping.is_set():
+                raise ClosedError(f"shard {self._spec.id!r}", "it was told to stop")
+            self._moved.wait()
+
     def _play(self, log: str) -> Recovered:
-        """Play the recovery log, take it over and begin to record, however long the brokers take."""
+        """Play the recovery log, take it over and begin to record, however long the brokers take.
+
+        A standby does not take it over before it is promoted.
+        """
         attempt = 0
         while True:
             try:
@@ -284,9 +326,10 @@ class LocalShard:
                 self._recovered_hints = hints_of(self._spec, self._hints)
                 player = Player(self._client, pick_hints(self._recovered_hints, log), self._directory)
                 author = new_author()
-                player.inject_handoff(author)
                 with self._lock:
-                    self._player = player
+                    self._player, self._author = player, author
+                    if not self._is_standby:
+                        player.inject_handoff(author)
                 if self._stopping.is_set():
                     player.cancel()
                 recovered = player.play()

@@ -134,15 +134,19 @@ def unmet(read_through: dict[str, int], args: ResolveArgs, spec: pc.ShardSpec) -
 class ShardTable:
     """The shards of one process. Any thread may call anything; it implements ``ShardHost``."""
 
-    def __init__(self, identity: BrokerIdentity, start: StartShard, hints: Hints) -> None:
+    def __init__(
+        self, identity: BrokerIdentity, start: StartShard, hints: Hints, *, is_standby: bool = False
+    ) -> None:
         """Begin without shards.
 
         Args:
             identity: Of this process; :meth:`serve_at` completes it.
             start: Starts a shard.
             hints: Where hints of recovery logs are kept.
+            is_standby: This process is the primary of no shard before :meth:`promote`.
         """
         self._identity = identity
+        self._is_standby = is_standby
         self._start = start
         self._hints = hints
         self._lock = threading.RLock()
@@ -159,6 +163,18 @@ class ShardTable:
         """Name this process in routes by the address of its service."""
         with self._lock:
             self._identity = replace(self._identity, member=replace(self._identity.member, endpoint=endpoint))
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether this process is the primary of no shard."""
+        return self._is_standby
+
+    def promote(self) -> None:
+        """Have this process be the primary of its shards, those that start later, too."""
+        with self._lock:
+            if self._is_standby:
+                self._is_standby = False
+                self._catalog = replace(self._catalog, revision=self._catalog.revision + 1)
 
     def running(self) -> list[RunningShard]:
         """Return the present assignments, by id."""
@@ -191,7 +207,10 @@ class ShardTable:
             )
 
     def _route(self, shard_id: str) -> pb.Route:
-        return make_route((self._identity.member,) if shard_id in self._running else ())
+        if shard_id not in self._running:
+            return make_route(())
+        member = self._identity.member
+        return make_route((None, member) if self._is_standby else (member,))
 
     def apply(self, changes: Sequence[pc.ApplyRequest.Change]) -> pc.ApplyResponse:
         """Make valid changes, all or none, see ``ShardHost``."""
@@ -241,9 +260,8 @@ class ShardTable:
             spec = entry.spec if entry is not None and args.may_see(entry.spec) else None
             shard = self._running.get(args.shard_id) if spec is not None else None
             local = self._identity.process_id
-            status = resolve_status(
-                spec, local if shard is not None else None, local, may_proxy=args.may_proxy
-            )
+            primary = local if shard is not None and not self._is_standby else None
+            status = resolve_status(spec, primary, local, may_proxy=args.may_proxy)
             route = self._route(args.shard_id) if shard is not None else None
             found = Resolution(status, self._identity.header(self._catalog.revision, route), spec)
         if shard is None or spec is None or status != pc.OK:

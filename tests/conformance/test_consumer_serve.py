@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ from gazette_spark.cli.main import main
 from gazette_spark.client import AppendService, Client
 from gazette_spark.message import Publisher
 from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.protocol.journals import journal_spec
 from tests.rig.brokers import BrokerHandle
-from tests.rig.consumers import NDJSON, create_journals, number
+from tests.rig.consumers import NDJSON, number
 from tests.rig.gazctl import clean_environment, find_binary
 from tests.waiting import wait_until
 
@@ -72,15 +74,16 @@ class Counting(Application):
 class Process:
     """A consumer with one shard, as a process of its own."""
 
-    def __init__(self, broker: BrokerHandle, prefix: str, folder: Path) -> None:
+    def __init__(self, broker: BrokerHandle, prefix: str, folder: Path, *options: str) -> None:
         self.journal = f"{prefix}numbers"
         (folder / "counting.py").write_text(APPLICATION)
         (folder / "shards.yaml").write_text(
             "common: {max_txn_duration: 1s}\n"
-            f"shards: [{{id: shard-000, sources: [{{journal: {self.journal}}}], revision: -1}}]\n"
+            "shards: [{id: shard-000, revision: -1, hot_standbys: 1, "
+            f"sources: [{{journal: {self.journal}}}]}}]\n"
         )
         self.client = Client(broker.endpoint)
-        create_journals(self.client, self.journal)
+        self.client.create_journals(journal_spec(self.journal, labels=NDJSON), exist_ok=True)
         self.environment = {
             **clean_environment(),
             "BROKER_ADDRESS": broker.endpoint,
@@ -88,7 +91,7 @@ class Process:
         }
         command = ["consumer", "serve", "counting:Counting", "--specs", "shards.yaml", "--port", "0"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gazette_spark.cli", *command],
+            [sys.executable, "-m", "gazette_spark.cli", *command, *options],
             cwd=folder,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -159,6 +162,20 @@ def test_an_application_is_served(consumer: Process) -> None:
     assert (failed["status"], listed["mod_revision"]) == ("FAILED", failed["mod_revision"])
     consumer.process.send_signal(signal.SIGTERM)
     assert consumer.process.wait(TIMEOUT_S) == 0
+
+
+def test_a_standby_takes_over(consumer: Process, broker: BrokerHandle, tmp_path: Path) -> None:
+    """It waits as long as the other consumer answers; when that is killed, it runs the shard."""
+    prefix = consumer.journal.removesuffix("numbers")
+    how = ("--standby-of", consumer.endpoint, "--takeover-after", "1")
+    with closing(Process(broker, prefix, tmp_path, *how)) as standby:
+        wait_until("it stands by", lambda: standby.status().code == pc.ReplicaStatus.STANDBY)
+        end = consumer.publish("a")
+        consumer.run("stat", "shard-000", "-r", f"{consumer.journal}={end}")
+        assert standby.status().code == pc.ReplicaStatus.STANDBY
+        consumer.process.kill()
+        wait_until("it takes over", lambda: standby.status().code == pc.ReplicaStatus.PRIMARY)
+        standby.run("stat", "shard-000", "-r", f"{consumer.journal}={end}")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,11 +110,14 @@ class Rig:
         self.service = AppendService(client, timeout_s=30)
         self.publisher = Publisher(self.service)
 
-    def host(self, kind: str, hints: FileHints | None = None) -> LocalHost:
+    def host(self, kind: str, hints: FileHints | None = None, *, standby: bool = False) -> LocalHost:
         """Return a host of the shard."""
         app = StoredTotals(kind, self.output, self.root / "shared.sqlite")
         # Hosts may share a folder, and leave nothing in it.
-        return LocalHost(app, self.client, [self.spec], name="test", hints=hints, work_dir=self.root / "work")
+        work_dir = self.root / "work"
+        return LocalHost(
+            app, self.client, [self.spec], name="test", hints=hints, work_dir=work_dir, standby=standby
+        )
 
     def publish(self, *keys: str) -> None:
         """Publish messages."""
@@ -163,6 +167,74 @@ def test_a_shard_moves_between_hosts(rig: Rig, kind: str) -> None:
     totals = published_totals(rig.client, [rig.output])
     expected = {("a", 1), ("b", 1), ("a", 2), ("b", 2), ("c", 1)}
     assert totals == {(SHARD, *each): 1 for each in expected}
+    assert list((rig.root / "work").iterdir()) == []
+
+
+def code_of(host: LocalHost) -> int:
+    """Return the status of the shard of a host."""
+    return host.list_shards().shards[0].status[0].code
+
+
+def followed(host: LocalHost) -> int:
+    """Return how much of its recovery log the shard of a standby has read."""
+    (shard,) = host._table.running()
+    assert isinstance(shard, shards.LocalShard)
+    reader = shard._player and shard._player._reader
+    return 0 if reader is None else reader.offset
+
+
+@pytest.mark.parametrize("kind", ["json", "recorded"])
+def test_a_standby_follows_and_takes_over(rig: Rig, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It plays what the primary records, fences nobody off, and reads the log from its end when promoted."""
+    rig.spec.hot_standbys = 1
+    with rig.host(kind) as first, rig.host(kind, standby=True) as second:
+        rig.publish("a", "b")
+        assert rig.totals(first) == {"a": 1, "b": 1}
+        wait_until("it follows", lambda: code_of(second) == pc.ReplicaStatus.STANDBY)
+        rig.publish("a")
+        assert rig.totals(first) == {"a": 2, "b": 1}
+        (listed,) = second.list_shards().shards
+        assert (len(listed.route.members), listed.route.primary) == (1, -1)
+        with second.resolve(ResolveArgs(SHARD, timeout_s=30)) as found:
+            assert found.status == pc.NO_SHARD_PRIMARY
+        assert code_of(first) == pc.ReplicaStatus.PRIMARY
+        log = recovery_log(rig.spec)
+        head = rig.client.write_head(log)
+        wait_until("it has read the log", lambda: followed(second) >= head)
+        reads: list[int] = []
+        read = Client.read
+
+        def noted(client: Client, journal: str, **how: Any) -> Any:
+            if journal == log:
+                reads.append(how["offset"])
+            return read(client, journal, **how)
+
+        monkeypatch.setattr(Client, "read", noted)
+        second.promote()
+        assert rig.totals(second) == {"a": 2, "b": 1}
+        assert code_of(second) == pc.ReplicaStatus.PRIMARY
+        assert min(reads) > 0
+        rig.publish("b")
+        assert rig.totals(second) == {"a": 2, "b": 2}
+        wait_until("the first host fails", lambda: failure_of(first) != "")
+    totals = published_totals(rig.client, [rig.output])
+    assert totals == {(SHARD, *each): 1 for each in (("a", 1), ("b", 1), ("a", 2), ("b", 2))}
+
+
+def test_a_standby_that_ends_takes_nothing_over(rig: Rig) -> None:
+    """Neither one that follows a log, nor one whose spec asks for no hot standby."""
+    with rig.host("json") as first:
+        for standbys, code in ((1, pc.ReplicaStatus.STANDBY), (0, pc.ReplicaStatus.IDLE)):
+            rig.spec.hot_standbys = standbys
+            with rig.host("json", standby=True) as second:
+                wait_until("it waits", lambda host=second, wanted=code: code_of(host) == wanted)
+            rig.publish("a")
+            rig.totals(first)
+            assert code_of(first) == pc.ReplicaStatus.PRIMARY
+        rig.spec.hot_standbys = 0
+        with rig.host("json", standby=True) as second:
+            second.promote()
+            assert rig.totals(second) == {"a": 2}
     assert list((rig.root / "work").iterdir()) == []
 
 
