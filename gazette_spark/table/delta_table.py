@@ -172,6 +172,7 @@ class DeltaTable:
             return None
         directory = f"{location}/_delta_log"
         rows: list[HistoryRow] = []
+        unreadable: tuple[type[Exception], ...] = (PySparkException, *jvm_errors(spark))
         try:
             if path_exists(spark, _commit_file(directory, FOLLOWED_COMMITS - 1)):
                 return None
@@ -179,7 +180,7 @@ class DeltaTable:
                 rows.append(history_row({**info, "version": len(rows)}))
             # A cleanup deletes older files first: while the first one is there, none of them is gone.
             whole = bool(rows) and path_exists(spark, _commit_file(directory, 0))
-        except (PySparkException, *jvm_errors(spark)) as error:
+        except unreadable as error:
             log.info("log_not_read table=%s problem=%s", self.name, str(error).partition("\n")[0])
             return None
         plain = not any(row.operation == "RESTORE" or row.operation in REPLACING for row in rows)

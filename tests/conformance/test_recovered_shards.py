@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -175,11 +176,17 @@ def code_of(host: LocalHost) -> int:
     return host.list_shards().shards[0].status[0].code
 
 
+def has_code(host: LocalHost, code: int) -> bool:
+    """Say whether the shard of a host is in a state."""
+    return code_of(host) == code
+
+
 def followed(host: LocalHost) -> int:
     """Return how much of its recovery log the shard of a standby has read."""
     (shard,) = host._table.running()
     assert isinstance(shard, shards.LocalShard)
-    reader = shard._player and shard._player._reader
+    player = shard._player
+    reader = None if player is None else player._reader
     return 0 if reader is None else reader.offset
 
 
@@ -227,7 +234,7 @@ def test_a_standby_that_ends_takes_nothing_over(rig: Rig) -> None:
         for standbys, code in ((1, pc.ReplicaStatus.STANDBY), (0, pc.ReplicaStatus.IDLE)):
             rig.spec.hot_standbys = standbys
             with rig.host("json", standby=True) as second:
-                wait_until("it waits", lambda host=second, wanted=code: code_of(host) == wanted)
+                wait_until("it waits", partial(has_code, second, code))
             rig.publish("a")
             rig.totals(first)
             assert code_of(first) == pc.ReplicaStatus.PRIMARY
