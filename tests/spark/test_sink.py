@@ -27,8 +27,8 @@ def test_every_version_holds_rows_and_offsets_that_agree(
 ) -> None:
     """Many batches, two runs: the oracle finds each record once and each version consistent.
 
-    The history is searched around the batch that makes the table and before the first one of a later run;
-    from there on it is followed.
+    The history is searched before the table is there, and before the first batch of a later run, as it is longer
+    then than what is read by name; from there on it is followed.
     """
     searched: list[int] = []
     history = DeltaTable.history
@@ -45,7 +45,7 @@ def test_every_version_holds_rows_and_offsets_that_agree(
     verdict = stream.assert_exact()
     assert verdict.rows == 50
     assert verdict.entries == verdict.versions > 5
-    assert len(searched) == 3
+    assert len(searched) == 2
 
 
 def test_the_first_batch_makes_the_table_and_its_first_entry(stream: FileStream) -> None:
