@@ -27,8 +27,8 @@ def test_every_version_holds_rows_and_offsets_that_agree(
 ) -> None:
     """Many batches, two runs: the oracle finds each record once and each version consistent.
 
-    The history is searched before the table is there, and before the first batch of a later run, as it is longer
-    then than what is read by name; from there on it is followed.
+    The history is searched before the table is there, and before the first batch of a later run, when
+    it is too long to be read by name; from there on it is followed.
     """
     searched: list[int] = []
     history = DeltaTable.history
