@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -30,6 +33,12 @@ def command(broker: BrokerHandle, *args: str) -> Iterator[subprocess.Popen[bytes
             yield process
         finally:
             process.kill()
+
+
+def unread_bytes(pipe: IO[bytes] | None) -> int:
+    """Return how much of what was written to a pipe its reader has not taken."""
+    assert pipe is not None
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def test_an_append_of_records_says_which_is_next(broker: BrokerHandle, run: Command, orders: str) -> None:
@@ -57,7 +66,7 @@ def test_a_whole_append_that_waits_for_its_input_appends_nothing(
         assert process.stdin is not None
         process.stdin.write(b"the begin of it\n")
         process.stdin.flush()
-        wait_until("its start", lambda: b"grpc" in Path(f"/proc/{process.pid}/maps").read_bytes())
+        wait_until("the input is read", lambda: unread_bytes(process.stdin) == 0)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, err.decode().splitlines()[-1]) == (130, "interrupted")
