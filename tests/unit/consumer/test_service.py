@@ -352,8 +352,8 @@ def test_a_wait_ends_with_its_token(certificates: Certificates) -> None:
     everything = ShardClient(secured.server.endpoint, auth_keys=KEYS)
     everything.apply([Change(upsert=shard_spec("shard-1", ["shop/orders"]))])
     claims = Claims(Capability.READ, pb.LabelSelector())
-    # Clocks may be 5 seconds apart, so a token that ended 4 seconds ago verifies still.
-    short = KeySet.parse(KEYS).sign(claims, now=time.time() - 8, lifetime_s=4)
+    # Clocks may be 5 seconds apart, so a token that ended 3 seconds ago verifies still.
+    short = KeySet.parse(KEYS).sign(claims, now=time.time() - 8, lifetime_s=5)
     target = secured.server.endpoint.removeprefix("http://")
     with grpc.insecure_channel(target) as channel, pytest.raises(grpc.RpcError) as caught:
         pc_grpc.ShardStub(channel).Stat(
