@@ -211,7 +211,7 @@ class DeltaSink:
             raise OptionError("app_id", repr(app_id[:80]), "a name without ${, where rows are merged by key")
         self.app_id = app_id
         self._upsert = upsert
-        self._target = DeltaTable(path=path, table=table)
+        self._target = DeltaTable(path=None if path is None else absolute(path), table=table)
         self._maintenance = TableMaintenance(
             self._target,
             new_table=new_table,
@@ -633,8 +633,6 @@ class DeltaSink:
         spark = df.sparkSession
         self._checked = exists = self._check_table(df, root) is not None
         check_places(self._target, spark, root, exists=exists)
-        if self._target.path is not None and self._target.path != (path := absolute(self._target.path)):
-            log.info("table_path given=%s absolute=%s", self._target.path, path)
         if not exists:
             return
         try:

@@ -15,6 +15,7 @@ import click
 
 from gazette_spark.cli.journal_options import Connect, broker_options, make_connect, record_options
 from gazette_spark.cli.main import one_line
+from gazette_spark.cli.offsets import checked_location
 from gazette_spark.cli.output import format_option, text_table
 from gazette_spark.errors import GazetteError, OptionError
 from gazette_spark.progress import of_spark, progress
@@ -130,7 +131,8 @@ def verify(
     if remote and settings:
         raise click.UsageError("--conf is for the session that starts here: --remote has its own settings")
     connect = make_connect(endpoint, timeout)
-    location = table if remote or not Path(table).exists() else str(Path(table).resolve())
+    location = table if remote else checked_location(table)
+    location = location if "://" in location or remote else str(Path(location).resolve())
     try:
         check_spark(remote)
         from gazette_spark.audit.verify import Accepted, verify_table

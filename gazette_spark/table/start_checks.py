@@ -42,8 +42,13 @@ def check_places(target: DeltaTable, spark: SparkSession, checkpoint: str, *, ex
 
 
 def absolute(path: str) -> str:
-    """Return where a directory without a scheme is, seen from this process; a URL as it is."""
-    return path if ":/" in path else os.path.abspath(path)  # noqa: PTH100 - it is not there yet
+    """Return where a directory with a relative path is, seen from this process; other paths as they are.
+
+    Delta's statements take absolute paths only.
+    """
+    if ":/" in path or path.startswith("/"):
+        return path
+    return os.path.abspath(path)  # noqa: PTH100 - it is not there yet
 
 
 def schema_of(table: str) -> str:

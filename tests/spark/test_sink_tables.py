@@ -107,6 +107,18 @@ def commit_actions(table: Path, version: int) -> dict[str, Any]:
     return {kind: action for line in lines for kind, action in json.loads(line).items()}
 
 
+def test_a_new_table_may_have_a_relative_path(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is relative to the directory of this process."""
+    monkeypatch.chdir(tmp_path)
+    rows = spark.range(2).selectExpr("'j' AS _journal", "id AS _offset", "'a' AS name")
+    first, last = (JournalOffsets({"j": at}) for at in (0, 2))
+    assert DeltaSink(APP_ID, path="shop/orders").write_batch(rows, first, last)
+    assert not DeltaSink(APP_ID, path="shop/orders").write_batch(rows, first, last)
+    assert spark.read.format("delta").load(str(tmp_path / "shop" / "orders")).count() == 2
+
+
 @pytest.mark.parametrize(
     ("named", "steps"),
     [

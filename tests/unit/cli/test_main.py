@@ -83,7 +83,7 @@ PLACES = [
     ),
     pytest.param(["lag", "--broker", "{url}", "show", "--table", "x"], id="lag group"),
     pytest.param(["lag", "show", "--table", "x", "--broker", "{url}"], id="lag command"),
-    pytest.param(["--broker", "{url}", "verify", "x"], id="before verify"),
+    pytest.param(["--broker", "{url}", "verify", "."], id="before verify"),
 ]
 
 

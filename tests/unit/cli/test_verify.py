@@ -32,6 +32,13 @@ def test_an_invalid_command_line_has_its_own_exit_code(flags: list[str]) -> None
     assert flags[-2] in found.stderr
 
 
+def test_a_table_that_is_not_there_is_said_before_spark_starts() -> None:
+    """The words are those of `offsets show`."""
+    found = CliRunner().invoke(main, ["verify", "nowhere"])
+    assert found.exit_code == 2
+    assert "there is no directory 'nowhere'; TABLE is a directory or a URL" in found.stderr
+
+
 @pytest.mark.parametrize("remote", [False, True])
 def test_executors_enter_the_cluster_as_the_command_does(tmp_path: Path, remote: bool) -> None:
     """Certificates travel as their contents; so does a token, to a server that has not its file."""
@@ -73,11 +80,11 @@ def test_executors_enter_the_cluster_as_the_command_does(tmp_path: Path, remote:
     ],
 )
 def test_missing_packages_are_named(
-    monkeypatch: pytest.MonkeyPatch, flags: list[str], missing: str, packages: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], missing: str, packages: str
 ) -> None:
     """A machine without Spark, or without what its clients need, is told what to install."""
     monkeypatch.setitem(sys.modules, missing, None)
-    found = CliRunner().invoke(main, ["verify", "table", *flags])
+    found = CliRunner().invoke(main, ["verify", str(tmp_path), *flags])
     assert found.exit_code == 3
     assert packages in found.stderr
 
