@@ -647,6 +647,7 @@ def test_offsets_alone_are_compared_where_values_are_parsed(orders: VerifiedOrde
 def test_what_is_no_table_is_an_error(orders: VerifiedOrders, tmp_path: Path) -> None:
     """A path that is no table is an error of one line, and so is a table without entries."""
     orders.table = tmp_path / "none"
+    orders.table.mkdir()
     missing = orders.verify()
     assert missing.exit_code == 3
     assert f"Error: not verified: table delta.`{orders.table}` cannot be compared" in missing.stderr
