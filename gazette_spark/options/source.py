@@ -359,6 +359,15 @@ def parse_path(name: str, text: str) -> Selection:
 
 DAY_MS = 24 * 60 * 60 * 1000
 
+CONNECT_TIMEOUT_OPTION = Option(
+    "connectTimeoutMs",
+    count(DAY_MS),
+    "10000",
+    "Maximum time to reach a broker for the first time; after it, the query fails.",
+    form="milliseconds, from 1 to 86400000 (one day)",
+)
+"""The same for reading and for writing."""
+
 OPTIONS: tuple[Option, ...] = (
     Option(
         "brokerAddress",
@@ -732,13 +741,7 @@ OPTIONS: tuple[Option, ...] = (
         "Maximum silence of a stream from a broker; after it, the stream is opened again.",
         form="milliseconds, from 1 to 86400000 (one day)",
     ),
-    Option(
-        "connectTimeoutMs",
-        count(DAY_MS),
-        "10000",
-        "Maximum time to reach a broker for the first time; after it, the query fails.",
-        form="milliseconds, from 1 to 86400000 (one day)",
-    ),
+    CONNECT_TIMEOUT_OPTION,
     *SECURITY_OPTIONS,
     Option(
         "logLevel",

@@ -19,6 +19,7 @@ from gazette_spark.errors import OptionError, ProtocolError
 from gazette_spark.options.csv import CSV_OPTIONS
 from gazette_spark.options.security import SECURITY_OPTIONS, Security, take_security
 from gazette_spark.options.source import (
+    CONNECT_TIMEOUT_OPTION,
     DAY_MS,
     Selection,
     parse_options,
@@ -281,13 +282,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "then the task fails.",
         form="milliseconds, from 1 to 86400000 (one day)",
     ),
-    Option(
-        "connectTimeoutMs",
-        count(DAY_MS),
-        "10000",
-        "Maximum time to reach a broker for the first time; after it, the query fails.",
-        form="milliseconds, from 1 to 86400000 (one day)",
-    ),
+    CONNECT_TIMEOUT_OPTION,
     *SECURITY_OPTIONS,
 )
 """All options, in the order in which they are checked and shown."""
