@@ -145,13 +145,14 @@ def write_files(
     try:
         for batch in batches:
             rows = shaped(batch, written, target, place)
-            for key, part in partitioned(rows, target.partition_by):
+            for key, found in partitioned(rows, target.partition_by):
+                part = found.select(kept)
                 if key not in files:
                     if len(files) == OPEN_FILES:
                         finish(next(iter(files)))
                     path = posixpath.join(*_directories(target.partition_by, key), _file_name())
-                    files[key] = _OpenFile(where, root, path, part.select(kept))
-                files[key].write(part.select(kept))
+                    files[key] = _OpenFile(where, root, path, part)
+                files[key].write(part)
                 if files[key].size >= target.file_bytes:
                     finish(key)
             while sum(each.waiting_bytes for each in files.values()) > WAITING_BYTES:
