@@ -111,7 +111,7 @@ from gazette_spark.table.merge import check_keys_once, last_rows, upsert_rows
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.query_batches import QueryBatches, keep_state
 from gazette_spark.table.session import session_or_active
-from gazette_spark.table.start_checks import absolute, check_places, warn_of_other_writers
+from gazette_spark.table.start_checks import check_places, warn_of_other_writers
 from gazette_spark.table.trim import kept_rows, missing_columns, range_origin
 from gazette_spark.table.upsert import Upsert
 from gazette_spark.table.violations import named_rows
@@ -211,7 +211,7 @@ class DeltaSink:
             raise OptionError("app_id", repr(app_id[:80]), "a name without ${, where rows are merged by key")
         self.app_id = app_id
         self._upsert = upsert
-        self._target = DeltaTable(path=None if path is None else absolute(path), table=table)
+        self._target = DeltaTable(path=path, table=table)
         self._maintenance = TableMaintenance(
             self._target,
             new_table=new_table,

@@ -132,7 +132,6 @@ def verify(
         raise click.UsageError("--conf is for the session that starts here: --remote has its own settings")
     connect = make_connect(endpoint, timeout)
     location = table if remote else checked_location(table)
-    location = location if "://" in location or remote else str(Path(location).resolve())
     try:
         check_spark(remote)
         from gazette_spark.audit.verify import Accepted, verify_table

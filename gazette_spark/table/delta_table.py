@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -80,7 +81,7 @@ class DeltaTable:
     """A Delta table named by its directory or by the catalog. Holds no session, so it pickles."""
 
     def __init__(self, *, path: str | None, table: str | None) -> None:
-        self.path = path
+        self.path = None if path is None else _absolute(path)
         self.table = table
         self._location: str | None = None
         """Directory of the table, if all its commits are known to be files in its log; else None."""
@@ -308,6 +309,16 @@ class DeltaTable:
             if error.getCondition() in (NO_SUCH_NAME if self.table else NO_SUCH_PATH):
                 return None
             raise
+
+
+def _absolute(path: str) -> str:
+    """Return where a directory with a relative path is, seen from this process; other paths as they are.
+
+    Delta's statements take absolute paths only.
+    """
+    if ":/" in path or path.startswith("/"):
+        return path
+    return os.path.abspath(path)  # noqa: PTH100 - it is not there yet
 
 
 def _is_no_delta(error: AnalysisException) -> bool:

@@ -6,7 +6,6 @@ Spark and Delta find the same in the first batch, seconds later, and say so in a
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 
 from pyspark.errors import PySparkException
@@ -39,16 +38,6 @@ def check_places(target: DeltaTable, spark: SparkSession, checkpoint: str, *, ex
         raise TableRefusedError(target.name, problem)
     if problem := unwritable(spark, checkpoint):
         raise QueryCheckpointError(checkpoint, f"the directory cannot be written: {problem}")
-
-
-def absolute(path: str) -> str:
-    """Return where a directory with a relative path is, seen from this process; other paths as they are.
-
-    Delta's statements take absolute paths only.
-    """
-    if ":/" in path or path.startswith("/"):
-        return path
-    return os.path.abspath(path)  # noqa: PTH100 - it is not there yet
 
 
 def schema_of(table: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self, cast
 
@@ -133,3 +134,11 @@ def test_a_cleanup_meanwhile_has_delta_asked(monkeypatch: pytest.MonkeyPatch) ->
         [log.operations.pop(each, None) for each in (0, 1)] if version == 0 else None
     )
     assert log.newest() is None
+
+
+def test_a_relative_path_is_where_it_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever names a table: the sink, its dead letters, `verify`. A URL stays as it is."""
+    monkeypatch.chdir(tmp_path)
+    assert DeltaTable(path="shop/orders", table=None).path == f"{tmp_path}/shop/orders"
+    for path in ("/data/orders", "s3://shop/orders", "dbfs:/shop/orders"):
+        assert DeltaTable(path=path, table=None).path == path
