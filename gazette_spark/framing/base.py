@@ -157,6 +157,22 @@ def text_scalar(text: str) -> pa.StringScalar:
     return pa.StringArray.from_buffers(1, pa.py_buffer(bounds), pa.py_buffer(data), None, null_count=0)[0]
 
 
+def invalid_utf8_at(data: bytes) -> int:
+    """Return the index of the first byte that is not UTF-8, -1 if all are."""
+    if data.isascii():
+        return -1
+    # Arrow looks at bytes only, where decode() makes wide characters of them: a twentieth of the time.
+    bounds = pa.py_buffer(np.array([0, len(data)], np.int64))
+    try:
+        pa.LargeStringArray.from_buffers(1, bounds, pa.py_buffer(data), None, 0).validate(full=True)
+    except pa.ArrowInvalid:
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:
+            return error.start
+    return -1
+
+
 def gathered(block: Block) -> pa.BinaryArray:
     """Return the records of a block as one binary array, without the bytes between them.
 

