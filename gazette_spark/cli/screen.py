@@ -10,20 +10,14 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from gazette_spark.demo.scenario import Progress
+from gazette_spark.demo.scenario import Progress, Screen
 
 PLAIN_INTERVAL_S = 5.0
 """Time between two lines when the output is not a terminal."""
 
 
-class DemoScreen(Protocol):
+class DemoScreen(Screen, Protocol):
     """A screen that is also a context manager."""
-
-    def say(self, text: str) -> None:
-        """Show one line."""
-
-    def show(self, progress: Progress) -> None:
-        """Show how far things are."""
 
     def __enter__(self) -> Self: ...
 
