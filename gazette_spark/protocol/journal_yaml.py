@@ -51,6 +51,14 @@ _FORM = sv.SpecForm(
     labels_after=("replication",),
 )
 
+REQUIRED = {
+    ("replication",): "replication: 1",
+    ("fragment", "length"): "length: 67108864",
+    ("fragment", "compression_codec"): "compression_codec: SNAPPY",
+    ("fragment", "refresh_interval"): "refresh_interval: 1m0s",
+}
+"""Values for which brokers have no default, each with an example."""
+
 _KEYS = ("name", *_FORM.keys, "revision", "delete", "comment", "children")
 
 
@@ -120,9 +128,26 @@ def _change(node: _Above, revision: int, where: str) -> pb.ApplyRequest.Change:
         return pb.ApplyRequest.Change(expect_mod_revision=revision, delete=node.name)
     if revision < -1:
         raise ProtocolError(f"{where}.revision", f"must be at least -1, got {revision}")
+    validate_journal_name(node.name, where=f"{where}.name")
+    _check_complete(node, where)
     spec = _spec(node)
     validate_journal_spec(spec, where)
     return pb.ApplyRequest.Change(expect_mod_revision=revision, upsert=spec)
+
+
+def _check_complete(node: _Above, where: str) -> None:
+    missing = [path for path in REQUIRED if path not in node.values]
+    if not missing:
+        return
+    of_journal = [REQUIRED[path] for path in missing if len(path) == 1]
+    of_fragment = [REQUIRED[path] for path in missing if len(path) > 1]
+    if of_fragment:
+        of_journal.append(f"fragment: {{{', '.join(of_fragment)}}}")
+    raise ProtocolError(
+        where,
+        f"journal {sv.shown(node.name)} lacks {', '.join('.'.join(path) for path in missing)}, for which "
+        f"brokers have no default. Add to it, or to a directory above it: {'; '.join(of_journal)}",
+    )
 
 
 def _spec(node: _Above) -> pb.JournalSpec:

@@ -132,7 +132,29 @@ def test_format_needs_distinct_journals(changes: list[str]) -> None:
         pytest.param(f"{{name: a/bc, {SPEC}, delete: maybe}}", ".delete", "true or false", id="boolean"),
         pytest.param("{name: a/bc, delete: true}", ".revision", "must be above 0, or -1", id="delete what"),
         pytest.param("{name: a/b, delete: true, revision: 1}", ".name", "4 to 512", id="delete a bad name"),
-        pytest.param("{name: a/bc, replication: 1}", ".Fragment.Length", "from 1024", id="spec incomplete"),
+        pytest.param(
+            "{name: a/bc, replication: 1}",
+            "",
+            "journal 'a/bc' lacks fragment.length, fragment.compression_codec, fragment.refresh_interval, "
+            "for which brokers have no default. Add to it, or to a directory above it: "
+            "fragment: {length: 67108864, compression_codec: SNAPPY, refresh_interval: 1m0s}",
+            id="no fragment",
+        ),
+        pytest.param(
+            "{name: a/, fragment: {length: 4096}, children: "
+            "[{name: a/bc, fragment: {refresh_interval: 1s}}]}",
+            ".children[0]",
+            "'a/bc' lacks replication, fragment.compression_codec, for which brokers have no default. Add to "
+            "it, or to a directory above it: replication: 1; fragment: {compression_codec: SNAPPY}",
+            id="values of two levels are not enough",
+        ),
+        pytest.param(
+            "{name: a/bc, replication: 9, fragment: {length: 4096, compression_codec: NONE, "
+            "refresh_interval: 1s}}",
+            ".Replication",
+            "from 1 to 5",
+            id="out of range",
+        ),
         pytest.param("{name: [a], replication: 1}", ".name", "must be text", id="name not text"),
         pytest.param(
             "{name: a/bc, fragment: {refresh_interval: 60}}",
