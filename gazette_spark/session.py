@@ -10,6 +10,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from gazette_spark.errors import MissingPackageError
+
 CLASS_PATH_VARIABLE = "SPARK_DIST_CLASSPATH"
 """Variable whose jars Spark's launcher puts at the end of the class path."""
 
@@ -63,8 +65,10 @@ def local_spark(
     """
     builder = session_builder(directory, master=master, conf=conf, java_options=java_options)
     if not delta_is_on_class_path():
-        from delta import configure_spark_with_delta_pip
-
+        try:
+            from delta import configure_spark_with_delta_pip
+        except ImportError:
+            raise MissingPackageError("a local session with Delta needs the package delta-spark") from None
         builder = configure_spark_with_delta_pip(builder)
     if log is None:
         return start(builder)
@@ -74,19 +78,25 @@ def local_spark(
 
 @contextmanager
 def children_log_to(log: Path) -> Iterator[None]:
-    """Have the processes that start meanwhile write their stderr to a file, for as long as they live."""
+    """Have the processes that start meanwhile write their stderr to a file, for as long as they live.
+
+    What this process writes, such as a bar, goes where it did before.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
-    kept = os.dup(2)
-    with log.open("ab") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"What the JVM wrote is in {log}")
-        raise
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+    own = sys.stderr
+    with os.fdopen(os.dup(2), "w", buffering=1) as kept:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        if own is sys.__stderr__:
+            sys.stderr = kept
+        try:
+            yield
+        except Exception as error:
+            error.add_note(f"What the JVM wrote is in {log}")
+            raise
+        finally:
+            os.dup2(kept.fileno(), 2)
+            sys.stderr = own
 
 
 def delta_is_on_class_path(environ: Mapping[str, str] = os.environ) -> bool:

@@ -71,9 +71,7 @@ def demo(seconds: float, rate: float, broker: str | None, keep: Path | None) -> 
 
     console = Console()
     with work_directory(keep) as directory, make_screen(console) as screen:
-        screen.say(
-            "starting Spark" if has_delta_jars() else "starting Spark; it first downloads Delta's jars"
-        )
+        screen.say(starting_spark())
         try:
             report = run_demo(DemoOptions(seconds, rate, broker), directory, screen)
         except QueryDiedError as error:
@@ -95,9 +93,10 @@ def check_needs(*, lag: bool = False) -> None:
         raise click.ClickException(f"{no_java(os.environ)}: install a JRE of version 17 or 21")
 
 
-def has_delta_jars() -> bool:
-    """Tell whether Spark has fetched Delta on this machine before (a guess: Ivy's default places)."""
-    return any(Path.home().glob(".ivy2*/jars/io.delta_delta-spark*"))
+def starting_spark() -> str:
+    """Say that Spark starts, and if it has to fetch Delta before (a guess: Ivy's default places)."""
+    has_jars = any(Path.home().glob(".ivy2*/jars/io.delta_delta-spark*"))
+    return "starting Spark" if has_jars else "starting Spark; it first downloads Delta's jars"
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from queue import Empty
 
 import click
 
-from gazette_spark.cli.demo import check_needs, has_delta_jars, work_directory
+from gazette_spark.cli.demo import check_needs, starting_spark, work_directory
 from gazette_spark.cli.server_options import end_signals
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol.durations import parse_duration
@@ -63,7 +63,7 @@ def quickstart(seconds: float, rate: float, keep: Path | None) -> None:
         return True
 
     with work_directory(keep) as directory, make_screen(Console(stderr=True)) as screen:
-        screen.say("starting" if has_delta_jars() else "starting; Spark first downloads Delta's jars")
+        screen.say(starting_spark())
         try:
             code = run_quickstart(QuickstartOptions(rate, seconds), directory, screen, wait)
         except QueryDiedError as error:

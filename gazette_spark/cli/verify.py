@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 DIFFERENT, NOT_VERIFIED = 1, 3
 """Exit codes; 2 is the command line's."""
 
+NEEDS = "Java 17 or 21, and Delta's jars from Maven Central or SPARK_DIST_CLASSPATH; try gazette-spark doctor"
+"""What a local session takes to start."""
+
 IDENTITIES = {
     "BROKER_AUTH_KEYS": "auth.keysSecret",
     "BROKER_AUTH_TOKEN_FILE": "auth.tokenFile",
@@ -135,11 +138,12 @@ def verify(
     try:
         check_spark(remote)
         from gazette_spark.audit.verify import Accepted, verify_table
+        from gazette_spark.cli.demo import starting_spark
         from gazette_spark.table.delta_table import DeltaTable
 
         with ExitStack() as stack:
             client = None if entries_only else stack.enter_context(connect())
-            bar = stack.enter_context(progress("starting Spark"))
+            bar = stack.enter_context(progress(starting_spark()))
             spark = stack.enter_context(open_session(remote, settings))
             stack.enter_context(of_spark(spark, bar, "comparing rows and records"))
             report = verify_table(
@@ -215,8 +219,12 @@ def check_spark(remote: str | None) -> None:
         import_module("pyspark.sql.connect.session" if remote else "pyspark.sql")
     except ImportError as error:
         packages = "gazette-spark[spark] pyspark[connect]" if remote else "gazette-spark[spark]"
-        got = str(error).partition("\n")[0]
+        got = _first_line(error)
         raise OptionError("--remote" if remote else "spark", got, f"pip install {packages}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 @contextmanager
@@ -229,16 +237,24 @@ def open_session(remote: str | None, conf: dict[str, str]) -> Iterator[SparkSess
         try:
             session = SparkSession.builder.remote(remote).getOrCreate()
         except PySparkException as error:
-            got = f"{remote}: {str(error).partition(chr(10))[0]}"
+            got = f"{remote}: {_first_line(error)}"
             raise OptionError("--remote", got, "a Spark Connect server, such as sc://host:15002") from error
         yield session
     elif active := SparkSession.getActiveSession():
         yield active
     else:
+        from gazette_spark.demo.child import log_tail
         from gazette_spark.session import local_spark
 
         with tempfile.TemporaryDirectory(prefix="verify-") as directory:
-            spark = local_spark(Path(directory), master="local[*]", conf=conf)
+            log = Path(directory) / "spark.log"
+            try:
+                spark = local_spark(Path(directory), master="local[*]", conf=conf, log=log)
+            except PySparkException as error:
+                click.echo(log_tail(log), err=True)
+                raise OptionError(
+                    "spark", f"a JVM that does not start: {_first_line(error)}", NEEDS
+                ) from None
             try:
                 yield spark
             finally:

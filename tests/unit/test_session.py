@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from gazette_spark.session import children_log_to, delta_is_on_class_path
+from gazette_spark.errors import MissingPackageError
+from gazette_spark.session import children_log_to, delta_is_on_class_path, local_spark
 
 COMPLAIN = [sys.executable, "-c", "import sys; print('a line about jars', file=sys.stderr)"]
 
@@ -38,6 +40,29 @@ def test_a_log_takes_what_children_write(tmp_path: Path, capfd: pytest.CaptureFi
     assert (log.read_text(), capfd.readouterr().err) == ("a line about jars\n", "")
     subprocess.run(COMPLAIN, check=True)
     assert (log.read_text(), capfd.readouterr().err) == ("a line about jars\n", "a line about jars\n")
+
+
+def test_what_this_process_writes_stays_on_its_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A bar is seen while the JVM's lines go to the file."""
+    with os.fdopen(os.dup(2), "w", buffering=1) as own:
+        monkeypatch.setattr(sys, "stderr", own)
+        monkeypatch.setattr(sys, "__stderr__", own)
+        with children_log_to(tmp_path / "jvm.log"):
+            sys.stderr.write("starting Spark\n")
+        assert sys.stderr is own
+    assert capfd.readouterr().err == "starting Spark\n"
+
+
+def test_a_missing_package_of_delta_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line says what to install, in place of Python's error about a module."""
+    monkeypatch.setitem(sys.modules, "delta", None)
+    monkeypatch.delenv("SPARK_DIST_CLASSPATH", raising=False)
+    with pytest.raises(
+        MissingPackageError, match="needs the package delta-spark: pip install 'gazette-spark"
+    ):
+        local_spark(tmp_path)
 
 
 def test_an_error_says_where_the_log_is(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +89,24 @@ def test_missing_packages_are_named(
     found = CliRunner().invoke(main, ["verify", str(tmp_path), *flags])
     assert found.exit_code == 3
     assert packages in found.stderr
+
+
+def test_a_jvm_that_does_not_start_ends_in_one_line(tmp_path: Path) -> None:
+    """What the JVM wrote comes before it: it was kept from the terminal."""
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho jars cannot be resolved >&2\nexit 1\n")
+    java.chmod(0o755)
+    (tmp_path / "table").mkdir()
+    environ = {"JAVA_HOME": str(tmp_path / "java")}
+    words = ["verify", "--entries-only", str(tmp_path / "table")]
+    command = [sys.executable, "-m", "gazette_spark.cli", *words]
+    done = subprocess.run(command, env=os.environ | environ, capture_output=True, text=True, check=False)
+    *log, line = done.stderr.splitlines()
+    assert done.returncode == 3
+    assert "jars cannot be resolved" in log
+    assert line.startswith("Error: not verified: option 'spark': got a JVM that does not start")
+    assert "Traceback" not in done.stderr
 
 
 def report(*ranges: ComparedRange) -> Report:
