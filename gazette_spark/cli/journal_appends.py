@@ -200,7 +200,12 @@ def make_mapping(kind: str, client: Client, selector: str) -> Mapping:
 
     journals = client.list_journals(selector)
     if not journals:
-        raise JournalNotFoundError(selector)
+        name = selector.removeprefix("name=")
+        raise (
+            with_hint(client, JournalNotFoundError(name))
+            if name != selector
+            else JournalNotFoundError(selector)
+        )
     match kind:
         case "random":
             return RandomMapping(journals)

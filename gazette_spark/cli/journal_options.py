@@ -239,10 +239,10 @@ def chosen_journals(client: Client, journal: str | None, selector: str) -> list[
 
 
 def with_hint(client: Client, error: JournalNotFoundError) -> JournalNotFoundError:
-    """Return the error with a question, if the name is a prefix without its slash."""
-    from gazette_spark.client.listing.listings import prefix_hint
+    """Return the error with a question, if journals have a similar name."""
+    from gazette_spark.client.listing.listings import name_hint
 
-    hint = prefix_hint(client.list_journals, error.journal.partition(";")[0])
+    hint = name_hint(client, error.journal.partition(";")[0])
     return JournalNotFoundError(error.journal, (error.detail + hint).removeprefix("; "))
 
 

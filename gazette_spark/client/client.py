@@ -175,14 +175,24 @@ class Client:
         """Seconds a call may take."""
         return self._timeout_s
 
-    def list_journals(self, selector: str | pb.LabelSelector = "") -> list[pb.ListResponse.Journal]:
-        """Return the journals a selector matches, ascending by name; ``""`` matches all."""
-        return list(self.list_all_journals(selector).journals)
+    def list_journals(
+        self, selector: str | pb.LabelSelector = "", *, limit: int = 0
+    ) -> list[pb.ListResponse.Journal]:
+        """Return the journals a selector matches, ascending by name; ``""`` matches all.
+
+        A ``limit`` other than 0 leaves out the broker's pages after the one that reaches so many journals.
+        """
+        return list(self._list(selector, limit).journals)
 
     def list_all_journals(self, selector: str | pb.LabelSelector = "") -> Listing:
         """Return the journals a selector matches, with the revision at which it did."""
+        return self._list(selector, 0)
+
+    def _list(self, selector: str | pb.LabelSelector, limit: int) -> Listing:
         return self._retrying(
-            lambda connection, left_s: listing.list_journals(connection, selector, timeout_s=left_s)
+            lambda connection, left_s: listing.list_journals(
+                connection, selector, timeout_s=left_s, limit=limit
+            )
         )
 
     def get_journal(self, name: str) -> pb.ListResponse.Journal:

@@ -77,8 +77,10 @@ class JournalSource(Journals, Protocol):
     def timeout_s(self) -> float:
         """Seconds a question may take."""
 
-    def list_journals(self, selector: str | pb.LabelSelector = "") -> list[pb.ListResponse.Journal]:
-        """Return the journals a selector matches, ascending by name."""
+    def list_journals(
+        self, selector: str | pb.LabelSelector = "", *, limit: int = 0
+    ) -> list[pb.ListResponse.Journal]:
+        """Return the journals a selector matches, ascending by name; about ``limit`` of them are enough."""
 
     def list_all_journals(self, selector: str | pb.LabelSelector = "") -> Listing:
         """Return them with the revision at which it did."""

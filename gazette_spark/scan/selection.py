@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gazette_spark.client.listing.listings import prefix_hint
+from gazette_spark.client.listing.listings import name_hint
 from gazette_spark.errors import (
     JournalNotFoundError,
     JournalRecreatedError,
@@ -202,7 +202,7 @@ class Selection:
         for name in selection.names:
             if name not in self._names and name not in start.read_through:
                 who = "load()" if selection.option == "path" else f"option {selection.option!r}"
-                hint = prefix_hint(self._view.client.list_journals, name)
+                hint = name_hint(self._view.client, name)
                 raise JournalNotFoundError(name, f"{who} names it{hint}")
         self._check_recreated(start)
         absent = frozenset(start.read_through.keys() - self._names)

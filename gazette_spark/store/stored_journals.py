@@ -104,7 +104,9 @@ class StoreJournals:
         """Return the journals whose name matches a selector, without a revision: stores have no revisions."""
         return Listing(pb.Header(), tuple(self.list_journals(selector)))
 
-    def list_journals(self, selector: str | pb.LabelSelector = "") -> list[pb.ListResponse.Journal]:
+    def list_journals(
+        self, selector: str | pb.LabelSelector = "", *, limit: int = 0
+    ) -> list[pb.ListResponse.Journal]:
         """Return the journals whose name a selector matches. Their specs have no labels."""
         parsed = expand_prefix(parse_selector(selector) if isinstance(selector, str) else selector)
         specs = [pb.JournalSpec(name=name) for name in sorted(self._coverage)]
@@ -112,7 +114,7 @@ class StoreJournals:
             pb.ListResponse.Journal(spec=spec)
             for spec in specs
             if selector_matches(parsed, labels_with_name(spec))
-        ]
+        ][: limit or None]
 
     def get_journal(self, name: str) -> pb.ListResponse.Journal:
         """Return one journal.

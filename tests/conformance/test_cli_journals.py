@@ -132,6 +132,16 @@ def test_a_prefix_without_its_slash_is_suggested(run: Command, orders: str, fres
     )
 
 
+def test_a_similar_name_is_suggested(run: Command, orders: str, fresh_prefix: str) -> None:
+    """A slip in a name is answered with the journals beside it, by each command that takes a name."""
+    slip = f"{fresh_prefix}ordres"
+    for command in (["read"], ["append"], ["append", "--framing", "lines"], ["fragments"]):
+        answer = run(*command, slip, stdin=b"more\n")
+        assert f"journal '{slip}': JOURNAL_NOT_FOUND: did you mean '{orders}'? Check" in answer.stderr
+    elsewhere = run("read", f"{fresh_prefix}nothing-like-it").stderr
+    assert "JOURNAL_NOT_FOUND. Check the name" in elsewhere
+
+
 def test_an_append_elsewhere_names_the_write_head(run: Command, orders: str) -> None:
     """Who knows the write head can decide whether the bytes are there already."""
     run("append", orders, stdin=b"some bytes\n")

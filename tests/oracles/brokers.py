@@ -126,12 +126,15 @@ class FakeClient:
             journal.create_revision = self.revision
             self.journals[name] = journal
 
-    def list_journals(self, selector: str | pb.LabelSelector = "") -> list[pb.ListResponse.Journal]:
+    def list_journals(
+        self, selector: str | pb.LabelSelector = "", *, limit: int = 0
+    ) -> list[pb.ListResponse.Journal]:
         parsed = parse_selector(selector) if isinstance(selector, str) else selector
         listed = [self._entry(name) for name in sorted(self.journals)]
         self.journals.pop(self.deleted_once_listed, None)
         expanded = expand_prefix(parsed)
-        return [each for each in listed if selector_matches(expanded, labels_with_name(each.spec))]
+        found = [each for each in listed if selector_matches(expanded, labels_with_name(each.spec))]
+        return found[: limit or None]
 
     def spec(self, name: str) -> pb.JournalSpec:
         labels = [pb.Label(name="content-type", value=self.journals[name].content_type)]

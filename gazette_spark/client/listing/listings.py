@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Protocol
 
 from gazette_spark.client.connection.channel import Connection, settle
 from gazette_spark.client.connection.status import check_status
@@ -20,6 +22,9 @@ from gazette_spark.protocol.tokens import Capability, Claims, journal_claims
 
 MAX_PAGE = 10_000
 """Fragments a broker gives at once, at most."""
+
+NAMES_COMPARED = 1000
+"""Journals that are listed to find a name like a misspelt one: a hint has to cost little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +49,31 @@ def make_selector(selector: str | pb.LabelSelector) -> pb.LabelSelector:
     return wanted
 
 
-def prefix_hint(list_journals: Callable[[str], Sequence[object]], name: str) -> str:
-    """Return a question for somebody who left out a prefix's slash; "" if there is no such prefix."""
+class ListsJournals(Protocol):
+    """Lists journals: a client of brokers, or what stands for it over a store."""
+
+    def list_journals(self, selector: str, *, limit: int) -> Sequence[pb.ListResponse.Journal]:
+        """Return the journals of a selector; about ``limit`` of them are enough."""
+
+
+def name_hint(client: ListsJournals, name: str) -> str:
+    """Return a question for somebody who misspelt a journal's name, or left out a prefix's slash.
+
+    Asks ``client`` once. Returns "" if no journal beside it has a similar name.
+    """
+    parent = name[: name.rfind("/") + 1]
     try:
-        found = len(list_journals(f"prefix={name}/"))
+        listed = client.list_journals(f"prefix={parent or f'{name}/'}", limit=NAMES_COMPARED)
     except GazetteError:
         return ""  # The error to be raised says more than this one.
-    return f"; did you mean the prefix '{name}/' ({found} journal{'s'[: found > 1]})?" if found else ""
+    names = [each.spec.name for each in listed]
+    if found := sum(each.startswith(f"{name}/") for each in names):
+        many = "+ journals" if len(names) >= NAMES_COMPARED else f" journal{'s'[: found > 1]}"
+        return f"; did you mean the prefix '{name}/' ({found}{many})?"
+    # Without what all share, which would make every name a similar one.
+    ends = [each.removeprefix(parent) for each in names]
+    near = [repr(parent + end) for end in get_close_matches(name.removeprefix(parent), ends, n=2)]
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def list_metadata(connection: Connection, selector: pb.LabelSelector) -> tuple[tuple[str, str], ...]:
@@ -58,10 +81,15 @@ def list_metadata(connection: Connection, selector: pb.LabelSelector) -> tuple[t
     return connection.metadata(Claims(Capability.LIST, selector))
 
 
-def list_journals(connection: Connection, selector: str | pb.LabelSelector, *, timeout_s: float) -> Listing:
-    """Return the journals a selector matches, pages joined, ascending by name."""
+def list_journals(
+    connection: Connection, selector: str | pb.LabelSelector, *, timeout_s: float, limit: int = 0
+) -> Listing:
+    """Return the journals a selector matches, pages joined, ascending by name.
+
+    A ``limit`` other than 0 ends with the page that reaches so many journals.
+    """
     wanted = make_selector(selector)
-    joiner = SnapshotJoiner(watch=False)
+    joiner, listed = SnapshotJoiner(watch=False), 0
     call = connection.stub(pb_grpc.JournalStub).List(
         pb.ListRequest(selector=wanted), timeout=timeout_s, metadata=list_metadata(connection, wanted)
     )
@@ -69,6 +97,9 @@ def list_journals(connection: Connection, selector: str | pb.LabelSelector, *, t
         with connection.errors():
             for message in call:
                 joiner.feed(message)
+                listed += len(message.journals)
+                if 0 < limit <= listed:
+                    break
     finally:
         settle(call)
     listing = joiner.finish()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gazette_spark.errors import InputError
 from gazette_spark.lag.evaluate import Evaluator
-from gazette_spark.lag.feeds import poll_all
+from gazette_spark.lag.feeds import HeadFeed, poll_all
 from gazette_spark.lag.history import History, HistoryOptions
 from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.rules import Thresholds
+from tests.oracles.brokers import FakeClient, FakeJournal
 
 
 class Heads:
@@ -68,3 +71,29 @@ def test_ready_is_who_has_looked_at_every_feed_once() -> None:
     assert (before, monitor.ready) == (False, True)
     poll_all([Heads(), table], monitor, 1_700_000_000_001)
     assert table.ready == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("selector", "failures"),
+    [
+        pytest.param(
+            "name=shop/ordres",
+            [
+                (
+                    "write heads of name=shop/ordres: journal 'shop/ordres': JOURNAL_NOT_FOUND: "
+                    "did you mean 'shop/orders'? Check the name; "
+                    "a token that does not cover the journal gets the same answer"
+                )
+            ],
+            id="a misspelt journal",
+        ),
+        pytest.param("prefix=shop/eu/", [], id="a directory that may get journals"),
+        pytest.param("", [], id="all journals"),
+    ],
+)
+def test_one_journal_that_is_not_there_is_a_failure(selector: str, failures: list[str]) -> None:
+    """The name is wrong, or the journal is gone: either way its lag is not known."""
+    history = History(HistoryOptions())
+    monitor = Monitor("gazette", history, Evaluator(history, Thresholds(), expire_cache_s=0))
+    client = FakeClient({"shop/orders": FakeJournal(b"12345")})
+    assert poll_all([HeadFeed(client, selector)], monitor, 1_000) == failures  # type: ignore[arg-type]  # as far as it asks
