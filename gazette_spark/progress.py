@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any, BinaryIO, Protocol
 
@@ -15,6 +15,20 @@ PATIENCE_S = 2.0
 
 LOOK_S = 0.5
 """Time between two looks at Spark's stages."""
+
+
+class Contact(Protocol):
+    """A connection, as far as its first answer."""
+
+    problem: str
+    """Why there was no answer so far, as the last try found; "" if nothing is known."""
+
+    @property
+    def waits_s(self) -> float | None:
+        """Seconds since the first try; 0 before it, None once there was an answer or it is closed."""
+
+    def patience_s(self, timeout_s: float) -> float:
+        """Return the seconds to go on trying within ``timeout_s``."""
 
 
 class Bar(Protocol):
@@ -165,3 +179,22 @@ class CountedFile(io.RawIOBase):
         self.at += len(content)
         self._bar.advance(len(content))
         return content
+
+
+def tell_of_silence(contact: Callable[[], Contact], who: str, timeout_s: float) -> None:
+    """Say once on a terminal that nobody has answered for :data:`PATIENCE_S`; look in a thread."""
+    if not sys.stderr.isatty():
+        return
+
+    def look() -> None:
+        pause = threading.Event()
+        while (waits_s := contact().waits_s) is not None and waits_s < PATIENCE_S:
+            pause.wait(LOOK_S)
+        if waits_s is not None:
+            cause = contact().problem.rpartition(": ")[2].rstrip("]").lower() or "no answer yet"
+            left_s = max(0.0, contact().patience_s(timeout_s) - waits_s)
+            # Begins where a bar may be drawn, which goes on below.
+            sys.stderr.write(f"\r\x1b[2Kwaiting for {who}: {cause} ({left_s:.0f} s left)\n")
+            sys.stderr.flush()
+
+    threading.Thread(target=look, name="silence", daemon=True).start()

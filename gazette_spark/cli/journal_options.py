@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import click
 
 from gazette_spark.cli.main import broker_option, typed_broker
 from gazette_spark.errors import JournalNotFoundError, OptionError, ProtocolError
+from gazette_spark.progress import Contact, tell_of_silence
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import validate_journal_name
 from gazette_spark.protocol.labels import parse_target_selector
@@ -23,7 +24,15 @@ if TYPE_CHECKING:
     from gazette_spark.client import Client
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
-T = TypeVar("T")
+Reaching = TypeVar("Reaching", bound="ReachesService")
+
+
+class ReachesService(Protocol):
+    """A client of brokers or consumers."""
+
+    @property
+    def default_connection(self) -> Contact:
+        """The connection of its endpoint."""
 
 
 FLAGS = {
@@ -72,7 +81,13 @@ class Connect:
 
         return self.open(Client, self.endpoint, BROKER, **arguments)
 
-    def open(self, make: Callable[..., T], endpoint: str, prefix: str, **arguments: Any) -> T:  # noqa: ANN401 - see above
+    def open(
+        self,
+        make: Callable[..., Reaching],
+        endpoint: str,
+        prefix: str,
+        **arguments: Any,  # noqa: ANN401 - see above
+    ) -> Reaching:
         """Return a client of a service, whose variables begin with ``prefix``; the options apply to each."""
         from gazette_spark.client import environment
 
@@ -80,10 +95,13 @@ class Connect:
         try:
             with environment.errors(prefix):
                 found = environment.arguments(self.variables(endpoint, prefix), prefix)
-                return make(**{**found, "timeout_s": self.timeout_s, **arguments})
+                client = make(**{**found, "timeout_s": self.timeout_s, **arguments})
         except OptionError as error:
             option = names.get(error.option, error.option)
             raise OptionError(option, error.got, error.expected) from None
+        service = f"{prefix.lower()} {endpoint.partition('://')[2] or endpoint}"
+        tell_of_silence(lambda: client.default_connection, service, self.timeout_s)
+        return client
 
     def variables(self, endpoint: str | None = None, prefix: str = BROKER) -> dict[str, str]:
         """Return the environment with the options that were given, and without what they replace."""

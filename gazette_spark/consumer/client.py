@@ -121,6 +121,11 @@ class ShardClient:
         """Close all connections; calls under way fail."""
         self._dialer.close()
 
+    @property
+    def default_connection(self) -> Connection:
+        """Connection to a consumer of ``endpoint``."""
+        return self._dialer.default
+
     def list_shards(self, selector: str | pb.LabelSelector = "") -> list[pc.ListResponse.Shard]:
         """Return the shards a selector matches, ascending by id; ``""`` matches all."""
         return list(self.list_all_shards(selector).shards)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import io
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pytest
+from click import ClickException
 
 from gazette_spark import progress as progress_module
-from gazette_spark.progress import CountedFile, NoBar, progress
+from gazette_spark.cli.main import main
+from gazette_spark.progress import CountedFile, NoBar, progress, tell_of_silence
 from tests.waiting import wait_until
 
 
@@ -65,3 +69,50 @@ def test_a_file_read_again_is_counted_again() -> None:
     assert file.at == 4
     file.seek(0)
     assert file.at == 0
+
+
+@dataclass
+class Silent:
+    """A connection that nobody has answered for some seconds; None: somebody has."""
+
+    waits_s: float | None
+    problem: str = "failed to connect to all addresses; last error: UNKNOWN: Connection refused"
+
+    def patience_s(self, timeout_s: float) -> float:
+        return min(timeout_s, 10.0)
+
+
+def test_silence_is_explained_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line names who does not answer, why, and how long it goes on."""
+    with terminal_screen(monkeypatch) as screen:
+        tell_of_silence(lambda: Silent(2.5), "broker 127.0.0.1:1", 60)
+        wait_until("the line", lambda: screen().endswith("\n"))
+        assert "waiting for broker 127.0.0.1:1: connection refused (8 s left)" in screen()
+
+
+def test_a_command_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is not there is no silence, for as long as the command goes on trying."""
+    monkeypatch.setattr(progress_module, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(progress_module, "LOOK_S", 0.05)
+    words = ["journals", "--broker", "http://127.0.0.1:1", "--timeout", "0.8", "list"]
+    with terminal_screen(monkeypatch) as screen:
+        with pytest.raises(ClickException, match="unavailable"):
+            main(words, standalone_mode=False)
+        assert screen().count("waiting for broker 127.0.0.1:1: connection refused (1 s left)") == 1
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_an_answer_or_a_pipe_leaves_nothing_to_say(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A broker that answers is no news, and a log gets the error only."""
+    before = set(threading.enumerate())
+    if not terminal:
+        tell_of_silence(lambda: Silent(2.5), "broker", 60)
+        assert set(threading.enumerate()) == before
+        assert capsys.readouterr() == ("", "")
+        return
+    with terminal_screen(monkeypatch) as screen:
+        tell_of_silence(lambda: Silent(None), "broker", 60)
+        wait_until("the end of the thread", lambda: set(threading.enumerate()) <= before)
+        assert screen() == ""

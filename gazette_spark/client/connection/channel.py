@@ -191,6 +191,9 @@ class Connection:
         self._credentials = credentials
         self._tls = tls
         self._probed = False
+        self._tried_at: float | None = None
+        self.problem = ""
+        """Why the broker could not be reached, as the last call found."""
         # The collector may end a dropped reader anywhere, also in a thread that holds the lock.
         self._lock = threading.RLock()
         self._idle: list[grpc.Channel] = []
@@ -243,6 +246,7 @@ class Connection:
         """Return the package's error for a failed call; tokens in its text are masked."""
         translated = rpc_error(self.endpoint.text, error, self._credentials.masked)
         if isinstance(translated, UnavailableError) and not self.contacted:
+            self.problem = translated.problem
             problem = handshake_problem(translated.problem) or self._refusal(translated.problem)
             translated = TlsError(self.endpoint.text, problem) if problem else translated
         translated.service = self._service
@@ -260,6 +264,13 @@ class Connection:
         """Return the seconds to go on trying within ``timeout_s``."""
         return timeout_s if self.contacted else min(timeout_s, self.connect_timeout_s)
 
+    @property
+    def waits_s(self) -> float | None:
+        """Seconds since the first call; 0 before it, None once a broker has answered or this is closed."""
+        if self.contacted or self._closed:
+            return None
+        return 0.0 if self._tried_at is None else self._clock() - self._tried_at
+
     def touch(self) -> None:
         """Note that the connection is about to be used."""
         self._used_at = self._clock()
@@ -267,7 +278,12 @@ class Connection:
     def hold(self) -> None:
         """Keep channels open for a call; :meth:`release` ends it."""
         with self._lock:
-            self._calls += 1
+            self._begin_call()
+
+    def _begin_call(self) -> None:
+        self._calls += 1
+        if self._tried_at is None:
+            self._tried_at = self._clock()
 
     def release(self) -> None:
         """End what :meth:`hold` began."""
@@ -308,7 +324,7 @@ class Connection:
             self._refresh_tls()
             channel = self._idle.pop() if self._idle else self._new_channel()
             self._leased.add(channel)
-            self._calls += 1
+            self._begin_call()
             return channel
 
     def give_back(self, channel: grpc.Channel, *, silent: bool = False) -> None:
