@@ -147,6 +147,10 @@ crash: install jvm class-archive ## Run N random schedules of crashes from SEED 
 docs: install ## Build the site of docs/ into build/site; fail on a dead link or a missing page
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+.PHONY: generated
+generated: install ## Make what the code holds the source of: stubs of the .proto files, the pages of options and errors
+	@$(PYTHON) -m tools.generate_stubs && $(PYTHON) -m tools.option_pages && $(PYTHON) -m tools.error_page
+
 .PHONY: bench
 bench: install jvm broker-binaries ## Measure beside Spark's Kafka source and file readers; write docs/evidence/performance.md
 	@$(WITH_JAVA) $(PYTHON) benchmarks/end_to_end.py $(BENCH_FLAGS)

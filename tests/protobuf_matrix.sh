@@ -24,10 +24,9 @@ prepare() {
     touch "$env/$ready"
 }
 
-# No shared fixtures: they load Spark and brokers. Not test_generate.py: the compiler is of one release.
+# No shared fixtures: they load Spark and brokers.
 run() {
-    "$cache/$1/bin/python" -W error -m pytest --quiet --noconftest -p no:cacheprovider \
-        tests/unit/protocol --ignore=tests/unit/protocol/test_generate.py
+    "$cache/$1/bin/python" -W error -m pytest --quiet --noconftest -p no:cacheprovider tests/unit/protocol
 }
 
 mkdir -p "$cache"

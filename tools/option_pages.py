@@ -1,7 +1,6 @@
 """The tables of options in ``docs/reference``, made from the code's own.
 
-In a clone of the repository ``python -m gazette_spark.options.page`` writes the tables into the pages; a test
-fails while they differ.
+``make generated`` writes the tables into the pages; a test fails while they differ.
 """
 
 from __future__ import annotations
@@ -11,19 +10,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gazette_spark.errors import OptionError
-from gazette_spark.errors.page import between_marks
 from gazette_spark.options.source import OPTIONS
 from gazette_spark.options.table import Option
 from gazette_spark.options.write import WRITE_OPTIONS
+from tools.error_page import between_marks
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 PAGES: dict[Path, Sequence[Option]] = {
     REFERENCE / "options.md": OPTIONS,
     REFERENCE / "write-options.md": WRITE_OPTIONS,
 }
 """Each page and the options of its tables."""
 
-BEGIN = "<!-- The tables are made from the code: python -m gazette_spark.options.page -->"
+BEGIN = "<!-- The tables are made from the code: make generated -->"
 
 DEFAULTS = {
     "brokerAddress": "`BROKER_ADDRESS`",

@@ -1,7 +1,7 @@
 """The tables of errors in ``docs/reference/errors.md``: names, meanings from docstrings, and ways out.
 
-In a clone of the repository ``python -m gazette_spark.errors.page`` writes the tables into the page; a test
-fails while they differ, or an error has no way out.
+``make generated`` writes the tables into the page; a test fails while they differ, or an error has
+no way out.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pathlib import Path
 
 from gazette_spark import errors
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "errors.md"
 
-BEGIN = "<!-- The tables are made from the code: python -m gazette_spark.errors.page -->"
+BEGIN = "<!-- The tables are made from the code: make generated -->"
 END = "<!-- End of the tables. -->"
 
 RETRIED = "The client tries again by itself. If it lasts, check that enough brokers run."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gazette_spark import errors
-from gazette_spark.errors.page import PAGE, WAYS_OUT, with_tables
+from tools.error_page import PAGE, WAYS_OUT, with_tables
 
 BASES = {"GazetteError", "SinkError", "BatchMismatchError", "StatusError", "ShardStatusError"}
 """Errors that are never raised themselves."""
@@ -21,6 +21,6 @@ def test_every_error_has_a_way_out() -> None:
 
 
 def test_the_page_is_current() -> None:
-    """`python -m gazette_spark.errors.page` would change nothing."""
+    """`make generated` would change nothing."""
     page = PAGE.read_text(encoding="utf-8")
     assert with_tables(page) == page

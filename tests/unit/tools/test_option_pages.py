@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gazette_spark.errors.page import END
-from gazette_spark.options.page import BEGIN, GROUPS, PAGES, tables, with_tables
 from gazette_spark.options.source import OPTIONS
 from gazette_spark.options.write import WRITE_OPTIONS
+from tools.error_page import END
+from tools.option_pages import BEGIN, GROUPS, PAGES, tables, with_tables
 
 SPARKS_OWN_NAMES = {"writeStream", "checkpointLocation"}
 
@@ -19,7 +19,7 @@ PAGE_NAMES = [path.name for path in PAGES]
 
 @pytest.mark.parametrize("path", PAGES, ids=PAGE_NAMES)
 def test_the_table_is_up_to_date(path: Path) -> None:
-    """Made anew, the page does not change; else run python -m gazette_spark.options.page."""
+    """Made anew, the page does not change; else run make generated."""
     page = path.read_text(encoding="utf-8")
     assert with_tables(page, PAGES[path]) == page
 

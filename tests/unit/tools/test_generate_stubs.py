@@ -1,0 +1,23 @@
+"""The committed stubs are what the ``.proto`` files beside them generate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tools.generate_stubs import PROTOCOL, PROTOS, generate
+
+
+def test_committed_stubs_are_current(tmp_path: Path) -> None:
+    """A fresh run writes the committed files: the same names with the same text."""
+    fresh = {path.name: path.read_text("utf-8") for path in generate(tmp_path)}
+    committed = {path.name: path.read_text("utf-8") for path in PROTOCOL.glob("*_pb2*.py*")}
+    assert sorted(fresh) == sorted(committed)
+    stale = [name for name, text in fresh.items() if text != committed[name]]
+    assert stale == [], "run `make generated`"
+
+
+def test_stubs_do_not_ask_for_a_release_of_protobuf() -> None:
+    """Message stubs hold no check of the protobuf runtime: it warns under releases 6.30 and 6.31."""
+    stubs = sorted(PROTOCOL.glob("*_pb2.py"))
+    assert [path.name for path in stubs] == [f"{name}_pb2.py" for name in sorted(PROTOS)]
+    assert [path.name for path in stubs if "runtime_version" in path.read_text("utf-8")] == []
