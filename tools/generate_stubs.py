@@ -3,11 +3,12 @@
 ``make generated`` runs this. Only this module needs grpcio-tools; the stubs it writes are committed, never
 edited, and a test compares them with a fresh run.
 
-The compiler's output is changed in two ways:
+The compiler's output is changed:
 
 - The check of the protobuf runtime goes: under 6.30 and 6.31 it warns on import that the compiler is of
   release 5. The stubs' calls are the same in all supported releases; ``tests/protobuf_matrix.sh`` proves it.
-- The typed stubs tell mypy not to report on them: we do not write them, and they are not strict.
+- The typed stubs tell mypy not to report on them: we do not write them, and they are not strict. They leave
+  out slots and the numbers of fields.
 
 Services have their classes from ``gazette_spark.protocol.services``, and typed stubs, which the compiler does
 not write: ``*_pb2_grpc.py`` and ``.pyi``.
@@ -36,6 +37,8 @@ _RUNTIME_CHECK = re.compile(
     r"|^_runtime_version\.ValidateProtobufRuntimeVersion\(\n(?:    .*\n)*\)\n",
     re.MULTILINE,
 )
+
+_UNUSED = re.compile(r"^ +(?:__slots__ = .*|[A-Z0-9_]+_FIELD_NUMBER: _ClassVar\[int\])\n", re.MULTILINE)
 
 _QUIET = "# mypy: ignore-errors\n"
 
@@ -116,7 +119,7 @@ def _compile(scratch: Path) -> FileDescriptorSet:
 def _adapt(name: str, text: str) -> str:
     if name.endswith("_pb2.py"):
         return _RUNTIME_CHECK.sub("", text)
-    return _QUIET + text
+    return _QUIET + _UNUSED.sub("", text)
 
 
 def _services(files: FileDescriptorSet) -> Iterator[tuple[str, str]]:

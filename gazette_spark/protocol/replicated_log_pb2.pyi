@@ -6,12 +6,6 @@ from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Opti
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class LogEntry(_message.Message):
-    __slots__ = ("uuid", "entry", "checkpoint", "earliestOffset", "version")
-    UUID_FIELD_NUMBER: _ClassVar[int]
-    ENTRY_FIELD_NUMBER: _ClassVar[int]
-    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
-    EARLIESTOFFSET_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
     uuid: bytes
     entry: bytes
     checkpoint: Checkpoint
@@ -20,9 +14,6 @@ class LogEntry(_message.Message):
     def __init__(self, uuid: _Optional[bytes] = ..., entry: _Optional[bytes] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., earliestOffset: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
-    __slots__ = ("lastEntryOffset", "nextEntryOffset")
-    LASTENTRYOFFSET_FIELD_NUMBER: _ClassVar[int]
-    NEXTENTRYOFFSET_FIELD_NUMBER: _ClassVar[int]
     lastEntryOffset: int
     nextEntryOffset: int
     def __init__(self, lastEntryOffset: _Optional[int] = ..., nextEntryOffset: _Optional[int] = ...) -> None: ...
