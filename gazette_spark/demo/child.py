@@ -7,10 +7,8 @@ worker daemon makes a new group), but all in the session of the child. So a kill
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +16,10 @@ from types import TracebackType
 from typing import Self
 
 from gazette_spark.errors import GazetteError
+from gazette_spark.testing.crash import kill_session
 
 LOG_TAIL_LINES = 30
 """Lines of the log that a failure shows."""
-
-EXIT_TIMEOUT_S = 30.0
-"""Time for killed processes to be gone."""
 
 
 @dataclass(eq=False)
@@ -93,18 +89,10 @@ class QueryProcess:
 
     def kill(self) -> None:
         """Kill the child and all it started with SIGKILL, and wait until they are gone."""
-        child = self._running()
-        deadline = time.monotonic() + EXIT_TIMEOUT_S
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)  # Driver and JVM at the same instant; workers follow.
-        while members := session_members(child.pid):
-            for pid in members:
-                _kill(pid)
-            child.poll()  # Reaps the process, else it stays a member indefinitely.
-            if time.monotonic() > deadline:
-                raise self.failure(f"processes {members} survive SIGKILL")
-            time.sleep(0.01)
-        child.wait(EXIT_TIMEOUT_S)
+        try:
+            kill_session(self._running())
+        except TimeoutError as error:
+            raise self.failure(str(error)) from None
         self._close()
 
     def finish(self, timeout_s: float) -> None:
@@ -138,40 +126,6 @@ class QueryProcess:
     def _close(self) -> None:
         if self._child is not None and self._child.stdin is not None:
             self._child.stdin.close()
-
-
-def session_members(session: int) -> list[int]:
-    """Return the processes of a session that still run, zombies left out.
-
-    Without /proc (macOS) only the leader can be seen; the JVM and the workers end when it is gone.
-    """
-    if not Path("/proc/self/stat").exists():
-        return [session] if _is_alive(session) else []
-    return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/stat") if _belongs(path, session)]
-
-
-def _belongs(stat: Path, session: int) -> bool:
-    try:
-        # "pid (name) state ppid pgrp session ..."; the name may hold spaces and brackets.
-        state, _, _, found, *_ = stat.read_text().rpartition(")")[2].split()
-    except OSError:
-        return False  # It ended while we looked.
-    return int(found) == session and state != "Z"
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def log_tail(log: Path, lines: int = LOG_TAIL_LINES) -> str:

@@ -10,7 +10,8 @@ from time import monotonic
 
 import pytest
 
-from gazette_spark.demo.child import QueryDiedError, QueryProcess, log_tail, session_members
+from gazette_spark.demo.child import QueryDiedError, QueryProcess, log_tail
+from gazette_spark.testing.crash import session_members
 
 FAMILY = """
 import os, subprocess, sys
