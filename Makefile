@@ -148,7 +148,7 @@ docs: install ## Build the site of docs/ into build/site; fail on a dead link or
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: generated
-generated: install ## Make what the code holds the source of: stubs of the .proto files, the pages of options and errors
+generated: install ## Make the stubs of tools/proto, and the tables of options and errors in docs/
 	@$(PYTHON) -m tools.generate_stubs && $(PYTHON) -m tools.option_pages && $(PYTHON) -m tools.error_page
 
 .PHONY: bench

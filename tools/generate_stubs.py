@@ -1,4 +1,4 @@
-"""Generate the stubs of the ``.proto`` files in ``gazette_spark/protocol``, beside them.
+"""Generate the stubs in ``gazette_spark/protocol`` from the ``.proto`` files in ``tools/proto``.
 
 ``make generated`` runs this. Only this module needs grpcio-tools; the stubs it writes are committed, never
 edited, and a test compares them with a fresh run.
@@ -25,7 +25,9 @@ from pathlib import Path
 from google.protobuf.descriptor_pb2 import FileDescriptorSet, MethodDescriptorProto, ServiceDescriptorProto
 
 PROTOS = ("protocol", "consumer", "recoverylog", "replicated_log")
-"""Names of the ``.proto`` files. Each declares the package of its name."""
+"""Names of the sources. Each declares the package of its name."""
+
+SOURCES = Path(__file__).parent / "proto"
 
 PROTOCOL = Path(__file__).parents[1] / "gazette_spark" / "protocol"
 
@@ -103,7 +105,7 @@ def _compile(scratch: Path) -> FileDescriptorSet:
     status = protoc.main(
         [
             "protoc",
-            f"-I{PACKAGE_PATH}={PROTOCOL}",
+            f"-I{PACKAGE_PATH}={SOURCES}",
             f"-I{included}",
             f"--python_out={scratch}",
             f"--pyi_out={scratch}",

@@ -22,11 +22,11 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def test_the_wheel_holds_every_module(names: set[str]) -> None:
-    """Each Python file of both packages is in it, and nothing but these and the protocol's sources."""
+    """Each Python file of both packages is in it, and nothing but these and the protocol's typed stubs."""
     packages = [PACKAGE, ROOT / "pyspark_gazette"]
     modules = {str(path.relative_to(ROOT)) for root in packages for path in root.rglob("*.py")}
-    protocol = {str(path.relative_to(ROOT)) for path in PACKAGE.glob("protocol/*.p*") if path.suffix != ".py"}
-    assert names == modules | protocol | DATA
+    stubs = {str(path.relative_to(ROOT)) for path in PACKAGE.glob("protocol/*.p*") if path.suffix != ".py"}
+    assert names == modules | stubs | DATA
 
 
 def test_the_package_does_without_the_test_rig() -> None:

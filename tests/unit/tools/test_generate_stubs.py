@@ -1,4 +1,4 @@
-"""The committed stubs are what the ``.proto`` files beside them generate."""
+"""The committed stubs are what the ``.proto`` files in ``tools`` generate."""
 
 from __future__ import annotations
 
