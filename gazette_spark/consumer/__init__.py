@@ -14,37 +14,20 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gazette_spark.consumer.application import (
-        Application,
-        BeginFinisher,
-        DeferToNextTransaction,
-        JsonStore,
-        KeyedApplication,
-        Progress,
-        Resolution,
-        ResolveArgs,
-        Shard,
-        ShardHost,
-        ShardListing,
-        Store,
-    )
-    from gazette_spark.consumer.local import LocalHost
+    from gazette_spark.consumer.application import Application as Application
+    from gazette_spark.consumer.application import BeginFinisher as BeginFinisher
+    from gazette_spark.consumer.application import DeferToNextTransaction as DeferToNextTransaction
+    from gazette_spark.consumer.application import JsonStore as JsonStore
+    from gazette_spark.consumer.application import KeyedApplication as KeyedApplication
+    from gazette_spark.consumer.application import Progress as Progress
+    from gazette_spark.consumer.application import Resolution as Resolution
+    from gazette_spark.consumer.application import ResolveArgs as ResolveArgs
+    from gazette_spark.consumer.application import Shard as Shard
+    from gazette_spark.consumer.application import ShardHost as ShardHost
+    from gazette_spark.consumer.application import ShardListing as ShardListing
+    from gazette_spark.consumer.application import Store as Store
+    from gazette_spark.consumer.local import LocalHost as LocalHost
 
-__all__ = [
-    "Application",
-    "BeginFinisher",
-    "DeferToNextTransaction",
-    "JsonStore",
-    "KeyedApplication",
-    "LocalHost",
-    "Progress",
-    "Resolution",
-    "ResolveArgs",
-    "Shard",
-    "ShardHost",
-    "ShardListing",
-    "Store",
-]
 
 _MODULES = {
     "application": (

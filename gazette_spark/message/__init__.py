@@ -12,58 +12,36 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gazette_spark.message.interfaces import (
-        Envelope,
-        Framing,
-        JournalProducer,
-        Message,
-        NewMessage,
-        ProducerState,
-        framing_by_content_type,
-        framing_of_journal,
-    )
-    from gazette_spark.message.iterate import (
-        ReadCommitted,
-        ReadUncommitted,
-        read_committed,
-        read_uncommitted,
-    )
-    from gazette_spark.message.locator import Locator, RawMessage, locator_for, raw_messages
-    from gazette_spark.message.publisher import AckIntent, Publisher, PublisherClock, write_ack_intents
-    from gazette_spark.message.sequencer import Outcome, ReplayRange, Sequencer, SequencerCheckpoint
-    from gazette_spark.message.uuids import Clock, ProducerId, build_uuid, new_producer_id, split_uuid
+    from gazette_spark.message.interfaces import Envelope as Envelope
+    from gazette_spark.message.interfaces import Framing as Framing
+    from gazette_spark.message.interfaces import JournalProducer as JournalProducer
+    from gazette_spark.message.interfaces import Message as Message
+    from gazette_spark.message.interfaces import NewMessage as NewMessage
+    from gazette_spark.message.interfaces import ProducerState as ProducerState
+    from gazette_spark.message.interfaces import framing_by_content_type as framing_by_content_type
+    from gazette_spark.message.interfaces import framing_of_journal as framing_of_journal
+    from gazette_spark.message.iterate import ReadCommitted as ReadCommitted
+    from gazette_spark.message.iterate import ReadUncommitted as ReadUncommitted
+    from gazette_spark.message.iterate import read_committed as read_committed
+    from gazette_spark.message.iterate import read_uncommitted as read_uncommitted
+    from gazette_spark.message.locator import Locator as Locator
+    from gazette_spark.message.locator import RawMessage as RawMessage
+    from gazette_spark.message.locator import locator_for as locator_for
+    from gazette_spark.message.locator import raw_messages as raw_messages
+    from gazette_spark.message.publisher import AckIntent as AckIntent
+    from gazette_spark.message.publisher import Publisher as Publisher
+    from gazette_spark.message.publisher import PublisherClock as PublisherClock
+    from gazette_spark.message.publisher import write_ack_intents as write_ack_intents
+    from gazette_spark.message.sequencer import Outcome as Outcome
+    from gazette_spark.message.sequencer import ReplayRange as ReplayRange
+    from gazette_spark.message.sequencer import Sequencer as Sequencer
+    from gazette_spark.message.sequencer import SequencerCheckpoint as SequencerCheckpoint
+    from gazette_spark.message.uuids import Clock as Clock
+    from gazette_spark.message.uuids import ProducerId as ProducerId
+    from gazette_spark.message.uuids import build_uuid as build_uuid
+    from gazette_spark.message.uuids import new_producer_id as new_producer_id
+    from gazette_spark.message.uuids import split_uuid as split_uuid
 
-__all__ = [
-    "AckIntent",
-    "Clock",
-    "Envelope",
-    "Framing",
-    "JournalProducer",
-    "Locator",
-    "Message",
-    "NewMessage",
-    "Outcome",
-    "ProducerId",
-    "ProducerState",
-    "Publisher",
-    "PublisherClock",
-    "RawMessage",
-    "ReadCommitted",
-    "ReadUncommitted",
-    "ReplayRange",
-    "Sequencer",
-    "SequencerCheckpoint",
-    "build_uuid",
-    "framing_by_content_type",
-    "framing_of_journal",
-    "locator_for",
-    "new_producer_id",
-    "raw_messages",
-    "read_committed",
-    "read_uncommitted",
-    "split_uuid",
-    "write_ack_intents",
-]
 
 _MODULES = {
     "interfaces": (

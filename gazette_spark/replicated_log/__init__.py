@@ -17,19 +17,10 @@ What is promised, and why it holds:
   earlier append can overtake.
 """
 
-from gazette_spark.errors import InvalidVersionError, NoMoreMessageError
-from gazette_spark.protocol.replicated_log_pb2 import Checkpoint
-from gazette_spark.replicated_log.cancelling import cancel_on
-from gazette_spark.replicated_log.entries import MAX_ENTRY_BYTES
-from gazette_spark.replicated_log.receiver import Receiver
-from gazette_spark.replicated_log.writer import Writer
-
-__all__ = [
-    "MAX_ENTRY_BYTES",
-    "Checkpoint",
-    "InvalidVersionError",
-    "NoMoreMessageError",
-    "Receiver",
-    "Writer",
-    "cancel_on",
-]
+from gazette_spark.errors import InvalidVersionError as InvalidVersionError
+from gazette_spark.errors import NoMoreMessageError as NoMoreMessageError
+from gazette_spark.protocol.replicated_log_pb2 import Checkpoint as Checkpoint
+from gazette_spark.replicated_log.cancelling import cancel_on as cancel_on
+from gazette_spark.replicated_log.entries import MAX_ENTRY_BYTES as MAX_ENTRY_BYTES
+from gazette_spark.replicated_log.receiver import Receiver as Receiver
+from gazette_spark.replicated_log.writer import Writer as Writer

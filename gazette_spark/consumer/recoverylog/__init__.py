@@ -13,26 +13,17 @@ What is promised, and why it holds:
 - *Lost bytes are noticed.* Hints are compared with the log's write head before anything is read.
 """
 
-from gazette_spark.consumer.recoverylog.files import RecordedFile, RecordedFiles
-from gazette_spark.consumer.recoverylog.fsm import FSM, Verdict, live_log_segments
-from gazette_spark.consumer.recoverylog.operations import fence_of, new_author
-from gazette_spark.consumer.recoverylog.player import Player, Recovered
-from gazette_spark.consumer.recoverylog.recorder import Operations, Recorder
-from gazette_spark.consumer.recoverylog.segments import Segment, add_segment, intersect
-
-__all__ = [
-    "FSM",
-    "Operations",
-    "Player",
-    "RecordedFile",
-    "RecordedFiles",
-    "Recorder",
-    "Recovered",
-    "Segment",
-    "Verdict",
-    "add_segment",
-    "fence_of",
-    "intersect",
-    "live_log_segments",
-    "new_author",
-]
+from gazette_spark.consumer.recoverylog.files import RecordedFile as RecordedFile
+from gazette_spark.consumer.recoverylog.files import RecordedFiles as RecordedFiles
+from gazette_spark.consumer.recoverylog.fsm import FSM as FSM
+from gazette_spark.consumer.recoverylog.fsm import Verdict as Verdict
+from gazette_spark.consumer.recoverylog.fsm import live_log_segments as live_log_segments
+from gazette_spark.consumer.recoverylog.operations import fence_of as fence_of
+from gazette_spark.consumer.recoverylog.operations import new_author as new_author
+from gazette_spark.consumer.recoverylog.player import Player as Player
+from gazette_spark.consumer.recoverylog.player import Recovered as Recovered
+from gazette_spark.consumer.recoverylog.recorder import Operations as Operations
+from gazette_spark.consumer.recoverylog.recorder import Recorder as Recorder
+from gazette_spark.consumer.recoverylog.segments import Segment as Segment
+from gazette_spark.consumer.recoverylog.segments import add_segment as add_segment
+from gazette_spark.consumer.recoverylog.segments import intersect as intersect
