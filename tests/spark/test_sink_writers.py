@@ -10,7 +10,9 @@ from delta.exceptions import ConcurrentTransactionException
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
+from gazette_spark.lag.positions import now_ms
 from gazette_spark.ledger.entry import LedgerEntry
+from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table.delta_table import DeltaTable
 from tests.spark.conftest import DEADLINE_S, FileStream
 
@@ -196,6 +198,7 @@ def test_a_write_that_was_turned_down_is_tried_again(
 
 def test_a_restored_table_is_continued_from_where_it_is(stream: FileStream) -> None:
     """The old checkpoint is refused with a gap; a new one at the ledger's offsets fills it."""
+    began = now_ms()
     stream.append(10)
     stream.run()
     stream.append(10)
@@ -207,6 +210,12 @@ def test_a_restored_table_is_continued_from_where_it_is(stream: FileStream) -> N
     stream.lose_checkpoint()
     stream.run(startingOffsets=stream.sink().resume_offsets())
     assert stream.assert_exact().rows == 30
+    steps = {step.order: step for step in stream.sink().commits()}
+    assert list(steps) == [0, 1, 2, 3, 4]
+    assert steps[3].read_through == steps[1].read_through != steps[2].read_through, "the RESTORE, version 3"
+    assert JournalOffsets(steps[4].read_through).to_json() == stream.sink().resume_offsets()
+    times = [began, *(step.timestamp_ms for step in steps.values()), now_ms()]
+    assert times == sorted(times)
 
 
 def test_a_table_restored_to_before_its_first_entry_is_filled_again(stream: FileStream) -> None:
