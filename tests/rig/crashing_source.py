@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, failpoint
 from gazette_spark.options.source import SourceOptions, parse_options
-from gazette_spark.source import GazetteDataSource, StreamReader
+from gazette_spark.source import BatchReader, GazetteDataSource, StreamReader
 
 _followed: dict[str, tuple[str, int]] = {}
 """What this process counts for, by file."""
@@ -58,6 +58,38 @@ class CrashingGazette(GazetteDataSource):
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name.
         """Return the reader of ``spark.readStream``."""
         return CrashingReader(parse_options(self.options, "stream"), schema, self._crash_file)
+
+
+def crashing_gazette(crash_file: str) -> type[GazetteDataSource]:
+    """Return the format ``gazette`` itself, for batches: who names the format cannot name another option."""
+
+    class Gazette(GazetteDataSource):
+        """Journals of a Gazette cluster."""
+
+        def reader(self, schema: StructType) -> BatchReader:
+            """Return the reader of ``spark.read``."""
+            return CrashingBatchReader(parse_options(self.options, "batch"), schema, crash_file)
+
+    return Gazette
+
+
+class CrashingBatchReader(BatchReader):
+    """Looks at the file before each step."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, crash_file: str) -> None:
+        super().__init__(options, schema)
+        self._crash_file = crash_file
+
+    def partitions(self) -> list[InputPartition]:
+        """Fix the query's ends and cut the range between into pieces."""
+        arm(self._crash_file)
+        return super().partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task's pieces."""
+        arm(self._crash_file)
+        yield from super().read(partition)
+        failpoint("source.rows")
 
 
 class CrashingReader(StreamReader):

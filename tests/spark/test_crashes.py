@@ -18,6 +18,7 @@ from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
 from tests.rig.brokers import BrokerHandle
+from tests.rig.crashes import backfills
 from tests.rig.crashes.points import BY_NAME, reachable
 from tests.rig.crashes.scenario import APP_ID, Scenario, TableInexactError
 from tests.rig.crashes.schedules import WEIGHTS, Step
@@ -124,7 +125,33 @@ def test_all_points_and_steps_are_there() -> None:
     points = {point.name for point in reachable(frozenset(SINKS), by_kill=False)}
     assert {name for names in POINTS.values() for name in names} == points
     steps = {step.kind for steps in AFTERWARDS.values() for step in steps}
-    assert steps | {"crash", "sink crashes", "run", "property"} == WEIGHTS.keys()
+    assert steps | {"crash", "sink crashes", "run", "property", "backfill"} == WEIGHTS.keys()
+
+
+LEFT, LEFT_AND_KILLED, ENDED, ENDED_AND_KILLED = 0.75, 0.27, 0.64, 0.16
+"""Of a backfill that died: another one ends, and reads a store; SIGKILL of a task's worker in place of an
+exception."""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_backfills_of_committed_messages_leave_no_seam(
+    quiet: SparkSession, broker: BrokerHandle, tmp_path: Path
+) -> None:
+    """They die at each point, with transactions open; streams go on behind them, and know what is open."""
+    scenario = Scenario(quiet, tmp_path, sink="committed", broker=broker.endpoint, store=broker.file_root)
+    wanted: set[str] = set()
+    for point in backfills.points(by_kill=False):
+        ways = {LEFT: "backfill", ENDED: "backfill"}
+        if backfills.is_of_task(point):
+            ways |= dict.fromkeys((LEFT_AND_KILLED, ENDED_AND_KILLED), "backfill, worker killed")
+        wanted |= {f"{point.name}, {way}" for way in ways.values()}
+        for fraction in ways:
+            scenario.carry_out(Step("backfill", point.name, records=30, fraction=fraction))
+            scenario.carry_out(Step("run", records=6))
+    assert scenario.finish().rows > 100
+    assert scenario.counts.points.keys() >= wanted
+    assert not scenario.trims, "no query had to begin at the journals' begin"
 
 
 class Unfenced(DeltaTable):

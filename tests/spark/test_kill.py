@@ -35,6 +35,7 @@ from tests.rig.crashes.two_writers import run_two_writers
 from tests.rig.table_oracle import Verdict, Version, check_table, read_versions, split_records
 from tests.rig.upsert_oracle import check_upserts
 from tests.spark.conftest import FileStream
+from tests.waiting import wait_until
 
 APP_ID = "kills"
 JOURNALS = ("kills/a", "kills/b", "kills/c")
@@ -55,8 +56,8 @@ TWO_WRITERS_S = 240.0
 DRIVERS = 4 + RANDOM_KILLS
 """With four for exact steps."""
 
-MORE_DRIVERS = MORE_RANDOM_KILLS + 6 + 2
-"""Of a soak run: six for tables of their own, and the two writers."""
+MORE_DRIVERS = MORE_RANDOM_KILLS + 11 + 2
+"""Of a soak run: eleven for tables of their own, and the two writers."""
 
 pytestmark = pytest.mark.slow
 
@@ -362,6 +363,43 @@ def test_a_kill_amid_committed_messages_changes_nothing(
     verdict = check("committed", table, journals.truth(), app_id=APP_ID, complete=True)
     assert verdict.exact, verdict
     assert verdict.rows > 30
+
+
+BACKFILL_KILLS = (
+    ("files written, not committed", 1),
+    ("committed, not returned", 1),
+    ("states written", 1),
+    ("files written, not committed", 1),
+    ("committed, not returned", 2),
+)
+"""Before and after the commit that pins; in a task; before a commit of rows, and after a later one."""
+
+
+@pytest.mark.soak
+@pytest.mark.deployed_broker
+@pytest.mark.timeout(1800)
+def test_a_killed_backfill_of_committed_messages_leaves_no_seam(
+    rig: Rig, deployed_broker: DeployedBroker, tmp_path: Path
+) -> None:
+    """On the real broker and its store: each driver goes on where the table ends, and then a stream does."""
+    journals = MessageJournals(tmp_path, deployed_broker.endpoint, seed=SEED, store=deployed_broker.file_root)
+    journals.append(120)
+    wait_until("fragments to be stored", journals.are_stored)
+    table = tmp_path / "table"
+    command = {"sink": "committed", "table": str(table), "schema": journals.schema}
+    for number, (point, nth) in enumerate(BACKFILL_KILLS):
+        options = journals.batch_options(stored=number < 2)
+        dies = command_to_die(BY_NAME[point], nth)
+        with rig.children.start(until="killed", backfill=options, **command, **dies) as child:
+            assert child.wait(START_WITHIN_S) == -9, child.log_end()
+        if number:
+            assert check("committed", table, journals.truth(), app_id=APP_ID, complete=False).exact
+        journals.append(20)
+    stream = {"checkpoint": str(tmp_path / "checkpoint"), "load": "", "options": journals.options()}
+    rig.recover(**command, **stream, format="gazette")
+    verdict = check("committed", table, journals.truth(), app_id=APP_ID, complete=True)
+    assert verdict.exact, verdict
+    assert verdict.rows > 60
 
 
 @pytest.mark.soak

@@ -3,6 +3,7 @@
 - ``points``       where a query can be made to die
 - ``schedules``    steps, and how a schedule is drawn from a seed
 - ``sinks``        the kinds of sink that it is about
+- ``backfills``    a backfill that dies
 - ``oracles``      what their tables have to hold
 - ``scenario``     carries steps out, and asks the oracle after each
 - ``children``     child processes that are ready to run the query and be killed

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.session import INTERPRETED, local_spark
+from tests.rig.brokers import BrokerHandle
 from tests.rig.class_archive import find_archive
 from tests.rig.crashes.children import CrashChildren, Query
 from tests.rig.crashes.journals import FileJournalSet
@@ -55,12 +56,20 @@ def run_schedule(
     settings: Settings,
     *,
     children: CrashChildren | None,
-    broker: str,
+    broker: BrokerHandle,
 ) -> dict[str, Any]:
     """Run one schedule; return its line of the log. A failure is part of that."""
     began = time.monotonic()
     schedule = draw(seed, settings)
-    scenario = Scenario(spark, root, sink=schedule.sink, children=children, broker=broker, seed=seed)
+    scenario = Scenario(
+        spark,
+        root,
+        sink=schedule.sink,
+        children=children,
+        broker=broker.endpoint,
+        store=broker.file_root,
+        seed=seed,
+    )
     failure = ""
     verdict: Verdict | None
     try:
@@ -155,14 +164,14 @@ def main(arguments: Sequence[str]) -> int:
             query = Query(APP_ID, "file_journals", options)
             children = stack.enter_context(CrashChildren(root / "children", query, ready=READY_BESIDE))
         broker = EmbeddedBroker(root / "broker", storage=StorageSettings(fsync=False))
-        endpoint = stack.enter_context(broker).endpoint
+        handle = BrokerHandle(stack.enter_context(broker).endpoint, broker.root)
         exact = _two_writers(children, root, given) if given.two_writers and children else True
         records: list[dict[str, Any]] = []
         for seed in itertools.count(given.seed):
             if is_enough(records, given):
                 break
             record = run_schedule(
-                spark, root / f"seed-{seed}", seed, settings, children=children, broker=endpoint
+                spark, root / f"seed-{seed}", seed, settings, children=children, broker=handle
             )
             _tell(record, given.log)
             if not given.directory and not record["failure"]:

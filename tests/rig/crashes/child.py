@@ -17,6 +17,7 @@ is over before its turn comes.
 ``rename``          which rename kills, for ``FailAtRename.scala``
 ``until``           ``end``: of the journals, as they are now; ``killed``; or ``fenced``: then it starts
                     again, with a new query checkpoint, until it is killed
+``backfill``        options of a backfill, to run in place of the query; of the above it needs ``table``
 ``outcomes``        with ``fenced``: file that gets a line for each run that the sink has ended
 ``sink``            name of one in :mod:`tests.rig.crashes.sinks`, ``raw`` unless given
 ==================  =========================================================================
@@ -41,6 +42,7 @@ from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.session import CLASS_PATH_VARIABLE, INTERPRETED, local_spark
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
+from tests.rig.crashes.backfills import fill
 from tests.rig.crashes.outcomes import refusal
 from tests.rig.crashes.sinks import SINKS
 from tests.rig.crashing_source import CrashingGazette
@@ -155,6 +157,13 @@ def recover(spark: SparkSession, settings: Settings, command: Settings) -> None:
     run(spark, load(journals(spark, settings), settings), settings, command)
 
 
+def run_backfill(spark: SparkSession, settings: Settings, command: Settings) -> None:
+    """Fill the table up to the journals' present ends, or until killed."""
+    sink = SINKS[command["sink"]].sink(settings["app_id"], command["table"])
+    crash_file = Path(settings["scratch"]) / "crash"
+    fill(spark, sink, command["backfill"], settings["schema"], crash_file)
+
+
 def main(settings: Settings) -> None:
     """Get ready, wait for the command, carry it out."""
     # Behind all other jars, for the class data archive allows for more of them there only.
@@ -173,7 +182,9 @@ def main(settings: Settings) -> None:
         crash_file = Path(settings["scratch"]) / "crash"
         crash_file.write_text(ordered)
         settings["options"]["crashFile"] = str(crash_file)
-    if command["until"] == "fenced":
+    if "backfill" in command:
+        run_backfill(spark, settings, command)
+    elif command["until"] == "fenced":
         contend(spark, settings, command)
     else:
         run(spark, rows, settings, command)

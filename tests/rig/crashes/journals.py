@@ -25,6 +25,9 @@ FIRST_CLOCK = 1 << 62
 FIRST_STEP = 1000
 """Clock of a producer's first message, less ``FIRST_CLOCK``; it may go back."""
 
+FRAGMENT_BYTES = 1024
+"""Length of a fragment: the shortest that there is, so that stores have some soon."""
+
 PRODUCERS = 4
 """Producers at a time."""
 
@@ -95,9 +98,17 @@ class MessageJournals(FileJournalSet):
     schema = RAW_WITH_ORIGIN
     batch_bytes = 600
 
-    def __init__(self, root: Path, endpoint: str, *, seed: int = 0) -> None:
-        """Make empty journals below a directory that no other scenario uses."""
+    def __init__(self, root: Path, endpoint: str, *, seed: int = 0, store: Path | None = None) -> None:
+        """Make empty journals below a directory that no other scenario uses.
+
+        Args:
+            root: The scenario's directory.
+            endpoint: The broker's endpoint.
+            seed: Seed of the messages.
+            store: Directory where the broker stores fragments.
+        """
         self._endpoint = endpoint
+        self._store = store
         self._prefix = f"crashes/{root.parent.name}-{root.name}-{id(self):x}/"
         self._states = root / "states"
         self._messages = MessageWriter(seed)
@@ -108,7 +119,7 @@ class MessageJournals(FileJournalSet):
         super().create(name)
         with Client(self._endpoint, timeout_s=30) as client:
             labels = {"content-type": "application/x-ndjson"}
-            client.create_journals(journal_spec(self.full_name(name), labels=labels))
+            client.create_journals(journal_spec(self.full_name(name), labels=labels, length=FRAGMENT_BYTES))
 
     def full_name(self, name: str) -> str:
         """Return the journal's name."""
@@ -117,13 +128,30 @@ class MessageJournals(FileJournalSet):
     def options(self) -> dict[str, Any]:
         """Return the options of a query of committed messages."""
         return {
+            **self._selected(),
             "brokerAddress": self._endpoint,
-            "path": self._prefix,
-            "isolationLevel": "read_committed",
-            "stateLocation": str(self._states),
             "startingOffsets": "earliest",
             "maxBytesPerTrigger": str(self.batch_bytes),
         }
+
+    def batch_options(self, *, stored: bool) -> dict[str, str]:
+        """Return the options of a batch, from what is stored of all journals or, if nothing is, a broker."""
+        if stored and self.are_stored():
+            return {**self._selected(), "fragmentStore": f"file://{self._store}", "framing": "lines"}
+        return {**self._selected(), "brokerAddress": self._endpoint}
+
+    def _selected(self) -> dict[str, str]:
+        return {
+            "path": self._prefix,
+            "isolationLevel": "read_committed",
+            "stateLocation": str(self._states),
+        }
+
+    def are_stored(self) -> bool:
+        """Say whether there are stored fragments of each journal."""
+        if (store := self._store) is None:
+            return False
+        return all(any((store / self.full_name(name)).glob("0*")) for name in self.names())
 
     def can_resume(self, entry: LedgerEntry | None) -> bool:
         """Say whether there are states of producers where a table ends."""

@@ -16,7 +16,11 @@ KINDS_OF_CRASH = {
 }
 """Fields of a record that count crashes."""
 
-STEPS_OF = {"cycles": ("crash",), "sigkills": ("kill", "random kill"), "retries": ("sink crashes",)}
+STEPS_OF = {
+    "cycles": ("crash", "backfill"),
+    "sigkills": ("kill", "random kill", "kill backfill"),
+    "retries": ("sink crashes",),
+}
 """Kinds of the steps in which these happen."""
 
 COLUMNS = (

@@ -10,7 +10,8 @@ A query with state is bound to its checkpoint. So a new one and a copy must be r
 the query goes on with the checkpoint of the table's newest entry; a RESTORE is undone.
 
 A query of committed messages also loses its files of states. Where both these and its checkpoint are lost, it
-must not resume: it reads everything again, and trims what the table has.
+must not resume: it reads everything again, and trims what the table has. In between backfills fill its table,
+from brokers or from their store, and die; then a new query goes on where they left the table.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.ledger.query_checkpoint import parse_query_id
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.files import clear_unfinished
+from tests.rig.crashes.backfills import died, fill, is_of_task
 from tests.rig.crashes.children import END_WITHIN_S, CrashChildren, command_to_die
 from tests.rig.crashes.journals import FileJournalSet, MessageJournals
 from tests.rig.crashes.oracles import check
@@ -117,6 +119,7 @@ class Scenario:
         make_sink: Callable[[Scenario, Path], DeltaSink] = our_sink,
         children: CrashChildren | None = None,
         broker: str = "",
+        store: Path | None = None,
         seed: int = 0,
     ) -> None:
         """Make two empty journals.
@@ -128,6 +131,7 @@ class Scenario:
             make_sink: Makes the writer of one run.
             children: Where child processes come from; without them a schedule with kills fails.
             broker: Endpoint of a broker, for a kind of query that reads messages.
+            store: Directory where that broker stores fragments.
             seed: Seed of the messages.
         """
         spark.dataSource.register(FileJournals)
@@ -143,7 +147,9 @@ class Scenario:
         self._root = root
         self._kind = SINKS[sink]
         self._journals = (
-            MessageJournals(root, broker, seed=seed) if self._kind.committed else FileJournalSet(root)
+            MessageJournals(root, broker, seed=seed, store=store)
+            if self._kind.committed
+            else FileJournalSet(root)
         )
         self._make_sink = make_sink
         self._children = children
@@ -262,6 +268,50 @@ class Scenario:
                 raise UnexpectedEndError(child.log_end())
         self.counts.sigkills += 1
         self.counts.points["random moment"] += 1
+
+    def _backfill(self, step: Step) -> None:
+        """Have a backfill die, and perhaps another one end; a new query goes on where the table ends then."""
+        point = BY_NAME[step.point]
+        assert point.raises is not None
+        is_killed = is_of_task(point) and step.fraction < 0.5
+        with self._armed(point.raises, step.nth, ":kill" if is_killed else ""):
+            died = self._fill(step)
+        if died:
+            self.counts.cycles += 1
+            what = "backfill, worker killed" if is_killed else "backfill"
+            self.counts.points[f"{step.point}, {what}"] += 1
+            if round(step.fraction * 100) % 3 and self._fill(step):
+                raise UnexpectedEndError("a backfill died that was not told to")
+        self._new_checkpoint()
+
+    def _fill(self, step: Step) -> bool:
+        """Run a backfill; return whether it died."""
+        sink = self._kind.sink(APP_ID, str(self.table))
+        try:
+            fill(self.spark, sink, self._batch_options(step), self._journals.schema, self._crash_file)
+        except Exception as error:
+            if not died(error):
+                raise
+            return True
+        return False
+
+    def _kill_backfill(self, step: Step) -> None:
+        command = command_to_die(BY_NAME[step.point], step.nth)
+        status = self._crash_children().run(
+            table=str(self.table),
+            backfill=self._batch_options(step),
+            schema=self._journals.schema,
+            sink=self.sink,
+            **command,
+        )
+        if status != 0:
+            self.counts.sigkills += 1
+            self.counts.points[f"{step.point}, backfill"] += 1
+        self._new_checkpoint()
+
+    def _batch_options(self, step: Step) -> dict[str, str]:
+        assert isinstance(self._journals, MessageJournals)
+        return self._journals.batch_options(stored=round(step.fraction * 100) % 2 == 0)
 
     def _lose_checkpoint(self, step: Step) -> None:
         if self._kind.bound:
@@ -478,10 +528,16 @@ class Scenario:
             raise ValueError("a schedule with kills needs child processes")
         return self._children
 
-    def _armed(self, failpoint: str, nth: int) -> AbstractContextManager[None]:
-        """Have an exception raised at a failpoint, in this process or in the source's."""
+    def _armed(self, failpoint: str, nth: int, action: str = "") -> AbstractContextManager[None]:
+        """Have an exception raised at a failpoint, in this process or in the source's.
+
+        Args:
+            failpoint: Its name.
+            nth: Which time.
+            action: Of the source's processes, in place of an exception: a colon and its name.
+        """
         if failpoint.startswith(("source.", "scan.")):
-            return self._source_crash(f"{failpoint}:{nth}")
+            return self._source_crash(f"{failpoint}:{nth}{action}")
 
         def crash() -> None:
             raise FailpointError(failpoint)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from tests.rig.crashes import backfills
 from tests.rig.crashes.points import reachable
 from tests.rig.crashes.sinks import SINKS
 
@@ -30,12 +31,14 @@ Kind = Literal[
     "other writer",
     "new journal",
     "lose states",
+    "backfill",
+    "kill backfill",
 ]
 """What a step does; :class:`tests.rig.crashes.scenario.Scenario` has a method for each."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-SIGKILLS: frozenset[Kind] = frozenset({"kill", "random kill"})
+SIGKILLS: frozenset[Kind] = frozenset({"kill", "random kill", "kill backfill"})
 
 WEIGHTS: Mapping[Kind, int] = {
     "crash": 24,
@@ -51,10 +54,11 @@ WEIGHTS: Mapping[Kind, int] = {
     "other writer": 1,
     "new journal": 1,
     "lose states": 2,
+    "backfill": 6,
 }
 """Weights of the steps that need no child process. Sink crashes are several a step."""
 
-FEATURE_OF: Mapping[Kind, str] = {"lose states": "committed"}
+FEATURE_OF: Mapping[Kind, str] = dict.fromkeys(("lose states", "backfill", "kill backfill"), "committed")
 """Steps that are of one kind of sink alone."""
 
 OVERTAKEN_AT = ("sink.entry", "sink.before_write", "sink.after_write", "sink.return")
@@ -118,7 +122,8 @@ def draw(seed: int, settings: Settings) -> Schedule:
 def _step(rng: random.Random, settings: Settings, sink: str) -> Step:
     kind: Kind
     if rng.random() < settings.kill_share:
-        kind = rng.choice(("kill", "kill", "random kill"))
+        more: tuple[Kind, ...] = ("kill backfill",) if sink == FEATURE_OF["kill backfill"] else ()
+        kind = rng.choice(("kill", "kill", "random kill", *more))
     else:
         fitting = [each for each in WEIGHTS if FEATURE_OF.get(each, sink) == sink]
         kinds = [each for each in fitting if each in settings.only] or fitting
@@ -130,6 +135,10 @@ def _step(rng: random.Random, settings: Settings, sink: str) -> Step:
 def _crash_point(rng: random.Random, features: frozenset[str], *, by_kill: bool) -> tuple[str, int]:
     point = rng.choice(reachable(features, by_kill=by_kill))
     return point.name, rng.choice(KILL_NTHS if by_kill else point.nths)
+
+
+def _backfill_point(rng: random.Random, *, by_kill: bool) -> tuple[str, int]:
+    return rng.choice(backfills.points(by_kill=by_kill)).name, rng.choice(KILL_NTHS)
 
 
 def _sink_points(rng: random.Random, features: frozenset[str]) -> tuple[str, int]:
@@ -147,4 +156,6 @@ _POINT_OF: Mapping[Kind, Callable[[random.Random, frozenset[str]], tuple[str, in
     "sink crashes": _sink_points,
     "kill": lambda rng, features: _crash_point(rng, features, by_kill=True),
     "zombie": lambda rng, _: (rng.choice(OVERTAKEN_AT), rng.randint(1, 2)),
+    "backfill": lambda rng, _: _backfill_point(rng, by_kill=False),
+    "kill backfill": lambda rng, _: _backfill_point(rng, by_kill=True),
 }

@@ -15,6 +15,7 @@ import pytest
 from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN
 from gazette_spark.offsets import JournalOffsets
+from tests.rig.crashes import backfills
 from tests.rig.crashes.__main__ import is_enough, parse, replay
 from tests.rig.crashes.children import command_to_die
 from tests.rig.crashes.journals import MessageWriter
@@ -53,6 +54,9 @@ def test_every_kind_and_point_comes_up(sink: str) -> None:
     for kind in ("crash", "kill"):
         wanted = {point.name for point in reachable(frozenset({sink}), by_kill=kind == "kill")}
         assert {step.point for step in steps if step.kind == kind} == wanted
+    for kind in ("backfill", "kill backfill") if sink == "committed" else ():
+        wanted = {point.name for point in backfills.points(by_kill=kind == "kill backfill")}
+        assert {step.point for step in steps if step.kind == kind} == wanted
     alone = {name for step in steps if step.kind == "sink crashes" for name in step.point.split("|")}
     assert alone <= {point.name for point in reachable(frozenset({sink}), by_kill=False)}
 
@@ -76,7 +80,8 @@ def test_without_kills_no_child_process_is_needed() -> None:
 def test_a_schedule_of_some_kinds_is_replayed_by_its_command() -> None:
     """Other kinds are not drawn; kills come by their own share."""
     settings = Settings(1000, 0.1, frozenset({"zombie", "sink crashes"}), ("upsert", "dead letters"))
-    assert {step.kind for step in draw(1, settings).steps} == {"zombie", "sink crashes", *SIGKILLS}
+    kills = {kind for kind in SIGKILLS if kind not in FEATURE_OF}
+    assert {step.kind for step in draw(1, settings).steps} == {"zombie", "sink crashes", *kills}
     given = parse(shlex.split(replay(7, settings))[3:])
     assert (given.seed, given.schedules) == (7, 1)
     only, sinks = frozenset(given.only), tuple(given.sinks)

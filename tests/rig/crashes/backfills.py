@@ -1,0 +1,58 @@
+"""A backfill of committed messages, as a scenario and a child process run it, and where it dies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from gazette_spark import register
+from gazette_spark.backfill import backfill
+from gazette_spark.sink import DeltaSink
+from tests.rig.crashes.points import TABLE_LOG, Point, Rename, reachable
+from tests.rig.crashing_source import crashing_gazette
+
+STEP_BYTES = 500
+"""Bytes of a commit: some commits a backfill, for a step appends about twice as many."""
+
+_DIED = re.compile(r"failpoint '[\w.]+' was reached|Python worker exited unexpectedly")
+
+
+def fill(
+    spark: SparkSession, sink: DeltaSink, options: Mapping[str, str], schema: str | None, crash_file: Path
+) -> None:
+    """Fill a sink's table up to the present ends of journals.
+
+    Args:
+        spark: The session.
+        sink: The sink.
+        options: Of the source.
+        schema: Of the source.
+        crash_file: Says where processes of the source die, as in :mod:`tests.rig.crashing_source`.
+    """
+    spark.dataSource.register(crashing_gazette(str(crash_file)))
+    try:
+        backfill(sink, options, schema=schema, bytes_per_commit=STEP_BYTES, spark=spark)
+    finally:
+        register(spark)
+
+
+def died(error: Exception) -> bool:
+    """Say whether an error is that of a backfill, or of a worker of it, that was told to die."""
+    return _DIED.search(str(error)) is not None
+
+
+def is_of_task(point: Point) -> bool:
+    """Say whether a task comes by a point, so that its worker can be killed there alone."""
+    name = point.raises or ""
+    return name.startswith("scan.") or name in ("source.read", "source.rows")
+
+
+def points(*, by_kill: bool) -> list[Point]:
+    """Return the points that a backfill comes by: it has no query, and no files of a query checkpoint."""
+    found = reachable(frozenset({"committed"}), by_kill=by_kill)
+    if not by_kill:
+        return [each for each in found if each.raises != "source.latest_offset"]
+    return [each for each in found if not isinstance(each.kills, Rename) or each.kills.path_end == TABLE_LOG]
