@@ -130,6 +130,10 @@ def store(path: Path, notebook: Notebook) -> None:
     for count, (cell, digest) in enumerate(zip(code_cells(notebook), digests(notebook), strict=True), 1):
         cell.metadata = nbformat.from_dict({DIGEST: digest})
         cell.execution_count = count
+        # A revision or a count that a call returns by the way looks like a result.
+        cell.outputs = [
+            each for each in cell.outputs if not each.get("data", {}).get("text/plain", "").isdigit()
+        ]
         for output in cell.outputs:
             if output.output_type == "execute_result":
                 output.execution_count = count

@@ -43,6 +43,8 @@ def test_stored_outputs_are_for_readers(name: str) -> None:
     notebook = notebooks.read(PATHS[name])
     outputs = [each for cell in notebooks.code_cells(notebook) for each in cell.outputs]
     texts = [each.get("text", "") + each.get("data", {}).get("text/plain", "") for each in outputs]
+    results = [each.data["text/plain"] for each in outputs if each.output_type == "execute_result"]
+    assert [text for text in results if text.isdigit()] == [], "values that nobody asked for"
     assert notebooks.plots(notebook)
     assert {each.get("name", "stdout") for each in outputs} == {"stdout"}
     assert [each for each in outputs if each.output_type == "error"] == []
