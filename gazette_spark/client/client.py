@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import NoReturn, Self, TypeVar, Unpack
 
 from gazette_spark.client import environment
@@ -40,6 +39,7 @@ from gazette_spark.client.reading.gaps import FragmentGap, find_gaps
 from gazette_spark.client.reading.read import ReadOptions, ReadStream
 from gazette_spark.client.reading.reader import Reader
 from gazette_spark.client.reading.retry_reader import RetryReader
+from gazette_spark.closing import Closing
 from gazette_spark.errors import (
     EtcdTransactionFailedError,
     GazetteError,
@@ -56,7 +56,7 @@ from gazette_spark.protocol.tokens import KeySet
 T = TypeVar("T")
 
 
-class Client:
+class Client(Closing):
     """Calls one broker, which passes calls on to the others, or each journal's own. Thread-safe.
 
     Its readers and appenders are for one thread each. A client belongs to the process that made it: it
@@ -157,14 +157,6 @@ class Client:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Client cannot be pickled: make one in each process, from the same endpoint")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close all connections; calls and readers under way fail."""

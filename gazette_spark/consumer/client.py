@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from types import TracebackType
 from typing import Self, TypeVar
 
 from gazette_spark.client import environment
@@ -16,6 +15,7 @@ from gazette_spark.client.connection.channel import Connection
 from gazette_spark.client.connection.credentials import Credentials, TlsOptions
 from gazette_spark.client.connection.routes import RouteCache, open_dialer
 from gazette_spark.client.listing.apply import CHANGES_PER_APPLY, apply_in_batches
+from gazette_spark.closing import Closing
 from gazette_spark.consumer.application import Progress
 from gazette_spark.consumer.requests import (
     validate_hints_request,
@@ -54,7 +54,7 @@ UNASSIGNED_AT_ONCE = 100
 _CLASSES = shard_status_errors()
 
 
-class ShardClient:
+class ShardClient(Closing):
     """Calls the consumers of one application. Thread-safe; belongs to the process that made it."""
 
     def __init__(
@@ -108,14 +108,6 @@ class ShardClient:
 
     def __repr__(self) -> str:
         return f"ShardClient({self.endpoint!r})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close all connections; calls under way fail."""

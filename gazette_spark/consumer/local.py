@@ -16,12 +16,12 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from gazette_spark.broker.identity import BrokerIdentity
 from gazette_spark.broker.replication.topology import Member
 from gazette_spark.client.client import Client
+from gazette_spark.closing import Closing
 from gazette_spark.consumer.application import Application, Resolution, ResolveArgs, ShardListing
 from gazette_spark.consumer.local_shard import LocalShard
 from gazette_spark.consumer.resolver import Hints, RunningShard, ShardTable
@@ -33,7 +33,7 @@ NAME_ROOT = "/gazette-spark/consumers"
 """Names of shards are below it, as keys of Etcd are below the root of a consumer."""
 
 
-class LocalHost:
+class LocalHost(Closing):
     """Runs shards, and implements :class:`~gazette_spark.consumer.application.ShardHost`. Thread-safe.
 
     A context manager: shards start with the block, and stop at its end.
@@ -124,11 +124,6 @@ class LocalHost:
 
     def __enter__(self) -> Self:
         return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def promote(self) -> None:
         """Have a standby run its shards: it takes over those that another host runs. Does not wait for that.

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import NamedTuple, Self, TypedDict, Unpack
 
 from google.protobuf.message import DecodeError
@@ -22,6 +21,7 @@ from google.protobuf.message import DecodeError
 from gazette_spark.client.client import Client
 from gazette_spark.client.reading.chunks import Chunk
 from gazette_spark.client.reading.retry_reader import RetryReader
+from gazette_spark.closing import Closing
 from gazette_spark.errors import ClosedError, DataLossError, RecordError
 from gazette_spark.message.interfaces import Envelope, NewMessage, framing_of_journal
 from gazette_spark.message.locator import locator_for, raw_messages
@@ -43,7 +43,7 @@ class _Found(NamedTuple):
     record: bytes | None
 
 
-class ReadUncommitted:
+class ReadUncommitted(Closing):
     """Iterator over all messages of a journal, repeated ones and those of open transactions too.
 
     For one thread, but :meth:`close` may be called from any. After an error the next call goes on: a message
@@ -172,16 +172,8 @@ class ReadUncommitted:
         """End the reader; may be called again."""
         self.reader.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class ReadCommitted:
+class ReadCommitted(Closing):
     """Iterator over the committed messages of a journal, each once, acknowledgements among them.
 
     For one thread, but :meth:`close` may be called from any. After an error the next call goes on; a replay
@@ -262,14 +254,6 @@ class ReadCommitted:
         self._closed = True
         self._end_replay()
         self.messages.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def checked_replay(

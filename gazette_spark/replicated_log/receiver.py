@@ -9,10 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from types import TracebackType
-from typing import Self
 
 from gazette_spark.client import Chunk, Client, RetryReader
+from gazette_spark.closing import Closing
 from gazette_spark.errors import (
     ClosedError,
     FetchCancelledError,
@@ -114,7 +113,7 @@ class _ReadAhead:
             return not self._ended
 
 
-class Receiver:
+class Receiver(Closing):
     """Fetches a log's entries and checkpoints. For one thread; :meth:`close` may be called from any.
 
     After an error the next fetch continues at the same offset.
@@ -147,14 +146,6 @@ class Receiver:
 
     def __repr__(self) -> str:
         return f"Receiver({self.journal!r}, offset={self.offset})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the receiver, from any thread; may be called again. A fetch under way raises ClosedError."""

@@ -9,17 +9,16 @@ readers.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from types import TracebackType
-from typing import Self
 
 from gazette_spark.client.reading.chunks import Chunk
+from gazette_spark.closing import Closing
 from gazette_spark.errors import DirectReadError
 from gazette_spark.store.coverage import Coverage, Overlaps
 from gazette_spark.store.files import StoreFiles
 from gazette_spark.store.layout import StoredFragment
 
 
-class StoreReader:
+class StoreReader(Closing):
     """Iterates over the chunks of ``[offset, end_offset)``. For one thread; a context manager.
 
     It ends at ``end_offset``, which no chunk passes. Errors are raised where they are met and end it.
@@ -53,14 +52,6 @@ class StoreReader:
 
     def __iter__(self) -> Iterator[Chunk]:
         return self._chunks
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the open file; may be called again."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import posixpath
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 from gazette_spark.client.listing.listings import ListedFragment
 from gazette_spark.client.listing.snapshots import Listing
 from gazette_spark.client.reading.heads import Tail
+from gazette_spark.closing import Closing
 from gazette_spark.errors import JournalNotFoundError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import (
@@ -36,7 +36,7 @@ MAX_ROOTS = 16
 MAX_OFFSET = 2**63 - 1
 
 
-class StoreJournals:
+class StoreJournals(Closing):
     """Journals of a store, with the methods of a client that a planner uses. Thread-safe."""
 
     def __init__(self, files: StoreFiles, layout: Layout, *, known_to: int = MAX_OFFSET) -> None:
@@ -78,14 +78,6 @@ class StoreJournals:
 
     def __repr__(self) -> str:
         return f"StoreJournals({self._files!r}, {len(self._coverage)} journals)"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Do nothing: only readers hold files."""

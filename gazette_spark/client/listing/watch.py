@@ -34,7 +34,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from types import TracebackType
 from typing import NoReturn, Protocol, Self
 
 import grpc
@@ -44,6 +43,7 @@ from gazette_spark.client.connection import retry
 from gazette_spark.client.connection.channel import Connection, cancel, is_no_answer, settle
 from gazette_spark.client.listing.listings import list_metadata, make_selector, observe_routes
 from gazette_spark.client.listing.snapshots import Listing, SnapshotJoiner
+from gazette_spark.closing import Closing
 from gazette_spark.errors import (
     ClosedError,
     GazetteError,
@@ -75,7 +75,7 @@ CLOSE_TIMEOUT_S = 10.0
 OnUpdate = Callable[[Listing], object]
 
 
-class LiveList(ABC):
+class LiveList(Closing, ABC):
     """A listing kept up to date by a separate thread; see the two subclasses.
 
     Any thread may use it. As a context manager it is started and closed. It belongs to the process that
@@ -111,11 +111,6 @@ class LiveList(ABC):
     def __enter__(self) -> Self:
         self.start()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def start(self) -> Listing:
         """Start the thread, once; wait for the first listing, as long as the client's calls may take.
@@ -228,7 +223,7 @@ class LiveList(ABC):
     def _run(self) -> None:
         """Publish listings until closed; raise permanent failures."""
 
-    def _interrupt(self) -> None:  # noqa: B027 - not each kind has something to end
+    def _interrupt(self) -> None:
         """End a call under way."""
 
     def _without_listing(self) -> GazetteError:

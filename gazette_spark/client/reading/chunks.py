@@ -13,9 +13,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Self
 
+from gazette_spark.closing import Closing
 from gazette_spark.errors import GazetteError, OffsetError, OffsetJumpError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Chunk:
 _NOTHING = Chunk(0, b"")
 
 
-class ChunkReader(ABC):
+class ChunkReader(Closing, ABC):
     """Reads a journal's bytes in order, without gap or repeat.
 
     Where the journal itself has lost bytes, the reader jumps: iterating shows it as a chunk whose offset
@@ -92,14 +92,6 @@ class ChunkReader(ABC):
         if self._left_of_rest():
             return self._rest.offset + self._rest_at
         return self._fetched()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __iter__(self) -> Self:
         return self

@@ -6,29 +6,20 @@ Reading is not recorded: open the file by its path. Files are changed through on
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from gazette_spark.client.appending.append import Bytes
+from gazette_spark.closing import Closing
 from gazette_spark.consumer.recoverylog.operations import recorded_path
 from gazette_spark.consumer.recoverylog.recorder import Recorder
 
 
-class RecordedFile:
+class RecordedFile(Closing):
     """A file open for writing. As a context manager it is closed at the end."""
 
     def __init__(self, recorder: Recorder, path: Path, fnode: int) -> None:
         self._recorder = recorder
         self._fnode = fnode
         self._file = path.open("r+b", buffering=0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def write(self, data: Bytes) -> int:
         """Write bytes at the file's position, which is its beginning at first; return how many."""
