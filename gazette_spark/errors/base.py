@@ -27,6 +27,16 @@ class GazetteError(Exception):
 
 
 @dataclass(eq=False)
+class PlainError(GazetteError):
+    """Base of errors whose text is their problem."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+@dataclass(eq=False)
 class OptionError(GazetteError, ValueError):
     """An option is unknown, malformed, or contradicts another."""
 
@@ -94,14 +104,8 @@ class MissingPackageError(GazetteError, ImportError):
         return f"{self.problem}: pip install {self.install!r} (for {sys.executable})"
 
 
-@dataclass(eq=False)
-class InputError(GazetteError, ValueError):
+class InputError(PlainError, ValueError):
     """Input of a command is not of the form it was said to have."""
-
-    problem: str
-
-    def __str__(self) -> str:
-        return self.problem
 
 
 @dataclass(eq=False)

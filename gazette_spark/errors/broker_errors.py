@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gazette_spark.errors.base import GazetteError
+from gazette_spark.errors.base import GazetteError, PlainError
 
 BROKER = "broker"
 """Whom a client calls, unless an error's ``service`` says otherwise."""
@@ -29,14 +29,8 @@ class AuthError(GazetteError):
         )
 
 
-@dataclass(eq=False)
-class TokenError(GazetteError):
+class TokenError(PlainError):
     """A bearer token does not verify. Its text never holds the token or a key."""
-
-    problem: str
-
-    def __str__(self) -> str:
-        return self.problem
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gazette_spark.errors.base import GazetteError
+from gazette_spark.errors.base import GazetteError, PlainError
 
 
 @dataclass(eq=False)
@@ -44,11 +44,5 @@ class SourceLossError(GazetteError):
         )
 
 
-@dataclass(eq=False)
-class TransactionOrderError(GazetteError):
+class TransactionOrderError(PlainError):
     """A step of a consumer transaction is not allowed where it stands."""
-
-    problem: str
-
-    def __str__(self) -> str:
-        return self.problem

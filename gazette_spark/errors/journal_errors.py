@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gazette_spark.errors.base import GazetteError
+from gazette_spark.errors.base import GazetteError, PlainError
 
 _SHOWN_JOURNALS = 3
 """Journals of each side that an error names."""
@@ -289,14 +289,8 @@ class EmptyListingError(GazetteError):
         return f"{self.problem}: no journal to map a message to. Check the selector of the listing"
 
 
-@dataclass(eq=False)
-class MessageError(GazetteError, ValueError):
+class MessageError(PlainError, ValueError):
     """A message cannot be framed, its UUID cannot be read or set, or its content type has no framing."""
-
-    problem: str
-
-    def __str__(self) -> str:
-        return self.problem
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qs, quote
 
 from gazette_spark.broker.storage.fragment_store import FragmentStore
-from gazette_spark.errors import GazetteError
+from gazette_spark.errors.base import PlainError
 from gazette_spark.protocol.fragments import Fragment
 
 READ_TTL_S = 60.0
@@ -25,14 +25,8 @@ UrlOf = Callable[[FragmentStore, Fragment, float], str]
 """Makes the URL of a stored fragment, valid for the given seconds."""
 
 
-@dataclass(eq=False)
-class SignatureError(GazetteError):
+class SignatureError(PlainError):
     """A URL's signature is missing, wrong, or has ended. Stays inside the broker."""
-
-    problem: str
-
-    def __str__(self) -> str:
-        return self.problem
 
 
 def file_url(store: FragmentStore, fragment: Fragment, _ttl_s: float) -> str:
