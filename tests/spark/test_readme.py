@@ -121,6 +121,7 @@ def run(text: str, directory: Path, env: dict[str, str]) -> str:
             os.killpg(process.pid, signal.SIGKILL)  # The shell's children, too: one of them is a JVM.
             raise
     assert process.returncode == 0, f"{text}\n{printed}\n{errors[-4000:]}"
+    assert not (errors and "verify" in text), f"lines of the JVM beside the verdict: {errors}"
     return printed
 
 
