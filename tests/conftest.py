@@ -41,7 +41,9 @@ SMALL_TABLES = {
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that say how much is run."""
     parser.addoption("--soak", action="store_true", help="run what `make soak` adds to `make test`, too")
-    duration = "how long soak kills local hosts of the application stream-sum"
+    duration = (
+        "how long soak kills hosts of the application stream-sum, each kind of host in a test of its own"
+    )
     parser.addoption("--stream-sum-minutes", type=float, default=20, metavar="N", help=duration)
 
 
@@ -76,14 +78,14 @@ def pytest_terminal_summary(
 
 @pytest.fixture(
     params=[
-        pytest.param(False, id="some streams"),
+        pytest.param(False, id="half a minute"),
         pytest.param(True, id="for long", marks=[pytest.mark.soak, pytest.mark.timeout(0)]),
     ]
 )
 def stream_minutes(request: pytest.FixtureRequest) -> float:
-    """How long Go's chunker writes streams; 0: until it has written some."""
+    """How long Go's chunker writes streams, and hosts are killed."""
     lasts: bool = request.param
-    return float(request.config.getoption("--stream-sum-minutes")) if lasts else 0.0
+    return float(request.config.getoption("--stream-sum-minutes")) if lasts else 0.5
 
 
 @pytest.fixture(scope="session")

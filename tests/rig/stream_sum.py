@@ -1,14 +1,19 @@
-"""Go's half of Gazette's acceptance test stream-sum: the chunker, which verifies each sum."""
+"""Gazette's acceptance test stream-sum: Go's chunker, which verifies each sum, and hosts that are killed."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from gazette_spark.client import Client
-from gazette_spark.consumer.examples.stream_sum import SUMS_JOURNAL
+from gazette_spark.consumer.client import ShardClient
+from gazette_spark.consumer.examples.stream_sum import SUMS_JOURNAL, Sum
+from gazette_spark.message import read_committed
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
 from tests.rig.gazctl import clean_environment, find_binary
@@ -34,23 +39,15 @@ class Chunker:
         self._process = process
         self._log = log
 
-    @property
-    def runs(self) -> bool:
-        """Whether it has not ended; a sum that is wrong or 40 seconds late ends it."""
-        return self._process.poll() is None
-
-    def check(self, *, ended: bool, wait_s: float = 0.0) -> None:
-        """Fail unless it runs, or has ended with each sum verified."""
-        if ended:
-            assert self._process.wait(wait_s) == 0, self._log.read_text()
-        else:
-            assert self.runs, self._log.read_text()
+    def check(self) -> None:
+        """Fail unless it runs: a sum that is wrong or 40 seconds late ends it."""
+        assert self._process.poll() is None, self._log.read_text()
 
 
 @contextmanager
-def verifying(endpoint: str, folder: Path, *, streams: int, chunks: int) -> Iterator[Chunker]:
-    """Have two workers each write streams and verify their sums, -1: without end; kill it at the end."""
-    command = [str(find_binary("chunker")), "-broker", endpoint, "-streams", str(streams)]
+def verifying(endpoint: str, folder: Path, *, chunks: int) -> Iterator[Chunker]:
+    """Have two workers each write streams and verify their sums, without end; kill it at the end."""
+    command = [str(find_binary("chunker")), "-broker", endpoint, "-streams", "-1"]
     command += ["-chunks", str(chunks), "-workers", str(WORKERS)]
     path = folder / "chunker.log"
     # A pipe that nobody reads would stop it: it warns of each sum that is late.
@@ -61,3 +58,53 @@ def verifying(endpoint: str, folder: Path, *, streams: int, chunks: int) -> Iter
         finally:
             process.kill()
             process.wait(END_S)
+
+
+class Host:
+    """A process that runs the shards by a command, which prints the address of its service."""
+
+    def __init__(self, command: Sequence[str | Path]) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, env=environment, start_new_session=True
+        )
+        assert self._process.stdout is not None
+        self._output = self._process.stdout
+
+    def wait_through(self, heads: Mapping[str, int], shards: Iterable[str]) -> None:
+        """Wait until each shard has summed what there was."""
+        address = self._output.readline().decode().strip()
+        with ShardClient(address, timeout_s=120) as service:
+            for shard in shards:
+                service.stat(shard, heads)
+
+    def kill(self) -> None:
+        """Kill it; may be called again."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(END_S)
+        self._output.close()
+
+
+@contextmanager
+def at_work(command: Sequence[str | Path], client: Client, shards: Iterable[str]) -> Iterator[None]:
+    """Run a host, and kill it at the end; within, each of its shards has summed what there was."""
+    heads = client.write_heads(CHUNK_JOURNALS)
+    host = Host(command)
+    try:
+        host.wait_through(heads, shards)
+        yield
+    finally:
+        host.kill()
+
+
+def sums_since(client: Client, begin: int) -> int:
+    """Return how many sums were published since an offset; fail if a stream has two."""
+    found = []
+    with read_committed(client, SUMS_JOURNAL, Sum.parse, offset=begin) as messages:
+        for each in messages:
+            assert isinstance(each.message, Sum)
+            if each.message.seq_no:  # It is no acknowledgement.
+                found.append(each.message.stream)
+    assert len(found) == len(set(found))
+    return len(found)
