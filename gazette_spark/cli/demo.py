@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from gazette_spark.demo.run import Report
 
 
+keep_option = click.option(
+    "--keep",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    metavar="DIR",
+    help="Keep broker, table, checkpoint and logs in DIR, which must be empty or new.",
+)
+
+
 @click.command()
 @click.option(
     "--seconds",
@@ -46,13 +55,7 @@ if TYPE_CHECKING:
     callback=lambda ctx, _parameter, value: value or typed_broker(ctx),
     help="Use this broker instead of an embedded one.",
 )
-@click.option(
-    "--keep",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=None,
-    metavar="DIR",
-    help="Keep broker, table, checkpoint and log in DIR, which must be empty or new.",
-)
+@keep_option
 def demo(seconds: float, rate: float, broker: str | None, keep: Path | None) -> None:
     """Stream journals into a Delta table, with crashes, and prove it exact.
 

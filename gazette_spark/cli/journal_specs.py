@@ -192,7 +192,7 @@ def applied(change: Any, key: str) -> dict[str, str]:  # noqa: ANN401 - of journ
     """Return the line of a change that was applied; ``key`` is the field of names."""
     if change.delete:
         return {key: change.delete, "change": "delete"}
-    return {key: getattr(change.upsert, {"name": "name", "id": "id"}[key]), "change": "upsert"}
+    return {key: getattr(change.upsert, key), "change": "upsert"}
 
 
 def planned(change: Any, key: str, found: Mapping[str, Any]) -> dict[str, str]:  # noqa: ANN401 - as above

@@ -7,7 +7,7 @@ from queue import Empty
 
 import click
 
-from gazette_spark.cli.demo import check_needs, starting_spark, work_directory
+from gazette_spark.cli.demo import check_needs, keep_option, starting_spark, work_directory
 from gazette_spark.cli.server_options import end_signals
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol.durations import parse_duration
@@ -33,13 +33,7 @@ def _seconds(_ctx: click.Context, _parameter: click.Parameter, text: str | None)
     show_default=True,
     help="Events per second, over all journals.",
 )
-@click.option(
-    "--keep",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=None,
-    metavar="DIR",
-    help="Keep broker, table, checkpoint and logs in DIR, which must be empty or new.",
-)
+@keep_option
 def quickstart(seconds: float, rate: float, keep: Path | None) -> None:
     """Stream journals into a Delta table and watch its lag in a browser.
 
