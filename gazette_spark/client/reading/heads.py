@@ -8,7 +8,8 @@ to there if they are few.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
@@ -18,7 +19,8 @@ import grpc
 from gazette_spark.client.connection.channel import Connection, settle
 from gazette_spark.client.connection.status import read_status_error
 from gazette_spark.client.reading.many_heads import ask_many
-from gazette_spark.errors import GazetteError, UnavailableError
+from gazette_spark.client.reading.read import Cursor
+from gazette_spark.errors import GazetteError, OffsetNotYetAvailableError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
 from gazette_spark.protocol.tokens import Capability, journal_claims
@@ -122,6 +124,8 @@ class TailCall:
         """Return the tail.
 
         Raises:
+            CorruptFragmentError: the bytes are not those of their fragment's sum.
+            ProtocolError: the broker contradicts itself about a stored fragment.
             StatusError: the broker does not even give a head, e.g. SUSPENDED.
         """
         with self._connection.errors():
@@ -133,7 +137,7 @@ class TailCall:
         for message in messages:
             if message.status not in (pb.OK, pb.OFFSET_NOT_YET_AVAILABLE):
                 raise read_status_error(message, self.journal)
-        return tail_of(messages, self._offset)
+        return tail_of(self.journal, messages, self._offset)
 
     def _bounded(self) -> Iterator[pb.ReadResponse]:
         """Yield the answers up to the first that was not asked for; without the rest there is a head only."""
@@ -150,11 +154,17 @@ class TailCall:
         settle(self._answers)
 
 
-def tail_of(messages: Iterable[pb.ReadResponse], offset: int) -> Tail:
+def tail_of(journal: str, messages: Sequence[pb.ReadResponse], offset: int) -> Tail:
     """Return the tail in the messages of a read from an offset on.
 
-    Bytes that do not follow each other, or that do not end at the last reported head, are dropped.
+    Bytes that do not follow each other, or that do not end at the last reported head, are dropped. Those of
+    stored fragments are checked as in any read. Most tails have none, and the checks cost time.
     """
+    if any(message.fragment_url for message in messages):
+        cursor = Cursor(journal, offset, [])
+        with suppress(OffsetNotYetAvailableError):  # It ends the stream.
+            for message in messages:
+                cursor.feed(message)
     head, at, parts, whole = 0, offset, [], True
     for message in messages:
         whole = whole and (message.offset == at or message.status == pb.OFFSET_NOT_YET_AVAILABLE)
