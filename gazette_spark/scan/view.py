@@ -38,6 +38,7 @@ class JournalView:
         self.client = client
         self.options = options
         self._specs: dict[str, pb.JournalSpec] = {}
+        self._framings: dict[str, Framing] = {}
 
     def __repr__(self) -> str:
         return f"JournalView({self.client!r}, {len(self._specs)} specs)"
@@ -48,7 +49,7 @@ class JournalView:
         Raises:
             OptionError: the options contradict the journal's labels.
         """
-        framing_of(spec, self.options)
+        self._framings[spec.name] = framing_of(spec, self.options)
         self._specs[spec.name] = spec
 
     def suspended_at(self, journal: str) -> int | None:
@@ -115,7 +116,9 @@ class JournalView:
 
     def framing(self, journal: str) -> Framing:
         """Return the framing a journal is read in."""
-        return framing_of(self.spec(journal), self.options)
+        if journal not in self._framings:
+            self.cache_spec(self.spec(journal))
+        return self._framings[journal]
 
     def refresh_specs(self, journals: Iterable[str]) -> None:
         """List journals that were never listed, in one request: a batch that is run again begins so."""
