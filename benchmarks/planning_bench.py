@@ -8,6 +8,8 @@ driver has it, is asked for its latest offset and for the partitions of the batc
 - idle: nothing is new, as mostly;
 - with news: a record was appended to every journal.
 
+With ``--query``, batches of Spark are timed, too: raw to nowhere, a record in each journal.
+
 The first of each, which makes connections, is left out. Between two questions there is time for what a
 reader does by itself, as between two triggers. The answers are checked always: the offsets of every journal,
 and one piece each. Times are shown with ``--timed`` only, and go into the performance page with ``--report``.
@@ -31,13 +33,16 @@ from time import monotonic, process_time
 from typing import Any, TypeVar
 
 from harness import REPORT, machine, running_broker, write_section
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
+from gazette_spark import register
 from gazette_spark.client import Client
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.source import GazetteDataSource
+from gazette_spark.session import local_spark
+from gazette_spark.source import GazetteDataSource, PiecePartition
 
 RECORD = b'{"id":1,"note":"0123456789012345678901234567890"}\n'
 """A record that is news for a journal."""
@@ -46,6 +51,11 @@ PAUSE_S = 0.3
 """Time between two questions, beside that of the one before: longer than a reader waits after a vain look."""
 
 APPENDERS = 8
+
+WARM_BATCHES = 2
+"""Batches of Spark that are left out."""
+
+BATCH_TIMEOUT_S = 120.0
 
 SCHEMA = StructType().add("journal", StringType()).add("offset", LongType()).add("value", BinaryType())
 
@@ -71,6 +81,8 @@ class Result:
     idle: tuple[Sample, ...]
     news: tuple[Sample, ...]
     position_bytes: int
+    batches: tuple[dict[str, int], ...] = ()
+    """Milliseconds of Spark's batches, by step, as it tells them."""
 
 
 class Rig:
@@ -109,7 +121,8 @@ class Rig:
     def batch(self, start: dict[str, Any]) -> dict[str, Any]:
         """Plan a batch of a record each."""
         end = self.reader.latestOffset(start, ReadAllAvailable())
-        pieces = self.reader.partitions(start, end)
+        tasks = self.reader.partitions(start, end)
+        pieces = [piece for task in tasks if isinstance(task, PiecePartition) for piece in task.pieces]
         if end["journals"] != self.ends or len(pieces) != len(self.names):
             raise AssertionError(f"{len(pieces)} pieces for {len(self.names)} journals, or wrong ends")
         return end
@@ -123,7 +136,39 @@ def sampled(question: Callable[[], T], after: Sample) -> tuple[T, Sample]:
     return answer, Sample(monotonic() - began, process_time() - cpu_began)
 
 
-def measure(kind: str, count: int, rounds: int, profile: Path | None) -> Result:
+def batches_of(spark: SparkSession, endpoint: str, rig: Rig, rounds: int) -> list[dict[str, int]]:
+    """Append a record to each journal and wait for Spark to read them in one batch, again and again."""
+    count = len(rig.names)
+    options = {"brokerAddress": endpoint, "path": "plan/", "minBytesPerTrigger": str(count * len(RECORD))}
+    frame = spark.readStream.format("gazette").options(maxTriggerDelay="1h", **options).load()
+    query = frame.writeStream.format("noop").start()
+
+    def rows() -> list[int]:
+        return [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
+
+    try:
+        deadline = monotonic() + BATCH_TIMEOUT_S
+        while not query.recentProgress and monotonic() < deadline:
+            Event().wait(0.05)
+        for number in range(WARM_BATCHES + rounds):
+            rig.append()
+            deadline = monotonic() + BATCH_TIMEOUT_S
+            while len(rows()) == number:
+                if monotonic() > deadline or query.exception() is not None:
+                    raise SystemExit(f"no batch in time, {query.exception()}")
+                Event().wait(0.05)
+            Event().wait(PAUSE_S)
+        if rows() != [count] * (WARM_BATCHES + rounds):
+            raise AssertionError(f"batches of {rows()} rows for {count} journals")
+        progress = [each for each in query.recentProgress if each["numInputRows"]]
+        return [dict(each["durationMs"]) for each in progress[WARM_BATCHES:]]
+    finally:
+        query.stop()
+
+
+def measure(
+    kind: str, count: int, rounds: int, profile: Path | None = None, spark: SparkSession | None = None
+) -> Result:
     """Run all questions on one broker."""
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -147,7 +192,8 @@ def measure(kind: str, count: int, rounds: int, profile: Path | None) -> Result:
                 shown(profile, lambda at=position: rig.batch(at))  # type: ignore[misc]
         finally:
             rig.reader.stop()
-        return Result(count, tuple(samples[1:]), tuple(news[2:]), len(json.dumps(position)))
+        batches = batches_of(spark, endpoint, rig, rounds) if spark is not None else []
+        return Result(count, tuple(samples[1:]), tuple(news[2:]), len(json.dumps(position)), tuple(batches))
 
 
 def shown(path: Path, question: Callable[[], object]) -> None:
@@ -175,6 +221,15 @@ def table(results: list[Result]) -> str:
                 goal,
             )
             rows.append(f"| {' | '.join(cells)} |")
+        if result.batches:
+            times = sorted(each["triggerExecution"] / 1000 for each in result.batches)
+            shown = " | ".join(f"{each:.2f} s" for each in (times[0], median(times)))
+            rows.append(f"| {result.journals:,} | Spark's, one record each | {shown} | | |")
+            steps = {
+                step: f"{median(each[step] for each in result.batches) / 1000:.2f} s"
+                for step in ("latestOffset", "queryPlanning", "addBatch")
+            }
+            print(f"of Spark's batch: {steps}")
     return "\n".join(rows)
 
 
@@ -184,15 +239,20 @@ def main() -> None:
     parser.add_argument("--broker", action="append", choices=["embedded", "deployed"], required=True)
     parser.add_argument("--journals", action="append", type=int, required=True)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--query", action="store_true", help="run a query in Spark, too")
     parser.add_argument("--timed", action="store_true", help="show times; without it, only check the answers")
     parser.add_argument("--profile", type=Path, help="where to write a profile of one more batch with news")
     parser.add_argument("--report", type=Path, nargs="?", const=REPORT, help="write the times into this file")
     arguments = parser.parse_args()
+    spark = None
+    if arguments.query:
+        spark = local_spark(Path(tempfile.mkdtemp(prefix="planning-")), java_options="")
+        register(spark)
     for kind in arguments.broker:
         described = machine()
         results = []
         for count in arguments.journals:
-            results.append(result := measure(kind, count, arguments.rounds, arguments.profile))
+            results.append(result := measure(kind, count, arguments.rounds, arguments.profile, spark))
             print(f"{kind}: {count} journals planned right, a position has {result.position_bytes} bytes")
             if arguments.timed:
                 print(table([result]), flush=True)
