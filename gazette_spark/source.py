@@ -21,7 +21,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -222,7 +222,8 @@ class _Reader:
         return row_parser(form, self._options, arrow, labels=labels, descriptors=self._descriptors)
 
     def _partitions(self, planner: Planner, pieces: Iterable[Piece]) -> list[InputPartition]:
-        labelled = metadata.LABELS in self._schema.fieldNames()
+        names = self._schema.fieldNames()
+        labelled, timed = metadata.LABELS in names, metadata.MOD_TIME in names
         kind = to_arrow_type(self._schema[metadata.LABELS].dataType) if labelled else None
         found: list[Piece] = []
         forms, framings = set(), set()
@@ -230,7 +231,9 @@ class _Reader:
             labels = planner.labels(piece.journal) if labelled else ()
             if kind is not None:
                 labels_array(kind, labels, piece.journal)  # Raises on the driver rather than in a task.
-            found.append(replace(piece, labels=labels))
+            # Who read the bytes to plan the batch did not ask when they were stored.
+            content = None if timed else piece.content
+            found.append(replace(piece, labels=labels, content=content) if labelled or timed else piece)
             forms.add(format_of(self._options, self._schema, piece))
             framings.add(piece.framing)
         for form in forms - {"raw"}:
@@ -253,7 +256,7 @@ class _Reader:
             for journals, piece in opened_pieces(options, partition.pieces):
                 yield from self._rows(journals, piece)
 
-    def _rows(self, journals: JournalSource, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def _rows(self, journals: JournalSource | None, piece: Piece) -> Iterator[pa.RecordBatch]:
         form = format_of(self._options, self._schema, piece)
         parser = None if form == "raw" else self._parser(form, piece.labels)
         rows = record_batches(journals, piece, self._options, self._schema, parser)
@@ -479,9 +482,17 @@ def open_journals(options: SourceOptions) -> Client | StoreJournals:
     return listed_store(options)
 
 
-def opened_pieces(options: SourceOptions, pieces: Iterable[Piece]) -> Iterator[tuple[JournalSource, Piece]]:
-    """Yield the pieces of a task, each with what it is read from until the next one: brokers or a store."""
+def opened_pieces(
+    options: SourceOptions, pieces: Collection[Piece]
+) -> Iterator[tuple[JournalSource | None, Piece]]:
+    """Yield the pieces of a task, each with what it is read from until the next one: brokers or a store.
+
+    Nothing is needed where all pieces bring their content, but to look for the states of producers.
+    """
     show_logs(options.log_level)
+    if not options.reads_committed and all(piece.content is not None for piece in pieces):
+        yield from ((None, piece) for piece in pieces)
+        return
     if options.fragment_store is None:
         with open_client(options) as client:
             for piece in pieces:
@@ -529,7 +540,11 @@ def read_descriptors(options: SourceOptions) -> bytes:
 
 
 def record_batches(
-    client: JournalSource, piece: Piece, options: SourceOptions, schema: StructType, parser: RowParser | None
+    client: JournalSource | None,
+    piece: Piece,
+    options: SourceOptions,
+    schema: StructType,
+    parser: RowParser | None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a piece in the schema's columns, as Arrow sees them; raw ones without a parser.
 
@@ -552,6 +567,7 @@ def record_batches(
     if options.reads_committed:
         from gazette_spark.scan.committed_pieces import committed_scan  # Most queries do without.
 
+        assert client is not None
         scan = committed_scan(client, piece, options, scan_of, schema.fieldNames())
     else:
         scan = scan_of(piece)

@@ -135,7 +135,8 @@ class CommittedScan:
 
     def _read_again(self, replay: Replay) -> Iterator[Messages]:
         for begin, end in replay.spans():
-            scan = self._scan(replace(self._piece, begin=begin, end=end, limit=end, head=True))
+            part = replace(self._piece, begin=begin, end=end, limit=end, head=True, content=None)
+            scan = self._scan(part)
             for block in scan:
                 uuids = self._reader.uuids(block)
                 acks = replay.sequence(uuids, block.offsets)

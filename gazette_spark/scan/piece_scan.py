@@ -28,12 +28,12 @@ class PieceScan:
     """Iterates over a piece's records, block by block. Use once, from one thread.
 
     Holds one block and at most one unfinished record at a time. The read is open only while the
-    iteration runs; leaving the loop early closes it.
+    iteration runs; leaving the loop early closes it. A piece that brings its content needs no client.
     """
 
     def __init__(
         self,
-        client: Journals,
+        client: Journals | None,
         piece: Piece,
         *,
         fail_on_data_loss: bool,
@@ -64,6 +64,11 @@ class PieceScan:
         piece, cutter = self._cutter.piece, self._cutter
         if cutter.done():
             return
+        if piece.content is not None:
+            yield from cutter.feed(piece.begin, piece.content)
+            yield from cutter.finish(piece.end)
+            return
+        assert self._client is not None
         with self._client.read(piece.journal, offset=piece.read_from, end_offset=piece.limit) as reader:
             for chunk in reader:
                 yield from cutter.feed(chunk.offset, chunk.content, chunk.mod_time)

@@ -51,6 +51,7 @@ from gazette_spark.scan.counting import counted_end, counted_end_of
 from gazette_spark.scan.listings import AskedJournals, Journals, selector_of
 from gazette_spark.scan.logs import batch_line, gaps_line, start_line
 from gazette_spark.scan.open_transactions import OpenTransactions
+from gazette_spark.scan.planned_bytes import PlannedBytes
 from gazette_spark.scan.producer_states import StateFiles
 from gazette_spark.scan.range_resolver import RangeResolver
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
@@ -104,6 +105,7 @@ class Planner:
         """Half of the journals had something new when last asked."""
         self._listed_from: dict[str, int] = {}
         """By journal, start of a fragment; earlier fragments have nothing left to read."""
+        self._planned = PlannedBytes()
         self._open: OpenTransactions | None = None
         if options.reads_committed and options.state_location is not None:
             self._open = OpenTransactions(StateFiles(options.state_location))
@@ -211,11 +213,13 @@ class Planner:
         """Return the missing bytes of a batch, by journal; nothing where missing bytes are an error."""
         if self._view.options.fail_on_data_loss:
             return {}
-        # Bytes that came with the write heads are available.
+        # Bytes that are here are available.
         begins = {
             name: begin
             for name, end in ends.items()
-            if (begin := start.read_through[name]) < end and tails[name].content is None
+            if (begin := start.read_through[name]) < end
+            and tails[name].content is None
+            and name not in self._planned
         }
         return self._missing(begins, ends)
 
@@ -281,6 +285,7 @@ class Planner:
         # Bytes in memory need no wait, and a thread costs more than the search.
         ends = self._view.each(end_of, backlogs.keys() - contents.keys())
         ends |= {name: end_of(name) for name in contents}
+        self._planned.keep({name: backlogs[name].begin for name in contents}, ends, contents)
         if any(end > backlogs[journal].begin for journal, end in ends.items()):
             self._last_batch_s = now
         return ends
@@ -363,6 +368,7 @@ class Planner:
             ]
         else:
             pieces = self._split(ranges, framings)
+        pieces = self._planned.given_to(pieces)
         log.info("%s", batch_line(ranges, len(pieces), end.read_through, self._selection.heads))
         return pieces
 

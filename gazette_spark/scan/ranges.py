@@ -45,6 +45,9 @@ SHARED_BYTES = 4 << 20
 SHARED_PIECES = 64
 """Most pieces of such a task: each costs a request to a broker."""
 
+SHARED_CONTENT_BYTES = 512 << 10
+"""Most bytes that the pieces of a task bring along: Spark warns of tasks of twice as many."""
+
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
@@ -84,11 +87,21 @@ class Piece:
     """Fragments of its bytes, if it is read without a broker."""
     start: int = field(default=0, repr=False)
     """Where the query began to read the journal, at or before ``begin``: for committed messages."""
+    content: bytes | None = field(default=None, repr=False)
+    """All bytes of a whole piece, if the planner has them: its task asks no broker for them."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.begin <= self.end <= self.limit or (self.begin == 0 and not self.head):
             msg = f"journal {self.journal!r}: no piece [{self.begin}, {self.end}) of a range to {self.limit}"
             raise ValueError(msg)
+        if self.content is not None and not (self.is_whole and self.begin + len(self.content) == self.end):
+            msg = f"{self}: content of {len(self.content)} bytes"
+            raise ValueError(msg)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it begins and ends with whole records, so that its rows are in its own bytes."""
+        return self.head and self.end == self.limit
 
     @property
     def read_from(self) -> int:
@@ -176,14 +189,16 @@ def tasks(pieces: Sequence[Piece], min_partitions: int = 1) -> list[tuple[Piece,
     at_most = min(SHARED_PIECES, len(pieces) // max(min_partitions, ENOUGH_PIECES))
     found: list[tuple[Piece, ...]] = []
     task: list[Piece] = []
-    size = 0
+    size = content = 0
     for piece in pieces:
-        length = piece.end - piece.begin
-        if task and (len(task) >= at_most or size + length > SHARED_BYTES):
+        length, brought = piece.end - piece.begin, len(piece.content or b"")
+        too_large = size + length > SHARED_BYTES or content + brought > SHARED_CONTENT_BYTES
+        if task and (len(task) >= at_most or too_large):
             found.append(tuple(task))
-            task, size = [], 0
+            task, size, content = [], 0, 0
         task.append(piece)
         size += length
+        content += brought
     return [*found, tuple(task)] if task else found
 
 

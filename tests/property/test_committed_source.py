@@ -38,6 +38,7 @@ from gazette_spark.message.uuids import Clock, ProducerId, build_uuid
 from gazette_spark.options.source import parse_options
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.scan import committed as scan_committed
+from gazette_spark.scan import planned_bytes
 from gazette_spark.scan.piece_scan import PieceScan
 from gazette_spark.source import GazetteDataSource
 from gazette_spark.testing.micro_batch import CRASH_POINTS, Crash, MicroBatches, TaskFaults
@@ -150,12 +151,22 @@ NUMBERS = iter(range(1 << 20))
 @given(
     kind=st.sampled_from(sorted(LABELS)),
     turns=st.lists(turns, min_size=1, max_size=5),
-    memory=st.tuples(st.sampled_from([0, 300, 1 << 20]), st.sampled_from([100, 1000, 1 << 20])),
+    memory=st.tuples(
+        st.sampled_from([0, 300, 1 << 20]),
+        st.sampled_from([100, 1000, 1 << 20]),
+        st.sampled_from([0, 1 << 20]),
+    ),
     acks=st.booleans(),
     gone=st.integers(0, 40),
 )
 def test_batches_give_the_committed_messages_once(
-    broker: EmbeddedBroker, *, kind: str, turns: list[Turn], memory: tuple[int, int], acks: bool, gone: int
+    broker: EmbeddedBroker,
+    *,
+    kind: str,
+    turns: list[Turn],
+    memory: tuple[int, int, int],
+    acks: bool,
+    gone: int,
 ) -> None:
     """All batches together, one batch query and an audit have each committed message once, and its place."""
     name = f"{JOURNAL}/{next(NUMBERS)}"
@@ -172,6 +183,7 @@ def test_batches_give_the_committed_messages_once(
         patch.setattr(source, "IDLE_POLL_S", 0.0)
         patch.setattr(scan_committed, "WINDOW_BYTES", memory[0])
         patch.setattr(PieceScan, "__init__", partialmethod(PieceScan.__init__, block_bytes=memory[1]))
+        patch.setattr(planned_bytes, "PLANNED_BYTES", memory[2])
         client.create_journals(journal_spec(name, labels={"content-type": LABELS[kind]}))
         for turn in [*turns, Turn([], "1m", "", TaskFaults(), 0, 99)]:
             before = len(writer.content)

@@ -18,6 +18,7 @@ from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from gazette_spark.scan.ranges import (
     ENOUGH_PIECES,
     SHARED_BYTES,
+    SHARED_CONTENT_BYTES,
     SHARED_PIECES,
     OffsetRange,
     Piece,
@@ -56,7 +57,7 @@ def pieces_at(begin: int, end: int, cuts: list[int]) -> list[Piece]:
 
 
 def rows_of(
-    journal: FakeJournal, piece: Piece, *, fail: bool, block_bytes: int
+    journal: FakeJournal | None, piece: Piece, *, fail: bool, block_bytes: int
 ) -> tuple[list[tuple[int, bytes]], list[Gap]]:
     """Scan a piece, return its rows and gaps."""
     scan = PieceScan(journal, piece, fail_on_data_loss=fail, block_bytes=block_bytes)
@@ -71,8 +72,11 @@ def rows_of(
 @settings(deadline=None)
 @given(journals(holes=False), st.lists(st.integers(0, 500), max_size=8), st.integers(1, 60))
 def test_any_cut_gives_the_same_rows(journal: FakeJournal, cuts: list[int], block_bytes: int) -> None:
-    """Rows of all pieces together are the records of the range, in order, none twice."""
+    """Rows of all pieces together are the records of the range, in order and once; so are those at hand."""
     begin, end = journal.base, journal.base + len(journal.content)
+    if begin < end:
+        whole = Piece(NAME, begin, end, end, head=True, content=journal.content)
+        assert rows_of(None, whole, fail=True, block_bytes=block_bytes)[0] == records_of(journal, begin, end)
     got = [
         row
         for piece in pieces_at(begin, end, cuts)
@@ -180,6 +184,15 @@ def test_small_pieces_share_tasks() -> None:
     assert len(tasks(pieces)) == 33
     assert len(tasks(pieces, 1_500)) == 2_000
     assert len(tasks(pieces[:40])) == 40
+
+
+def test_tasks_bring_few_bytes_along() -> None:
+    """Spark carries what a task brings along, and warns of a megabyte."""
+    content = bytes(SHARED_CONTENT_BYTES // 10)
+    pieces = [
+        Piece(f"j/{at}", 0, len(content), len(content), head=True, content=content) for at in range(2_000)
+    ]
+    assert {len(task) for task in tasks(pieces)} == {10}
 
 
 @st.composite

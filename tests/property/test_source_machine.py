@@ -34,7 +34,7 @@ from gazette_spark.errors import OtherJournalsError
 from gazette_spark.framing.fixed import MAGIC, frame
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.scan import ranges
+from gazette_spark.scan import planned_bytes, ranges
 from gazette_spark.source import GazetteDataSource
 from gazette_spark.testing.micro_batch import (
     CRASH_POINTS,
@@ -195,6 +195,7 @@ class SourceMachine(RuleBasedStateMachine):
         kind=kinds,
         query=st.tuples(st.sampled_from(sorted(STARTS)), st.sampled_from(SELECTIONS)),
         spark=st.tuples(st.sampled_from([ranges.ENOUGH_PIECES, 1]), st.booleans()),
+        planned=st.sampled_from([planned_bytes.PLANNED_BYTES, 0, 200]),
     )
     def set_up(
         self,
@@ -205,10 +206,14 @@ class SourceMachine(RuleBasedStateMachine):
         kind: str,
         query: tuple[str, dict[str, str]],
         spark: tuple[int, bool],
+        planned: int,
     ) -> None:
         self.whole = whole
         enough, told = spark
         self.patch.setattr(ranges, "ENOUGH_PIECES", enough)  # With one, a task reads many pieces.
+        self.patch.setattr(
+            planned_bytes, "PLANNED_BYTES", planned
+        )  # With none, tasks read all by themselves.
         self.where, self.selection = query
         self.query = MicroBatches(admission_control=told)
         self.broker = EmbeddedBroker(

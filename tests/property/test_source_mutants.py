@@ -15,6 +15,7 @@ from gazette_spark.client import Client
 from gazette_spark.errors import OffsetError, RecordError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.scan import planner, ranges
+from gazette_spark.scan.planned_bytes import PlannedBytes
 from gazette_spark.scan.ranges import Piece
 from gazette_spark.scan.tracked_position import TrackedPosition
 from gazette_spark.testing.micro_batch import BatchDiffersError
@@ -71,6 +72,7 @@ def read_to_the_head(mutation: Mutation) -> None:
         return real(client, piece, *rest)
 
     mutation.replace(source, "record_batches", record_batches)
+    mutation.replace(PlannedBytes, "given_to", lambda _, pieces: pieces)
 
 
 def trust_every_cut(mutation: Mutation) -> None:

@@ -155,7 +155,9 @@ def test_a_token_file_that_rotates_under_a_stream(
     client.append(source, lines(0, 10))
     path = tmp_path / "token"
     enter = options(secured, tokenFile=str(path))
-    rows = spark.readStream.format("gazette").options(**enter).load(source).select("value")
+    # Asked when bytes were stored, tasks read them themselves, by a token of their own.
+    stream = spark.readStream.format("gazette").schema("value BINARY, _fragment_mod_time TIMESTAMP")
+    rows = stream.options(**enter).load(source).select("value")
     del enter["startingOffsets"]
     writer = rows.writeStream.format("gazette").options(**enter)
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))

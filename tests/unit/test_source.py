@@ -167,6 +167,32 @@ def test_a_task_reads_its_pieces_one_after_the_other(client: FakeClient) -> None
     assert client.closed
 
 
+def test_a_task_that_is_given_its_bytes_asks_no_broker(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are those of one that reads; one piece without bytes, and it makes a client for that one."""
+    reader = stream_reader(RAW)
+    (expected,) = read(reader, WHOLE)
+    client.journal.reads.clear()
+    given = Piece("log/a", 0, 18, 18, head=True, content=client.journal.content)
+    assert list(read(reader, PiecePartition(given, given, *WHOLE.pieces))) == [expected] * 3
+    assert client.journal.reads == [(0, 18)]
+    assert b"id" not in repr(given).encode()
+    monkeypatch.delattr(source, "open_client")
+    assert list(read(reader, PiecePartition(given, given))) == [expected] * 2
+
+
+def test_a_task_that_is_asked_when_bytes_were_stored_reads_them(client: FakeClient) -> None:
+    """The planner, which has the bytes, does not know it."""
+    given = Piece("log/a", 0, 18, 18, head=True, content=client.journal.content)
+    (kept,) = stream_reader(RAW)._partitions(LABELLED, [given])
+    timed = struct(("value", BinaryType()), ("_fragment_mod_time", TimestampType()))
+    (dropped,) = stream_reader(timed)._partitions(LABELLED, [given])
+    assert isinstance(kept, PiecePartition)
+    assert isinstance(dropped, PiecePartition)
+    assert (kept.pieces, dropped.pieces) == ((given,), WHOLE.pieces)
+
+
 @pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED"])
 def test_a_task_logs_what_it_could_not_read(
     client: FakeClient, mode: str, caplog: pytest.LogCaptureFixture

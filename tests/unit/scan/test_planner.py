@@ -16,7 +16,9 @@ from gazette_spark.errors import (
 from gazette_spark.framing.fixed import frame
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol.labels import parse_selector
+from gazette_spark.scan import planned_bytes
 from gazette_spark.scan.admission import Limits
+from gazette_spark.scan.planner import TAIL_BYTES
 from gazette_spark.scan.ranges import Piece
 from tests.oracles.brokers import FIXED, FakeJournal, at, lines, planner_of
 
@@ -304,7 +306,7 @@ def test_frames_are_cut_at_fragments_and_ended_at_whole_ones() -> None:
     assert planner.next(at(a=0)) == at(a=60)
     assert planner.next(at(a=0), Limits(30)) == at(a=20)
     assert planner.next(at(a=0), Limits(5)) == at(a=20)
-    assert planner.pieces(at(a=0), at(a=60)) == [
+    assert planner_of({"log/a": journal}, maxBytesPerPartition="25")[0].pieces(at(a=0), at(a=60)) == [
         Piece("log/a", begin, begin + 20, begin + 20, head=True, framing="fixed") for begin in (0, 20, 40)
     ]
     client.journals["log/a"].content += b"f"
@@ -470,7 +472,7 @@ def test_a_new_journal_is_pinned_first_and_read_next() -> None:
     client.journals["log/b"] = FakeJournal(lines(2), begin=40)
     pinned = planner.next(at(a=0))
     assert pinned == at(a=10, b=40)
-    assert planner.pieces(at(a=0), pinned) == [Piece("log/a", 0, 10, 10, head=True)]
+    assert planner.pieces(at(a=0), pinned) == [Piece("log/a", 0, 10, 10, head=True, content=lines(1))]
     assert planner.next(pinned) == at(a=10, b=60)
 
 
@@ -763,3 +765,56 @@ def test_a_batch_that_may_skip_bytes_says_which_are_gone(caplog: pytest.LogCaptu
     careful, client = planner_of(journals)
     assert careful.next(at(a=100, b=0)).gaps == {}
     assert client.lists == []
+
+
+def contents(pieces: list[Piece]) -> list[bytes | None]:
+    """Return what pieces bring along."""
+    return [piece.content for piece in pieces]
+
+
+def test_pieces_bring_the_bytes_that_the_planner_has() -> None:
+    """Bytes that came with the head, or were looked at for the batch's end; they stay for a second plan."""
+    planner, client = planner_of({"log/a": FakeJournal(lines(3) + b"half"), "log/b": FakeJournal(begin=7)})
+    start, end = at(a=0, b=7), at(a=30, b=7)
+    assert planner.next(start) == end
+    assert contents(planner.pieces(start, end)) == contents(planner.pieces(start, end)) == [lines(3)]
+    client.journals["log/a"].content += b" done\n"
+    client.journals["log/b"].content += lines(1)
+    assert planner.next(end, Limits(5)) == at(a=40, b=17)
+    assert contents(planner.pieces(end, at(a=40, b=17))) == [b"half done\n", lines(1)]
+    assert client.reads == []
+
+
+@pytest.mark.parametrize(
+    ("length", "options", "has_tails"),
+    [
+        pytest.param(TAIL_BYTES + 10, {}, True, id="too many"),
+        pytest.param(30, {"minPartitions": "2"}, True, id="several pieces"),
+        pytest.param(30, {}, False, id="not all there"),
+    ],
+)
+def test_pieces_that_tasks_have_to_read(length: int, options: dict[str, str], has_tails: bool) -> None:
+    """The planner does not have these bytes, or not those of one piece."""
+    planner, client = planner_of({"log/a": FakeJournal(lines(length // 10))}, **options)
+    client.has_tails = has_tails
+    end = planner.next(at(a=0))
+    assert set(contents(planner.pieces(at(a=0), end))) == {None}
+
+
+def test_a_batch_that_is_planned_again_after_a_restart_is_read() -> None:
+    """Its ends are known, so the planner looks at nothing."""
+    first, client = planner_of({"log/a": FakeJournal(lines(3))})
+    end = first.next(at(a=0))
+    again, _ = planner_of(client.journals)
+    assert contents(again.pieces(at(a=0), end)) == [None]
+
+
+def test_a_batch_brings_few_bytes_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest ranges are given, as many as there is room for."""
+    monkeypatch.setattr(planned_bytes, "PLANNED_BYTES", 45)
+    planner, _ = planner_of(
+        {f"log/{name}": FakeJournal(lines(n)) for name, n in zip("abcd", (3, 1, 2, 1), strict=True)}
+    )
+    start, end = at(a=0, b=0, c=0, d=0), at(a=30, b=10, c=20, d=10)
+    assert planner.next(start) == end
+    assert contents(planner.pieces(start, end)) == [None, lines(1), lines(2), lines(1)]
