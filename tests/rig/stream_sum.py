@@ -71,9 +71,13 @@ class Host:
         assert self._process.stdout is not None
         self._output = self._process.stdout
 
+    def said(self) -> str:
+        """Wait for the next line that it prints."""
+        return self._output.readline().decode().strip()
+
     def wait_through(self, heads: Mapping[str, int], shards: Iterable[str]) -> None:
-        """Wait until each shard has summed what there was."""
-        address = self._output.readline().decode().strip()
+        """Wait until each shard has summed what there was; once."""
+        address = self.said()
         with ShardClient(address, timeout_s=120) as service:
             for shard in shards:
                 service.stat(shard, heads)

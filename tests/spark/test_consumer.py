@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,26 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from gazette_spark.client import AppendService, Client
+from gazette_spark.consumer import state_table
 from gazette_spark.consumer.application import Application, ResolveArgs
 from gazette_spark.consumer.micro_batch import STATE
 from gazette_spark.consumer.spark import SparkHost
 from gazette_spark.consumer.specs import shard_spec
 from gazette_spark.failpoints import FailpointError, calling
+from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.message import Publisher, read_committed, write_ack_intents
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
+from gazette_spark.table import merge
+from gazette_spark.table.delta_table import DeltaTable
+from gazette_spark.table.maintenance import Prepared
+from gazette_spark.table.merge import merge_rows
+from gazette_spark.table.upsert import Upsert
 from tests.rig.brokers import BrokerHandle
 from tests.rig.messages import Document
 from tests.rig.micro_batches import KeyedWordCount, Refusing, WordCount, counted
+from tests.spark.test_sink_conflicts import held_up, wait_for
 
 WAIT_S = 120
 LABELS = {"content-type": CONTENT_TYPE_NDJSON}
@@ -151,6 +160,7 @@ def dying(point: str) -> AbstractContextManager[None]:
     return calling(point, die)
 
 
+@pytest.mark.soak
 def test_a_transaction_that_died_is_whole_or_is_not(consumer: Consumer) -> None:
     """Before the commit nothing counts, after it everything does: the next start acknowledges it."""
     app, shard = WordCount(consumer.name("out")), consumer.shard("both", "a", "b")
@@ -166,6 +176,60 @@ def test_a_transaction_that_died_is_whole_or_is_not(consumer: Consumer) -> None:
     consumer.drain(consumer.host(app, shard))
     assert consumer.state() == {"both": {"one": 1, "two": 3}}
     assert consumer.totals() == {("both", "one"): [1], ("both", "two"): [2, 3]}
+
+
+@pytest.mark.soak
+def test_compaction_changes_nothing(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others compact the state table at any step of a transaction, and while it merges; then the host does.
+
+    A new word of each transaction leaves a file more, so that there is something to compact.
+    """
+    app, shard, table = WordCount(consumer.name("out")), consumer.shard("on-a", "a"), consumer.root / "state"
+    counts: dict[str, int] = {}
+    tries: list[str] = []
+
+    def transaction(text: str) -> None:
+        consumer.publish({"a": [text]})
+        consumer.drain(consumer.host(app, shard))
+        for word in text.split():
+            counts[word] = counts.get(word, 0) + 1
+        assert consumer.state() == {"on-a": counts}
+
+    def optimize() -> None:
+        consumer.spark.sql(f"OPTIMIZE delta.`{table}`").collect()
+
+    def optimize_meanwhile(reached: Path, go: Path) -> None:
+        try:
+            wait_for(str(reached))
+            optimize()
+        finally:
+            go.touch()
+
+    def merge_late(target: DeltaTable, ready: Prepared, entry: LedgerEntry, upsert: Upsert) -> None:
+        tries.append(entry.attempt)
+        if entry.mode != "upsert" or len(tries) != 2:  # The first merge is the opening's.
+            merge_rows(target, ready, entry, upsert)
+            return
+        reached, go = consumer.root / "reached", consumer.root / "go"
+        with ThreadPoolExecutor(1) as pool:
+            others = pool.submit(optimize_meanwhile, reached, go)
+            merge_rows(target, replace(ready, df=held_up(ready.df, reached, go)), entry, upsert)
+            others.result()
+
+    transaction("one")
+    transaction("two")
+    for point in ("micro_batch.planned", "micro_batch.run"):
+        with calling(point, optimize):
+            transaction(f"after-{point}")
+    with monkeypatch.context() as patched:
+        patched.setattr(merge, "merge_rows", merge_late)
+        transaction("one three")
+    assert len(tries) == 3, "Delta turns the merge down once"
+    monkeypatch.setattr(state_table, "COMPACT_EVERY", 1)
+    transaction("four")
+    history = consumer.spark.sql(f"DESCRIBE HISTORY delta.`{table}`").collect()
+    assert [row.operation for row in history].count("OPTIMIZE") == 4
+    assert consumer.totals() == {("on-a", word): list(range(1, n + 1)) for word, n in counts.items()}
 
 
 def test_shards_fail_and_come_and_go_while_the_query_runs(consumer: Consumer, tmp_path: Path) -> None:

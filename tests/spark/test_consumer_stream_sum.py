@@ -1,12 +1,16 @@
-"""Gazette's acceptance test ``stream-sum`` holds for the host on Spark, whose driver fails at any step."""
+"""Gazette's acceptance test ``stream-sum`` holds for the host on Spark, whatever of it is killed."""
 
 from __future__ import annotations
 
+import logging
+import os
 import random
-import subprocess
+import signal
+import sys
+import threading
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,29 +18,48 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from gazette_spark.client import Client
+from gazette_spark.consumer.application import JsonStore, Shard
 from gazette_spark.consumer.examples.stream_sum import SUMS_JOURNAL, Chunk, StreamSum
+from gazette_spark.consumer.shard_yaml import format_shard_yaml
 from gazette_spark.consumer.specs import shard_spec
-from gazette_spark.errors import EtcdTransactionFailedError
 from gazette_spark.failpoints import FailpointError
+from gazette_spark.message.interfaces import Envelope
+from gazette_spark.message.publisher import Publisher
 from gazette_spark.message.uuids import ACK_TXN, Clock, build_uuid, new_producer_id
 from gazette_spark.protocol import consumer_pb2 as pc
-from gazette_spark.protocol.journals import journal_spec
-from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
 from tests.rig.brokers import BrokerHandle
-from tests.rig.gazctl import clean_environment, find_binary
-from tests.spark.test_consumer import WAIT_S, Consumer, dying
+from tests.rig.stream_sum import CHUNK_JOURNALS, Host, create_journals, sums_since, verifying
+from tests.rig.stream_sum_driver import READY
+from tests.spark.test_consumer import Consumer, dying
 
-CHUNK_JOURNALS = [f"examples/stream-sum/chunks/part-{part:03}" for part in range(2)]
-NDJSON = {"content-type": CONTENT_TYPE_NDJSON}
-CHUNKS = NDJSON | {"app.gazette.dev/message-type": "stream_sum.Chunk"}
-POINTS = (
-    "micro_batch.opened",
-    "micro_batch.planned",
-    "micro_batch.run",
-    "sink.during_merge",
-    "micro_batch.committed",
-    "micro_batch.acknowledged",
-)
+log = logging.getLogger(__name__)
+
+MINUTES = 0.6
+TASK = "Python worker exited unexpectedly"
+DEATHS = ("micro_batch.run", "micro_batch.committed", TASK)
+"""Failpoints of a driver, on each side of a commit, and what Spark says of a task that was killed."""
+
+MOST_UNTIL_KILLED_S = 8
+"""Longest time until a driver is killed after the next one has a session, which then takes over in three."""
+
+
+class Mortal(StreamSum):
+    """Sums until a file is there; deletes it then, and dies without a word."""
+
+    def __init__(self, order: Path) -> None:
+        super().__init__()
+        self.order = order
+
+    def consume_message(
+        self, shard: Shard, store: JsonStore, envelope: Envelope, publisher: Publisher
+    ) -> None:
+        """Add a chunk."""
+        super().consume_message(shard, store, envelope, publisher)
+        try:
+            self.order.unlink()
+        except FileNotFoundError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def acknowledgement() -> Chunk:
@@ -44,47 +67,95 @@ def acknowledgement() -> Chunk:
     return Chunk(bytes(16), 0, b"", build_uuid(new_producer_id(), Clock.at(time.time_ns()), ACK_TXN))
 
 
-def dies(consumer: Consumer, shards: Sequence[pc.ShardSpec], point: str | None) -> bool:
-    """Run a host that fails at a point; say whether it came there. Another failure is an error."""
-    host = consumer.host(StreamSum(), *shards)
+def make_shards(client: Client) -> list[pc.ShardSpec]:
+    """Make the journals, and return a shard of each, which begins where it ends."""
+    heads = create_journals(client)
+    return [shard_spec(f"sum-{at}", {name: heads[name]}) for at, name in enumerate(CHUNK_JOURNALS)]
+
+
+def dies(consumer: Consumer, shards: Sequence[pc.ShardSpec], death: str | None) -> bool:
+    """Run a host that dies a death; say whether there was anything to do. Another failure is an error."""
+    order = consumer.root / "order"
+    if death == TASK:
+        order.touch()
+    host = consumer.host(Mortal(order), *shards)
     try:
-        with dying(point) if point else nullcontext():
+        with nullcontext() if death in {None, TASK} else dying(str(death)):
             consumer.drain(host)
     except (StreamingQueryException, FailpointError) as error:
-        if point is None or point not in str(error):
+        if death is None or death not in str(error):
             raise
         return True
+    finally:
+        order.unlink(missing_ok=True)
     return False
 
 
-@pytest.mark.soak
 @pytest.mark.deployed_broker
 def test_gos_chunker_finds_each_sum_right(
     spark: SparkSession, deployed_broker: BrokerHandle, tmp_path: Path
 ) -> None:
-    """Hosts fail one after the other, and each stream that Go's chunker writes is summed right, and once."""
-    drawn = random.Random()
+    """Drivers fail on each side of a commit, tasks are killed; each stream is summed right, and once."""
     with Client(deployed_broker.endpoint, timeout_s=30) as client:
-        with suppress(EtcdTransactionFailedError):  # Another test of this broker has made them.
-            chunks = (journal_spec(name, labels=CHUNKS) for name in CHUNK_JOURNALS)
-            client.create_journals(*chunks, journal_spec(SUMS_JOURNAL, labels=NDJSON))
-        heads = client.write_heads(CHUNK_JOURNALS)
-        shards = [shard_spec(f"sum-{at}", {name: heads[name]}) for at, name in enumerate(CHUNK_JOURNALS)]
+        shards = make_shards(client)
+        begin = client.write_head(SUMS_JOURNAL)
         consumer = Consumer(spark, client, deployed_broker.endpoint, "", tmp_path)
-        command = [str(find_binary("chunker")), "-broker", deployed_broker.endpoint]
-        command += ["-streams", "8", "-chunks", "20", "-workers", "2"]
         client.append(CHUNK_JOURNALS[0], bytes(acknowledgement()) + b"\n")
         dies(consumer, shards, None)  # The session's first transaction takes longer than the chunker waits.
-        died = 0
-        with (tmp_path / "chunker.log").open("wb") as log:
-            chunker = subprocess.Popen(command, stderr=log, env=clean_environment())
-            try:
-                while chunker.poll() is None:
-                    # The chunker waits 40 s for a sum: two failures in a row may take longer.
-                    died += dies(consumer, shards, drawn.choice(POINTS))
-                    dies(consumer, shards, None)
-                assert chunker.returncode == 0, (tmp_path / "chunker.log").read_text()
-            finally:
-                chunker.kill()
-                chunker.wait(WAIT_S)
-        assert died
+        until_s = time.monotonic() + 60 * MINUTES
+        with verifying(deployed_broker.endpoint, tmp_path, chunks=20) as chunker:
+            while time.monotonic() < until_s:
+                for death in DEATHS:
+                    while not dies(consumer, shards, death):
+                        chunker.check()
+                dies(consumer, shards, None)
+                chunker.check()
+        assert sums_since(client, begin)
+
+
+@pytest.mark.deployed_broker
+@pytest.mark.parametrize(
+    "stream_minutes",
+    [pytest.param(True, id="for long", marks=[pytest.mark.soak, pytest.mark.timeout(0)])],
+    indirect=True,
+)
+def test_gos_chunker_finds_each_sum_right_of_drivers_that_are_killed(
+    deployed_broker: BrokerHandle, stream_minutes: float, tmp_path: Path
+) -> None:
+    """SIGKILL to drivers, JVM and all, before the next one takes over or after that: each sum is right.
+
+    The next one starts meanwhile: a sum may be 40 seconds late, and a JVM with a session takes half of that.
+    """
+    with Client(deployed_broker.endpoint, timeout_s=30) as client, ExitStack() as ends:
+        shards = make_shards(client)
+        begin = client.write_head(SUMS_JOURNAL)
+        specs = tmp_path / "shards.yaml"
+        specs.write_text(format_shard_yaml(pc.ApplyRequest.Change(upsert=shard) for shard in shards))
+        command = [sys.executable, "-m", "tests.rig.stream_sum_driver"]
+        command += [str(tmp_path), deployed_broker.endpoint, str(specs)]
+
+        def start() -> Host:
+            host = Host(command)
+            ends.callback(host.kill)
+            assert host.said() == READY
+            return host
+
+        def wait_through(host: Host) -> None:
+            host.wait_through(client.write_heads(CHUNK_JOURNALS), [shard.id for shard in shards])
+
+        host, killed = start(), 0
+        client.append(CHUNK_JOURNALS[0], bytes(acknowledgement()) + b"\n")
+        wait_through(host)  # The first transaction takes longer than the chunker waits.
+        until_s = time.monotonic() + 60 * stream_minutes
+        chunker = ends.enter_context(verifying(deployed_broker.endpoint, tmp_path, chunks=20))
+        while time.monotonic() < until_s:
+            following = start()
+            killer = threading.Timer(random.uniform(0, MOST_UNTIL_KILLED_S), host.kill)
+            killer.start()
+            wait_through(following)
+            killer.join()
+            chunker.check()
+            host, killed = following, killed + 1
+        summed = sums_since(client, begin)
+        log.info("%d drivers were killed, %d sums verified", killed, summed)
+        assert summed >= killed
