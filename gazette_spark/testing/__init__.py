@@ -1,1 +1,1 @@
-"""For tests of pipelines: the batch loop without a JVM, kills at failpoints, a pytest plugin."""
+"""For tests of pipelines: the batch loop without a JVM, a stub broker, broken networks, the oracle, kills."""

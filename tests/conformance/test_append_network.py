@@ -12,9 +12,9 @@ from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.client import AppendService, Client
 from gazette_spark.errors import AuthError, JournalNotFoundError
 from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
 from tests.conformance.wire import spec
 from tests.rig.brokers import BrokerHandle, DeployedBroker
-from tests.rig.tcp_proxy import CLEAN, TcpProxy, Toxics
 
 pytestmark = pytest.mark.brokers("embedded", "deployed")
 

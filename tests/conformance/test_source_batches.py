@@ -21,9 +21,9 @@ from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.source import GazetteDataSource, StreamReader
 from gazette_spark.testing.micro_batch import CrashPoint, MicroBatches, TaskFaults
+from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
 from tests.conformance.wire import wait_for
 from tests.rig.brokers import BrokerHandle
-from tests.rig.tcp_proxy import CLEAN, TcpProxy, Toxics
 
 pytestmark = pytest.mark.brokers("embedded")
 

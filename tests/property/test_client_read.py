@@ -29,8 +29,8 @@ from gazette_spark.errors import (
 )
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
+from gazette_spark.testing.stub_broker import chunk, not_yet
 from tests.rig.examples import examples
-from tests.rig.stub_broker import chunk, not_yet
 
 JOURNAL = "a/journal"
 

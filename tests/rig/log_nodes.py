@@ -28,8 +28,8 @@ from gazette_spark.errors import (
 )
 from gazette_spark.replicated_log import Checkpoint, Receiver, Writer
 from gazette_spark.replicated_log.journal import read_records
+from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
 from tests.rig.log_history import Acknowledged, History, Promotion, Step
-from tests.rig.tcp_proxy import CLEAN, TcpProxy, Toxics
 
 NODES = 3
 SOON = 60.0

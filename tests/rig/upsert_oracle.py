@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-from tests.rig.table_oracle import Verdict, Version, monotonic, read_versions, split_records
+from gazette_spark.testing.oracle import Verdict, Version, monotonic, read_versions, split_records
 
 Row = tuple[Any, ...]
 

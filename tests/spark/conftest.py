@@ -19,9 +19,9 @@ from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.ledger.history import HistoryRow
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
+from gazette_spark.testing.oracle import Verdict, check_table
 from tests.rig.brokers import BrokerHandle
 from tests.rig.file_source import FileJournals
-from tests.rig.table_oracle import Verdict, check_table
 
 BROKERS = ["embedded", pytest.param("deployed", marks=[pytest.mark.deployed_broker, pytest.mark.soak])]
 APP_ID = "orders"

@@ -27,6 +27,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.testing.oracle import check_table, split_records
 from tests.rig.class_archive import ClassArchive, find_archive, spark_home
 from tests.rig.gazctl import BrokerHandle, cache_folders
 from tests.rig.secured import KEYS, SECRETS, open_client, renewed, secured_broker, token
@@ -39,7 +40,6 @@ from tests.rig.spark_cluster import (
     python_path,
     server_environment,
 )
-from tests.rig.table_oracle import check_table, split_records
 from tests.rig.wheel import build_wheel
 from tests.spark import everywhere_job
 

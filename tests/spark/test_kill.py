@@ -24,6 +24,7 @@ from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.client import Client
 from gazette_spark.errors import BrokerError, UnavailableError
 from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.testing.oracle import Verdict, Version, check_table, read_versions, split_records
 from tests.rig.brokers import DeployedBroker
 from tests.rig.crashes.child import recover
 from tests.rig.crashes.children import CrashChildren, Query, command_to_die
@@ -32,7 +33,6 @@ from tests.rig.crashes.oracles import check
 from tests.rig.crashes.points import BY_NAME
 from tests.rig.crashes.sinks import COLUMNS, KEYS, dead_table, fits, read_keyed
 from tests.rig.crashes.two_writers import run_two_writers
-from tests.rig.table_oracle import Verdict, Version, check_table, read_versions, split_records
 from tests.rig.upsert_oracle import check_upserts
 from tests.spark.conftest import FileStream
 from tests.waiting import wait_until

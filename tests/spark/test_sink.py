@@ -17,7 +17,7 @@ from gazette_spark.ledger.history import HistoryRow
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.heartbeat import Heartbeat
-from tests.rig.table_oracle import check_table
+from gazette_spark.testing.oracle import check_table
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 from tests.waiting import wait_until
 

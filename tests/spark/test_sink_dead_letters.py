@@ -26,7 +26,7 @@ from gazette_spark.sink import DeltaSink
 from gazette_spark.table import dead_letter_router
 from gazette_spark.table.dead_letter_router import LETTERS
 from gazette_spark.table.upsert import Upsert
-from tests.rig.table_oracle import split_records
+from gazette_spark.testing.oracle import split_records
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 
 POINTS = ("sink.entry", "sink.dead_letters_written", "sink.before_write", "sink.after_write", "sink.return")

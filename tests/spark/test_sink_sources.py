@@ -9,7 +9,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
-from tests.rig.table_oracle import split_records
+from gazette_spark.testing.oracle import split_records
 from tests.spark.conftest import DEADLINE_S, FileStream
 
 POINTS = ("sink.entry", "sink.before_write", "sink.after_write", "sink.return")

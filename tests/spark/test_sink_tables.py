@@ -19,7 +19,7 @@ from gazette_spark.sink import DeltaSink
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.upsert import Upsert
-from tests.rig.table_oracle import Verdict, check_table
+from gazette_spark.testing.oracle import Verdict, check_table
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 
 RAW_DDL = "journal STRING NOT NULL COMMENT 'it''s whose', offset BIGINT, value BINARY, part INT"

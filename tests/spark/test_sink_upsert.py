@@ -25,7 +25,7 @@ from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.maintenance import Prepared
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.upsert import Upsert
-from tests.rig.table_oracle import Verdict
+from gazette_spark.testing.oracle import Verdict
 from tests.rig.upsert_oracle import check_upserts
 from tests.spark.conftest import APP_ID, FileStream
 from tests.spark.test_sink_writers import other_query

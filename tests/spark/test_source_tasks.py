@@ -22,7 +22,7 @@ from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.client import Client
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.testing.crash import session_members
-from tests.rig.tcp_proxy import CLEAN, TcpProxy, Toxics
+from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
 from tests.spark.source_queries import records
 from tests.waiting import wait_until
 

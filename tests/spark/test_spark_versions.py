@@ -32,10 +32,10 @@ from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.session import CLASS_PATH_VARIABLE
 from gazette_spark.sink import DeltaSink
 from gazette_spark.source import GazetteDataSource, TrackingStreamReader
+from gazette_spark.testing.oracle import check_table, split_records
 from tests.rig.brokers import BrokerHandle
 from tests.rig.gazctl import cache_folders
 from tests.rig.spark_cluster import LEFT_OUT
-from tests.rig.table_oracle import check_table, split_records
 from tests.rig.wheel import build_wheel
 from tests.spark import versions_job
 from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals, raw, records, rows_of, run_available

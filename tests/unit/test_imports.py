@@ -56,9 +56,9 @@ HEAVY = {
         "demo",
         "cli",
     },
-    "delta": {"table", "sink", "consumer", "session", "demo", "cli"},
+    "delta": {"table", "sink", "consumer", "session", "testing", "demo", "cli"},
     "deltalake": {"data_files", "ledger", "table", "audit"},
-    "grpc": {"protocol", "client", "broker", "consumer"},
+    "grpc": {"protocol", "client", "broker", "consumer", "testing"},
 }
 """Parts that may import a package which is slow to load or not always there."""
 

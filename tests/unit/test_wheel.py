@@ -43,4 +43,12 @@ def test_the_package_does_without_the_test_rig() -> None:
 def test_what_the_rig_needs_is_not_shipped(names: set[str]) -> None:
     """The helpers that ship are those a user's own tests need."""
     shipped = {Path(name).stem for name in names if name.startswith("gazette_spark/testing/")}
-    assert shipped == {"__init__", "crash", "micro_batch", "pytest_plugin"}
+    assert shipped == {
+        "__init__",
+        "crash",
+        "micro_batch",
+        "oracle",
+        "pytest_plugin",
+        "stub_broker",
+        "tcp_proxy",
+    }

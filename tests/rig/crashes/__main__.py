@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.broker.settings import StorageSettings
 from gazette_spark.session import INTERPRETED, local_spark
+from gazette_spark.testing.oracle import Verdict, check_table
 from tests.rig.brokers import BrokerHandle
 from tests.rig.class_archive import find_archive
 from tests.rig.crashes.children import CrashChildren, Query
@@ -34,7 +35,6 @@ from tests.rig.crashes.scenario import APP_ID, Scenario
 from tests.rig.crashes.schedules import WEIGHTS, Settings, draw
 from tests.rig.crashes.sinks import SINKS
 from tests.rig.crashes.two_writers import records_coming, run_two_writers
-from tests.rig.table_oracle import Verdict, check_table
 from tests.rig.worker_python import write_worker_python
 
 CONF = INTERPRETED | {

@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 
 from gazette_spark.message.uuids import ACK_TXN
+from gazette_spark.testing.oracle import Row, Verdict, check_table, read_versions, split_records
 from tests.oracles.committed import Sent, committed
 from tests.rig.crashes.sinks import COLUMNS, dead_table, fits, read_distinct, read_keyed
-from tests.rig.table_oracle import Row, Verdict, check_table, read_versions, split_records
 from tests.rig.upsert_oracle import check_upserts, check_versions, newest_rows
 
 

@@ -38,6 +38,7 @@ from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.ledger.query_checkpoint import parse_query_id
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.files import clear_unfinished
+from gazette_spark.testing.oracle import Verdict, read_versions
 from tests.rig.crashes.backfills import died, fill, is_of_task
 from tests.rig.crashes.children import END_WITHIN_S, CrashChildren, command_to_die
 from tests.rig.crashes.journals import FileJournalSet, MessageJournals
@@ -48,7 +49,6 @@ from tests.rig.crashes.schedules import Step
 from tests.rig.crashes.sinks import SINKS
 from tests.rig.crashing_source import CrashingGazette
 from tests.rig.file_source import FileJournals
-from tests.rig.table_oracle import Verdict, read_versions
 
 APP_ID = "crashes"
 

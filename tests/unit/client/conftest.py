@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gazette_spark.client import Client
-from tests.rig.stub_broker import StubBroker
+from gazette_spark.testing.stub_broker import StubBroker
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import format_selector, label_set, parse_selector
-from tests.rig.stub_broker import Act, Fail, Hang, StubBroker, chunk, metadata, not_yet
+from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker, chunk, metadata, not_yet
 from tests.unit.client import listings
 
 JOURNAL = "a/journal"

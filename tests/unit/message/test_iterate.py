@@ -19,8 +19,8 @@ from gazette_spark.message import (
 from gazette_spark.message.iterate import ReadUncommitted
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import label_set
+from gazette_spark.testing.stub_broker import Act, StubBroker, chunk, metadata, not_yet
 from tests.rig.histories import messages, word_of
-from tests.rig.stub_broker import Act, StubBroker, chunk, metadata, not_yet
 from tests.unit.client.listings import header, journal
 
 NAME = "a/journal"

@@ -15,6 +15,7 @@ import pytest
 from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN
 from gazette_spark.offsets import JournalOffsets
+from gazette_spark.testing.oracle import Verdict, split_records
 from tests.rig.crashes import backfills
 from tests.rig.crashes.__main__ import is_enough, parse, replay
 from tests.rig.crashes.children import command_to_die
@@ -35,7 +36,6 @@ from tests.rig.crashes.schedules import (
     draw,
 )
 from tests.rig.crashes.sinks import SINKS, dead_table, fits
-from tests.rig.table_oracle import Verdict, split_records
 
 
 def test_a_seed_is_a_schedule() -> None:

@@ -29,7 +29,7 @@ from gazette_spark.errors import (
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import sum_to_pb
 from gazette_spark.protocol.labels import label_set
-from tests.rig.stub_broker import Act, Fail, Hang, StubBroker
+from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker
 
 JOURNAL = "a/journal"
 SUM = bytes(range(20))

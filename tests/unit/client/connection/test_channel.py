@@ -21,7 +21,7 @@ from gazette_spark.errors import (
 )
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
-from tests.rig.stub_broker import Act, Fail, Hang, StubBroker, chunk, metadata
+from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker, chunk, metadata
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from gazette_spark.client import Client, PolledList, TlsOptions, WatchedList
 from gazette_spark.errors import ProtocolError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.testing.stub_broker import Fail, Hang, StubBroker, chunk, metadata, not_yet
 from tests.rig.brokers import free_ports
-from tests.rig.stub_broker import Fail, Hang, StubBroker, chunk, metadata, not_yet
 
 JOURNAL = "a/journal"
 CONTENT = b"0123456789"

@@ -19,7 +19,7 @@ from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.tokens import KeySet
-from tests.rig.stub_broker import Fail, StubBroker
+from gazette_spark.testing.stub_broker import Fail, StubBroker
 
 JOURNAL = "a/journal"
 CANARY = "canary-5f2c91"

@@ -19,7 +19,7 @@ import trustme
 from gazette_spark.client import Client, TlsOptions
 from gazette_spark.errors import TlsError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
-from tests.rig.stub_broker import StubBroker, chunk, metadata, not_yet
+from gazette_spark.testing.stub_broker import StubBroker, chunk, metadata, not_yet
 
 JOURNAL = "a/journal"
 

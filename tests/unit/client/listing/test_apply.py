@@ -20,7 +20,7 @@ from gazette_spark.errors import (
 )
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
-from tests.rig.stub_broker import Fail, StubBroker
+from gazette_spark.testing.stub_broker import Fail, StubBroker
 
 Change = pb.ApplyRequest.Change
 

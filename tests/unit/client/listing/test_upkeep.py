@@ -13,7 +13,7 @@ from gazette_spark.client.listing.upkeep import Pruned, aged, remove_fragment, r
 from gazette_spark.errors import FragmentNotRemovedError, GazetteError, NotAllowedError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from tests.rig.stub_broker import Fail, StubBroker, not_yet
+from gazette_spark.testing.stub_broker import Fail, StubBroker, not_yet
 
 JOURNAL = "a/journal"
 NOW = 1_800_000_000.0

@@ -35,7 +35,7 @@ from gazette_spark.errors import (
     WatchUnsupportedError,
 )
 from gazette_spark.protocol import protocol_pb2 as pb
-from tests.rig.stub_broker import Act, Fail, Hang, StubBroker
+from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker
 from tests.unit.client.listings import EMPTY, header, message, pages
 
 WAIT_S = 20.0

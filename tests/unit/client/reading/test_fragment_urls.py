@@ -30,7 +30,7 @@ from gazette_spark.errors import (
 )
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from tests.rig.stub_broker import Act, StubBroker, chunk, not_yet
+from gazette_spark.testing.stub_broker import Act, StubBroker, chunk, not_yet
 
 JOURNAL = "a/journal"
 CONTENT = bytes(range(256)) * 40

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gazette_spark.client.reading.heads import Tail, tail_of
 from gazette_spark.errors import CorruptFragmentError
 from gazette_spark.protocol import protocol_pb2 as pb
-from tests.rig.stub_broker import chunk, metadata, not_yet
+from gazette_spark.testing.stub_broker import chunk, metadata, not_yet
 
 JOURNAL = "a/journal"
 ABC = sha1(b"abc", usedforsecurity=False).digest()

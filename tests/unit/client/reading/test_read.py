@@ -18,7 +18,7 @@ from gazette_spark.errors import (
 )
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import sum_to_pb
-from tests.rig.stub_broker import chunk, metadata, not_yet
+from gazette_spark.testing.stub_broker import chunk, metadata, not_yet
 
 JOURNAL = "a/journal"
 

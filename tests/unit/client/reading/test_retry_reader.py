@@ -28,7 +28,7 @@ from gazette_spark.errors import (
 )
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from tests.rig.stub_broker import Act, Fail, Hang, StubBroker, chunk, metadata, not_yet
+from gazette_spark.testing.stub_broker import Act, Fail, Hang, StubBroker, chunk, metadata, not_yet
 
 JOURNAL = "a/journal"
 CONTENT = bytes(range(256)) * 40

@@ -12,7 +12,7 @@ import pytest
 
 from gazette_spark.ledger.entry import LedgerEntry
 from gazette_spark.offsets import JournalOffsets
-from tests.rig.table_oracle import Verdict, check_table
+from gazette_spark.testing.oracle import Verdict, check_table
 
 APP = "app"
 TRUTH = {"j": b"one\ntwo\nthree\n"}
