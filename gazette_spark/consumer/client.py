@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 from gazette_spark.client import environment
 from gazette_spark.client.client import Client
 from gazette_spark.client.connection import retry
-from gazette_spark.client.connection.channel import Connection
+from gazette_spark.client.connection.channel import Connection, is_no_answer
 from gazette_spark.client.connection.credentials import Credentials, TlsOptions
 from gazette_spark.client.connection.routes import RouteCache, open_dialer
 from gazette_spark.client.listing.apply import CHANGES_PER_APPLY, apply_in_batches
@@ -25,7 +25,13 @@ from gazette_spark.consumer.requests import (
     validate_unassign_request,
 )
 from gazette_spark.consumer.specs import recovery_log
-from gazette_spark.errors import MessageError, ProtocolError, ShardStatusError, shard_status_errors
+from gazette_spark.errors import (
+    GazetteError,
+    MessageError,
+    ProtocolError,
+    ShardStatusError,
+    shard_status_errors,
+)
 from gazette_spark.message.interfaces import framing_by_content_type
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import consumer_pb2_grpc as pc_grpc
@@ -292,8 +298,21 @@ class ShardClient(Closing):
         timeout_s: float | None = None,
     ) -> T:
         limit_s = timeout_s or self._timeout_s
+        refusal: GazetteError | None = None
+
+        def attempt(left_s: float) -> T:
+            nonlocal refusal
+            try:
+                return call(dial() if dial is not None else self._dialer.default, left_s)
+            except GazetteError as error:
+                # The last try has little time. What the others were told says more, if nothing was changed.
+                if refusal is not None and is_no_answer(error) and decide is retry.after_call:
+                    raise refusal from None
+                refusal = error
+                raise
+
         return retry.retrying(
-            lambda left_s: call(dial() if dial is not None else self._dialer.default, left_s),
+            attempt,
             decide,
             timeout_s=limit_s,
             patience_s=lambda: self._dialer.default.patience_s(limit_s),

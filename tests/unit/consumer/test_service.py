@@ -15,6 +15,7 @@ import pytest
 
 from gazette_spark.broker import EmbeddedBroker, ServerTls
 from gazette_spark.client import Client, TlsOptions
+from gazette_spark.client.connection.channel import NO_ANSWER
 from gazette_spark.consumer.client import ShardClient, verify_referenced_journals
 from gazette_spark.consumer.resolver import resolve_status
 from gazette_spark.consumer.service import ShardServer
@@ -22,6 +23,7 @@ from gazette_spark.consumer.specs import shard_spec
 from gazette_spark.errors import (
     AuthError,
     BrokerError,
+    GazetteError,
     JournalNotFoundError,
     NoShardPrimaryError,
     PartialApplyError,
@@ -392,3 +394,22 @@ def test_referenced_journals_are_verified(tmp_path: Path) -> None:
             verify("logs/shard-1")
         with pytest.raises(ProtocolError, match="expected other/shard-1 to have content-type"):
             verify(logs="other")
+
+
+def test_a_refusal_says_more_than_the_end_of_the_deadline() -> None:
+    """The last try has a tenth of a second: who waits for a primary is told that there is none."""
+    late = UnavailableError("http://127.0.0.1:1", NO_ANSWER)
+    answers: list[GazetteError] = []
+
+    def call(_connection: object, _left_s: float) -> int:
+        raise answers.pop(0) if answers else late
+
+    with ShardClient("http://127.0.0.1:1") as client:
+        answers.append(NoShardPrimaryError("shard-1"))
+        with pytest.raises(NoShardPrimaryError):
+            client._retrying(call, timeout_s=0.3)
+        # What changes something may have been done.
+        answers.append(NoShardPrimaryError("shard-1"))
+        with pytest.raises(UnavailableError):
+            client._retrying(call, decide=lambda _cause, tried: 0.01 if not tried else None, timeout_s=0.3)
+    assert not answers
