@@ -129,6 +129,7 @@ def consumer(
     return made
 
 
+@pytest.mark.soak
 def test_words_are_counted_once(consumer: Consumer) -> None:
     """Two shards, one of them of two journals, count words across starts and publish each new total."""
     app = WordCount(consumer.name("out"))
