@@ -197,15 +197,11 @@ def make_mapping(kind: str, client: Client, selector: str) -> Mapping:
         JournalNotFoundError: no journal matches.
     """
     from gazette_spark.client.appending.mappings import ModuloMapping, RandomMapping, RendezvousMapping
+    from gazette_spark.client.listing.listings import journal_not_found
 
     journals = client.list_journals(selector)
     if not journals:
-        name = selector.removeprefix("name=")
-        raise (
-            with_hint(client, JournalNotFoundError(name))
-            if name != selector
-            else JournalNotFoundError(selector)
-        )
+        raise journal_not_found(client, selector)
     match kind:
         case "random":
             return RandomMapping(journals)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gazette_spark.errors import GazetteError, InputError, JournalNotFoundError
+from gazette_spark.errors import GazetteError, InputError
 from gazette_spark.lag.estimates import StoredFragment
 from gazette_spark.lag.monitor import JournalStore, Monitor
 from gazette_spark.lag.positions import (
@@ -88,11 +88,10 @@ class HeadFeed:
             behind = sorted({each.journal for each in monitor.unread(now_ms)} & listed.keys())
             monitor.observe_stores({name: self._store(listed[name]) for name in behind})
             self._stores_at_ms = now_ms
-        name = self._selector.removeprefix("name=")
-        if not listed and name != self._selector:
-            from gazette_spark.client.listing.listings import name_hint
+        if not listed and self._selector.startswith("name="):
+            from gazette_spark.client.listing.listings import journal_not_found
 
-            raise JournalNotFoundError(name, name_hint(self._client, name).removeprefix("; "))
+            raise journal_not_found(self._client, self._selector)
 
     def _store(self, listed: pb.ListResponse.Journal) -> JournalStore:
         retention = listed.spec.fragment.retention.ToMilliseconds()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Protocol
 
 from gazette_spark.client.connection.channel import Connection, settle
@@ -70,10 +69,20 @@ def name_hint(client: ListsJournals, name: str) -> str:
     if found := sum(each.startswith(f"{name}/") for each in names):
         many = "+ journals" if len(names) >= NAMES_COMPARED else f" journal{'s'[: found > 1]}"
         return f"; did you mean the prefix '{name}/' ({found}{many})?"
+    # Few calls fail so, and every worker of Spark's loads this module.
+    from difflib import get_close_matches
+
     # Without what all share, which would make every name a similar one.
     ends = [each.removeprefix(parent) for each in names]
     near = [repr(parent + end) for end in get_close_matches(name.removeprefix(parent), ends, n=2)]
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def journal_not_found(client: ListsJournals, selector: str) -> JournalNotFoundError:
+    """Return the error for a selector that matches no journal, with a question if it is a name."""
+    name = selector.removeprefix("name=")
+    hint = name_hint(client, name) if name != selector else ""
+    return JournalNotFoundError(name, hint.removeprefix("; "))
 
 
 def list_metadata(connection: Connection, selector: pb.LabelSelector) -> tuple[tuple[str, str], ...]:
