@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gazette_spark.client import AppendOptions
-from gazette_spark.consumer.recoverylog import Player, RecordedFiles, Recorder, new_author
+from gazette_spark.consumer.recoverylog import Player, RecordedFiles, Recorder
 from gazette_spark.consumer.recoverylog.hints import hints_from_bytes, hints_to_json
 from gazette_spark.errors import RecorderFencedError
 from gazette_spark.protocol import recoverylog_pb2 as pr
@@ -133,7 +133,8 @@ class Machine:
     def __init__(self, root: Path, seed: int) -> None:
         self._root = root
         self._made = 0
-        self.journals = MemoryJournals(pieces=random.Random(seed), max_piece=200)
+        self._random = random.Random(seed)
+        self.journals = MemoryJournals(pieces=self._random, max_piece=200)
         self._zombies: list[Host] = []
         self.primary = self._take_over(pr.FSMHints(log=LOG), dict)
 
@@ -185,7 +186,7 @@ class Machine:
         """Play the log on a new host, which has to find the files."""
         self._made += 1
         player = Player(self.journals.client(), kept(hints), self._root / str(self._made))
-        author = new_author()
+        author = self._random.randrange(1, 1 << 32)
         player.inject_handoff(author)
         recovered = player.play()
         self._began = expected()
@@ -211,12 +212,19 @@ def kept(hints: pr.FSMHints) -> pr.FSMHints:
 LAST = Reign((), repeats=False, held=(), fate="late", hints="recovered", fenced=True)
 WRITE = Change("write", "a", "a", 0, b"zombie")
 CREATE = Change("create", "a", "a", 0, b"")
+OTHER = Change("create", "folder/c", "a", 0, b"")
+TO_B = Change("rename", "a", "b", 0, b"")
+WRITE_B = Change("write", "b", "a", 0, b"b")
+OTHER_TO_A = Change("rename", "folder/c", "a", 0, b"")
+# A file is deleted between two segments of hints, and another one gets its path.
+DELETES = Reign((CREATE, TO_B, CREATE, WRITE_B, OTHER_TO_A), False, (), "late", "none", fenced=True)
 
 
 @settings(max_examples=examples(12))
 @given(st.lists(reigns, max_size=4), st.integers(0, 1000))
 @example([Reign((CREATE,), False, (WRITE, WRITE, WRITE), "late", "none", fenced=False)], 1)
 @example([Reign((CREATE,), False, (WRITE,), "race", "recorded", fenced=True)], 1)
+@example([Reign((OTHER,), False, (), "late", "none", fenced=True), DELETES], 1)
 @example([LAST, Reign((CREATE, WRITE), True, (), "late", "recorded", fenced=True)], 1)
 def test_the_newest_primary_has_the_files(plan: list[Reign], seed: int) -> None:
     """Each host that takes the log over finds the files as of its predecessor's last durable operation."""

@@ -131,12 +131,13 @@ class FSM:
 
     def _create(self, op: pr.RecordedOp) -> Verdict:
         path, fnode = op.create.path, op.seq_no
+        # While hints last, a file that they do not name is deleted by operations that may be skipped: its
+        # path must not stay taken.
+        if self.hinted_segments and fnode not in self._hinted_fnodes[:1]:
+            return Verdict.NOT_TRACKED
         if (taken := self._taken(path)) is not None:
             return taken
-        if self._hinted_fnodes:
-            if self._hinted_fnodes[0] != fnode:
-                return Verdict.NOT_TRACKED
-            self._hinted_fnodes.pop(0)
+        del self._hinted_fnodes[:1]
         self.nodes[fnode] = Node({path})
         self.links[path] = fnode
         return self._touch(fnode, op)

@@ -150,6 +150,30 @@ def test_hints_skip_between_segments() -> None:
     assert player.fsm.hinted_segments[0].log == "another/log"
 
 
+def test_a_deleted_file_takes_no_path_between_hints() -> None:
+    """A segment makes no file that the hints do not name: its deletion may be skipped."""
+    chain = Chain()
+    chain.create("/a")
+    chain.create("/other", author=OTHER)
+    chain.create("/b", author=OTHER)
+    chain.apply(write=pr.RecordedOp.Write(fnode=2, length=1), author=OTHER)
+    chain.apply(unlink=link(3, "/b"), author=OTHER)
+    chain.apply(link=link(1, "/b"), author=OTHER)
+    player = Chain(chain.fsm.build_hints(LOG))
+    assert [(each.first_seq_no, each.last_seq_no) for each in player.fsm.hinted_segments] == [
+        (1, 1),
+        (2, 4),
+        (6, 6),
+    ]
+    player.create("/a")
+    player.create("/other", author=OTHER)
+    assert player.create("/b", author=OTHER) is Verdict.NOT_TRACKED
+    player.apply(write=pr.RecordedOp.Write(fnode=2, length=1), author=OTHER)
+    assert player.apply(link=link(1, "/b"), author=OTHER) is Verdict.APPLIED
+    assert player.fsm.links == chain.fsm.links
+    assert player.fsm.next_checksum == chain.fsm.next_checksum
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
