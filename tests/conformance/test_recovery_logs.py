@@ -307,6 +307,27 @@ def test_we_replay_gos_log(broker: BrokerHandle, hosts: Hosts) -> None:
     assert "again" not in go_files(end_of(run_go(broker.endpoint, "record", content=late)))
 
 
+def test_a_path_of_a_deleted_file_is_free(broker: BrokerHandle, hosts: Hosts) -> None:
+    """Our player plays hints that skip a file's deletion; Go's (v0.103.0) refuses them and needs none."""
+    _, first = hosts.recover()
+    RecordedFiles(first).create("moved").close()
+    _, recorder = hosts.recover(first.build_hints(SOON))
+    files = RecordedFiles(recorder)
+    with files.create("kept") as kept:
+        files.create("taken").close()
+        kept.write(b"kept")
+    files.rename("moved", "taken")
+    hints = recorder.build_hints(SOON)
+    expected = {"kept": b"kept", "taken": b""}
+    recovered = hosts.replay(hints)
+    assert files_below(recovered.directory) == expected
+    assert files_below(hosts.replay(recovered.hints).directory) == expected
+    [refused] = run_go(broker.endpoint, "replay", content=orders(hints))
+    assert "FSM has unused hints" in refused["error"]
+    whole = run_go(broker.endpoint, "replay", content=orders(pr.FSMHints(log=hosts.log)))
+    assert go_files(end_of(whole)) == expected
+
+
 def test_go_opens_our_json_store_and_we_open_gos(broker: BrokerHandle, hosts: Hosts) -> None:
     """State and checkpoint pass from our JSON store to Go's, and back."""
     _, recorder = hosts.recover()
