@@ -119,16 +119,23 @@ class StateFiles:
     def _write(self, path: str, table: pa.Table) -> None:
         from pyarrow.fs import LocalFileSystem
 
-        self._system.create_dir(str(PurePosixPath(path).parent), recursive=True)
         # A bucket shows an object once it is whole; a directory, once it has its name.
         local = isinstance(self._system, LocalFileSystem)
         target = f"{path}.{uuid.uuid4().hex}" if local else path
-        with self._system.open_output_stream(target) as file, pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
+        try:
+            self._put(target, table)
+        except FileNotFoundError:
+            # Buckets have no directories; to ask for one there takes the right to look at the bucket.
+            self._system.create_dir(str(PurePosixPath(path).parent), recursive=True)
+            self._put(target, table)
         failpoint("scan.before_states")
         if local:
             self._system.move(target, path)
         failpoint("scan.states_written")
+
+    def _put(self, path: str, table: pa.Table) -> None:
+        with self._system.open_output_stream(path) as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
 
     def _clean(self, journal: str, offset: int, begin: int | None) -> None:
         """Remove files before an offset: all but the newest, and those of tasks that died before a rename."""

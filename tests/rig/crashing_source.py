@@ -17,9 +17,10 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
+from gazette_spark.data_files.target import FileTarget
 from gazette_spark.failpoints import FAILPOINT_VARIABLE, failpoint
 from gazette_spark.options.source import SourceOptions, parse_options
-from gazette_spark.source import BatchReader, GazetteDataSource, StreamReader
+from gazette_spark.source import BatchReader, GazetteDataSource, StreamReader, file_target
 
 _followed: dict[str, tuple[str, int]] = {}
 """What this process counts for, by file."""
@@ -57,7 +58,8 @@ class CrashingGazette(GazetteDataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name.
         """Return the reader of ``spark.readStream``."""
-        return CrashingReader(parse_options(self.options, "stream"), schema, self._crash_file)
+        options = parse_options(self.options, "stream")
+        return CrashingReader(options, schema, self._crash_file, file_target(self.options))
 
 
 def crashing_gazette(crash_file: str) -> type[GazetteDataSource]:
@@ -95,8 +97,10 @@ class CrashingBatchReader(BatchReader):
 class CrashingReader(StreamReader):
     """Looks at the file before each step."""
 
-    def __init__(self, options: SourceOptions, schema: StructType, crash_file: str) -> None:
-        super().__init__(options, schema)
+    def __init__(
+        self, options: SourceOptions, schema: StructType, crash_file: str, files: FileTarget | None
+    ) -> None:
+        super().__init__(options, schema, files)
         self._crash_file = crash_file
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802

@@ -1,4 +1,4 @@
-"""An imitation of S3: a bucket whose objects are files, for what deltalake's client asks of a store.
+"""An imitation of S3: a bucket whose objects are files, for what deltalake's client and pyarrow's ask of a store.
 
 A PUT with ``If-None-Match: *`` is answered 412 where the object is there, as by S3. Objects are files named
 by their keys, so another program can have the same table as a directory.
@@ -6,6 +6,7 @@ by their keys, so another program can have the same table as a directory.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -20,7 +21,7 @@ from email.utils import formatdate
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from xml.sax.saxutils import escape, unescape
 
 KEY_ID, SECRET = "AKIAIMITATION", "known-to-nobody-else"
@@ -88,10 +89,19 @@ class ObjectStore:
             "AWS_SECRET_ACCESS_KEY": SECRET,
         } | changes
 
+    def url(self, path: str) -> str:
+        """Return the URL of a prefix as pyarrow takes it."""
+        host = self.endpoint.removeprefix("http://")
+        where = f"endpoint_override={host}&scheme=http&region=us-east-1"
+        return f"s3://{KEY_ID}:{SECRET}@{BUCKET}/{path}?{where}"
+
     def put(self, key: str, content: bytes, *, absent: bool) -> bool:
         """Store an object at once; return False if it had to be absent and is not."""
         self.note("absent" if absent else "put", key)
         path = self.root / key
+        if key.endswith("/"):  # Stands for a directory, as some clients have it.
+            path.mkdir(parents=True, exist_ok=True)
+            return True
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=self.scratch)
         whole = Path(name)
@@ -137,6 +147,17 @@ def main() -> None:
     server.serve_forever()
 
 
+def dechunked(file: BinaryIO) -> bytes:
+    """Return content that comes in chunks, as HTTP's or as S3's own: a checksum may follow."""
+    content = b""
+    while size := int(file.readline(), 16):
+        content += file.read(size)
+        file.readline()
+    while file.readline().strip():
+        pass
+    return content
+
+
 class _Exchange(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -159,12 +180,18 @@ class _Exchange(BaseHTTPRequestHandler):
         _, _, rest = where.path.partition(f"/{BUCKET}")
         self.key = urllib.parse.unquote(rest.lstrip("/"))
         self.query = dict(urllib.parse.parse_qsl(where.query, keep_blank_values=True))
-        self.content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.content = self._content()
         if f"Credential={KEY_ID}/" in self.headers.get("Authorization", ""):
             return True
         self.store.note("denied", self.key)
         self._answer(403, b"<Error><Code>AccessDenied</Code></Error>")
         return False
+
+    def _content(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        content = dechunked(self.rfile)
+        return dechunked(io.BytesIO(content)) if self.headers.get("Content-Encoding") else content
 
     def do_GET(self) -> None:
         """Answer a listing or an object."""

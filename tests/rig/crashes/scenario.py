@@ -155,7 +155,8 @@ class Scenario:
         self._children = children
         self._crash_file = root / "crash"
         self.direct = False
-        """Whether tasks write the files of this run, where the kind of query lets them: every other one."""
+        """Whether tasks write the files of this run, where the kind of query lets them: every other one, but
+        none that trims."""
         self._checkpoints: list[Path] = []
         self._streams: dict[tuple[int, bool], DataFrame] = {}
         self._fits = True
@@ -454,8 +455,9 @@ class Scenario:
 
     def _run_query(self, checkpoint: Path, batch_bytes: int, write: WriteBatch | None = None) -> str:
         """Run a query up to the journals' present ends; return how it ended."""
-        self.direct = not self.direct
-        rows = self._stream(checkpoint, batch_bytes)
+        resumes = not self._has_batches(checkpoint) and self._resumes(checkpoint)
+        self.direct = not self.direct and checkpoint not in self.trims
+        rows = self._stream(checkpoint, batch_bytes, resumes=resumes)
         self._error = ""
         try:
             query = self._start(rows, checkpoint, write)
@@ -480,12 +482,12 @@ class Scenario:
         writer = rows.writeStream.foreachBatch(write).trigger(availableNow=True)
         return writer.option("checkpointLocation", str(checkpoint)).start()
 
-    def _stream(self, checkpoint: Path, batch_bytes: int) -> DataFrame:
+    def _stream(self, checkpoint: Path, batch_bytes: int, *, resumes: bool) -> DataFrame:
         """Return the rows as a stream; where there is a checkpoint the reader's options do not matter."""
         sink = self._kind.sink(APP_ID, str(self.table))
         reader = self._reader(batch_bytes)
         if not self._has_batches(checkpoint):
-            if self._resumes(checkpoint):
+            if resumes:
                 reader = sink.resume(reader, self.spark)
             return self._kind.load(reader, sink, direct=self.direct)
         key = batch_bytes, self.direct and self._kind.direct

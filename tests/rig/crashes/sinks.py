@@ -135,6 +135,6 @@ SINKS: Mapping[str, SinkKind] = {
     ),
     "stateful": SinkKind(distinct, lambda _: {}, bound=True),
     "direct": SinkKind(lambda rows: rows, lambda _: {}, direct=True),
-    "committed": SinkKind(lambda rows: rows, lambda _: {}, committed=True),
+    "committed": SinkKind(lambda rows: rows, lambda _: {}, committed=True, direct=True),
 }
 """Sinks by the feature that a point needs; see :attr:`tests.rig.crashes.points.Point.feature`."""

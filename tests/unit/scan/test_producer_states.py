@@ -11,6 +11,7 @@ from gazette_spark.errors import OptionError
 from gazette_spark.failpoints import calling
 from gazette_spark.message.columns import LOST, NO_TRANSACTION, ProducerStates
 from gazette_spark.scan.producer_states import KEPT_FILES, RangeStates, StateFiles
+from tests.rig.object_store import running_store
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "producer_states"
 JOURNAL = "log/a"
@@ -47,6 +48,13 @@ def test_states_are_read_back(location: str) -> None:
     assert files.load(JOURNAL, 2000, 0) is None
     assert files.load(JOURNAL, 1999, 100) is None
     assert files.load("log/b", 2000, 100) is None
+
+
+def test_states_are_in_a_bucket(tmp_path: Path) -> None:
+    """Object stores get the files and are asked for no directory, which takes rights on the bucket."""
+    with running_store(tmp_path / "bucket", tmp_path / "scratch") as store:
+        test_states_are_read_back(store.url("states"))
+        assert store.keys("") == [f"states/{JOURNAL}/2000"]
 
 
 def test_the_stored_form_is_read_as_it_was() -> None:
