@@ -70,7 +70,8 @@ def crashing_gazette(crash_file: str) -> type[GazetteDataSource]:
 
         def reader(self, schema: StructType) -> BatchReader:
             """Return the reader of ``spark.read``."""
-            return CrashingBatchReader(parse_options(self.options, "batch"), schema, crash_file)
+            options = parse_options(self.options, "batch")
+            return CrashingBatchReader(options, schema, crash_file, file_target(self.options))
 
     return Gazette
 
@@ -78,8 +79,10 @@ def crashing_gazette(crash_file: str) -> type[GazetteDataSource]:
 class CrashingBatchReader(BatchReader):
     """Looks at the file before each step."""
 
-    def __init__(self, options: SourceOptions, schema: StructType, crash_file: str) -> None:
-        super().__init__(options, schema)
+    def __init__(
+        self, options: SourceOptions, schema: StructType, crash_file: str, files: FileTarget | None
+    ) -> None:
+        super().__init__(options, schema, files)
         self._crash_file = crash_file
 
     def partitions(self) -> list[InputPartition]:

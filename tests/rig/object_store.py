@@ -1,4 +1,4 @@
-"""An imitation of S3: a bucket whose objects are files, for what deltalake's client and pyarrow's ask of a store.
+"""An imitation of S3: a bucket whose objects are files, for what deltalake and pyarrow ask of a store.
 
 A PUT with ``If-None-Match: *`` is answered 412 where the object is there, as by S3. Objects are files named
 by their keys, so another program can have the same table as a directory.

@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from gazette_spark.backfill import backfill
 from gazette_spark.client import Client
+from gazette_spark.failpoints import FailpointError, calling
+from gazette_spark.ingest import ingest
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.sink import DeltaSink
 from tests.rig.brokers import BrokerHandle
@@ -177,3 +180,49 @@ def test_a_token_file_that_rotates_under_a_stream(
         finally:
             query.stop()
     assert client.read(target).read() == lines(0, 20)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["embedded", "deployed"])
+def test_the_direct_lane_enters_by_a_token_file(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    """Both lanes leave the same rows, though the direct one dies, and its first token is refused then."""
+    with secured_broker(tmp_path / "secured", kind) as broker, open_client(broker) as client:
+        client.create_journals(journal_spec("secured/in"))
+        client.append("secured/in", lines(0, 10))
+        run_both_lanes(spark, broker, client, tmp_path)
+
+
+def run_both_lanes(spark: SparkSession, broker: BrokerHandle, client: Client, tmp_path: Path) -> None:
+    """Run a query by each lane."""
+    path = tmp_path / "token"
+    # Asked when bytes were stored, tasks read them themselves, by a token of their own.
+    schema = "journal STRING, offset BIGINT, value BINARY, _fragment_mod_time TIMESTAMP"
+
+    def run(name: str) -> None:
+        sink = DeltaSink(name, path=str(tmp_path / name))
+        reader = spark.readStream.format("gazette").schema(schema)
+        reader = reader.options(**options(broker, tokenFile=str(path)), path="secured/in")
+        checkpoint = str(tmp_path / f"{name}-checkpoint")
+        if name == "direct":
+            query = ingest(reader, sink, checkpoint=checkpoint, availableNow=True)
+        else:
+            query = sink.start(reader.load(), checkpoint=checkpoint, availableNow=True)
+        assert query.awaitTermination(QUERY_TIMEOUT_S)
+
+    def die() -> None:
+        raise FailpointError("sink.after_write")
+
+    with renewed(path):
+        first = path.read_text()
+        with (
+            calling("sink.after_write", die, nth=2),
+            pytest.raises(StreamingQueryException, match=r"sink\.after_write"),
+        ):
+            run("direct")
+        wait_until("the first token to expire", lambda: is_refused(broker, first), QUERY_TIMEOUT_S)
+        client.append("secured/in", lines(10, 10))
+        run("direct")
+        run("spark")
+    for name in ("direct", "spark"):
+        rows = spark.read.format("delta").load(str(tmp_path / name)).orderBy("offset").collect()
+        assert b"".join(bytes(row.value) + b"\n" for row in rows) == lines(0, 20)

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from gazette_spark import register
 from gazette_spark.backfill import backfill
+from gazette_spark.ingest import ingest_batch
 from gazette_spark.sink import DeltaSink
 from tests.rig.crashes.points import TABLE_LOG, Point, Rename, reachable
 from tests.rig.crashing_source import crashing_gazette
@@ -21,7 +22,13 @@ _DIED = re.compile(r"failpoint '[\w.]+' was reached|Python worker exited unexpec
 
 
 def fill(
-    spark: SparkSession, sink: DeltaSink, options: Mapping[str, str], schema: str | None, crash_file: Path
+    spark: SparkSession,
+    sink: DeltaSink,
+    options: Mapping[str, str],
+    schema: str | None,
+    crash_file: Path,
+    *,
+    direct: bool = False,
 ) -> None:
     """Fill a sink's table up to the present ends of journals.
 
@@ -31,10 +38,12 @@ def fill(
         options: Of the source.
         schema: Of the source.
         crash_file: Says where processes of the source die, as in :mod:`tests.rig.crashing_source`.
+        direct: Whether tasks write the data files.
     """
     spark.dataSource.register(crashing_gazette(str(crash_file)))
     try:
-        backfill(sink, options, schema=schema, bytes_per_commit=STEP_BYTES, spark=spark)
+        run = ingest_batch if direct else backfill
+        run(sink, options, schema=schema, bytes_per_commit=STEP_BYTES, spark=spark)
     finally:
         register(spark)
 

@@ -20,6 +20,7 @@ is over before its turn comes.
 ``backfill``        options of a backfill, to run in place of the query; of the above it needs ``table``
 ``outcomes``        with ``fenced``: file that gets a line for each run that the sink has ended
 ``sink``            name of one in :mod:`tests.rig.crashes.sinks`, ``raw`` unless given
+``direct``          whether tasks write the files where the sink's kind lets them, true unless given
 ==================  =========================================================================
 """
 
@@ -137,7 +138,7 @@ def run(spark: SparkSession, rows: DataFrame, settings: Settings, command: Setti
     """Run the query until killed, or to the journals' present ends."""
     kind = SINKS[command.get("sink", "raw")]
     sink = kind.sink(settings["app_id"], command["table"], on_overlap=command.get("on_overlap", "fail"))
-    if kind.direct:
+    if kind.direct and command.get("direct", True):
         reader = journals(spark, settings)
         rows = kind.load(
             sink.resume(reader, spark) if command.get("resume", True) else reader, sink, direct=True

@@ -288,8 +288,10 @@ class Scenario:
     def _fill(self, step: Step) -> bool:
         """Run a backfill; return whether it died."""
         sink = self._kind.sink(APP_ID, str(self.table))
+        self.direct = not self.direct
+        options, schema = self._batch_options(step), self._journals.schema
         try:
-            fill(self.spark, sink, self._batch_options(step), self._journals.schema, self._crash_file)
+            fill(self.spark, sink, options, schema, self._crash_file, direct=self.direct)
         except Exception as error:
             if not died(error):
                 raise
