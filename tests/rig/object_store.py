@@ -21,7 +21,7 @@ from email.utils import formatdate
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from xml.sax.saxutils import escape, unescape
 
 KEY_ID, SECRET = "AKIAIMITATION", "known-to-nobody-else"
@@ -147,7 +147,7 @@ def main() -> None:
     server.serve_forever()
 
 
-def dechunked(file: BinaryIO) -> bytes:
+def dechunked(file: io.BufferedIOBase) -> bytes:
     """Return content that comes in chunks, as HTTP's or as S3's own: a checksum may follow."""
     content = b""
     while size := int(file.readline(), 16):
