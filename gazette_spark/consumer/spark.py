@@ -25,6 +25,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from pyspark.sql.streaming.query import StreamingQuery
 
 from gazette_spark.consumer.application import Application
@@ -35,7 +36,7 @@ from gazette_spark.consumer.micro_batch import DOCUMENT, STATE, JournalSpecs, Pl
 from gazette_spark.consumer.resolver import ShardTable
 from gazette_spark.consumer.spark_shards import SparkShards
 from gazette_spark.consumer.state_table import StateTable
-from gazette_spark.errors import ClosedError, OptionError
+from gazette_spark.errors import ClosedError, MissingPackageError, OptionError
 from gazette_spark.options.write import WriteOptions, parse_write_options
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.scan.access import carried
@@ -108,7 +109,9 @@ class SparkHost:
         Raises:
             OptionError: an argument is invalid.
             ProtocolError: a spec breaks a rule.
+            MissingPackageError: pandas is not installed.
         """
+        _check_pandas()
         if getattr(spark, "_jsparkSession", None) is None:
             raise OptionError("spark", "a session of Spark Connect", "a classic one")
         if not isinstance(max_batch_bytes, int) or max_batch_bytes < 1:
@@ -193,6 +196,15 @@ class SparkHost:
 
     def _engine(self, spark: SparkSession) -> SparkEngine:
         return SparkEngine(spark, self._shards.name, self._app, self._options, self._table, self._directory)
+
+
+def _check_pandas() -> None:
+    """Check for what ``DataFrame.mapInArrow`` asks for; it would do so in the first batch."""
+    try:
+        require_minimum_pandas_version()
+    except ImportError as error:
+        said = str(error).partition("] ")[2].strip()
+        raise MissingPackageError(f"Spark's mapInArrow: {said}", "gazette-spark[applications]") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
 from gazette_spark.client import Client
 from gazette_spark.consumer.application import ResolveArgs
+from gazette_spark.consumer.examples.word_count import WordCount
+from gazette_spark.consumer.spark import SparkHost
 from gazette_spark.consumer.spark_shards import SparkShards
 from gazette_spark.consumer.specs import shard_spec
-from gazette_spark.errors import ClosedError, OptionError, ShardFailedError
+from gazette_spark.errors import ClosedError, MissingPackageError, OptionError, ShardFailedError
 from gazette_spark.protocol import consumer_pb2 as pc
 
 WAIT_S = 20
@@ -131,3 +135,10 @@ def test_two_shards_of_one_id_are_refused(client: Client) -> None:
     """There is no telling which one is meant."""
     with pytest.raises(OptionError, match="specs with different ids"):
         SparkShards("/prefix", [shard_spec("same", ["left"]), shard_spec("same", ["right"])], client)
+
+
+def test_a_host_without_pandas_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is one line before anything starts, not Spark's error in the first batch."""
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingPackageError, match=r"Pandas >= .* must be .*: pip install .*\[applications\]"):
+        SparkHost(WordCount(), SparkSession.__new__(SparkSession), [], checkpoint="/c", state="/s", broker={})
