@@ -8,7 +8,6 @@ anywhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import Self
 
 from gazette_spark.framing.base import Framing
@@ -80,9 +79,7 @@ class _JumpingRead:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Nothing is open between two reads; the one that is closes with the iteration."""
 
     def _jump(self, target: int) -> None:

@@ -26,7 +26,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from gazette_spark.broker.api.authorizer import Authorizer
@@ -138,9 +137,7 @@ class EmbeddedBroker:
         self._run()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.stop()
 
     @property

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import click
@@ -283,9 +283,7 @@ class Interrupts:
                 self._before[number] = signal.signal(number, self._end)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 from typing import Protocol, Self
 
 from rich.console import Console
@@ -21,9 +20,7 @@ class DemoScreen(Screen, Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_error: object) -> None: ...
 
 
 def make_screen(console: Console) -> DemoScreen:
@@ -66,9 +63,7 @@ class BarScreen:
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._bars.stop()
 
 
@@ -98,7 +93,5 @@ class PlainScreen:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         return None

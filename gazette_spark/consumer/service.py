@@ -23,7 +23,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Self
 
 import grpc
@@ -229,9 +228,7 @@ class ShardServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.stop()
 
     def start(self, host: ShardHost) -> None:

@@ -6,7 +6,6 @@ import threading
 import time
 from dataclasses import dataclass, field
 from random import Random
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -108,9 +107,7 @@ class Writers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.stop()
 
     def _run(self, number: int, seed: int) -> None:

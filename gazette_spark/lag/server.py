@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import uvicorn
@@ -104,9 +103,7 @@ class LagService:
             thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._ended.set()
         self._server.should_exit = True
         for thread in self._threads:

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
@@ -65,9 +64,7 @@ class CrashChild:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.kill()
 
     @property

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, NoReturn, Self, TypeAlias, cast
 
 import grpc
@@ -76,9 +75,7 @@ class StubBroker(pb_grpc.JournalServicer):
         self._server.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._stopping.set()
         self._server.stop(grace=None).wait(10)
 

@@ -33,7 +33,6 @@ import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -166,9 +165,7 @@ class TcpProxy:
         self.up()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._run(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(START_TIMEOUT_S)

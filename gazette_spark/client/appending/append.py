@@ -14,7 +14,6 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, BinaryIO, Protocol, Self, TypeAlias, TypedDict, Unpack, cast
 
 import grpc
@@ -214,9 +213,7 @@ class Appender:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.abort()
 
     @property
