@@ -60,37 +60,32 @@ CSV_OPTIONS: tuple[Option, ...] = (
     Option(
         "header",
         parse_bool,
-        "false",
         "Whether journals have records of the columns' names. They give no row, wherever they stand, as "
         "each writer may begin with one. A journal's first record must be one.",
+        default="false",
     ),
-    Option(
-        "sep",
-        parse_separator,
-        ",",
-        "Character between the fields of a record.",
-    ),
+    Option("sep", parse_separator, "Character between the fields of a record.", default=","),
     Option(
         "quote",
         parse_quote,
-        '"',
         "Character around quoted fields; inside, it is doubled. If empty, there are no quotes, and every "
         "newline ends a record.",
+        default='"',
         form="one ASCII character other than newlines, or nothing",
     ),
     Option(
         "nullValue",
         _any_text,
-        "",
         "Text of fields that are null, in quotes or not. An empty field without quotes is always null.",
+        default="",
         form="any text",
     ),
     Option(
         "emptyValue",
         _any_text,
-        "",
         "Value of an empty field in quotes. If neither this option nor `nullValue` is given, such a "
         "field is null.",
+        default="",
         form="any text",
     ),
 )

@@ -108,59 +108,36 @@ SECURITY_OPTIONS: tuple[Option, ...] = (
     Option(
         "auth.token",
         parse_token,
-        None,
         "Token sent with each request. It is never renewed: once it has expired, brokers refuse requests "
         "and the query fails.",
     ),
     Option(
         "auth.tokenFile",
         parse_file,
-        None,
         "File on the driver with the token to send, read again when it changes. A task reads the file, "
         "too, where it exists, else it has the token of its batch's planning.",
     ),
     Option(
         "auth.keysSecret",
         parse_keys,
-        None,
         "Keys by which brokers verify tokens, as in BROKER_AUTH_KEYS. The first key signs a short-lived "
         "token for each request, which allows this request only.",
     ),
     Option(
-        "tls.caFile",
-        parse_file,
-        None,
-        "PEM file on the driver with the certificates of the authorities to trust.",
+        "tls.caFile", parse_file, "PEM file on the driver with the certificates of the authorities to trust."
     ),
     Option(
         "tls.certFile",
         parse_file,
-        None,
         "PEM file on the driver with the client's certificate, for brokers that ask for one. It needs a key.",
     ),
     Option(
         "tls.keyFile",
         parse_file,
-        None,
         "PEM file on the driver with the certificate's private key, without a password.",
     ),
-    Option(
-        "tls.ca",
-        parse_pem,
-        None,
-        "The file's content, instead of `tls.caFile`.",
-    ),
-    Option(
-        "tls.cert",
-        parse_pem,
-        None,
-        "The file's content, instead of `tls.certFile`.",
-    ),
-    Option(
-        "tls.keySecret",
-        parse_pem,
-        None,
-        "The file's content, instead of `tls.keyFile`.",
-    ),
+    Option("tls.ca", parse_pem, "The file's content, instead of `tls.caFile`."),
+    Option("tls.cert", parse_pem, "The file's content, instead of `tls.certFile`."),
+    Option("tls.keySecret", parse_pem, "The file's content, instead of `tls.keyFile`."),
 )
 """The options, in the order in which they are checked and shown."""

@@ -362,8 +362,8 @@ DAY_MS = 24 * 60 * 60 * 1000
 CONNECT_TIMEOUT_OPTION = Option(
     "connectTimeoutMs",
     count(DAY_MS),
-    "10000",
     "Maximum time to reach a broker for the first time; after it, the query fails.",
+    default="10000",
     form="milliseconds, from 1 to 86400000 (one day)",
 )
 """The same for reading and for writing."""
@@ -372,34 +372,25 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "brokerAddress",
         parse_address,
-        None,
         "URL of any broker of the cluster; the client finds the others. Required, unless `fragmentStore` "
         "is given. The environment's `BROKER_ADDRESS` counts if the option is missing.",
     ),
     Option(
         "journals",
         _parse_journals,
-        None,
         "Names of journals, separated by commas. Each must exist.",
         form="names such as shop/orders,shop/returns",
     ),
     Option(
         "journalsPattern",
         _parse_pattern,
-        None,
         "Regular expression that matches a journal's whole name, in Python's syntax. Journals that match "
         "later are read, too.",
     ),
-    Option(
-        "selector",
-        parse_selector_option,
-        None,
-        "Label selector. Journals that match later are read, too.",
-    ),
+    Option("selector", parse_selector_option, "Label selector. Journals that match later are read, too."),
     Option(
         "path",
         parse_path,
-        None,
         "Argument of load(): a journal, or a prefix that ends in `/`. Journals that appear below a "
         "prefix later are read, too.",
         form="a/journal, or a/prefix/",
@@ -407,7 +398,6 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "framing",
         word("lines", "fixed", "csv", "none"),
-        None,
         "How bytes are cut into records. `lines`: at newlines. `csv`: at newlines outside quotes. "
         "`fixed`: by frames, each with a magic word and a length. `none`: no records; rows are chunks of "
         "bytes. Default: the format's framing, else that of the journal's content-type label, else "
@@ -416,7 +406,6 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "format",
         word("raw", "json", "csv", "protobuf"),
-        None,
         "`raw`: one row per record with `journal`, `offset` and `value`, or those of them that the "
         "schema names. `json`, `csv`, `protobuf`: the columns of the schema. Every schema may add "
         "`_journal`, `_offset`, `_end_offset`, `_fragment_mod_time` (when the record was stored; null if "
@@ -427,27 +416,25 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "inferSchema",
         parse_bool,
-        "false",
         "Whether a query without a schema takes its columns from a sample of its records, at load(). For "
         "`format=json`.",
+        default="false",
     ),
     Option(
         "samplingBytes",
         size(),
-        "1m",
         "Bytes of each journal that `inferSchema` reads. It reads up to 16 journals.",
+        default="1m",
     ),
     Option(
         "schemaHints",
         parse_hints,
-        None,
         "Columns and types that replace those of `inferSchema`, or are added to them. Dots lead into "
         "structs, `element` into arrays.",
     ),
     Option(
         "inferredSchemaLocation",
         parse_location,
-        None,
         "Directory in which the first start stores the columns of `inferSchema`, as schema.json. Later "
         "starts read them there. Each query needs its own directory.",
         form="an absolute path, or a URL as of fragmentStore",
@@ -455,75 +442,69 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "timeZone",
         parse_column,
-        "UTC",
         "Time zone of timestamps whose text names none.",
+        default="UTC",
         form="a zone such as Europe/Paris or +01:00",
     ),
     Option(
         "dateFormat",
         parse_column,
-        None,
         "Pattern of dates in `json` and `csv`, in the letters of Spark's patterns.",
         form="a pattern such as dd.MM.yyyy",
     ),
     Option(
         "timestampFormat",
         parse_column,
-        None,
         "Pattern of timestamps in `json` and `csv`.",
         form="a pattern such as yyyy-MM-dd HH:mm:ss.SSSXXX",
     ),
     Option(
         "timestampNTZFormat",
         parse_column,
-        None,
         "Pattern of timestamps without a time zone in `json` and `csv`.",
         form="a pattern such as yyyy-MM-dd HH:mm:ss",
     ),
     Option(
         "allowSingleQuotes",
         parse_bool,
-        "true",
         "Whether JSON strings may be in single quotes, as in Spark's reader.",
+        default="true",
     ),
     Option(
         "allowNonNumericNumbers",
         parse_bool,
-        "true",
         "Whether JSON numbers may be NaN or infinite, as in Spark's reader.",
+        default="true",
     ),
     Option(
         "descriptorFile",
         parse_file,
-        None,
         "File on the driver with the message type, written by `protoc --include_imports "
         "--descriptor_set_out`. Required for `format=protobuf`.",
     ),
     Option(
         "messageName",
         parse_column,
-        None,
         "Full name of the message type. Required for `format=protobuf`.",
         form="a name such as shop.Order",
     ),
     Option(
         "mode",
         word("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
-        "PERMISSIVE",
         "What becomes of a malformed record. `PERMISSIVE`: a row with null for what does not fit. "
         "`DROPMALFORMED`: no row. `FAILFAST`: an error that ends the query.",
+        default="PERMISSIVE",
     ),
     Option(
         "columnNameOfCorruptRecord",
         parse_column,
-        "_corrupt_record",
         "String column for the text of malformed records. It is filled if the schema names it.",
+        default="_corrupt_record",
         form="a column's name",
     ),
     Option(
         "rescuedDataColumn",
         parse_column,
-        None,
         "String column for fields that do not fit the schema: a JSON object of these fields, `_journal` "
         "and `_offset`. The schema must name it. Such records are not malformed. For `format=json`.",
         form="a column's name",
@@ -531,15 +512,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "isolationLevel",
         word("read_uncommitted", READ_COMMITTED),
-        "read_uncommitted",
         "`read_uncommitted`: every record is a row. `read_committed`: each committed message is a row, "
         "once. A message of a transaction comes when an acknowledgement commits it. The schema may then "
         "add `_uuid`, `_producer`, `_clock`, `_flags` and `_ack_offset`.",
+        default="read_uncommitted",
     ),
     Option(
         "uuidPath",
         parse_column,
-        None,
         "Place of a message's UUID: a JSON pointer, a CSV column counted from 0, or the number of a "
         "protobuf field. For `isolationLevel=read_committed`.",
         form="a JSON pointer, or a number",
@@ -547,13 +527,12 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "includeAcks",
         parse_bool,
-        "false",
         "Whether acknowledgements are rows, too. For `isolationLevel=read_committed`.",
+        default="false",
     ),
     Option(
         "stateLocation",
         parse_any_location,
-        None,
         "Directory that keeps the open transactions where batches end. Driver and executors must all be "
         "able to read and write it, as a path or by pyarrow or fsspec. Required for a stream with "
         "`isolationLevel=read_committed`. Each query needs its own directory.",
@@ -561,7 +540,6 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "messagesSince",
         parse_resume_offsets,
-        None,
         "First offsets of the committed read that this batch continues. `backfill` sets it, with "
         "`stateLocation`; do not set it yourself.",
         use="batch",
@@ -570,7 +548,6 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "startingOffsets",
         parse_starting_offsets,
-        None,
         "Where a new query starts; one with a checkpoint continues there. JSON has an offset for each "
         "journal: -2 is the earliest, -1 the latest. Journals that it does not name start at the "
         "earliest. An offset outside its journal is an error. A batch cannot start at `latest`.",
@@ -578,7 +555,6 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "resumeOffsets",
         parse_resume_offsets,
-        None,
         "Offsets at which a table ends; `DeltaSink.resume` sets it. A new query starts there, and at the "
         "earliest in selected journals that it does not name. It wins over the other starting options, "
         "and ignores journals that are deleted or not selected.",
@@ -588,16 +564,15 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "endingOffsets",
         parse_ending_offsets,
-        "latest",
         "Where a batch ends: before these offsets. Journals that the JSON does not name end at the "
         "latest (-1). A record that an offset cuts is left out.",
+        default="latest",
         use="batch",
         form='latest, or JSON such as {"a/journal":1024}',
     ),
     Option(
         "startingTimestamp",
         parse_timestamp,
-        None,
         "Time at which a new query starts, instead of `startingOffsets`. Each journal starts at the "
         "first fragment stored then or later. Everything appended since is read, and possibly some older "
         "bytes.",
@@ -606,7 +581,6 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "startingOffsetsByTimestamp",
         parse_timestamps,
-        None,
         "Times at which a new query starts, by journal. Journals that it does not name start at "
         "`startingTimestamp`, or at the earliest.",
         form='JSON of such times by journal: {"a/journal":1700000000000}',
@@ -614,7 +588,6 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "endingTimestamp",
         parse_timestamp,
-        None,
         "Time at which a batch ends, instead of `endingOffsets`: where a query with this "
         "`startingTimestamp` starts. A journal in which nothing was stored since ends at the latest.",
         use="batch",
@@ -623,14 +596,13 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "startingOffsetsByTimestampStrategy",
         word("error", "latest"),
-        "error",
         "What happens if nothing was stored at the starting time or later. `error`: the query fails. "
         "`latest`: it starts at the latest.",
+        default="error",
     ),
     Option(
         "maxBytesPerTrigger",
         size(),
-        None,
         "Maximum bytes of a micro-batch. Journals share it by backlog. The limit is soft: each journal "
         "with data gives at least one record, and a batch ends with a whole record.",
         use="stream",
@@ -638,7 +610,6 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "maxFragmentsPerTrigger",
         count(1_000_000),
-        None,
         "Maximum fragments of a micro-batch, which then ends where fragments end. The limit is soft: "
         "each journal with data gives at least one.",
         use="stream",
@@ -646,7 +617,6 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "maxRecordsPerTrigger",
         count(100_000_000),
-        None,
         "Maximum records of a micro-batch, or one per journal if more journals have data. The driver "
         "reads the batch to count them. Not for `framing=none`.",
         use="stream",
@@ -654,7 +624,6 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "minBytesPerTrigger",
         size(),
-        None,
         "Minimum bytes of a micro-batch. A smaller batch waits, at most for `maxTriggerDelay`. The first "
         "batch of a run and `Trigger.AvailableNow` do not wait. Not more than `maxBytesPerTrigger`.",
         use="stream",
@@ -662,57 +631,54 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "maxTriggerDelay",
         parse_delay,
-        "15m",
         "Maximum time that a batch waits for `minBytesPerTrigger`. Then it reads what there is.",
+        default="15m",
         use="stream",
     ),
     Option(
         "minPartitions",
         count(10_000),
-        None,
         "Minimum number of tasks of a batch, such as the number of cores. A batch has fewer tasks if its "
         "records leave too few places to cut.",
     ),
     Option(
         "maxBytesPerPartition",
         size(),
-        "128m",
         "Maximum bytes of a task. A larger range is cut into several tasks, between compressed fragments "
         "if that gives enough. Records are never cut; `fixed` and `csv` framings are cut between "
         "fragments only.",
+        default="128m",
     ),
     Option(
         "maxRecordBytes",
         parse_record_size,
-        "16m",
         "Maximum length of a record. A longer record ends the query with an error, whatever `mode` says.",
+        default="16m",
     ),
     Option(
         "failOnDataLoss",
         parse_bool,
-        "true",
         "Whether lost data ends the query: bytes that can no longer be read, or a journal deleted before "
         "all of it was read. `false`: the query skips it with a warning.",
+        default="true",
     ),
     Option(
         "readGaps",
         parse_bool,
-        "false",
         "Whether rows are the ranges of bytes that no fragment holds any more, instead of records. "
         "Columns: `journal`, `begin`, `end`, `bytes`. The range is `startingOffsets` to `endingOffsets`.",
+        default="false",
         use="batch",
     ),
     Option(
         "fragmentRoot",
         parse_directory,
-        None,
         "Directory in which workers find `file://` stores. Without it, tasks read such fragments through "
         "brokers.",
     ),
     Option(
         "fragmentStore",
         parse_store,
-        None,
         "Fragment store to read without any broker, instead of `brokerAddress`. Credentials come from "
         "the environment. Bytes that are not stored yet are not read.",
         use="batch",
@@ -721,7 +687,6 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "fragmentPostfixLevels",
         depth(32),
-        None,
         "Number of directories that the journals' path_postfix_template adds. If a listing is ambiguous, "
         "the query fails and asks for it. For `fragmentStore`.",
         use="batch",
@@ -729,16 +694,16 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "requestTimeoutMs",
         count(DAY_MS),
-        "60000",
         "Maximum time that a request goes without progress. The client retries until then; after it, the "
         "query fails.",
+        default="60000",
         form="milliseconds, from 1 to 86400000 (one day)",
     ),
     Option(
         "idleTimeoutMs",
         count(DAY_MS),
-        "30000",
         "Maximum silence of a stream from a broker; after it, the stream is opened again.",
+        default="30000",
         form="milliseconds, from 1 to 86400000 (one day)",
     ),
     CONNECT_TIMEOUT_OPTION,
@@ -746,7 +711,6 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "logLevel",
         word("debug", "info", "warning", "error"),
-        None,
         "Minimum level of the source's log lines on the driver and the executors. `info` logs one line "
         "per batch.",
     ),

@@ -29,9 +29,9 @@ class Option:
     name: str
     parse: Callable[[str, str], Any]
     """Takes the option's name and its text; raises OptionError."""
-    default: str | None
-    """As text; None where the option is absent unless given."""
     description: str
+    default: str | None = None
+    """As text; None where the option is absent unless given."""
     use: Use | None = None
     """The only use the option has a meaning in; None for both."""
     form: str | None = None

@@ -190,34 +190,25 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     Option(
         "brokerAddress",
         parse_address,
-        None,
         "URL of any broker of the cluster; the client finds the others. Required. The environment's "
         "`BROKER_ADDRESS` counts if the option is missing.",
     ),
-    Option(
-        "journal",
-        _parse_journal,
-        None,
-        "Journal of all rows. It wins over the column `journal`.",
-    ),
+    Option("journal", _parse_journal, "Journal of all rows. It wins over the column `journal`."),
     Option(
         "selector",
         _parse_target_selector,
-        None,
         "Label selector of the journals that share the rows: by the column `key`, or at random without "
         "one. It wins over the column `journal`.",
     ),
     Option(
         "path",
         parse_path,
-        None,
         "Argument of save() or start(): a journal, or a prefix, which selects the journals below it.",
         form="a/journal, or a/prefix/",
     ),
     Option(
         "mapping",
         word("modulo", "rendezvous"),
-        None,
         "How `key` chooses among selected journals, the same way as Gazette's own clients. `modulo`: by "
         "its hash and the number of journals. `rendezvous`: a new journal takes over only the keys that "
         "it gets.",
@@ -225,7 +216,6 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     Option(
         "framing",
         word("lines", "fixed", "csv", "none"),
-        None,
         "How a value becomes a record. `lines`: a newline is added. `csv`: a newline is added to one "
         "record of CSV. `fixed`: a frame's header goes before it. `none`: the bytes as they are. "
         "Default: the framing of the journal's content-type label, else `lines`.",
@@ -234,42 +224,38 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     Option(
         "maxRecordBytes",
         parse_record_size,
-        "16m",
         "Maximum length of a value. A longer value fails the query. Readers have the same limit by default.",
+        default="16m",
     ),
     Option(
         "deliveryGuarantee",
         word("at_least_once", "exactly_once"),
-        "at_least_once",
         "`at_least_once`: each row is written at least once, and visible when it is appended. "
         "`exactly_once`: rows are messages of transactions, and readers of committed messages see each "
         "row once.",
+        default="at_least_once",
     ),
     Option(
         "transactionJournal",
         _parse_transaction_journal,
-        None,
         "Journal that records the commits of the query. Required for `deliveryGuarantee=exactly_once`. "
         "Each query needs its own.",
     ),
     Option(
         "transactionId",
         _parse_transaction_id,
-        None,
         "Id of a batch write. A repetition under one of the last 100 ids writes nothing again. A stream "
         "has its query's id. For `deliveryGuarantee=exactly_once`.",
     ),
     Option(
         "transactionFirstBatch",
         depth(1 << 62),
-        None,
         "Batch of a stream that needs no record of the batch before it. Set it once, where a running "
         "query turns to `exactly_once` or to another `transactionJournal`.",
     ),
     Option(
         "uuidPath",
         parse_column,
-        None,
         "Place of a row's UUID: a JSON pointer, a CSV column counted from 0, or the number of a protobuf "
         "field. For `deliveryGuarantee=exactly_once`.",
         form="a JSON pointer, or a number",
@@ -277,9 +263,9 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     Option(
         "requestTimeoutMs",
         count(DAY_MS),
-        "60000",
         "Time for which an append is retried, and for which rows wait for earlier appends of their task; "
         "then the task fails.",
+        default="60000",
         form="milliseconds, from 1 to 86400000 (one day)",
     ),
     CONNECT_TIMEOUT_OPTION,
