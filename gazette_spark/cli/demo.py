@@ -17,6 +17,7 @@ import click
 from gazette_spark.cli.doctor import find_java, no_java
 from gazette_spark.cli.main import typed_broker
 from gazette_spark.errors import GazetteError
+from gazette_spark.spark_start import starting_spark
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -94,12 +95,6 @@ def check_needs(*, lag: bool = False) -> None:
         raise click.ClickException("the lag page is not installed: pip install 'gazette-spark[spark,lag]'")
     if find_java(os.environ) is None:
         raise click.ClickException(f"{no_java(os.environ)}: install a JRE of version 17 or 21")
-
-
-def starting_spark() -> str:
-    """Say that Spark starts, and if it has to fetch Delta before (a guess: Ivy's default places)."""
-    has_jars = any(Path.home().glob(".ivy2*/jars/io.delta_delta-spark*"))
-    return "starting Spark" if has_jars else "starting Spark; it first downloads Delta's jars"
 
 
 @contextmanager

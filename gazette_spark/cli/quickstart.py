@@ -7,10 +7,11 @@ from queue import Empty
 
 import click
 
-from gazette_spark.cli.demo import check_needs, keep_option, starting_spark, work_directory
+from gazette_spark.cli.demo import check_needs, keep_option, work_directory
 from gazette_spark.cli.server_options import end_signals
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol.durations import parse_duration
+from gazette_spark.spark_start import starting_spark
 
 
 def _seconds(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> float:

@@ -19,6 +19,7 @@ from gazette_spark.cli.offsets import checked_location
 from gazette_spark.cli.output import format_option, text_table
 from gazette_spark.errors import GazetteError, OptionError
 from gazette_spark.progress import of_spark, progress
+from gazette_spark.spark_start import log_tail, starting_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,7 +139,6 @@ def verify(
     try:
         check_spark(remote)
         from gazette_spark.audit.verify import Accepted, verify_table
-        from gazette_spark.cli.demo import starting_spark
         from gazette_spark.table.delta_table import DeltaTable
 
         with ExitStack() as stack:
@@ -243,7 +243,6 @@ def open_session(remote: str | None, conf: dict[str, str]) -> Iterator[SparkSess
     elif active := SparkSession.getActiveSession():
         yield active
     else:
-        from gazette_spark.demo.child import log_tail
         from gazette_spark.session import local_spark
 
         with tempfile.TemporaryDirectory(prefix="verify-") as directory:

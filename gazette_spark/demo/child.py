@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Self
 
 from gazette_spark.errors import GazetteError
+from gazette_spark.spark_start import log_tail
 from gazette_spark.testing.crash import kill_session
-
-LOG_TAIL_LINES = 30
-"""Lines of the log that a failure shows."""
 
 
 @dataclass(eq=False)
@@ -123,10 +121,3 @@ class QueryProcess:
     def _close(self) -> None:
         if self._child is not None and self._child.stdin is not None:
             self._child.stdin.close()
-
-
-def log_tail(log: Path, lines: int = LOG_TAIL_LINES) -> str:
-    """Return the last lines of a log file."""
-    if not log.exists():
-        return ""
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gazette_spark.client import Client
-from gazette_spark.demo.child import QueryDiedError, QueryProcess, log_tail
+from gazette_spark.demo.child import QueryDiedError, QueryProcess
 from gazette_spark.demo.run import FINISH_S, MAX_BYTES_PER_TRIGGER, new_journals, open_broker
 from gazette_spark.demo.scenario import START_STALL_S, Progress, Screen
 from gazette_spark.demo.settings import Settings
 from gazette_spark.demo.watch import TableWatch, ledger_heads
 from gazette_spark.demo.writers import Writers
+from gazette_spark.spark_start import log_tail
 
 POLL_S = 0.1
 

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "gazette_spark"
 ARCHITECTURE = ROOT / "docs" / "how-it-works" / "architecture.md"
 
 RANKS = (
-    ("errors", "version", "closing", "failpoints", "progress", "spark_versions"),
+    ("errors", "version", "closing", "failpoints", "progress", "spark_start", "spark_versions"),
     ("offsets", "protocol"),
     ("options",),
     ("ledger", "framing"),

@@ -10,7 +10,7 @@ from time import monotonic
 
 import pytest
 
-from gazette_spark.demo.child import QueryDiedError, QueryProcess, log_tail
+from gazette_spark.demo.child import QueryDiedError, QueryProcess
 from gazette_spark.testing.crash import session_members
 
 FAMILY = """
@@ -118,14 +118,6 @@ def test_a_bad_end_is_an_error(tmp_path: Path, code: str, patience_s: float, pro
 def test_this_session_is_seen() -> None:
     """The test's own process is a member of its session."""
     assert os.getpid() in session_members(os.getsid(0))
-
-
-def test_a_long_log_is_cut_to_its_end(tmp_path: Path) -> None:
-    """Only the last lines matter; bytes that are no text do not break it."""
-    log = tmp_path / "log"
-    log.write_bytes(b"".join(b"line %d\n" % n for n in range(100)) + b"\xff\n")
-    assert log_tail(log, 3).splitlines() == ["line 98", "line 99", "�"]
-    assert log_tail(tmp_path / "none") == ""
 
 
 def test_downloads_are_told_once(tmp_path: Path) -> None:
