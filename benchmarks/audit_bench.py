@@ -21,9 +21,10 @@ from pyspark.sql import SparkSession
 
 from gazette_spark import register
 from gazette_spark.backfill import backfill
-from gazette_spark.ledger.row_digest import AuditedRows, digest_of, digest_text
+from gazette_spark.ledger.row_digest import AuditedRows, digest_text
 from gazette_spark.session import local_spark
 from gazette_spark.sink import DeltaSink
+from tests.rig.row_digest import digest_of
 
 KINDS = ("raw", "json")
 

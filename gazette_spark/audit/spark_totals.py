@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 from gazette_spark.audit.columns import OriginColumns, origin_columns
 from gazette_spark.audit.parts import Bins, Counted, Totals
-from gazette_spark.ledger.row_digest import DIGITS
+from gazette_spark.table.batch_digest import row_digest
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.sql_names import quoted
 
@@ -96,7 +96,7 @@ class Adder:
                 "bin",
                 (F.xxhash64("offset", "value") if self.values else F.xxhash64("offset")).alias("digest"),
                 (
-                    audit_digest() if self.audited and "value" in df.columns else F.lit(None).cast("bigint")
+                    row_digest() if self.audited and "value" in df.columns else F.lit(None).cast("bigint")
                 ).alias("audit"),
             )
             for side, df in self.sides.items()
@@ -138,10 +138,3 @@ class Adder:
             return df.join(F.broadcast(table), inside, "inner")
         number = F.coalesce("bin", F.when(F.col("journal").isNull(), FOREIGN).otherwise(STRAY))
         return df.join(F.broadcast(table), inside, "left").withColumn("bin", number)
-
-
-def audit_digest() -> Column:
-    """Return the digest of a row as :mod:`gazette_spark.ledger.row_digest` has it; null without bytes."""
-    text = F.encode(F.col("offset").cast("string"), "UTF-8")
-    digits = F.substring(F.sha2(F.concat(text, F.lit(b":"), F.col("value")), 256), 1, DIGITS)
-    return F.conv(digits, 16, 10).cast("bigint")

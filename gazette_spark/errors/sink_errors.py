@@ -95,13 +95,17 @@ class OverlapError(BatchMismatchError):
 
 
 @dataclass(eq=False)
-class TrimError(SinkError):
-    """A batch is partly in the table, and its rows there cannot be identified; nothing was written."""
+class BatchError(SinkError):
+    """Base class of the errors about one batch, of which nothing was written to the table."""
 
     table: str
     app_id: str
     batch_id: int
     problem: str
+
+
+class TrimError(BatchError):
+    """A batch is partly in the table, and its rows there cannot be identified; nothing was written."""
 
     def __str__(self) -> str:
         return (
@@ -111,14 +115,8 @@ class TrimError(SinkError):
         )
 
 
-@dataclass(eq=False)
-class UpsertError(SinkError):
+class UpsertError(BatchError):
     """A batch's rows cannot be merged by their key; nothing was written."""
-
-    table: str
-    app_id: str
-    batch_id: int
-    problem: str
 
     def __str__(self) -> str:
         return (
@@ -127,14 +125,8 @@ class UpsertError(SinkError):
         )
 
 
-@dataclass(eq=False)
-class BadRowError(SinkError):
+class BadRowError(BatchError):
     """A row of a batch cannot be written; nothing of the batch was written to the table."""
-
-    table: str
-    app_id: str
-    batch_id: int
-    problem: str
 
     def __str__(self) -> str:
         return f"table {self.table}, app id {self.app_id!r}, batch {self.batch_id}: {self.problem}"

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote_to_bytes
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 from gazette_spark.lag import metrics
 from gazette_spark.lag.alarms import NO_ALARMS, Alarms
@@ -408,12 +408,3 @@ ROUTES: tuple[tuple[tuple[str, ...], Mapping[str, Handler]], ...] = (
     (_path("gazette/v1/groups/*"), {"GET": _group}),
 )
 """Paths and their handlers, by method. A star matches a name."""
-
-
-def group_path(group: str) -> str:
-    """Return the path of a group's detail.
-
-    >>> group_path("orders/é")
-    '/gazette/v1/groups/orders%2F%C3%A9'
-    """
-    return f"/gazette/v1/groups/{quote(group, safe='')}"

@@ -178,9 +178,13 @@ class History:
             InputError: a number does not fit.
         """
         head = self.newest_head(cluster, topic, partition)
-        lag = None if head is None else max(0, head - offset)
-        commit = OffsetCommit(offset, timestamp_ms, now_ms // 1000 * 1000, lag)
-        return self._add_commit(cluster, group, (topic, partition), commit, order=order, now_ms=now_ms)
+        return self.add_past_offset(
+            *(cluster, group, topic, partition, offset),
+            order=order,
+            timestamp_ms=timestamp_ms,
+            now_ms=now_ms,
+            head=head,
+        )
 
     def add_past_offset(
         self,
@@ -199,28 +203,13 @@ class History:
 
         Its lag is that to ``head``, the write head its committer saw; None if that is not known.
         """
-        lag = None if head is None else max(0, head - offset)
-        commit = OffsetCommit(offset, timestamp_ms, now_ms // 1000 * 1000, lag)
-        return self._add_commit(cluster, group, (topic, partition), commit, order=order, now_ms=now_ms)
-
-    def _add_commit(
-        self,
-        cluster: str,
-        group: str,
-        where: tuple[str, int],
-        commit: OffsetCommit,
-        *,
-        order: int,
-        now_ms: int,
-    ) -> Outcome:
-        topic, partition = where
-        _check_offset(commit.offset)
-        for name, number in (("order", order), ("timestamp", commit.timestamp_ms), ("now_ms", now_ms)):
+        _check_offset(offset)
+        for name, number in (("order", order), ("timestamp", timestamp_ms), ("now_ms", now_ms)):
             _check_int64(name, number)
         known = self._clusters.get(cluster)
         if known is None:
             return Outcome.UNKNOWN_CLUSTER
-        if commit.timestamp_ms < self._oldest_ms(now_ms):
+        if timestamp_ms < self._oldest_ms(now_ms):
             return Outcome.EXPIRED
         if not self.options.accepts(group):
             return Outcome.GROUP_REFUSED
@@ -230,7 +219,9 @@ class History:
         place = self._partition(known, to, topic, partition)
         assert place.commits is not None
         if place.commits.is_newest(order):
-            to.last_commit_ms = commit.timestamp_ms
+            to.last_commit_ms = timestamp_ms
+        lag = None if head is None else max(0, head - offset)
+        commit = OffsetCommit(offset, timestamp_ms, now_ms // 1000 * 1000, lag)
         return place.commits.add(commit, order, self.options.min_distance_s * 1000)
 
     def add_consumer_owner(
@@ -338,13 +329,10 @@ class History:
         self, cluster: str, group: str, *, now_ms: int
     ) -> dict[str, list[PartitionWindow]] | None:
         """Return a group's partitions by topic. None, and the group is forgotten, if it has expired."""
-        known = self._clusters.get(cluster)
-        found = known.groups.get(group) if known else None
-        if known is None or found is None:
+        found = self._unexpired(cluster, group, now_ms)
+        if found is None:
             return None
-        if self._oldest_ms(now_ms) > found.last_commit_ms:
-            del known.groups[group]
-            return None
+        known = self._clusters[cluster]
         return {
             topic: [_window(known, topic, index, each) for index, each in enumerate(partitions)]
             for topic, partitions in found.topics.items()
@@ -365,14 +353,17 @@ class History:
 
     def fetch_columns(self, cluster: str, group: str, *, now_ms: int) -> WindowColumns | None:
         """Return a group's partitions as columns; see :meth:`fetch_consumer`."""
+        found = self._unexpired(cluster, group, now_ms)
+        return None if found is None else _columns(self._clusters[cluster], found, self.options.intervals)
+
+    def _unexpired(self, cluster: str, group: str, now_ms: int) -> _Group | None:
+        """Return a group, None if there is none; forget it if it has expired."""
         known = self._clusters.get(cluster)
         found = known.groups.get(group) if known else None
-        if known is None or found is None:
-            return None
-        if self._oldest_ms(now_ms) > found.last_commit_ms:
-            del known.groups[group]
-            return None
-        return _columns(known, found, self.options.intervals)
+        if known is None or found is None or self._oldest_ms(now_ms) <= found.last_commit_ms:
+            return found
+        del known.groups[group]
+        return None
 
     def _oldest_ms(self, now_ms: int) -> int:
         return (now_ms // 1000 - self.options.expire_group_s) * 1000

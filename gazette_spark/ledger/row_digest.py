@@ -8,13 +8,11 @@ Rows come in no order, so the digest does not depend on one; 60 bits fit a BIGIN
 row that is present twice cancels itself out, which the number of rows shows. The digest finds rows that were
 lost or changed by accident. An attacker who forges rows can forge the digest too.
 
-Spark computes the same in :mod:`gazette_spark.table.batch_digest`; this module needs nothing but ``hashlib``.
+Spark computes it in :mod:`gazette_spark.table.batch_digest`.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,17 +52,6 @@ class AuditedRows:
 def is_digest(text: str) -> bool:
     """Tell whether a text is a digest as :func:`digest_text` writes it."""
     return len(text) == DIGITS and set(text) <= set("0123456789abcdef")
-
-
-def digest_of(rows: Iterable[tuple[int, bytes]]) -> int:
-    """Return the digest of rows, each an offset and a value, as a number.
-
-    The digest of two sets of rows is the exclusive or of their digests.
-    """
-    found = 0
-    for offset, value in rows:
-        found ^= int.from_bytes(hashlib.sha256(b"%d:%b" % (offset, value)).digest()[:8]) >> 4
-    return found
 
 
 def digest_text(digest: int) -> str:

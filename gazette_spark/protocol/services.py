@@ -15,25 +15,26 @@ from google.protobuf.message_factory import GetMessageClass
 
 def service_classes(service: ServiceDescriptor) -> tuple[type, type, Callable[[Any, grpc.Server], None]]:
     """Return the stub, the base of servicers, and the function that adds a servicer to a server."""
-    methods = list(service.methods)
+    methods = [
+        (each.name, _arity(each), GetMessageClass(each.input_type), GetMessageClass(each.output_type))
+        for each in service.methods
+    ]
 
     def dial(self: object, channel: grpc.Channel) -> None:
-        for method in methods:
-            request, response = _messages(method)
-            call = getattr(channel, _arity(method))(
-                f"/{service.full_name}/{method.name}",
+        for name, arity, request, response in methods:
+            call = getattr(channel, arity)(
+                f"/{service.full_name}/{name}",
                 request_serializer=request.SerializeToString,
                 response_deserializer=response.FromString,
                 _registered_method=True,
             )
-            setattr(self, method.name, call)
+            setattr(self, name, call)
 
     def add_to_server(servicer: object, server: Any) -> None:  # noqa: ANN401 - grpc's types lack a method
         handlers = {}
-        for method in methods:
-            request, response = _messages(method)
-            handlers[method.name] = getattr(grpc, f"{_arity(method)}_rpc_method_handler")(
-                getattr(servicer, method.name),
+        for name, arity, request, response in methods:
+            handlers[name] = getattr(grpc, f"{arity}_rpc_method_handler")(
+                getattr(servicer, name),
                 request_deserializer=request.FromString,
                 response_serializer=response.SerializeToString,
             )
@@ -41,12 +42,8 @@ def service_classes(service: ServiceDescriptor) -> tuple[type, type, Callable[[A
         server.add_registered_method_handlers(service.full_name, handlers)
 
     stub = type(f"{service.name}Stub", (), {"__init__": dial})
-    servicer = type(f"{service.name}Servicer", (), {method.name: _unimplemented for method in methods})
+    servicer = type(f"{service.name}Servicer", (), {name: _unimplemented for name, *_ in methods})
     return stub, servicer, add_to_server
-
-
-def _messages(method: MethodDescriptor) -> tuple[type[Any], type[Any]]:
-    return GetMessageClass(method.input_type), GetMessageClass(method.output_type)
 
 
 def _arity(method: MethodDescriptor) -> str:

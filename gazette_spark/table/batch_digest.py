@@ -46,6 +46,11 @@ def _digest(schema: StructType) -> Column:
     """Return the column of a digest of a group's rows, null where their bytes are missing."""
     if not has_columns(schema, RAW_COLUMNS):
         return F.lit(None).cast("bigint")
+    return F.coalesce(F.bit_xor(row_digest()), F.lit(0))
+
+
+def row_digest() -> Column:
+    """Return the digest of a row by its columns ``offset`` and ``value``; null without bytes."""
     text = F.encode(F.col("offset").cast("string"), "UTF-8")
     digits = F.substring(F.sha2(F.concat(text, F.lit(b":"), F.col("value")), 256), 1, DIGITS)
-    return F.coalesce(F.bit_xor(F.conv(digits, 16, 10).cast("bigint")), F.lit(0))
+    return F.conv(digits, 16, 10).cast("bigint")

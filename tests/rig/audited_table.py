@@ -10,10 +10,11 @@ from deltalake import CommitProperties, write_deltalake
 
 from gazette_spark.client import Client
 from gazette_spark.ledger.entry import LedgerEntry, Mode, SkippedGap
-from gazette_spark.ledger.row_digest import AuditedRows, digest_of, digest_text
+from gazette_spark.ledger.row_digest import AuditedRows, digest_text
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol.journals import journal_spec
 from tests.rig.brokers import BrokerHandle
+from tests.rig.row_digest import digest_of
 
 Row = tuple[int, bytes]
 

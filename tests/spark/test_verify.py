@@ -20,7 +20,7 @@ from gazette_spark.client import Client
 from gazette_spark.errors import TableRefusedError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.ledger.entry import LedgerEntry
-from gazette_spark.ledger.row_digest import AuditedRows, digest_of, digest_text
+from gazette_spark.ledger.row_digest import AuditedRows, digest_text
 from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -30,6 +30,7 @@ from gazette_spark.sink import DeltaSink
 from tests.conformance.wire import wait_for
 from tests.rig.audited_table import RECORDS, Orders, rows_of
 from tests.rig.brokers import BrokerHandle
+from tests.rig.row_digest import digest_of
 from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals, records
 
 Row = tuple[int, bytes]

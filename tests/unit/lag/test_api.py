@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from gazette_spark.lag.api import Api, HttpAnswer, HttpRequest, group_path
+from gazette_spark.lag.api import Api, HttpAnswer, HttpRequest
 from gazette_spark.lag.evaluate import Evaluator
 from gazette_spark.lag.history import History, HistoryOptions
 from gazette_spark.lag.monitor import Monitor
@@ -22,6 +22,12 @@ from gazette_spark.ledger.entry import SkippedGap
 NOW_MS = 1_700_000_000_000
 GROUP = "größe/%2F?#\r\nx"
 """A name with all that means something in a URL, or a header."""
+
+
+def group_path(group: str) -> str:
+    """Return the path of a group's detail."""
+    return f"/gazette/v1/groups/{quote(group, safe='')}"
+
 
 CONFIG: dict[str, dict[str, Any]] = {
     "cluster": {"class-name": "gazette", "servers": ["http://127.0.0.1:8080"]},

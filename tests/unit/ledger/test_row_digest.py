@@ -11,9 +11,10 @@ import pytest
 
 from gazette_spark.errors import LedgerFormatError
 from gazette_spark.ledger.entry import LedgerEntry, parse_entry
-from gazette_spark.ledger.row_digest import AuditedRows, digest_of, digest_text
+from gazette_spark.ledger.row_digest import AuditedRows, digest_text
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.table.adopt import txn_numbers
+from tests.rig.row_digest import digest_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "ledger"
 ROWS = [(0, b""), (1, b"\x00\xff:"), (2**63 - 1, "ü".encode())]
