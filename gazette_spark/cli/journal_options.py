@@ -18,7 +18,7 @@ from gazette_spark.errors import JournalNotFoundError, OptionError, ProtocolErro
 from gazette_spark.progress import Contact, tell_of_silence
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import validate_journal_name
-from gazette_spark.protocol.labels import parse_target_selector
+from gazette_spark.protocol.labels import NAME, parse_target_selector
 
 if TYPE_CHECKING:
     from gazette_spark.client import Client
@@ -183,33 +183,34 @@ def record_options(command: Decorated) -> Decorated:
     return framing(separator(quote(longest(command))))
 
 
-_SELECTOR_HELP = "Label selector, such as 'name=shop/orders', 'prefix=shop/' or 'app=shop'"
+SELECTOR_HELP = "Label selector, such as 'name=shop/orders', 'prefix=shop/' or 'app=shop'"
+
+selector_option = click.option("--selector", "-l", default="", help=f"{SELECTOR_HELP}.")
+"""Selects the journals a command shows; without it, all."""
 
 
-def selector_option(command: Decorated) -> Decorated:
-    """Add the option that selects the journals a command shows; without it, all."""
-    return click.option("--selector", "-l", default="", help=f"{_SELECTOR_HELP}.")(command)
-
-
-def target_selector_option(command: Decorated) -> Decorated:
-    """Add the option that selects the journals a command changes; it has to be given, and name some."""
+def target_option(selector_help: str, kind: str, label: str) -> Callable[[Decorated], Decorated]:
+    """Return the option that selects what a command changes; it has to be given, and name some."""
     return click.option(
         "--selector",
         "-l",
         required=True,
-        callback=lambda _ctx, _parameter, text: checked_target(text),
-        help=f"{_SELECTOR_HELP}; 'name' for every journal. An empty one, or an empty value, is refused.",
-    )(command)
+        callback=lambda _ctx, _parameter, text: checked_target(text, kind, label),
+        help=f"{selector_help}; '{label}' for every {kind}. An empty one, or an empty value, is refused.",
+    )
 
 
-def checked_target(selector: str) -> str:
-    """Return the selector of the journals a command changes.
+target_selector_option = target_option(SELECTOR_HELP, "journal", NAME)
+
+
+def checked_target(selector: str, kind: str = "journal", label: str = NAME) -> str:
+    """Return the selector of the journals, or shards, a command changes.
 
     Raises:
         click.UsageError: it is empty or has an empty value, and so would select everything.
     """
     try:
-        parse_target_selector(selector)
+        parse_target_selector(selector, kind, label)
     except ProtocolError as error:
         raise click.UsageError(f"--selector: {error.problem}") from None
     return selector
