@@ -1,13 +1,11 @@
 """Whole blocks of JSON records at once: the fast half of ``framing.json``.
 
-Blocks of records of one shape go through ``framing.json_shape``, all others through ``pyarrow.json``.
-
-That parser reads a stream of JSON values and does not care for lines, so it only gets blocks in which every
-record begins with ``{`` and ends with ``}``. Its result only counts when it has as many rows as records. Then
-each row comes from its own record: after a ``}`` no ``{`` may follow unless the value before is closed, and
-strings cannot span lines, so a value that runs on into the next record is a syntax error. Hence every record
-has at least one value, and by the count exactly one. It gets no blocks with a NUL or invalid UTF-8, and
-nothing but objects: a lone ``null`` crashes it.
+``pyarrow.json`` reads a stream of JSON values and does not care for lines, so it only gets blocks in which
+every record begins with ``{`` and ends with ``}``. Its result only counts when it has as many rows as
+records. Then each row comes from its own record: after a ``}`` no ``{`` may follow unless the value before is
+closed, and strings cannot span lines, so a value that runs on into the next record is a syntax error. Hence
+every record has at least one value, and by the count exactly one. It gets no blocks with a NUL or invalid
+UTF-8, and nothing but objects: a lone ``null`` crashes it.
 
 It silently gets decimals wrong (all seen with pyarrow 26): digits beyond the column's precision
 when there is an exponent, and bits beyond 128. So their magnitude is read as doubles first, and the
@@ -27,7 +25,6 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from gazette_spark.framing.base import Block, Positions, invalid_utf8_at
-from gazette_spark.framing.json_shape import ShapeReader
 from gazette_spark.framing.json_values import SPARKS, JsonDialect, is_variant, text_converter
 from gazette_spark.framing.rows import BlockRefusal, Columns
 from gazette_spark.framing.text_columns import Converted, from_texts
@@ -74,19 +71,12 @@ class FastReader:
             for field in fields
             if pa.types.is_decimal(field.type)
         }
-        shape = ShapeReader(self._storage, extra_fields=extra_fields)
-        self._shape = shape if shape.usable else None
 
     def columns(self, block: Block) -> Columns | BlockRefusal:
         """Return the columns by name, or a refusal when they might not be each record's own."""
         suspects = _suspects(block, self._dialect)
         if suspects:
             return BlockRefusal(suspects)
-        if self._shape is not None and (shaped := self._shape.columns(block)) is not None:
-            try:
-                return self._targets(shaped)
-            except (pa.ArrowException, ValueError):
-                pass  # The parser below finds the record.
         try:
             if not _within(self._magnitudes, block):
                 return BlockRefusal()
