@@ -25,9 +25,9 @@ from gazette_spark.consumer.specs import shard_spec
 from gazette_spark.message import Publisher, read_committed
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol.journals import journal_spec
-from tests.rig.brokers import BrokerHandle
+from tests.rig.brokers import BrokerHandle, DeployedBroker
 from tests.rig.consumers import create_journals, wait_through
-from tests.rig.stream_sum import at_work, sums_since, verifying
+from tests.rig.stream_sum import at_work, go_at_work, sums_since, verifying
 from tests.rig.stream_sum import create_journals as create_stream_journals
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ def test_a_document_needs_a_recovery_log(client: Client, fresh_prefix: str) -> N
         assert "recovery_log_prefix" in str(running.primary_loop.exception(30))
 
 
-def specs_file(client: Client, prefix: str, folder: Path) -> tuple[Path, list[str]]:
+def specs_file(client: Client, prefix: str, folder: Path) -> tuple[Path, list[pc.ShardSpec]]:
     """Make the journals of stream-sum, and a file of its shards, which begin where the journals end."""
     specs = []
     for number, (journal, head) in enumerate(create_stream_journals(client).items()):
@@ -108,7 +108,14 @@ def specs_file(client: Client, prefix: str, folder: Path) -> tuple[Path, list[st
         specs[-1].sources[0].min_offset = head
     path = folder / "shards.yaml"
     path.write_text(format_shard_yaml(pc.ApplyRequest.Change(upsert=spec) for spec in specs))
-    return path, [spec.id for spec in specs]
+    return path, specs
+
+
+def serving(specs: Path, broker: BrokerHandle) -> list[str]:
+    """Return the command that serves the shards of a file."""
+    app = "gazette_spark.consumer.examples.stream_sum:StreamSum"
+    command = [sys.executable, "-m", "gazette_spark.cli", "consumer", "serve", app, "--port", "0"]
+    return [*command, "--specs", str(specs), "--broker", broker.endpoint]
 
 
 @pytest.mark.slow
@@ -117,21 +124,37 @@ def test_gos_chunker_finds_each_sum_right(
     broker: BrokerHandle, client: Client, fresh_prefix: str, stream_minutes: float, tmp_path: Path
 ) -> None:
     """Gazette's acceptance test holds for hosts that are killed at work, one after the other."""
-    specs, shards = specs_file(client, fresh_prefix, tmp_path)
+    path, specs = specs_file(client, fresh_prefix, tmp_path)
+    command = serving(path, broker)
     begin = client.write_head(SUMS_JOURNAL)
-    app = "gazette_spark.consumer.examples.stream_sum:StreamSum"
-    command = [sys.executable, "-m", "gazette_spark.cli", "consumer", "serve", app, "--port", "0"]
-    command += ["--specs", str(specs), "--broker", broker.endpoint]
     until_s, killed = time.monotonic() + 60 * stream_minutes, 0
     with verifying(broker.endpoint, tmp_path, chunks=30) as chunker:
         while time.monotonic() < until_s:
-            with at_work(command, client, shards):
+            with at_work(command, client, [spec.id for spec in specs]):
                 threading.Event().wait(random.uniform(0, random.choice(MOST_PAUSES_S)))
             chunker.check()
             killed += 1
     summed = sums_since(client, begin)
     log.info("%d hosts were killed, %d sums verified", killed, summed)
     assert summed >= killed > 1
+
+
+def test_shards_pass_between_gazettes_host_and_ours(
+    deployed_broker: DeployedBroker, fresh_prefix: str, tmp_path: Path
+) -> None:
+    """Each kind of host recovers what the other recorded before it was killed, and all sums are right."""
+    with Client(deployed_broker.endpoint) as client:
+        path, specs = specs_file(client, fresh_prefix, tmp_path)
+        ours = [*serving(path, deployed_broker), "--hints", str(tmp_path / "hints")]
+        begin = client.write_head(SUMS_JOURNAL)
+        with verifying(deployed_broker.endpoint, tmp_path, chunks=30) as chunker:
+            for _ in range(2):
+                with at_work(ours, client, [spec.id for spec in specs]):
+                    threading.Event().wait(random.uniform(0, 1))
+                with go_at_work(deployed_broker, client, specs):
+                    threading.Event().wait(random.uniform(0, 1))
+                chunker.check()
+        assert sums_since(client, begin) > 0
 
 
 @pytest.mark.brokers("embedded")

@@ -36,11 +36,8 @@ func (s *sum) GetUUID() message.UUID                         { return s.UUID }
 func (s *sum) SetUUID(uuid message.UUID)                     { s.UUID = uuid }
 func (s *sum) NewAcknowledgement(pb.Journal) message.Message { return new(sum) }
 
-// partial is what is kept of an open stream.
-type partial struct {
-	SeqNo int
-	Value uint64
-}
+// partial is what is kept of an open stream, its number of chunks and their sum, in JSON as the Python example has it.
+type partial [2]uint64
 
 // streamSum does what the Python example of this name does: it keeps the open streams in a JSONFileStore, and
 // publishes the sums of those that end. A chunk out of order fails the shard.
@@ -63,16 +60,16 @@ func (app streamSum) ConsumeMessage(_ consumer.Shard, store consumer.Store, env 
 	var open = *store.(*consumer.JSONFileStore).State.(*map[string]partial)
 	var stream = hex.EncodeToString(c.ID[:])
 	var before = open[stream]
-	if c.SeqNo != before.SeqNo+1 {
-		return fmt.Errorf("stream %s: chunk %d came after chunk %d", stream, c.SeqNo, before.SeqNo)
+	if uint64(c.SeqNo) != before[0]+1 {
+		return fmt.Errorf("stream %s: chunk %d came after chunk %d", stream, c.SeqNo, before[0])
 	}
 	if len(c.Data) != 0 {
-		open[stream] = partial{c.SeqNo, crc64.Update(before.Value, ecma, c.Data)}
+		open[stream] = partial{uint64(c.SeqNo), crc64.Update(before[1], ecma, c.Data)}
 		return nil
 	}
 	delete(open, stream)
 	var to = func(message.Mappable) (pb.Journal, string, error) { return app.sums, labels.ContentType_JSONLines, nil }
-	var _, err = pub.PublishUncommitted(to, &sum{ID: c.ID, SeqNo: c.SeqNo, Value: before.Value})
+	var _, err = pub.PublishUncommitted(to, &sum{ID: c.ID, SeqNo: c.SeqNo, Value: before[1]})
 	return err
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,14 +15,18 @@ from gazette_spark.client import Client
 from gazette_spark.consumer.client import ShardClient
 from gazette_spark.consumer.examples.stream_sum import SUMS_JOURNAL, Sum
 from gazette_spark.message import read_committed
+from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
+from tests.rig.brokers import DeployedBroker
 from tests.rig.gazctl import clean_environment, find_binary
 
 CHUNK_JOURNALS = [f"examples/stream-sum/chunks/part-{part:03}" for part in range(2)]
 NDJSON = {"content-type": CONTENT_TYPE_NDJSON}
 CHUNKS = NDJSON | {"app.gazette.dev/message-type": "stream_sum.Chunk"}
 WORKERS = 2
+KEYS = "c3RyZWFtLXN1bQ=="
+"""Gazette's consumer asks for tokens always."""
 END_S = 30
 
 
@@ -65,11 +70,14 @@ class Host:
 
     def __init__(self, command: Sequence[str | Path]) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        pipe = subprocess.PIPE
+        # The Go program serves until its input ends.
         self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, env=environment, start_new_session=True
+            command, stdin=pipe, stdout=pipe, env=environment, start_new_session=True
         )
+        assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._output = self._process.stdout
+        self._input, self._output = self._process.stdin, self._process.stdout
 
     def said(self) -> str:
         """Wait for the next line that it prints."""
@@ -77,16 +85,25 @@ class Host:
 
     def wait_through(self, heads: Mapping[str, int], shards: Iterable[str]) -> None:
         """Wait until each shard has summed what there was; once."""
-        address = self.said()
-        with ShardClient(address, timeout_s=120) as service:
+        with ShardClient(self.said(), timeout_s=120) as service:
             for shard in shards:
                 service.stat(shard, heads)
+
+    def apply(self, specs: Iterable[pc.ShardSpec], heads: Mapping[str, int]) -> None:
+        """Give Gazette's host the shards, and wait until each has summed what there was; once."""
+        address = json.loads(self.said())["endpoint"]
+        with ShardClient(address, auth_keys=KEYS, timeout_s=120) as service:
+            applied = [pc.ApplyRequest.Change(upsert=spec) for spec in specs]
+            service.apply(applied)
+            for change in applied:
+                service.stat(change.upsert.id, heads)
 
     def kill(self) -> None:
         """Kill it; may be called again."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(END_S)
+        self._input.close()
         self._output.close()
 
 
@@ -97,6 +114,19 @@ def at_work(command: Sequence[str | Path], client: Client, shards: Iterable[str]
     host = Host(command)
     try:
         host.wait_through(heads, shards)
+        yield
+    finally:
+        host.kill()
+
+
+@contextmanager
+def go_at_work(broker: DeployedBroker, client: Client, specs: Iterable[pc.ShardSpec]) -> Iterator[None]:
+    """Run Gazette's own host as :func:`at_work` runs ours."""
+    flags = [f"--sums={SUMS_JOURNAL}", f"--broker={broker.endpoint}", f"--etcd={broker.etcd_url}"]
+    heads = client.write_heads(CHUNK_JOURNALS)
+    host = Host([find_binary("goclient"), "consume", *flags, f"--auth-keys={KEYS}"])
+    try:
+        host.apply(specs, heads)
         yield
     finally:
         host.kill()
