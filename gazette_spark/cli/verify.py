@@ -296,9 +296,10 @@ def report_lines(report: Report) -> Iterator[str]:
     if report.difference:
         yield f"DIFFERENT: {report.difference}"
         return
-    entries = sum(tiling.entries for tiling in report.tilings)
-    cover = "ledger entry covers" if entries == 1 else "ledger entries cover"
-    yield f"{entries:,} {cover} the journals without gap or overlap."
+    if report.depth == "entries":
+        entries = sum(tiling.entries for tiling in report.tilings)
+        cover = "ledger entry covers" if entries == 1 else "ledger entries cover"
+        yield f"{entries:,} {cover} the journals without gap or overlap."
     if report.audited:
         yield f"{report.audited:,} ranges have the rows and digests that their entries state."
     if report.unproven:
