@@ -213,7 +213,7 @@ def _watch(feeds: Sequence[Feed], monitor: Monitor, for_s: float, times: int) ->
             pause.wait(max(0.0, begun + for_s * look / times - time.monotonic()))
         now_ms = clock()
         try:
-            failures = poll_all(feeds, monitor, now_ms)
+            failures = [one_line(each) for each in poll_all(feeds, monitor, now_ms)]
         except GazetteError as error:
             failures = [one_line(error)]
     return now_ms, failures

@@ -151,8 +151,8 @@ class Interrupted(click.ClickException):
         click.echo(self.format_message(), file=file, err=True)
 
 
-def one_line(error: GazetteError) -> str:
-    """Return the error's text without line breaks, for a user who gives options of commands."""
+def one_line(error: GazetteError | str) -> str:
+    """Return an error's text without line breaks, for a user who gives options of commands."""
     text = " ".join(str(error).split())
     return text.replace(
         "Check brokerAddress and the broker", "Check --broker or BROKER_ADDRESS, and the broker"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -100,6 +101,14 @@ def test_the_environment_names_the_broker(words: list[str]) -> None:
     """All commands read ``BROKER_ADDRESS``, and say so."""
     answer = CliRunner(env={"BROKER_ADDRESS": "localhost:8080"}).invoke(main, words)
     assert "option 'BROKER_ADDRESS': got 'localhost:8080'" in answer.stderr
+
+
+def test_a_look_without_a_broker_names_the_option(tmp_path: Path) -> None:
+    """`lag show` goes on with what it has, and tells its user about commands, not about queries."""
+    words = ["lag", "show", "--table", str(tmp_path), "--broker", "http://127.0.0.1:1", "--timeout", "0.2"]
+    answer = CliRunner().invoke(main, words)
+    assert answer.exit_code == 3
+    assert "Check --broker or BROKER_ADDRESS, and the broker" in answer.stderr
 
 
 def test_a_slip_gets_a_suggestion() -> None:
