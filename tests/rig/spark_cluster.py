@@ -60,11 +60,6 @@ LEFT_OUT = (
 """Variables a server must not inherit: with them it would find files that another machine lacks."""
 
 
-def python_path() -> str:
-    """Return the search path on which a Python finds pyspark, and nothing else of this installation."""
-    return os.pathsep.join(str(path) for path in sorted((spark_home() / "python" / "lib").glob("*.zip")))
-
-
 def server_environment(python: Path | str, archive: ClassArchive | None = None) -> dict[str, str]:
     """Return the environment of a Spark process whose Python workers are to be ``python``.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 SCRIPT = """#!/bin/sh
@@ -20,13 +21,30 @@ for entry in $PYTHONPATH; do
         *) kept=$kept${{kept:+:}}$entry ;;
     esac
 done
-PYTHONPATH=$kept exec {python} "$@"
+PYTHONPATH={first}$kept exec {python} "$@"
 """
 
 
-def write_worker_python(directory: Path) -> Path:
-    """Write a script that Spark can have for ``PYSPARK_PYTHON`` in place of this Python."""
-    script = directory / "python"
-    script.write_text(SCRIPT.format(python=shlex.quote(sys.executable)))
+def write_worker_python(
+    directory: Path, python: Path | str = sys.executable, pyspark: Path | None = None
+) -> Path:
+    """Write a script that Spark can have for ``PYSPARK_PYTHON`` in place of ``python``.
+
+    A Python without PySpark in its site-packages has it from the folder that :func:`link_pyspark` makes.
+    """
+    script = directory / "worker-python"
+    first = f"{shlex.quote(str(pyspark))}${{kept:+:}}" if pyspark else ""
+    script.write_text(SCRIPT.format(python=shlex.quote(str(python)), first=first))
     script.chmod(0o755)
     return script
+
+
+def link_pyspark(directory: Path) -> Path:
+    """Make a folder that has the compiled PySpark of this Python, and nothing else of its packages."""
+    directory.mkdir()
+    for package in ("pyspark", "py4j"):
+        spec = find_spec(package)
+        assert spec is not None
+        assert spec.origin is not None
+        (directory / package).symlink_to(Path(spec.origin).parent)
+    return directory

@@ -27,6 +27,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.session import INTERPRETED
 from gazette_spark.testing.oracle import check_table, split_records
 from tests.rig.class_archive import ClassArchive, find_archive, spark_home
 from tests.rig.gazctl import BrokerHandle, cache_folders
@@ -37,10 +38,10 @@ from tests.rig.spark_cluster import (
     StandaloneCluster,
     conf_arguments,
     java_options,
-    python_path,
     server_environment,
 )
 from tests.rig.wheel import build_wheel
+from tests.rig.worker_python import link_pyspark, write_worker_python
 from tests.spark import everywhere_job
 
 ROOT = Path(__file__).parents[2]
@@ -278,13 +279,16 @@ class Scene:
         return found
 
 
-def conf(archive: ClassArchive | None, warehouse: Path) -> dict[str, str]:
-    """Return the settings of a session with Delta on a machine with little to give."""
+def conf(archive: ClassArchive | None, warehouse: Path, *, compiles: bool) -> dict[str, str]:
+    """Return the settings of a session with Delta on a machine with little to give.
+
+    Compiling queries over a few rows takes half the time of a program.
+    """
     options = java_options(archive)
     settings = {f"spark.{role}.extraJavaOptions": options for role in ("driver", "executor")}
     if archive is None:
         settings["spark.jars.packages"] = "io.delta:delta-spark_4.2_2.13:4.4.0"
-    return CONF | settings | {"spark.sql.warehouse.dir": str(warehouse)}
+    return CONF | settings | ({} if compiles else INTERPRETED) | {"spark.sql.warehouse.dir": str(warehouse)}
 
 
 def raw_rows(content: dict[str, bytes]) -> list[list[Any]]:
@@ -330,11 +334,11 @@ class Pythons:
         """The project's wheel."""
         return build_wheel(self._directory)
 
-    def make(self, name: str, packages: str) -> Path:
-        """Return a Python of that name with the packages of one of the environments, and the wheel."""
-        made = self._directory / name
+    def make(self, packages: str) -> Path:
+        """Return a Python with the packages of that environment, the wheel, and Spark's PySpark."""
+        made = self._directory / packages
         if made.exists():
-            return made / "bin" / "python"
+            return made / "bin" / "worker-python"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(made)], check=True, timeout=60)
         (site,) = made.glob("lib/python*/site-packages")
         (shared,) = (self._packages / packages).glob("lib/python*/site-packages")
@@ -344,7 +348,7 @@ class Pythons:
         pip = [sys.executable, "-m", "pip", "--python", str(python)]
         install = ["install", "--quiet", "--no-deps", "--no-index", str(self.wheel)]
         subprocess.run([*pip, *install], check=True, timeout=120)
-        return python
+        return write_worker_python(python.parent, python, link_pyspark(made / "pyspark"))
 
 
 @pytest.fixture(scope="module")
@@ -358,7 +362,7 @@ def pythons(root: Path) -> Pythons:
 @pytest.fixture(scope="module")
 def executor_python(pythons: Pythons) -> Path:
     """A Python with the wheel and what the wheel asks for; no pyspark, no pandas, no Delta."""
-    return pythons.make("executor", "run")
+    return pythons.make("run")
 
 
 @pytest.fixture(scope="module")
@@ -382,7 +386,13 @@ def classic_errors(spark: SparkSession, secured: BrokerHandle, root: Path) -> di
 
 
 def submit(
-    scene: Scene, cluster: StandaloneCluster, python: Path, executors: Path, **told: Collection[str]
+    scene: Scene,
+    cluster: StandaloneCluster,
+    python: Path,
+    executors: Path,
+    *,
+    compiles: bool,
+    **told: Collection[str],
 ) -> None:
     """Run the program on the cluster with ``spark-submit``."""
     archive = find_archive()
@@ -390,7 +400,7 @@ def submit(
     events = scene.directory / "events"
     events.mkdir()
     settings = (
-        conf(archive, scene.directory / "warehouse")
+        conf(archive, scene.directory / "warehouse", compiles=compiles)
         | SEEN_BY_SPARK
         | SPECULATION
         | {
@@ -448,12 +458,12 @@ def test_a_standalone_cluster_whose_executors_have_the_wheel(
     token that it began with. Tasks that fail, and those that get speculative copies, write each row once.
     """
     scene.enter_by_files()
-    driver, executors = pythons.make("driver", "connect"), pythons.make("executor", "run")
+    driver, executors = pythons.make("connect"), pythons.make("run")
     failures = classic_errors.keys() if whole else {"malformed_record"}
     scene.rotating = {"auth.tokenFile": "rotating"}
     with renewed(scene.directory / "rotating", ROTATING_S):
         also = ("copied", *REST) if whole else ("copied",)
-        submit(scene, cluster, driver, executors, also=also, failures=failures)
+        submit(scene, cluster, driver, executors, compiles=whole, also=also, failures=failures)
     seen = scene.result()
     scene.check(seen)
     assert seen["idle"] == ["first", "second"]
@@ -488,7 +498,7 @@ def closed_windows(rows: Iterable[list[Any]]) -> list[list[Any]]:
 @pytest.mark.parametrize("whole", WHOLE)
 def test_spark_connect(whole: bool, scene: Scene, pythons: Pythons, classic_errors: dict[str, str]) -> None:
     """A client without a JVM does all a classic session does, and gets the errors' whole text."""
-    python = pythons.make("connect", "connect")
+    python = pythons.make("connect")
     directory = scene.directory / "server"
     directory.mkdir()
     also = (*REST, "choices", "windowed") if whole else ("conflict", "windowed")
@@ -497,7 +507,7 @@ def test_spark_connect(whole: bool, scene: Scene, pythons: Pythons, classic_erro
     events = directory / "events"
     events.mkdir()
     settings = (
-        conf(archive, directory / "warehouse")
+        conf(archive, directory / "warehouse", compiles=whole)
         | SEEN_BY_SPARK
         | {
             "spark.eventLog.dir": events.as_uri(),
@@ -506,7 +516,7 @@ def test_spark_connect(whole: bool, scene: Scene, pythons: Pythons, classic_erro
     )
     with ConnectServer(directory, conf=settings, python=python, archive=archive) as server:
         program = scene.program(remote=server.url, also=also, failures=failures)
-        env = server_environment(python) | {"PYTHONPATH": python_path()}
+        env = server_environment(python)
         del env["SPARK_HOME"]
         with SparkProcess([python, *program], log=scene.directory / "client.log", env=env) as client:
             client.wait(JOB_TIMEOUT_S)
