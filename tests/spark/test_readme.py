@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gazette_spark.session import INTERPRETED
+from gazette_spark.session import INTERPRETED, SHORT_RUN
 from tests.conftest import SMALL_TABLES
 from tests.waiting import wait_until
 
@@ -73,7 +73,7 @@ TUTORIAL = (ROOT / "docs" / "start" / "tutorial.md").read_text()
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """The environment of a shell with the commands on PATH; its Spark makes few tasks of few rows."""
+    """The environment of a shell with the commands on PATH; its Spark is one for few rows and minutes."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, arguments in (("gazette-spark", "-m gazette_spark.cli"), ("python", "")):
@@ -82,8 +82,10 @@ def environment(tmp_path: Path) -> dict[str, str]:
         program.chmod(0o755)
     conf = tmp_path / "conf"
     conf.mkdir()
-    settings = (INTERPRETED | SMALL_TABLES).items()
-    (conf / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in settings))
+    settings = INTERPRETED | SMALL_TABLES | {"spark.driver.extraJavaOptions": SHORT_RUN}
+    (conf / "spark-defaults.conf").write_text(
+        "".join(f"{name} {value}\n" for name, value in settings.items())
+    )
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
     address = {} if BROKER_PORT == 8080 else {"BROKER_ADDRESS": f"http://localhost:{BROKER_PORT}"}
     found = {"PATH": path, "PYTHONPATH": str(ROOT), "SPARK_CONF_DIR": str(conf)}
