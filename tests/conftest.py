@@ -172,9 +172,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _group(path: Path) -> str:
     """Return the worker of a file's tests of the session ``spark``: one for the sinks, one for the rest.
 
-    A query over a few rows keeps one core busy, so two sessions take half the time of one on two cores.
+    A query over a few rows keeps one core busy, so two sessions take half the time of one on two cores. The
+    one that ends last decides how long the run takes, so both get as much.
     """
-    sinks = ("test_sink", "test_ingest", "test_consumer")
+    sinks = ("test_sink", "test_ingest", "test_consumer", "test_ledger", "test_lag", "test_writer")
     return "spark: sink" if path.stem.startswith(sinks) else "spark"
 
 
