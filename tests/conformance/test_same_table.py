@@ -80,7 +80,7 @@ def test_stream_into_delta(
     keys = ("_journal", "_offset") if schema else ("journal", "offset")
     digests = []
     for name, broker in zip(("embedded", "deployed"), both, strict=True):
-        reading = Reading(broker, fresh_prefix, schema=schema, max_bytes_per_trigger=60_000)
+        reading = Reading(broker, fresh_prefix, schema=schema, max_bytes_per_trigger=100_000)
         rows = sorted_rows(reading.write_available(spark, tmp_path / name), *keys)
         assert rows.num_rows == 2_000
         digests.append(sha256(canonical_bytes(rows)))

@@ -25,7 +25,7 @@ from gazette_spark.protocol.spans import joined
 from gazette_spark.sink import DeltaSink
 from tests.oracles.stores import MemoryFiles
 from tests.rig.brokers import BrokerHandle
-from tests.spark.source_queries import BOTH_BROKERS, QUERY_TIMEOUT_S, Journals
+from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals
 from tests.waiting import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "backfill.md"
@@ -114,7 +114,14 @@ def crash(monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     monkeypatch.setenv(FAILPOINT_VARIABLE, f"{point}:1:raise")
 
 
-@BOTH_BROKERS
+@pytest.mark.parametrize(
+    "broker",
+    [
+        pytest.param("embedded", marks=pytest.mark.soak),
+        pytest.param("deployed", marks=pytest.mark.deployed_broker),
+    ],
+    indirect=True,
+)
 def test_the_page(
     spark: SparkSession,
     writer: Writer,
