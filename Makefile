@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON := $(BIN)/python
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Container images set it. The tests start a thousand Pythons, each of which would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Spark obeys JAVA_HOME, so every recipe that starts one exports the home that .ci/jvm.sh found.
 WITH_JAVA = JAVA_HOME="$$(sh .ci/jvm.sh)" && export JAVA_HOME &&
