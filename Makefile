@@ -92,7 +92,7 @@ lint: style ## Style and types, of the tests too
 .PHONY: check
 check: style ## Lint, types, unit and property tests; no JVM, under two minutes
 	@types=$$(mktemp); $(BIN)/mypy >"$$types" 2>&1 & checker=$$!; \
-	$(PYTEST) -n 4 $(COVERAGE) tests/unit tests/property; tested=$$?; \
+	$(PYTEST) -n 4 tests/unit tests/property; tested=$$?; \
 	wait $$checker; checked=$$?; \
 	cat "$$types"; rm -f "$$types"; \
 	[ $$tested -eq 0 ] && [ $$checked -eq 0 ]

@@ -16,9 +16,8 @@ $make install && $make jvm && $make browser || exit 1
 { $make wheel-env && $make class-archive; } >"$logs/environments" 2>&1 &
 environments=$!
 
-$make check COVERAGE="--cov=gazette_spark --cov-report="
+$make check
 checked=$?
-echo "coverage of the package by unit and property tests: $(.venv/bin/coverage report --format=total) %"
 wait "$broker"
 built=$?
 wait "$environments"
