@@ -34,6 +34,9 @@ REQUEST_FIELDS = (
 )
 """A request may carry any of them; those it does not need are left alone."""
 
+Store = Callable[[History, Fields, Callable[[], int]], Outcome]
+"""Does a request that stores something."""
+
 WARNED = (Outcome.UNKNOWN_CLUSTER,)
 """Outcomes that are logged. Burrow is silent about other dropped requests, for they are common."""
 
@@ -86,8 +89,10 @@ class Replay:
             if kind == "broker_offset" and self._any_cluster:
                 self._history.add_cluster(fields.text("cluster"))
             return Answer(outcome=store(self._history, fields, self._clock))
-        if fetch := FETCH.get(kind):
-            return Answer({"request": kind} | fetch(self._history, fields))
+        if kind in FETCH:
+            names, found = FETCH[kind]
+            given = {name: fields.text(name) for name in names}
+            return Answer({"request": kind} | given | {found: getattr(self._history, kind)(**given)})
         if kind == "fetch_consumer":
             return Answer({"request": kind} | self._fetch_consumer(fields))
         expected = ", ".join([*STORE, *FETCH, "fetch_consumer"])
@@ -147,62 +152,31 @@ def _consumer_owner(history: History, fields: Fields, _clock: Callable[[], int])
     )
 
 
-def _clear_consumer_owners(history: History, fields: Fields, _clock: Callable[[], int]) -> Outcome:
-    return history.clear_consumer_owners(fields.text("cluster"), fields.text("group"))
+def _named(method: Callable[[History, str, str], Outcome], name: str) -> Store:
+    """Return what does a request about a cluster and a group, or a topic, of it."""
+    return lambda history, fields, _clock: method(history, fields.text("cluster"), fields.text(name))
 
 
-def _delete_topic(history: History, fields: Fields, _clock: Callable[[], int]) -> Outcome:
-    return history.delete_topic(fields.text("cluster"), fields.text("topic"))
-
-
-def _delete_group(history: History, fields: Fields, _clock: Callable[[], int]) -> Outcome:
-    return history.delete_group(fields.text("cluster"), fields.text("group"))
-
-
-STORE: Mapping[str, Callable[[History, Fields, Callable[[], int]], Outcome]] = {
+STORE: Mapping[str, Store] = {
     "broker_offset": _broker_offset,
     "consumer_offset": _consumer_offset,
     "consumer_owner": _consumer_owner,
-    "clear_consumer_owners": _clear_consumer_owners,
-    "delete_topic": _delete_topic,
-    "delete_group": _delete_group,
+    "clear_consumer_owners": _named(History.clear_consumer_owners, "group"),
+    "delete_topic": _named(History.delete_topic, "topic"),
+    "delete_group": _named(History.delete_group, "group"),
 }
 """Requests that store something."""
 
 
-def _fetch_clusters(history: History, _fields: Fields) -> dict[str, Any]:
-    return {"clusters": history.fetch_clusters()}
-
-
-def _fetch_consumers(history: History, fields: Fields) -> dict[str, Any]:
-    cluster = fields.text("cluster")
-    return {"cluster": cluster, "consumers": history.fetch_consumers(cluster)}
-
-
-def _fetch_topics(history: History, fields: Fields) -> dict[str, Any]:
-    cluster = fields.text("cluster")
-    return {"cluster": cluster, "topics": history.fetch_topics(cluster)}
-
-
-def _fetch_topic(history: History, fields: Fields) -> dict[str, Any]:
-    cluster, topic = fields.text("cluster"), fields.text("topic")
-    return {"cluster": cluster, "topic": topic, "offsets": history.fetch_topic(cluster, topic)}
-
-
-def _fetch_consumers_for_topic(history: History, fields: Fields) -> dict[str, Any]:
-    cluster, topic = fields.text("cluster"), fields.text("topic")
-    groups = history.fetch_consumers_for_topic(cluster, topic)
-    return {"cluster": cluster, "topic": topic, "consumers": groups}
-
-
-FETCH: Mapping[str, Callable[[History, Fields], dict[str, Any]]] = {
-    "fetch_clusters": _fetch_clusters,
-    "fetch_consumers": _fetch_consumers,
-    "fetch_topics": _fetch_topics,
-    "fetch_topic": _fetch_topic,
-    "fetch_consumers_for_topic": _fetch_consumers_for_topic,
+FETCH = {
+    "fetch_clusters": ((), "clusters"),
+    "fetch_consumers": (("cluster",), "consumers"),
+    "fetch_topics": (("cluster",), "topics"),
+    "fetch_topic": (("cluster", "topic"), "offsets"),
+    "fetch_consumers_for_topic": (("cluster", "topic"), "consumers"),
 }
-"""Requests that ask for something and need no clock."""
+"""Requests that ask for something and need no clock, named as the history's methods: the fields that they
+take, and the one that they fill."""
 
 
 def _partition(fields: Fields) -> int:
