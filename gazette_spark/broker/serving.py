@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -42,6 +44,17 @@ def bind_server(server: grpc.Server, host: str, port: int, tls: ServerTls | None
     except RuntimeError as error:
         expected = "a port nobody listens on, or 0 for any free one"
         raise OptionError("port", address, expected) from error
+
+
+@contextmanager
+def placed(places: threading.Semaphore, context: grpc.ServicerContext, refusal: str) -> Iterator[None]:
+    """Hold one of some places for calls; a call for which none is left has to try again."""
+    if not places.acquire(blocking=False):
+        context.abort(grpc.StatusCode.UNAVAILABLE, f"{refusal}; try again")
+    try:
+        yield
+    finally:
+        places.release()
 
 
 def authorization_header(context: grpc.ServicerContext) -> str | None:

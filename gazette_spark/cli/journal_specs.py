@@ -198,10 +198,7 @@ def applied(change: Any, key: str) -> dict[str, str]:  # noqa: ANN401 - of journ
 def planned(change: Any, key: str, found: Mapping[str, Any]) -> dict[str, str]:  # noqa: ANN401 - as above
     """Return the line of a change that would be applied, and brokers' reason to refuse it.
 
-    Args:
-        change: of a journal or a shard.
-        key: field of names.
-        found: the items that exist, by name.
+    ``found`` has the items that exist, by name.
     """
     row = applied(change, key)
     now = found.get(row[key])
@@ -216,14 +213,7 @@ def planned(change: Any, key: str, found: Mapping[str, Any]) -> dict[str, str]: 
 def show_applied(
     printer: Printer, request: Message, key: str, rows: Sequence[Row], revision: int | None
 ) -> None:
-    """Show what was applied.
-
-    Args:
-        printer: of the command.
-        request: what was asked for.
-        key: name of the column of names.
-        rows: a line for each change.
-        revision: None if it was a dry run.
+    """Show what was applied; ``revision`` is None if it was a dry run.
 
     Raises:
         click.exceptions.Exit: with 1, if it was a dry run and brokers would refuse a change.

@@ -77,19 +77,10 @@ class ShardClient(Closing):
         route_cache_ttl_s: float = 60.0,
         zone: str = "",
     ) -> None:
-        """Make a client; no connection is made yet. Arguments as of a broker's ``Client``.
+        """Make a client; no connection is made yet. Arguments as of a broker's ``Client``, but of consumers.
 
-        Args:
-            endpoint: a consumer, ``http://host:port`` or ``https://host:port``, or several, by commas.
-            timeout_s: seconds a call may take, all its tries included.
-            connect_timeout_s: seconds to reach a consumer that has never been reached.
-            token: sent with each call.
-            token_file: file of the token, read again when it changes.
-            auth_keys: keys shared with the consumers; each call gets a token of its own.
-            tls: certificates of an ``https://`` endpoint.
-            route_cache_size: shards whose primaries are remembered and called directly.
-            route_cache_ttl_s: seconds that they are.
-            zone: where this process runs.
+        ``timeout_s`` are seconds a call may take, all its tries included. With ``route_cache_size`` the
+        primaries of so many shards are remembered and called directly.
         """
         self.endpoint = endpoint
         self._timeout_s = timeout_s
@@ -198,12 +189,7 @@ class ShardClient(Closing):
         return {shard_id: progress for shard_id, progress in found.items() if progress is not None}
 
     def lags(self, client: Client, shards: Iterable[pc.ListResponse.Shard]) -> dict[str, dict[str, int]]:
-        """Return the unread bytes of each source, by shard; without shards that do not run.
-
-        Args:
-            client: of the brokers.
-            shards: as listed.
-        """
+        """Return the unread bytes of each source, by shard; without shards that do not run."""
         progress = self.progress_of(shards)
         journals = {journal for each in progress.values() for journal in each.read_through}
         heads = client.write_heads(sorted(journals))

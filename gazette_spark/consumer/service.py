@@ -28,7 +28,7 @@ from typing import Self
 import grpc
 
 from gazette_spark.broker.api.authorizer import Authorizer, UnauthenticatedError
-from gazette_spark.broker.serving import authorization_header, bind_server, new_server
+from gazette_spark.broker.serving import authorization_header, bind_server, new_server, placed
 from gazette_spark.broker.tls import ServerTls
 from gazette_spark.consumer.application import ResolveArgs, ShardHost
 from gazette_spark.consumer.requests import (
@@ -69,7 +69,8 @@ class ShardService(pc_grpc.ShardServicer):
 
     def Stat(self, request: pc.StatRequest, context: grpc.ServicerContext) -> pc.StatResponse:  # noqa: N802 - the wire's name
         """Wait until the offsets are read through; return how far the shard has come."""
-        with self._call(context, Capability.READ) as claims, self._wait(context):
+        busy = f"{MAX_WAITING} Stat calls wait, the most this consumer serves"
+        with self._call(context, Capability.READ) as claims, placed(self._waiting, context, busy):
             args = ResolveArgs(
                 request.shard,
                 may_see=lambda spec: _covers(claims, labels_with_id(spec)),
@@ -145,16 +146,6 @@ class ShardService(pc_grpc.ShardServicer):
         except (GazetteError, OSError) as error:
             _log.warning("call_failed error=%s", error)
             context.abort(grpc.StatusCode.UNKNOWN, str(error))
-
-    @contextmanager
-    def _wait(self, context: grpc.ServicerContext) -> Iterator[None]:
-        if not self._waiting.acquire(blocking=False):
-            text = f"{MAX_WAITING} Stat calls wait, the most this consumer serves; try again"
-            context.abort(grpc.StatusCode.UNAVAILABLE, text)
-        try:
-            yield
-        finally:
-            self._waiting.release()
 
 
 def _covers(claims: Claims, labels: pb.LabelSet) -> bool:

@@ -53,14 +53,7 @@ class Sources:
     def __init__(
         self, client: Client, new_message: NewMessage, spec: pc.ShardSpec, stopping: threading.Event
     ) -> None:
-        """Read nothing yet.
-
-        Args:
-            client: Of the brokers.
-            new_message: The application's.
-            spec: Names the sources.
-            stopping: Ends waiting for brokers.
-        """
+        """Read nothing yet. ``stopping`` ends waiting for brokers."""
         self._client = client
         self._new_message = new_message
         self._spec = spec

@@ -383,14 +383,8 @@ class Monitor:
         lags are those the query saw when it planned them. Where it left none, only the newest has a lag: that
         to the newest write head. So a history that is read back fills the ring without made-up lags.
 
-        Args:
-            group: group of the steps.
-            commits: empty if there is no new step.
-            now_ms: the time.
-            source: source of the steps.
-
         Raises:
-            InputError: the group is known from another source, so two groups of one name would be mixed up.
+            InputError: the group is known from another ``source``: two of one name would be mixed up.
         """
         # The charts of many journals take seconds to fill, and requests wait for the lock.
         new = _rebuilt(source, commits, now_ms) if self.last_order(group) < 0 else _Group()

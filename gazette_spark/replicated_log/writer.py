@@ -203,8 +203,7 @@ class Writer:
 
         Raises:
             AppendWaitError: an entry is still pending after ``timeout_s``, by default the writer's. New ones
-            are
-                not held back any more.
+                are not held back any more.
             CheckpointStateError: the thread has prepared a checkpoint before.
         """
         self._check_usable()

@@ -113,15 +113,10 @@ class FileCommits:
     """Commits the files of one table's batches. Holds an open snapshot, which does not pickle."""
 
     def __init__(self, table: str, location: str, storage_options: Mapping[str, str]) -> None:
-        """Name the table.
-
-        Args:
-            table: In errors.
-            location: Its directory, as Spark tells it.
-            storage_options: As ``deltalake`` takes them.
+        """Name the table, and its directory as Spark tells it.
 
         Raises:
-            OptionError: one of them would have commits made without a look for another's.
+            OptionError: one of the ``storage_options`` would have commits made without a look for another's.
         """
         self.table = table
         self.location = table_url(location)

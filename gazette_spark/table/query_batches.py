@@ -40,12 +40,7 @@ class QueryBatches:
         self._known: _Known | None = None
 
     def read(self, spark: SparkSession, root: str, batch_id: int) -> Batch:
-        """Return a batch.
-
-        Args:
-            spark: The session.
-            root: The query checkpoint.
-            batch_id: Id of the batch that Spark runs.
+        """Return a batch of the query with the checkpoint ``root``.
 
         Raises:
             QueryCheckpointError: a file is missing, damaged or of a later release.

@@ -10,7 +10,7 @@ import errno
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import grpc
 
@@ -25,7 +25,7 @@ from gazette_spark.broker.journal import JournalClosedError
 from gazette_spark.broker.replication.peers import PeerError
 from gazette_spark.broker.replication.pipeline import ReplicationError
 from gazette_spark.broker.replication.replicate import replicate
-from gazette_spark.broker.serving import authorization_header
+from gazette_spark.broker.serving import authorization_header, placed
 from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
@@ -108,15 +108,9 @@ class JournalService(pb_grpc.JournalServicer):
         except UnauthenticatedError as error:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
 
-    @contextmanager
-    def _stream(self, context: grpc.ServicerContext) -> Iterator[None]:
-        if not self._streams.acquire(blocking=False):
-            text = f"{self._max_streams} reads and watches are open, the most this broker serves; try again"
-            context.abort(grpc.StatusCode.UNAVAILABLE, text)
-        try:
-            yield
-        finally:
-            self._streams.release()
+    def _stream(self, context: grpc.ServicerContext) -> AbstractContextManager[None]:
+        text = f"{self._max_streams} reads and watches are open, the most this broker serves"
+        return placed(self._streams, context, text)
 
 
 @contextmanager
