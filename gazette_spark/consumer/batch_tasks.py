@@ -81,32 +81,20 @@ ORDER = ("shard", "group", "step", "turn", "journal", "nth")
 
 RESULT_SCHEMA = "shard STRING, kind STRING, `key` STRING, value STRING, data BINARY, deleted BOOLEAN"
 
-_INPUT = pa.schema(
-    [
-        ("shard", pa.string()),
-        ("group", pa.string()),
-        ("step", pa.int32()),
-        ("turn", pa.int64()),
-        ("journal", pa.string()),
-        ("nth", pa.int64()),
-        ("begin", pa.int64()),
-        ("end", pa.int64()),
-        ("kind", pa.string()),
-        ("key", pa.string()),
-        ("value", pa.string()),
-        ("data", pa.binary()),
-    ]
-)
-_RESULT = pa.schema(
-    [
-        ("shard", pa.string()),
-        ("kind", pa.string()),
-        ("key", pa.string()),
-        ("value", pa.string()),
-        ("data", pa.binary()),
-        ("deleted", pa.bool_()),
-    ]
-)
+_ARROW = {
+    "STRING": pa.string(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "BINARY": pa.binary(),
+    "BOOLEAN": pa.bool_(),
+}
+
+
+def _arrow(ddl: str) -> pa.Schema:
+    return pa.schema([(name.strip("`"), _ARROW[kind]) for name, kind in map(str.split, ddl.split(","))])
+
+
+_INPUT, _RESULT = _arrow(INPUT_SCHEMA), _arrow(RESULT_SCHEMA)
 
 
 class Row(NamedTuple):
