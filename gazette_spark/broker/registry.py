@@ -83,7 +83,8 @@ class JournalRegistry:
         self.root = root
         self.member = member
         self.stopped = False
-        self._owns_keyspace = keyspace is None
+        self.is_alone = keyspace is None
+        """Whether this is the broker of a cluster of one, and always will be."""
         self.keyspace = keyspace or Keyspace(root, JOURNALS, fsync=settings.fsync, wanted=lambda _spec: 1)
         self._spools = spools or root / STATE_DIRECTORY / "spools"
         self._settings = replace(settings, is_journal=self._is_journal)
@@ -95,17 +96,12 @@ class JournalRegistry:
             self.keyspace.join(member, self)
             self._remove_orphans()
         except BaseException:
-            if self._owns_keyspace:
+            if self.is_alone:
                 self.keyspace.close()  # Another broker may have the root: this one never started.
             raise
 
     def __repr__(self) -> str:
         return f"JournalRegistry({str(self.root)!r}, {len(self._live)} journals)"
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether this is the broker of a cluster of one, and always will be."""
-        return self._owns_keyspace
 
     @property
     def catalog(self) -> JournalCatalog:
@@ -182,7 +178,7 @@ class JournalRegistry:
         self.keyspace.forget(self.member)
         for journal in (*self.journals(), *self._dropped):
             journal.release()
-        if self._owns_keyspace:
+        if self.is_alone:
             self.keyspace.close()
 
     # -- Called by the keyspace.
@@ -242,7 +238,7 @@ class JournalRegistry:
 
     def _open(self, entry: CatalogEntry[pb.JournalSpec], revision: int) -> LiveJournal:
         # A lone broker takes up its spools again. A replica that is assigned again is a new one.
-        serial = entry.create_revision if self._owns_keyspace else revision
+        serial = entry.create_revision if self.is_alone else revision
         return LiveJournal(entry.spec, self._spool_directory(entry, serial), self._settings)
 
     def _spool_directory(self, entry: CatalogEntry[pb.JournalSpec], serial: int) -> Path:

@@ -74,13 +74,13 @@ class LocalShard:
             is_standby: Take nothing over before :meth:`promote`.
         """
         self._app = app
-        self._client = client
-        self._spec = spec
-        self._fqn = fqn
+        self.client = client
+        self.spec = spec
+        self.fqn = fqn
         self._hints = hints
         self._directory = directory
         self._after = after
-        self._service = AppendService(client)
+        self.append_service = AppendService(client)
         self._lock = threading.Lock()
         self._unused = threading.Condition(self._lock)
         self._lifecycle = Lifecycle()
@@ -88,55 +88,25 @@ class LocalShard:
         self._published: dict[str, int] = {}
         self._changed: AsyncOperation[None] = AsyncOperation()
         self._store: Store | None = None
-        self._store_ready: AsyncOperation[Store] = AsyncOperation()
-        self._primary_loop: AsyncOperation[None] = AsyncOperation()
-        self._stopping = threading.Event()
-        self._sources = Sources(client, app.new_message, spec, self._stopping)
+        self.store_ready: AsyncOperation[Store] = AsyncOperation()
+        self.primary_loop: AsyncOperation[None] = AsyncOperation()
+        self.stopping = threading.Event()
+        self._sources = Sources(client, app.new_message, spec, self.stopping)
         self._player: Player | None = None
         self._author = 0
         """Takes the recovery log over."""
         self._is_standby = is_standby
         self._moved = threading.Event()
         """Set when a standby is promoted or stopped."""
-        self._recorder: Recorder | None = None
-        self._recovered_hints: pc.GetHintsResponse | None = None
+        self.recorder: Recorder | None = None
+        self.recovered_hints: pc.GetHintsResponse | None = None
         self._hints_due_s = 0.0
         self._users = 0
         self._ended = False
         self._thread = threading.Thread(target=self._run, name=f"shard {spec.id}", daemon=True)
 
     def __repr__(self) -> str:
-        return f"LocalShard({self._spec.id!r}, {self._lifecycle!r})"
-
-    @property
-    def spec(self) -> pc.ShardSpec:
-        """The present spec."""
-        return self._spec
-
-    @property
-    def fqn(self) -> str:
-        """Name that no shard of another application has."""
-        return self._fqn
-
-    @property
-    def client(self) -> Client:
-        """Client of the brokers."""
-        return self._client
-
-    @property
-    def append_service(self) -> AppendService:
-        """Appends that the shard's transactions wait for."""
-        return self._service
-
-    @property
-    def recovered_hints(self) -> pc.GetHintsResponse | None:
-        """Hints that the recovery log was played from."""
-        return self._recovered_hints
-
-    @property
-    def recorder(self) -> Recorder | None:
-        """Recorder of the recovery log."""
-        return self._recorder
+        return f"LocalShard({self.spec.id!r}, {self._lifecycle!r})"
 
     def json_store(self, initial: object = None) -> JsonStore:
         """Return a store of one JSON document, recorded in the shard's recovery log.
@@ -144,11 +114,11 @@ class LocalShard:
         Raises:
             OptionError: the shard's spec names no recovery log.
         """
-        if self._recorder is None:
-            got = f"shard {self._spec.id!r} without a recovery log"
+        if self.recorder is None:
+            got = f"shard {self.spec.id!r} without a recovery log"
             expected = "the prefix of a journal's name: a JSON store is kept in a recovery log"
             raise OptionError("recovery_log_prefix", got, expected)
-        return JsonFileStore(self._recorder, initial)
+        return JsonFileStore(self.recorder, initial)
 
     def progress(self) -> Progress:
         """Return how far the shard has come."""
@@ -160,21 +130,6 @@ class LocalShard:
         """Ends at the next change of the progress."""
         with self._lock:
             return self._changed
-
-    @property
-    def primary_loop(self) -> Future[None]:
-        """Ends with the shard's transactions."""
-        return self._primary_loop
-
-    @property
-    def store_ready(self) -> Future[Store]:
-        """Ends with the open store."""
-        return self._store_ready
-
-    @property
-    def stopping(self) -> threading.Event:
-        """Set when the shard is to stop."""
-        return self._stopping
 
     @property
     def status(self) -> pc.ReplicaStatus:
@@ -205,7 +160,7 @@ class LocalShard:
 
     def put_spec(self, spec: pc.ShardSpec) -> None:
         """Take another spec up, from the next transaction on."""
-        self._spec = spec
+        self.spec = spec
 
     def hold(self) -> bool:
         """Keep the store from being destroyed; False: it is too late."""
@@ -227,7 +182,7 @@ class LocalShard:
 
     def stop(self) -> None:
         """End without committing what was consumed last; does not wait."""
-        self._stopping.set()
+        self.stopping.set()
         with self._lock:
             if self._player is not None:
                 self._player.cancel()
@@ -249,19 +204,19 @@ class LocalShard:
 
     def transaction_began(self) -> None:
         """Do what is done between transactions: keep hints of the recovery log, now and then."""
-        if self._recorder is None or time.monotonic() < self._hints_due_s:
+        if self.recorder is None or time.monotonic() < self._hints_due_s:
             return
         self._hints_due_s = time.monotonic() + HINTS_S
-        hints, durable = self._recorder.begin_hints()
+        hints, durable = self.recorder.begin_hints()
         durable.add_done_callback(lambda _: self._keep_hints(hints, durable.exception()))
 
     def _keep_hints(self, hints: pr.FSMHints, error: BaseException | None) -> None:
         """Keep hints whose operations are durable. They are advice, so a failure ends nothing."""
         if error is None:
             try:
-                self._hints[hint_primary_key(self._spec)] = hints
+                self._hints[hint_primary_key(self.spec)] = hints
             except Exception:
-                logger.exception("shard.hints_not_kept shard=%s", self._spec.id)
+                logger.exception("shard.hints_not_kept shard=%s", self.spec.id)
 
     def _run(self) -> None:
         error: BaseException | None = None
@@ -280,16 +235,16 @@ class LocalShard:
         self._acknowledge(checkpoint)
         failpoint("consumer.acknowledged_again")
         self._sources.start(checkpoint)
-        if not self._stopping.is_set():
+        if not self.stopping.is_set():
             loop = TransactionLoop(self, self._app, self._store, checkpoint, self._sources)
             loop.run()
 
     def _recover(self) -> pc.Checkpoint:
         """Recover the files of the store, open it, and return its checkpoint."""
         recovered = None
-        if self._spec.hot_standbys == 0:
+        if self.spec.hot_standbys == 0:
             self._await_promotion()
-        if log := recovery_log(self._spec):
+        if log := recovery_log(self.spec):
             self._become(pc.ReplicaStatus.BACKFILL)
             recovered = self._step("recovery of the store", lambda: self._play(log))
         if self.status.code != pc.ReplicaStatus.STANDBY:
@@ -300,18 +255,18 @@ class LocalShard:
         checkpoint: pc.Checkpoint = self._step("restore_checkpoint of the store", store.restore_checkpoint)
         if recovered is not None:
             # The store opens: these hints are as good as those they replace.
-            keep_recovered_hints(self._hints, hint_backup_keys(self._spec), recovered.hints)
+            keep_recovered_hints(self._hints, hint_backup_keys(self.spec), recovered.hints)
             self._hints_due_s = time.monotonic() + HINTS_S
         self.report(read_through(checkpoint), {})
-        self._store_ready.resolve(result=store)
+        self.store_ready.resolve(result=store)
         self._become(pc.ReplicaStatus.PRIMARY)
         return checkpoint
 
     def _await_promotion(self) -> None:
         """Wait for the end of a standby's wait."""
         while self._is_standby:
-            if self._stopping.is_set():
-                raise ClosedError(f"shard {self._spec.id!r}", "it was told to stop")
+            if self.stopping.is_set():
+                raise ClosedError(f"shard {self.spec.id!r}", "it was told to stop")
             self._moved.wait()
 
     def _play(self, log: str) -> Recovered:
@@ -322,15 +277,15 @@ class LocalShard:
         attempt = 0
         while True:
             try:
-                check_recovery_log(self._client.get_journal(log).spec)
-                self._recovered_hints = hints_of(self._spec, self._hints)
-                player = Player(self._client, pick_hints(self._recovered_hints, log), self._directory)
+                check_recovery_log(self.client.get_journal(log).spec)
+                self.recovered_hints = hints_of(self.spec, self._hints)
+                player = Player(self.client, pick_hints(self.recovered_hints, log), self._directory)
                 author = new_author()
                 with self._lock:
                     self._player, self._author = player, author
                     if not self._is_standby:
                         player.inject_handoff(author)
-                if self._stopping.is_set():
+                if self.stopping.is_set():
                     player.cancel()
                 recovered = player.play()
                 break
@@ -341,28 +296,28 @@ class LocalShard:
             finally:
                 with self._lock:
                     self._player = None
-        self._recorder = Recorder(
+        self.recorder = Recorder(
             log,
             recovered.fsm,
             author,
             recovered.directory,
-            self._service,
-            timeout_s=self._client.timeout_s,
+            self.append_service,
+            timeout_s=self.client.timeout_s,
         )
         return recovered
 
     def _acknowledge(self, checkpoint: pc.Checkpoint) -> None:
         """Append the intents of the last transaction, again or for the first time, however long it takes."""
         intents, attempt = ack_intents(checkpoint), 0
-        while intents and not self._stopping.is_set():
+        while intents and not self.stopping.is_set():
             try:
-                for journal in write_ack_intents(self._client, intents):
+                for journal in write_ack_intents(self.client, intents):
                     logger.warning(
-                        "shard.no_journal_to_acknowledge shard=%s journal=%s", self._spec.id, journal
+                        "shard.no_journal_to_acknowledge shard=%s journal=%s", self.spec.id, journal
                     )
             except GazetteError as error:
                 if not self._sources.wait_after(error, attempt):
-                    raise failed(self._spec.id, "acknowledging recovered messages", error) from error
+                    raise failed(self.spec.id, "acknowledging recovered messages", error) from error
                 attempt += 1
             else:
                 return
@@ -371,7 +326,7 @@ class LocalShard:
         try:
             return call()
         except Exception as error:
-            raise failed(self._spec.id, step, error) from error
+            raise failed(self.spec.id, step, error) from error
 
     def _become(self, code: pc.ReplicaStatus.Code) -> None:
         with self._lock:
@@ -379,21 +334,21 @@ class LocalShard:
 
     def _end(self, error: BaseException | None) -> None:
         """Release everything, then say how the shard ended."""
-        if error is not None and not self._stopping.is_set():
-            logger.error("shard.failed shard=%s cause=%s", self._spec.id, error, exc_info=error)
+        if error is not None and not self.stopping.is_set():
+            logger.error("shard.failed shard=%s cause=%s", self.spec.id, error, exc_info=error)
             with self._lock:
                 self._lifecycle.fail(error)
         self._sources.close()
-        self._service.close(abort=True)
+        self.append_service.close(abort=True)
         with self._lock:
             # From now on nobody gets the store.
             self._ended = True
-        self._primary_loop.resolve(None if self._stopping.is_set() else error)
+        self.primary_loop.resolve(None if self.stopping.is_set() else error)
         with self._lock:
             self._unused.wait_for(lambda: self._users == 0)
         if self._store is not None:
             try:
                 self._store.destroy()
             except Exception:
-                logger.exception("shard.store_not_destroyed shard=%s", self._spec.id)
+                logger.exception("shard.store_not_destroyed shard=%s", self.spec.id)
         shutil.rmtree(self._directory, ignore_errors=True)

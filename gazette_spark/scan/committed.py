@@ -104,22 +104,18 @@ class CommittedScan:
         self._columns = tuple(columns)
         self._include_acks = include_acks
         self._window = PendingWindow(piece.begin)
-        self._gaps: list[Gap] = []
+        self.gaps: list[Gap] = []
+        """Bytes found missing so far; always empty when data loss is an error."""
 
     def __repr__(self) -> str:
         return f"CommittedScan({self._piece})"
-
-    @property
-    def gaps(self) -> list[Gap]:
-        """Bytes found missing so far; always empty when data loss is an error."""
-        return self._gaps
 
     def __iter__(self) -> Iterator[Block]:
         scan = self._scan(self._piece)
         sequencing = Sequencing(scan, self._reader, self._states.at_begin())
         for messages, closings in sequencing:
             yield from self._built(self._window.add(messages, closings))
-        self._gaps = list(scan.gaps)
+        self.gaps = list(scan.gaps)
         yield from self._built(self._window.finish())
         self._states.at_end(sequencing.states.kept())
         yield from self._built(self._read_again(self._window.replay()))

@@ -138,15 +138,11 @@ class Bucket:
     def __init__(self, system: FileSystem, base: str, url: str) -> None:
         self._system = system
         self._base = base.strip("/")
-        self._url = url.rstrip("/") + "/"
+        self.url = url.rstrip("/") + "/"
+        """The bucket and path, without the URL's query."""
 
     def __repr__(self) -> str:
-        return f"Bucket({self._url!r})"
-
-    @property
-    def url(self) -> str:
-        """The bucket and path, without the URL's query."""
-        return self._url
+        return f"Bucket({self.url!r})"
 
     def list(self, directories: Sequence[str]) -> Iterator[StoreFile]:
         """List all objects below each directory at once; see :class:`StoreFiles`."""
@@ -157,7 +153,7 @@ class Bucket:
             try:
                 found: list[FileInfo] = self._system.get_file_info(selector)
             except (OSError, ValueError) as error:
-                raise FragmentStoreError(f"{self._url}{directory}", str(error)) from None
+                raise FragmentStoreError(f"{self.url}{directory}", str(error)) from None
             skip = len(self._base) + 1 if self._base else 0
             for each in found:
                 if each.is_file:
@@ -166,7 +162,7 @@ class Bucket:
 
     def open(self, stored: StoredFragment, offset: int, end_offset: int) -> FragmentReader:
         """Open a fragment; see :class:`StoreFiles`."""
-        fragment, path, source = stored.fragment, self._path(stored.path), self._url + stored.path
+        fragment, path, source = stored.fragment, self._path(stored.path), self.url + stored.path
         start = (
             max(fragment.begin, min(offset, fragment.end)) if fragment.codec == pb.NONE else fragment.begin
         )

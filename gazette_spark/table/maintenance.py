@@ -80,8 +80,10 @@ class TableMaintenance:
         _check_positive("compact_every", compact_every)
         self._target = target
         self._new_table = new_table
-        self._add = schema_evolution == "addNewColumns"
-        self._target_file_bytes = target_file_bytes
+        self.adds_columns = schema_evolution == "addNewColumns"
+        """Whether batches may add columns."""
+        self.target_file_bytes = target_file_bytes
+        """Size of a file that was asked for."""
         self._compact_every = compact_every
         self._partition_by: tuple[str, ...] = ()
         self._known: KnownTable | None = None
@@ -90,16 +92,6 @@ class TableMaintenance:
 
     def __repr__(self) -> str:
         return f"TableMaintenance({self._target.name}, known={self._known})"
-
-    @property
-    def adds_columns(self) -> bool:
-        """Whether batches may add columns."""
-        return self._add
-
-    @property
-    def target_file_bytes(self) -> int | None:
-        """Size of a file that was asked for."""
-        return self._target_file_bytes
 
     def make(self, spark: SparkSession, rows: StructType) -> None:
         """Make the table for rows of a schema, as ``new_table`` says."""
@@ -143,7 +135,7 @@ class TableMaintenance:
         if fitted.added:
             log.info("adding_columns table=%s columns=%s", self._target.name, ",".join(fitted.added))
         self._adding = bool(fitted.added)
-        files = files_wanted(batch_bytes(batch), self._target_file_bytes)
+        files = files_wanted(batch_bytes(batch), self.target_file_bytes)
         if exists and self._known is not None:
             df = without_unchecked_nulls(df, self._known.schema)
         rows = in_files(conform(df, fitted.schema, beside), files, self._partition_by)
@@ -182,7 +174,9 @@ class TableMaintenance:
         spark, new = df.sparkSession, self._new_table or NewTable()
         mapping = str(spark.conf.get(MAPPING_DEFAULT, "none"))
         detail = TableDetail("", properties={MAPPING: mapping, **new.properties})
-        return fit(self._target.name, df.schema, new.parsed(spark), add=self._add, rules=_rules(detail))
+        return fit(
+            self._target.name, df.schema, new.parsed(spark), add=self.adds_columns, rules=_rules(detail)
+        )
 
     def _fit_known(self, df: DataFrame, state: LedgerState) -> SchemaFit | Unfit:
         """Hold rows against the columns of the table, and look up its rules if they decide."""
@@ -199,7 +193,7 @@ class TableMaintenance:
 
     def _fit(self, df: DataFrame, known: KnownTable) -> SchemaFit | Unfit:
         rules = known.rules or Rules()
-        return fit(self._target.name, df.schema, known.schema, add=self._add, rules=rules)
+        return fit(self._target.name, df.schema, known.schema, add=self.adds_columns, rules=rules)
 
 
 def _check_positive(option: str, value: object) -> None:
