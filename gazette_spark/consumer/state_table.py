@@ -45,15 +45,6 @@ COMPACT_EVERY = 100
 OPEN_TRIES = 5
 """Times that opening looks again after the host that ran before has committed meanwhile."""
 
-_CHECKPOINTS = pa.schema(
-    [
-        ("shard", pa.string()),
-        ("kind", pa.string()),
-        ("key", pa.string()),
-        ("checkpoint", pa.binary()),
-    ]
-)
-
 
 class StateTable:
     """The table of one host. To be used by one thread at a time."""
@@ -121,14 +112,15 @@ class StateTable:
             SinkError: it is unknown whether the transaction is committed, or it is not. The table has to be
                 opened again.
         """
-        columns = [
-            list(checkpoints),
-            [CHECKPOINT] * len(checkpoints),
-            [""] * len(checkpoints),
-            [each.SerializeToString(deterministic=True) for each in checkpoints.values()],
-        ]
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, _CHECKPOINTS, strict=True)]
-        marks = changed.sparkSession.createDataFrame(pa.Table.from_arrays(arrays, schema=_CHECKPOINTS))
+        count = len(checkpoints)
+        contents = [each.SerializeToString(deterministic=True) for each in checkpoints.values()]
+        columns = {
+            "shard": pa.array(list(checkpoints), pa.string()),
+            "kind": pa.array([CHECKPOINT] * count, pa.string()),
+            "key": pa.array([""] * count, pa.string()),
+            "checkpoint": pa.array(contents, pa.binary()),
+        }
+        marks = changed.sparkSession.createDataFrame(pa.table(columns))
         marks = marks.withColumn("deleted", F.lit(False))  # noqa: FBT003 - a value
         rows = changed.unionByName(marks, allowMissingColumns=True)
         self._write(rows.withColumn("txn", F.lit(self._txn + 1).cast("bigint")))
