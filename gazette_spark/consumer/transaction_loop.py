@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -85,9 +84,6 @@ class TransactionLoop:
         store: Any,  # noqa: ANN401  # The application's.
         checkpoint: pc.Checkpoint,
         sources: Sources,
-        *,
-        now_s: Callable[[], float] = time.monotonic,
-        now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """Go on after a checkpoint, whose intents have been appended.
 
@@ -97,8 +93,6 @@ class TransactionLoop:
             store: Its open store.
             checkpoint: The store's.
             sources: Bring the messages that come after it.
-            now_s: Measures durations.
-            now_ns: Nanoseconds since the Unix epoch, for the publisher's clock.
         """
         self._shard = shard
         self._app = app
@@ -106,7 +100,6 @@ class TransactionLoop:
         self._store = store
         self._sources = sources
         self._inbox = sources.inbox
-        self._now_s, self._now_ns = now_s, now_ns
         self._log = recovery_log(shard.spec)
         self._service: AsyncJournalClient = shard.append_service
         self._clock = PublisherClock()
@@ -148,7 +141,7 @@ class TransactionLoop:
             self._look_at(self._prior)
         if self._inbox.is_closed:
             self._machine.sources_closed()
-        now_s = self._now_s()
+        now_s = time.monotonic()
         self._machine.tick(now_s)
         following = self._machine.next(
             delivered=self._delivered is not None, pending=self._sequencer.has_pending()
@@ -232,8 +225,8 @@ class TransactionLoop:
             except Exception as error:
                 raise self._failed("begin_txn", error) from error
         self._begun = True
-        self._machine.begin(self._now_s(), TransactionLimits.of(self._shard.spec))
-        self._clock.update(self._now_ns())
+        self._machine.begin(time.monotonic(), TransactionLimits.of(self._shard.spec))
+        self._clock.update(time.time_ns())
 
     def _commit(self) -> None:
         try:
@@ -298,8 +291,8 @@ class TransactionLoop:
 
     def _drain(self) -> None:
         """Wait a little for the commit and the acknowledgements under way: readers downstream need them."""
-        until_s = self._now_s() + DRAIN_S
-        while self._prior is not None and (left_s := until_s - self._now_s()) > 0:
+        until_s = time.monotonic() + DRAIN_S
+        while self._prior is not None and (left_s := until_s - time.monotonic()) > 0:
             self._look_at(self._prior)
             if self._prior is not None:
                 self._inbox.wait(left_s, for_messages=False)

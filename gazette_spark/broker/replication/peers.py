@@ -61,7 +61,6 @@ class Peers:
         local: Member,
         *,
         keys: KeySet | None = None,
-        credentials: grpc.ChannelCredentials | None = None,
         is_reachable: Callable[[Member], bool] = lambda _member: True,
     ) -> None:
         """Prepare connections; each is made when it is first needed.
@@ -69,12 +68,10 @@ class Peers:
         Args:
             local: this broker.
             keys: sign the calls, if brokers ask for tokens.
-            credentials: verify the others' certificates, if they speak TLS.
             is_reachable: whether a member can be reached; asked at each call.
         """
         self._local = local
         self._keys = keys
-        self._credentials = credentials
         self._is_reachable = is_reachable
         self._lock = threading.Lock()
         self._channels: dict[Member, grpc.Channel] = {}
@@ -121,8 +118,7 @@ class Peers:
     def _dial(self, member: Member) -> grpc.Channel:
         endpoint = Endpoint.parse(member.endpoint)
         if endpoint.secure:
-            credentials = self._credentials or grpc.ssl_channel_credentials()
-            return grpc.secure_channel(endpoint.target, credentials, _OPTIONS)
+            return grpc.secure_channel(endpoint.target, grpc.ssl_channel_credentials(), _OPTIONS)
         return grpc.insecure_channel(endpoint.target, _OPTIONS)
 
 

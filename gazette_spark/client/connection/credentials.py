@@ -58,19 +58,17 @@ class TokenFile:
     in the middle of it.
     """
 
-    def __init__(self, path: str, fallback: str | None = None, *, option: str = "auth.tokenFile") -> None:
+    def __init__(self, path: str, fallback: str | None = None) -> None:
         """Read the file.
 
         Args:
             path: of the file. Blanks and newlines around the token are no part of it.
             fallback: token to use until the file can be read; without one it has to be there now.
-            option: name of the option that errors name.
 
         Raises:
             OptionError: there is no token, neither in the file nor as ``fallback``.
         """
         self.path = path
-        self._option = option
         self._lock = threading.Lock()
         self._stamp: Stamp = None
         self._token = fallback or ""
@@ -101,11 +99,11 @@ class TokenFile:
 
     def _read(self) -> None:
         stamp = _stamp(self.path)
-        self._token = read_token(self.path, self._option)
+        self._token = read_token(self.path)
         self._stamp = stamp
 
 
-def read_token(path: str, option: str = "auth.tokenFile") -> str:
+def read_token(path: str) -> str:
     """Return the token in a file, without the blanks around it.
 
     Raises:
@@ -114,11 +112,13 @@ def read_token(path: str, option: str = "auth.tokenFile") -> str:
     try:
         content = Path(path).read_bytes()
     except OSError as error:
-        raise OptionError(option, f"{path!r}: {error.strerror}", "a file that can be read") from None
+        raise OptionError(
+            "auth.tokenFile", f"{path!r}: {error.strerror}", "a file that can be read"
+        ) from None
     token = content.decode("ascii", errors="replace").strip()
     if not _TOKEN.fullmatch(token):
         got = f"{path!r}, which holds no token (not shown)" if token else f"{path!r}, which is empty"
-        raise OptionError(option, got, f"a file with one token, {_TOKEN_FORM}")
+        raise OptionError("auth.tokenFile", got, f"a file with one token, {_TOKEN_FORM}")
     return token
 
 

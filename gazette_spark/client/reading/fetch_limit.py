@@ -16,28 +16,17 @@ class FetchLimit:
     One thread waits, with ``changed`` held; :meth:`cancel` may be called from any.
     """
 
-    def __init__(
-        self,
-        timeout_s: Callable[[], float] = lambda: math.inf,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Make a limit.
-
-        Args:
-            timeout_s: returns the seconds that the next bytes may take from now on.
-            clock: seconds from any beginning.
-        """
+    def __init__(self, timeout_s: Callable[[], float] = lambda: math.inf) -> None:
+        """Make a limit; ``timeout_s`` returns the seconds that the next bytes may take from now on."""
         self.changed = threading.Condition()
         """Notified of bytes, of the end, and of a cancel."""
         self._timeout_s = timeout_s
-        self._clock = clock
         self._until = math.inf
         self._cancelled = False
 
     def begin(self) -> None:
         """Begin to wait for the next bytes."""
-        self._until = self._clock() + self._timeout_s()
+        self._until = time.monotonic() + self._timeout_s()
 
     def cancel(self) -> None:
         """End the wait under way, and all later ones, with a ClosedError."""
@@ -54,7 +43,7 @@ class FetchLimit:
         """
         if self._cancelled:
             raise ClosedError(f"read of fragment {source}", "it was cancelled")
-        left_s = self._until - self._clock()
+        left_s = self._until - time.monotonic()
         if left_s <= 0:
             raise DirectReadError(source, "no bytes within the time limit", passing=True)
         self.changed.wait(None if math.isinf(left_s) else left_s)

@@ -109,7 +109,6 @@ class RetryReader(ChunkReader):
         self._never_by_url = False
         self._proxied_to = -1
         self._signed_again = -1
-        self._store_tries = 0
         self._chunks_left: Generator[Chunk, None, None] = self._chunks()
 
     def __repr__(self) -> str:
