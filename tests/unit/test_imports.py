@@ -233,6 +233,30 @@ print(*sorted({NOT_FOR_WORKERS!r} & sys.modules.keys()))
     assert done.stdout.strip() == ""
 
 
+def test_what_writes_data_files_is_light(tmp_path: Path) -> None:
+    """A task of the direct lane that writes raw records loads neither pandas nor Arrow's functions."""
+    code = f"""
+import sys
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import LongType, StructType
+from gazette_spark.data_files.target import FileTarget
+from gazette_spark.data_files.writer import write_files
+from gazette_spark.framing.base import int64_array
+from gazette_spark.spark_versions import arrow_schema
+shape = StructType().add("offset", LongType())
+rows = pa.RecordBatch.from_arrays([int64_array(np.arange(2000))], schema=arrow_schema(shape))
+target = FileTarget("t", {str(tmp_path)!r}, shape.json(), shape.json())
+told = list(write_files([rows], target, journal="a", begin=0, end=9))
+assert [each.column("rows")[0].as_py() for each in told] == [2000]
+print(*sorted({NOT_FOR_WORKERS!r} & sys.modules.keys()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == ""
+
+
 def test_a_connect_client_needs_no_py4j() -> None:
     """The package pyspark-client comes without py4j; source, sink and backfill load there."""
     modules = "gazette_spark.source, gazette_spark.sink, gazette_spark.backfill"
