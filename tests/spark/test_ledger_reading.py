@@ -45,6 +45,33 @@ def test_a_young_table_of_the_catalog_is_not_searched(
         stream.spark.sql("DROP TABLE followed")
 
 
+def test_the_catalog_tells_where_a_table_is_without_its_log(spark: SparkSession, tmp_path: Path) -> None:
+    """The directory is DESCRIBE's, found without it; where another thing may be meant, DESCRIBE is asked."""
+    spark.sql("CREATE SCHEMA located")
+    at = f"USING delta LOCATION '{tmp_path}"
+    spark.sql(f"CREATE TABLE located.orders (id BIGINT) {at}/orders'")
+    spark.sql(f"CREATE TABLE located.noted (id BIGINT) {at}/noted' COMMENT 'a\\nLocation: /elsewhere'")
+    spark.sql(f"CREATE TABLE orders (id BIGINT) {at}/unqualified'")
+    try:
+        for name in ("located.orders", "orders"):
+            shown = delta_table._shown_location(spark, name)
+            assert shown is not None
+            assert (
+                shown
+                == delta_table._described_location(spark, name)
+                == delta_table._location_now(spark, name)
+            )
+        spark.range(1).createTempView("orders")
+        for name in ("orders", "located.noted", "located.`orders`", "located.gone", "nowhere.orders"):
+            assert delta_table._shown_location(spark, name) is None, name
+        assert delta_table._location_now(spark, "located.noted") == f"file:{tmp_path}/noted"
+        assert delta_table._location_now(spark, "located.gone") is None
+    finally:
+        spark.catalog.dropTempView("orders")
+        spark.sql("DROP TABLE orders")
+        spark.sql("DROP SCHEMA located CASCADE")
+
+
 def deny(*_: object) -> str:
     """Refuse to open a file, as a catalog does that hands out credentials for tables only."""
     raise Py4JError("not yours")
