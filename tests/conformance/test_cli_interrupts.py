@@ -24,10 +24,16 @@ pytestmark = pytest.mark.brokers("embedded")
 
 @contextmanager
 def command(broker: BrokerHandle, *args: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command of journals with pipes."""
+    """Run a command of journals with pipes, and take Ctrl-C as on a terminal."""
     words = [sys.executable, "-m", "gazette_spark.cli", "--broker", broker.endpoint, "journals", *args]
     pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+    # A shell's background job ignores it, and so does all that the job starts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        started = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with started as process:
         try:
             yield process
         finally:
