@@ -175,7 +175,7 @@ def _group(path: Path) -> str:
     A query over a few rows keeps one core busy, so two sessions take half the time of one on two cores. The
     one that ends last decides how long the run takes, so both get as much.
     """
-    sinks = ("test_sink", "test_ingest", "test_consumer", "test_ledger", "test_lag", "test_writer")
+    sinks = ("test_sink", "test_ingest", "test_consumer")
     return "spark: sink" if path.stem.startswith(sinks) else "spark"
 
 

@@ -444,7 +444,8 @@ def test_classic_errors_name_what_is_wrong(classic_errors: dict[str, str]) -> No
     assert "the batch overlaps what the table holds" in classic_errors["table_of_another_query"]
 
 
-@pytest.mark.parametrize("whole", WHOLE)
+# Spark Connect, in every run, runs from the wheel in an environment of its own, too.
+@pytest.mark.parametrize("whole", WHOLE[1:])
 def test_a_standalone_cluster_whose_executors_have_the_wheel(
     whole: bool,
     scene: Scene,

@@ -248,9 +248,14 @@ STEPS: dict[str, tuple[str, Callable[[Rig], None]]] = {
 }
 """At which point the driver is killed, and what it must leave behind."""
 
+BRIEFLY = ("K4 planned", "K9 log renamed")
+"""In every run: before the commit and behind it. In ``test_crashes`` queries die at each of these points."""
+
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    "step", [step if step in BRIEFLY else pytest.param(step, marks=pytest.mark.soak) for step in STEPS]
+)
 def test_a_kill_at_an_exact_step_changes_nothing(rig: Rig, step: str) -> None:
     """The directories are as that step leaves them; another process goes on from there."""
     point, left = STEPS[step]

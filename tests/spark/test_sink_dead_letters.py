@@ -229,6 +229,7 @@ def test_dead_letters_are_switched_on_and_off(tables: TwoTables, monkeypatch: py
     assert sorted(offsets) == [*range(3, 20), *range(23, 43)]
 
 
+@pytest.mark.soak  # The schedules of test_crashes come by the same, in every run.
 def test_a_restored_table_does_not_double_its_dead_letters(tables: TwoTables) -> None:
     """Dead letters stay and the rest comes again; without _record a row's JSON is its raw."""
     for begin in (0, 10, 20):
@@ -308,6 +309,7 @@ def test_what_cannot_be_parted_is_refused(tables: TwoTables, tmp_path: Path) -> 
     assert not tables.dead.exists()
 
 
+@pytest.mark.soak  # The schedules of test_crashes come by the same, in every run.
 def test_a_stream_without_its_checkpoint_goes_on(
     stream: FileStream, tables: TwoTables, monkeypatch: pytest.MonkeyPatch, searches: Counter[str]
 ) -> None:

@@ -80,6 +80,7 @@ def test_another_source_is_committed_with_the_journals(
     assert table(stream) == held
 
 
+@pytest.mark.soak  # The schedules of test_crashes come by the same, in every run.
 def test_state_survives_a_crash_at_each_step(stream: FileStream, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each key comes once, in whatever batches its records are and however often these were run."""
     kept = "CAST(substring_index(CAST(value AS STRING), ' ', 2) AS STRING)"
