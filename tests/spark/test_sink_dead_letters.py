@@ -115,6 +115,7 @@ def crash_at(tables: TwoTables, monkeypatch: pytest.MonkeyPatch, point: str, beg
     monkeypatch.delenv(FAILPOINT_VARIABLE)
 
 
+@pytest.mark.soak  # The schedules of test_crashes come by the same, in every run.
 def test_a_crash_at_any_step_parts_each_record_once(
     tables: TwoTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
