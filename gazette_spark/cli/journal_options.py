@@ -183,9 +183,9 @@ def record_options(command: Decorated) -> Decorated:
     return framing(separator(quote(longest(command))))
 
 
-SELECTOR_HELP = "Label selector, such as 'name=shop/orders', 'prefix=shop/' or 'app=shop'"
+_SELECTOR_HELP = "Label selector, such as 'name=shop/orders', 'prefix=shop/' or 'app=shop'"
 
-selector_option = click.option("--selector", "-l", default="", help=f"{SELECTOR_HELP}.")
+selector_option = click.option("--selector", "-l", default="", help=f"{_SELECTOR_HELP}.")
 """Selects the journals a command shows; without it, all."""
 
 
@@ -200,7 +200,7 @@ def target_option(selector_help: str, kind: str, label: str) -> Callable[[Decora
     )
 
 
-target_selector_option = target_option(SELECTOR_HELP, "journal", NAME)
+target_selector_option = target_option(_SELECTOR_HELP, "journal", NAME)
 
 
 def checked_target(selector: str, kind: str = "journal", label: str = NAME) -> str:

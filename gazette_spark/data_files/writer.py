@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from gazette_spark.data_files.statistics import Leaf, file_statistics, leaves
 from gazette_spark.data_files.target import FILES_SCHEMA, FileTarget
 from gazette_spark.errors import MissingModuleError, TableRefusedError
-from gazette_spark.framing.base import bool_array, int64_array, text_scalar
+from gazette_spark.framing.base import int64_array, text_array, text_scalar
 from gazette_spark.spark_versions import arrow_schema
 
 ROW_GROUP_BYTES = 64 << 20
@@ -178,20 +178,13 @@ def _told_batch(told: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
             pairs = [pair for each in values for pair in each.items()]
             ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
             bounds = pa.Array.from_buffers(pa.int32(), len(ends), [None, pa.py_buffer(ends)])
-            keys, items = (_texts([pair[at] for pair in pairs]) for at in (0, 1))
+            keys, items = (text_array([pair[at] for pair in pairs]) for at in (0, 1))
             columns.append(pa.MapArray.from_arrays(bounds, keys, items))
         elif pa.types.is_string(field.type):
-            columns.append(_texts(values))
+            columns.append(text_array(values))
         else:
             columns.append(int64_array(np.array(values, np.int64)))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _texts(values: Sequence[str | None]) -> pa.StringArray:
-    data = [(each or "").encode() for each in values]
-    ends = pa.py_buffer(np.cumsum([0, *map(len, data)], dtype=np.int32))
-    filled = bool_array(np.array([each is not None for each in values], np.bool_)).buffers()[1]
-    return pa.StringArray.from_buffers(len(values), ends, pa.py_buffer(b"".join(data)), filled)
 
 
 def _repeated(rows: pa.RecordBatch) -> list[str]:
@@ -286,7 +279,7 @@ def _partition_texts(column: pa.Array) -> pa.Array:
     import pyarrow.compute as pc  # As above: most tables have no partitions.
 
     texts = column.cast(pa.string())
-    return pc.if_else(pc.equal(texts, text_scalar("")), _texts([None])[0], texts)
+    return pc.if_else(pc.equal(texts, text_scalar("")), text_scalar(None), texts)
 
 
 def _directories(names: tuple[str, ...], values: tuple[str | None, ...]) -> list[str]:

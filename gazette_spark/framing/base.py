@@ -150,11 +150,17 @@ def valid(values: pa.Array) -> npt.NDArray[np.bool_]:
     return np.ones(len(values), np.bool_) if bits is None else unpacked(bits, values.offset, len(values))
 
 
-def text_scalar(text: str) -> pa.StringScalar:
+def text_array(texts: Sequence[str | None]) -> pa.StringArray:
+    """Return texts for Arrow."""
+    data = [(each or "").encode() for each in texts]
+    bounds = pa.py_buffer(np.cumsum([0, *map(len, data)], dtype=np.int32))
+    filled = bool_array(np.array([each is not None for each in texts], np.bool_)).buffers()[1]
+    return pa.StringArray.from_buffers(len(texts), bounds, pa.py_buffer(b"".join(data)), filled)
+
+
+def text_scalar(text: str | None) -> pa.StringScalar:
     """Return a text for Arrow's functions, which would import pandas for a Python one."""
-    data = text.encode()
-    bounds = np.array([0, len(data)], np.int32)
-    return pa.StringArray.from_buffers(1, pa.py_buffer(bounds), pa.py_buffer(data), None, null_count=0)[0]
+    return text_array([text])[0]
 
 
 def invalid_utf8_at(data: bytes) -> int:

@@ -179,7 +179,11 @@ class History:
         """
         head = self.newest_head(cluster, topic, partition)
         return self.add_past_offset(
-            *(cluster, group, topic, partition, offset),
+            cluster,
+            group,
+            topic,
+            partition,
+            offset,
             order=order,
             timestamp_ms=timestamp_ms,
             now_ms=now_ms,
