@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 from gazette_spark.client import Client
 from gazette_spark.consumer.client import ShardClient
@@ -79,6 +80,12 @@ class Host:
         assert self._process.stdout is not None
         self._input, self._output = self._process.stdin, self._process.stdout
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.kill()
+
     def said(self) -> str:
         """Wait for the next line that it prints."""
         return self._output.readline().decode().strip()
@@ -86,17 +93,14 @@ class Host:
     def wait_through(self, heads: Mapping[str, int], shards: Iterable[str]) -> None:
         """Wait until each shard has summed what there was; once."""
         with ShardClient(self.said(), timeout_s=120) as service:
-            for shard in shards:
-                service.stat(shard, heads)
+            _wait_through(service, heads, shards)
 
-    def apply(self, specs: Iterable[pc.ShardSpec], heads: Mapping[str, int]) -> None:
-        """Give Gazette's host the shards, and wait until each has summed what there was; once."""
+    def apply(self, heads: Mapping[str, int], specs: Sequence[pc.ShardSpec]) -> None:
+        """Give Gazette's host the shards, and wait as :meth:`wait_through` does; once."""
         address = json.loads(self.said())["endpoint"]
         with ShardClient(address, auth_keys=KEYS, timeout_s=120) as service:
-            applied = [pc.ApplyRequest.Change(upsert=spec) for spec in specs]
-            service.apply(applied)
-            for change in applied:
-                service.stat(change.upsert.id, heads)
+            service.apply([pc.ApplyRequest.Change(upsert=spec) for spec in specs])
+            _wait_through(service, heads, [spec.id for spec in specs])
 
     def kill(self) -> None:
         """Kill it; may be called again."""
@@ -107,29 +111,28 @@ class Host:
         self._output.close()
 
 
+def _wait_through(service: ShardClient, heads: Mapping[str, int], shards: Iterable[str]) -> None:
+    for shard in shards:
+        service.stat(shard, heads)
+
+
 @contextmanager
 def at_work(command: Sequence[str | Path], client: Client, shards: Iterable[str]) -> Iterator[None]:
     """Run a host, and kill it at the end; within, each of its shards has summed what there was."""
     heads = client.write_heads(CHUNK_JOURNALS)
-    host = Host(command)
-    try:
+    with Host(command) as host:
         host.wait_through(heads, shards)
         yield
-    finally:
-        host.kill()
 
 
 @contextmanager
-def go_at_work(broker: DeployedBroker, client: Client, specs: Iterable[pc.ShardSpec]) -> Iterator[None]:
+def go_at_work(broker: DeployedBroker, client: Client, specs: Sequence[pc.ShardSpec]) -> Iterator[None]:
     """Run Gazette's own host as :func:`at_work` runs ours."""
     flags = [f"--sums={SUMS_JOURNAL}", f"--broker={broker.endpoint}", f"--etcd={broker.etcd_url}"]
     heads = client.write_heads(CHUNK_JOURNALS)
-    host = Host([find_binary("goclient"), "consume", *flags, f"--auth-keys={KEYS}"])
-    try:
-        host.apply(specs, heads)
+    with Host([find_binary("goclient"), "consume", *flags, f"--auth-keys={KEYS}"]) as host:
+        host.apply(heads, specs)
         yield
-    finally:
-        host.kill()
 
 
 def sums_since(client: Client, begin: int) -> int:

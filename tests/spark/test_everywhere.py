@@ -390,8 +390,6 @@ def submit(
     cluster: StandaloneCluster,
     python: Path,
     executors: Path,
-    *,
-    compiles: bool,
     **told: Collection[str],
 ) -> None:
     """Run the program on the cluster with ``spark-submit``."""
@@ -400,7 +398,7 @@ def submit(
     events = scene.directory / "events"
     events.mkdir()
     settings = (
-        conf(archive, scene.directory / "warehouse", compiles=compiles)
+        conf(archive, scene.directory / "warehouse", compiles=True)
         | SEEN_BY_SPARK
         | SPECULATION
         | {
@@ -444,10 +442,8 @@ def test_classic_errors_name_what_is_wrong(classic_errors: dict[str, str]) -> No
     assert "the batch overlaps what the table holds" in classic_errors["table_of_another_query"]
 
 
-# Spark Connect, in every run, runs from the wheel in an environment of its own, too.
-@pytest.mark.parametrize("whole", WHOLE[1:])
+@pytest.mark.soak  # In every run Spark Connect runs from the wheel in an environment of its own, too.
 def test_a_standalone_cluster_whose_executors_have_the_wheel(
-    whole: bool,
     scene: Scene,
     cluster: StandaloneCluster,
     pythons: Pythons,
@@ -460,20 +456,17 @@ def test_a_standalone_cluster_whose_executors_have_the_wheel(
     """
     scene.enter_by_files()
     driver, executors = pythons.make("connect"), pythons.make("run")
-    failures = classic_errors.keys() if whole else {"malformed_record"}
     scene.rotating = {"auth.tokenFile": "rotating"}
     with renewed(scene.directory / "rotating", ROTATING_S):
-        also = ("copied", *REST) if whole else ("copied",)
-        submit(scene, cluster, driver, executors, compiles=whole, also=also, failures=failures)
+        submit(scene, cluster, driver, executors, also=("copied", *REST), failures=classic_errors)
     seen = scene.result()
     scene.check(seen)
     assert seen["idle"] == ["first", "second"]
     assert seen["tried"] == ["attempt-0-0", "attempt-0-1", "attempt-1-0", "attempt-1-1"]
     assert seen["copied"] == list(range(40))
     assert seen["all"] > 42, "rows of attempts that do not count are there, too"
-    if whole:
-        scene.check_the_rest(seen)
-    assert scene.errors(seen) == {name: classic_errors[name] for name in failures}
+    scene.check_the_rest(seen)
+    assert scene.errors(seen) == classic_errors
     assert len(seen["pages"]) > 10
     scene.check_secrets(seen, cluster.directory)
     assert_only_from(driver.parents[1], seen["driver"])
