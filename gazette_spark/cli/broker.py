@@ -7,6 +7,7 @@ from typing import Literal
 
 import click
 
+from gazette_spark.cli.main import Integer
 from gazette_spark.cli.server_options import PORT, end_signals, security_of_server, server_tls
 from gazette_spark.errors import GazetteError
 
@@ -48,7 +49,7 @@ def broker() -> None:
 @click.option(
     "--max-append-rate",
     default=0,
-    type=click.IntRange(0),
+    type=Integer(0),
     help="Maximum bytes per second, for journals with a rate.",
 )
 @click.option(

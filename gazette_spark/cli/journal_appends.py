@@ -21,7 +21,7 @@ from gazette_spark.cli.journal_options import (
     journal_argument,
     with_hint,
 )
-from gazette_spark.cli.main import Interrupted
+from gazette_spark.cli.main import Integer, Interrupted
 from gazette_spark.cli.output import format_option, say_reading, size_text
 from gazette_spark.cli.record_splitter import read_keyed
 from gazette_spark.errors import InputError, JournalNotFoundError, WrongAppendOffsetError
@@ -46,9 +46,7 @@ Mapping = Callable[[bytes], tuple[str, str]]
 @click.option(
     "--input", "-i", "source", type=click.File("rb"), default="-", help="File to append. '-' is stdin."
 )
-@click.option(
-    "--offset", type=click.IntRange(min=0), default=0, help="Append only if the write head is here."
-)
+@click.option("--offset", type=Integer(min=0), default=0, help="Append only if the write head is here.")
 @click.option(
     "--framing",
     "-f",

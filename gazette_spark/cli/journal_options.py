@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import click
 
-from gazette_spark.cli.main import broker_option, typed_broker
+from gazette_spark.cli.main import Integer, broker_option, typed_broker
 from gazette_spark.errors import JournalNotFoundError, OptionError, ProtocolError
 from gazette_spark.progress import Contact, tell_of_silence
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -175,7 +175,7 @@ def record_options(command: Decorated) -> Decorated:
     quote = click.option("--quote", default='"', show_default=True, help="The query's option quote, for CSV.")
     longest = click.option(
         "--max-record-bytes",
-        type=click.IntRange(1, 512 << 20),
+        type=Integer(1, 512 << 20),
         default=64 << 20,
         show_default=True,
         help="The query's option maxRecordBytes.",

@@ -23,7 +23,7 @@ from gazette_spark.cli.journal_options import (
     is_fully_suspended,
     journal_argument,
 )
-from gazette_spark.cli.main import Interrupted
+from gazette_spark.cli.main import Integer, Interrupted
 from gazette_spark.errors import OptionError
 from gazette_spark.progress import Bar, progress
 
@@ -166,10 +166,8 @@ def _chunk_json(journal: str, chunk: Chunk) -> bytes:
 
 @click.command()
 @journal_argument
-@click.option("--offset", type=click.IntRange(min=-1), default=0, help="First offset; -1: the write head.")
-@click.option(
-    "--end-offset", type=click.IntRange(min=0), default=0, help="Stop at this offset; 0: the write head."
-)
+@click.option("--offset", type=Integer(min=-1), default=0, help="First offset; -1: the write head.")
+@click.option("--end-offset", type=Integer(min=0), default=0, help="Stop at this offset; 0: the write head.")
 @click.option("--tail", is_flag=True, help="Begin at the write head, unless --offsets names another offset.")
 @click.option(
     "--block", "-b", is_flag=True, help="Follow the journals, and new ones that match, until interrupted."

@@ -17,6 +17,7 @@ from gazette_spark.cli.journal_options import (
     selector_option,
     target_selector_option,
 )
+from gazette_spark.cli.main import Integer
 from gazette_spark.cli.output import Printer, Row, output_option, say_reading
 from gazette_spark.client.listing.apply import conflict
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -35,7 +36,7 @@ DEFAULT_COLUMNS = ("codec", "fragment_length", "stores", "primary", "labels")
 
 max_txn_size_option = click.option(
     "--max-txn-size",
-    type=click.IntRange(min=0),
+    type=Integer(min=0),
     default=0,
     show_default=True,
     help="Maximum changes in a transaction; 0: one transaction for all, which Etcd refuses above 128. With "

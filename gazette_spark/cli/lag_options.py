@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from gazette_spark.cli.journal_options import security_options
-from gazette_spark.cli.main import broker_option, one_line
+from gazette_spark.cli.main import Integer, broker_option, one_line
 from gazette_spark.errors import OptionError
 from gazette_spark.lag.alarms import Alarms
 from gazette_spark.lag.history import HistoryOptions
@@ -123,7 +123,7 @@ def feed_options(command: Decorated) -> Decorated:
         click.option(
             "--count-records",
             "count_bytes",
-            type=click.IntRange(min=0),
+            type=Integer(min=0),
             default=0,
             metavar="BYTES",
             help="Count unread lines; read at most this many bytes at each look.",
@@ -131,7 +131,7 @@ def feed_options(command: Decorated) -> Decorated:
         click.option(
             "--max-lag",
             "max_lag_bytes",
-            type=click.IntRange(min=0),
+            type=Integer(min=0),
             metavar="BYTES",
             help="Raise an alarm if a group's lag is larger.",
         ),

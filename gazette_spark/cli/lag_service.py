@@ -17,7 +17,7 @@ import click
 
 from gazette_spark.cli.journal_options import interrupted_by_signals, make_connect
 from gazette_spark.cli.lag_options import alarms, feed_options, named, rule_options, rules
-from gazette_spark.cli.main import one_line
+from gazette_spark.cli.main import Integer, one_line
 from gazette_spark.cli.output import format_option
 from gazette_spark.cli.shard_options import ShardConnect
 from gazette_spark.errors import GazetteError
@@ -60,7 +60,7 @@ UNKNOWN = "UNKNOWN"
 @click.option(
     "--expire-cache",
     "expire_cache_s",
-    type=click.IntRange(min=0),
+    type=Integer(min=0),
     default=10,
     show_default=True,
     metavar="SECONDS",
@@ -88,7 +88,7 @@ UNKNOWN = "UNKNOWN"
 @click.option(
     "--send-interval",
     "send_interval_s",
-    type=click.IntRange(min=1),
+    type=Integer(min=1),
     default=60,
     show_default=True,
     metavar="SECONDS",

@@ -51,6 +51,13 @@ SECTIONS = {
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
+
+class Integer(click.IntRange):
+    """An integer within bounds; ``abc`` is not a valid one, where click says "integer range"."""
+
+    name = "integer"
+
+
 DEFAULT_BROKER = "http://localhost:8080"
 
 NATIVE_LOGS = {"GRPC_VERBOSITY": "NONE", "RUST_LOG": "error"}

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from gazette_spark.cli.main import Integer
+
 if TYPE_CHECKING:
     from gazette_spark.broker.tls import ServerTls
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
-PORT = click.IntRange(0, 65535)
+PORT = Integer(0, 65535)
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 

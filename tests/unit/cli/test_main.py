@@ -53,6 +53,13 @@ def test_version_is_the_packages() -> None:
     assert VERSION in CliRunner().invoke(main, ["--version"]).output
 
 
+def test_text_in_place_of_an_integer() -> None:
+    """The error calls an integer one, also where it has bounds."""
+    done = CliRunner().invoke(main, ["journals", "read", "shop/orders", "--offset", "abc"])
+    assert done.exit_code == 2
+    assert "'abc' is not a valid integer.\n" in done.output
+
+
 def test_unknown_commands_are_wrong_usage() -> None:
     """A slip of the user exits with 2."""
     assert CliRunner().invoke(main, ["jurnals"]).exit_code == 2
