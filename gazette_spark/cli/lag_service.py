@@ -244,7 +244,18 @@ def _print_table(details: Sequence[dict[str, Any]]) -> None:
     Console(width=None if sys.stdout.isatty() else UNWRAPPED).print(table)
 
 
-HEADINGS = ("GROUP", "JOURNAL", "VERDICT", "LAG", "RECORDS", "AGE", "LEVEL IN", "LOSS IN", "OPEN", "OPEN FOR")
+HEADINGS = (
+    "GROUP",
+    "JOURNAL",
+    "VERDICT",
+    "LAG",
+    "RECORDS",
+    "OLDEST UNREAD",
+    "CAUGHT UP IN",
+    "LOSS IN",
+    "OPEN",
+    "OPEN FOR",
+)
 
 
 def _rows(detail: dict[str, Any]) -> Iterator[list[str]]:

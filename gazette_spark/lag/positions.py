@@ -84,7 +84,7 @@ def table_commits(rows: Sequence[HistoryRow], app_id: str, known: int = -1) -> l
 def _heads(entry: LedgerEntry) -> Mapping[str, int]:
     """Return the write heads at an entry's planning.
 
-    An entry names those of journals with more to read, so the query was level in the others. Entries of old
+    An entry names those of journals with more to read, so it had caught up in the others. Entries of old
     releases name none, and neither do those that only take their turn.
     """
     if entry.planned_ms is None or entry.planned_ms < 0:

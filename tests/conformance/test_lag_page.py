@@ -166,7 +166,7 @@ def test_the_worst_comes_first_and_a_day_is_known_after_a_start(browser: Browser
         assert (stopped, others) == ("STOP", [])
         cells = page.text("section:first-child tbody td")
         assert (cells[0], cells[6]) == ("shop/payments/3", DASH)
-        assert f"level in {DASH}" in page.text("section:first-child .facts span")
+        assert f"caught up in {DASH}" in page.text("section:first-child .facts span")
         labels = page.text("section:first-child figure text")
         assert {"0 B", "12:00"} <= set(labels)
         assert any(each.startswith("maximum 2") for each in page.text("section:first-child output"))

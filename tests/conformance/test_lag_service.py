@@ -135,7 +135,7 @@ def test_show_exits_by_the_verdict(orders: Orders) -> None:
     assert behind.returncode == 2, behind.stderr
     assert behind.stderr == "orders: lag_bytes=54 above 53\n"
     assert columns(behind)[2:5] == ["STOP", "54", "2"]
-    assert behind.stdout.split()[:6] == ["GROUP", "JOURNAL", "VERDICT", "LAG", "RECORDS", "AGE"]
+    assert behind.stdout.split()[:6] == ["GROUP", "JOURNAL", "VERDICT", "LAG", "RECORDS", "OLDEST"]
     uncounted = show(orders, "--count-records", "53")
     assert "RECORDS" not in uncounted.stdout
 
