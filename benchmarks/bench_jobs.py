@@ -208,7 +208,8 @@ def _run(peer: Peer, work: Work, data: DataSet, folder: Path) -> tuple[int, ...]
 
 def _totals(work: Work) -> list[Column]:
     column = F.col("id") if work.typed else F.col("value")
-    what = column if work.typed else F.length(column)
+    # In bytes: Spark reads text files as strings.
+    what = column if work.typed else F.octet_length(column)
     return [F.count(column).alias("rows"), F.sum(what).alias("sum")]
 
 

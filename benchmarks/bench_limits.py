@@ -8,12 +8,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.json as pj
 import pyarrow.parquet as pq
 from bench_data import SHAPES
 from harness import MEGABYTE
 from scan_bench import Memory
 
+from gazette_spark.client.reading.decoders import decode_fragment
 from gazette_spark.framing.json import JsonFormat, JsonParser
+from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
 from gazette_spark.scan.ranges import Piece
 
@@ -39,9 +42,10 @@ SCHEMAS = {
 """The schemas of :data:`bench_data.SHAPES`, without a Spark that parses them."""
 
 STEPS = {
-    "gunzip": "decompress gzip, Python's zlib",
+    "gunzip": "decompress gzip",
     "raw": "bytes to the columns journal, offset, value",
     "parse": "bytes to the columns of the schema",
+    "json": "of that, `pyarrow.json` alone, timestamps as text",
     "write raw": "Parquet of the former, zstd",
     "write": "Parquet of the latter, zstd",
 }
@@ -72,9 +76,10 @@ def measure(shape: str, repeat: int, size_bytes: int = 64 * MEGABYTE) -> dict[st
     raw = list(raw_record_batches(blocks()))
     typed = list(JsonParser(wanted).record_batches(blocks()))
     jobs: dict[str, Callable[[], object]] = {
-        "gunzip": lambda: gzip.decompress(packed),
+        "gunzip": lambda: list(decode_fragment(io.BytesIO(packed), pb.GZIP)),
         "raw": lambda: list(raw_record_batches(blocks())),
         "parse": lambda: list(JsonParser(wanted).record_batches(blocks())),
+        "json": lambda: _parse_alone(content, SCHEMAS[shape]),
         "write raw": lambda: _write(raw, plain=["value"]),
         "write": lambda: _write(typed),
     }
@@ -88,6 +93,17 @@ def _median_cpu_s(job: Callable[[], object], repeat: int) -> float:
         job()
         taken.append(time.process_time() - began)
     return sorted(taken)[repeat // 2]
+
+
+def _parse_alone(content: bytes, schema: pa.Schema) -> None:
+    texts = [each.with_type(pa.string()) if pa.types.is_timestamp(each.type) else each for each in schema]
+    parse = pj.ParseOptions(explicit_schema=pa.schema(texts), unexpected_field_behavior="ignore")
+    begin = 0
+    while begin < len(content):
+        end = content.find(b"\n", begin + CHUNK_BYTES) + 1 or len(content)
+        read = pj.ReadOptions(use_threads=False, block_size=end - begin + 1)
+        pj.read_json(pa.BufferReader(content[begin:end]), read_options=read, parse_options=parse)
+        begin = end
 
 
 def _write(batches: Sequence[pa.RecordBatch], plain: Sequence[str] = ()) -> None:
