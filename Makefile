@@ -70,6 +70,10 @@ wheel-env: install ## Make the environments that the tests install the wheel int
 spark-env: install ## Make an environment with each supported release of Spark, for the soak: 3.5 GB
 	@sh tests/spark_env.sh
 
+.PHONY: oldest-spark-env
+oldest-spark-env: install ## Make an environment with the oldest supported release of Spark: 0.9 GB
+	@SPARK_RELEASES=4.0.5 sh tests/spark_env.sh
+
 # Never fails: without it JVMs start slower.
 .PHONY: class-archive
 class-archive: install jvm ## Write down the classes Spark loads, so that the tests' JVMs start faster
@@ -101,7 +105,7 @@ check: style ## Lint, types, unit and property tests; no JVM, under two minutes
 TOGETHER = -n 3 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: test-rest
-test-rest: install jvm browser broker-binaries wheel-env class-archive ## What `make test` adds to `make check`
+test-rest: install jvm browser broker-binaries wheel-env oldest-spark-env class-archive ## What `make test` adds to `make check`
 	@$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests/conformance tests/spark tests/notebooks tests/docs
 
 # One after the other, even under `make -j`: the last output is the last test run's summary.
