@@ -150,11 +150,10 @@ def missed(kept: Kept) -> str:
             size_gb = each.size_bytes / 1e9
             allowed = bench_limits.CORES * against.seconds / goal / size_gb
             # Spark writes the Parquet files of all jobs but the direct lane's.
-            able = {"write", "write raw"} if who.endswith("direct lane") else set()
-            mine = [name for name in bench_limits.LIMITS[work] if name not in {"write", "write raw"} - able]
+            writes = ("write raw", "write") if who.endswith("direct lane") else ()
             by_step = [
-                sum(steps[name] for name in mine if name in names)
-                for names in (("gunzip",), ("raw", "parse"), ("write raw", "write"))
+                sum(steps[name] for name in bench_limits.LIMITS[work] if name in names)
+                for names in (("gunzip",), ("raw", "parse"), writes)
             ]
             cpu = {role: cpu_s / size_gb for role, cpu_s in each.cpu_s.items()}
             rest = cpu["Python"] - sum(by_step)
