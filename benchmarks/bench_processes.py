@@ -89,7 +89,9 @@ def _cpu_s() -> dict[str, float]:
 def _worker_bytes() -> int:
     processes = _processes()
     roles = _roles(processes)
-    return max((peak_bytes(pid) for pid, role in roles.items() if role == "Python"), default=0)
+    # A child of the JVM shares its memory until it has become a program: until then it has the JVM's command.
+    workers = (pid for pid, role in roles.items() if role == "Python" and not _role_of(pid))
+    return max(map(peak_bytes, workers), default=0)
 
 
 def _roles(processes: dict[int, _Process]) -> dict[int, str]:
