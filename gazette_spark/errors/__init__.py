@@ -7,6 +7,7 @@ signed URL: Spark shows them in full.
 """
 
 from gazette_spark.errors.base import ClosedError as ClosedError
+from gazette_spark.errors.base import DamagedFileError as DamagedFileError
 from gazette_spark.errors.base import GazetteError as GazetteError
 from gazette_spark.errors.base import InputError as InputError
 from gazette_spark.errors.base import MissingModuleError as MissingModuleError

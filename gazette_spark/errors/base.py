@@ -109,6 +109,17 @@ class InputError(PlainError, ValueError):
 
 
 @dataclass(eq=False)
+class DamagedFileError(GazetteError):
+    """A stored file is not what was written: its length or its SHA-256 is another one."""
+
+    path: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.path} is damaged: {self.problem}. Restore it from a copy"
+
+
+@dataclass(eq=False)
 class ClosedError(GazetteError, ValueError):
     """A client, reader or append is used after its end, or in a process that did not make it."""
 

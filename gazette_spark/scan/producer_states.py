@@ -1,9 +1,9 @@
 """The states of a journal's producers where batches end: files, and how tasks do without them.
 
-``{stateLocation}/{journal}/{offset}`` holds the states at an offset, as an Arrow IPC file. They follow from
-the journal's bytes since the query's start, so tasks that write the same file write the same states, and a
-file that is missing is no loss: the states are read off the journal from the nearest older file on, or from
-the start. A file of a query with another start does not count.
+``{stateLocation}/{journal}/{offset}`` holds the states at an offset, as a sealed Arrow IPC stream. They
+follow from the journal's bytes since the query's start, so tasks that write the same file write the same
+states, and a file that is missing or damaged is no loss: the states are read off the journal from the nearest
+older file on, or from the start. A file of a query with another start does not count.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark.errors import OptionError
+from gazette_spark.errors import DamagedFileError, OptionError
 from gazette_spark.failpoints import failpoint
 from gazette_spark.message.columns import ProducerStates
 from gazette_spark.message.uuids import producer_of
+from gazette_spark.seal import seal, unseal
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -69,11 +70,12 @@ class StateFiles:
         """
         path = self._path(journal, offset)
         try:
-            with self._system.open_input_file(path) as file:
-                table = pa.ipc.open_file(file).read_all()
+            with self._system.open_input_stream(path) as file:
+                content = unseal(bytes(file.read()), path)
+            table = pa.ipc.open_stream(content).read_all()
         except FileNotFoundError:
             return None
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, DamagedFileError, pa.ArrowException) as error:
             log.warning("unreadable states of producers are left aside path=%s: %s", path, error)
             return None
         written = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
@@ -107,8 +109,8 @@ class StateFiles:
         """
         metadata = {"form": FORM, "start": str(start), "newest": str(states.newest)}
         try:
-            self._write(self._path(journal, offset), _table(states).replace_schema_metadata(metadata))
-        except (OSError, pa.ArrowException) as error:
+            self._write(self._path(journal, offset), _serialized(states, metadata))
+        except OSError as error:
             # Another attempt at the task may hold the file, or a later batch may have tidied up behind it.
             if self.load(journal, offset, start) is None:
                 got = f"a directory where the states of {journal!r} at {offset} cannot be written: {error}"
@@ -116,26 +118,26 @@ class StateFiles:
                 raise OptionError("stateLocation", got, expected) from error
         self._clean(journal, offset, begin)
 
-    def _write(self, path: str, table: pa.Table) -> None:
+    def _write(self, path: str, content: bytes) -> None:
         from pyarrow.fs import LocalFileSystem
 
         # A bucket shows an object once it is whole; a directory, once it has its name.
         local = isinstance(self._system, LocalFileSystem)
         target = f"{path}.{uuid.uuid4().hex}" if local else path
         try:
-            self._put(target, table)
+            self._put(target, content)
         except FileNotFoundError:
             # Buckets have no directories; to ask for one there takes the right to look at the bucket.
             self._system.create_dir(str(PurePosixPath(path).parent), recursive=True)
-            self._put(target, table)
+            self._put(target, content)
         failpoint("scan.before_states")
         if local:
             self._system.move(target, path)
         failpoint("scan.states_written")
 
-    def _put(self, path: str, table: pa.Table) -> None:
-        with self._system.open_output_stream(path) as file, pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
+    def _put(self, path: str, content: bytes) -> None:
+        with self._system.open_output_stream(path) as file:
+            file.write(content)
 
     def _clean(self, journal: str, offset: int, begin: int | None) -> None:
         """Remove files before an offset: all but the newest, and those of tasks that died before a rename."""
@@ -252,6 +254,15 @@ def without_lost(states: ProducerStates, journal: str, begin: int, end: int) -> 
             *(journal, begin, end, lost),
         )
     return states.lost_since(end)
+
+
+def _serialized(states: ProducerStates, metadata: dict[str, str]) -> bytes:
+    """Return the content of a file."""
+    table = _table(states).replace_schema_metadata(metadata)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return seal(sink.getvalue().to_pybytes())
 
 
 def _table(states: ProducerStates) -> pa.Table:

@@ -1,7 +1,8 @@
 """The inferred columns of a query, kept in a file, so that a restart has the columns of the first start.
 
 The file is ``schema.json`` in the directory that the option ``inferredSchemaLocation`` names. It is written
-once, under another name first, and never changed. Hints are no part of it: they count at each start.
+once, under another name first, and never changed. Hints are no part of it: they count at each start. Below a
+first line with its length and SHA-256 it has the columns as JSON.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from uuid import uuid4
 from pyspark.sql.types import StructType
 
 from gazette_spark.client.reading.fragments import without_query
-from gazette_spark.errors import OptionError
+from gazette_spark.errors import DamagedFileError, OptionError
 from gazette_spark.options.schema_hints import struct
+from gazette_spark.seal import seal, unseal
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -70,10 +72,13 @@ def parse_fields(text: bytes, where: str) -> Fields:
     Raises:
         OptionError: naming the file, its problem and the ways out.
     """
+    value, problem = None, "in which there is no schema"
     try:
-        value = json.loads(text)
+        value = json.loads(unseal(text, where))
+    except DamagedFileError as error:
+        problem = f"that is damaged: {error.problem}"
     except ValueError:
-        value = None
+        pass
     match value:
         case {"format_version": found, "schema": {"type": "struct", "fields": list(fields)} as schema} if (
             found == FORMAT_VERSION and _is_schema(schema)
@@ -81,8 +86,6 @@ def parse_fields(text: bytes, where: str) -> Fields:
             return fields
         case {"format_version": int(version)} if version > FORMAT_VERSION:
             problem = f"of format_version {version}, which a later gazette_spark wrote"
-        case _:
-            problem = "in which there is no schema"
     ways = (
         "the file that the query's first start wrote: restore it; or delete it, and the columns are inferred "
         "again, maybe others; or give the columns in .schema(...)"
@@ -108,7 +111,7 @@ def _read(system: FileSystem, path: str) -> bytes | None:
 
 def _written(system: FileSystem, directory: str, path: str, fields: Fields) -> bytes:
     value = {"format_version": FORMAT_VERSION, "schema": struct(fields)}
-    text = json.dumps(value, indent=2).encode() + b"\n"
+    text = seal(json.dumps(value, indent=2).encode() + b"\n")
     system.create_dir(directory)
     draft = f"{directory.rstrip('/')}/.{FILE}.{os.getpid()}-{uuid4().hex}"
     with system.open_output_stream(draft) as file:

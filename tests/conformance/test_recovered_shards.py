@@ -295,7 +295,7 @@ def test_gazctl_recovers_the_files(rig: Rig, broker: BrokerHandle, monkeypatch: 
             env=clean_environment(),
         )
         assert done.returncode == 0, done.stderr
-    state, checkpoint = parse_state_file((directory / "state.json").read_text(), "state.json")
+    state, checkpoint = parse_state_file((directory / "state.json").read_bytes(), "state.json")
     assert state == {"a": 1, "b": 1}
     assert checkpoint.sources[rig.source].read_through == rig.client.write_head(rig.source)
 

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "gazette_spark"
 ARCHITECTURE = ROOT / "docs" / "how-it-works" / "architecture.md"
 
 RANKS = (
-    ("errors", "version", "closing", "failpoints", "progress", "spark_start", "spark_versions"),
+    ("errors", "version", "closing", "seal", "failpoints", "progress", "spark_start", "spark_versions"),
     ("offsets", "protocol"),
     ("options",),
     ("ledger", "framing"),
@@ -173,7 +173,7 @@ def drawn_edges(page: str) -> set[tuple[str, str]]:
     return {(a, b.strip()) for a, targets in arrows for b in targets.split("&")}
 
 
-EVERYBODY_IMPORTS = {"errors", "version", "closing"}
+EVERYBODY_IMPORTS = {"errors", "version", "closing", "seal"}
 """Left out of the diagram: an arrow from every part would hide the others."""
 
 

@@ -21,9 +21,10 @@ from google.protobuf.message import Message
 
 from gazette_spark.broker.storage.durable import sync_directory
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY
-from gazette_spark.errors import BrokerRootError, ProtocolError
+from gazette_spark.errors import BrokerRootError, DamagedFileError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import selector_matches
+from gazette_spark.seal import seal, unseal
 
 FORMAT_VERSION = 1
 
@@ -217,14 +218,19 @@ class StateDirectory:
         """Read the catalog, or make an empty one with a new cluster id."""
         path = self.path / "state.json"
         if path.exists():
-            return catalog_from_json(kind, path.read_text(encoding="utf-8"), str(self.root))
+            try:
+                text = unseal(path.read_bytes(), str(path)).decode()
+            except DamagedFileError as error:
+                problem = f"{STATE_DIRECTORY}/state.json is damaged: {error.problem}"
+                raise BrokerRootError(str(self.root), problem) from error
+            return catalog_from_json(kind, text, str(self.root))
         return Catalog(kind, cluster_id=secrets.randbits(63) | 1)
 
     def save(self, catalog: Catalog[S], *, fsync: bool) -> None:
         """Replace the stored catalog, whole or not at all."""
         partial = self.path / "state.json.partial"
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(catalog_to_json(catalog))
+        with partial.open("wb") as file:
+            file.write(seal(catalog_to_json(catalog).encode()))
             if fsync:
                 file.flush()
                 os.fsync(file.fileno())

@@ -12,6 +12,7 @@ Hints are advice: older ones only make a player read more. What fences a host is
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Iterator, MutableMapping, Sequence
@@ -21,9 +22,12 @@ from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import DecodeError
 
 from gazette_spark.consumer.recoverylog.fsm import FSM
-from gazette_spark.errors import GazetteError, StoreFormatError
+from gazette_spark.errors import DamagedFileError, GazetteError, StoreFormatError
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import recoverylog_pb2 as pr
+from gazette_spark.seal import seal, unseal
+
+logger = logging.getLogger(__name__)
 
 _PARTIAL = ".partial-"
 
@@ -31,7 +35,8 @@ _PARTIAL = ".partial-"
 class FileHints(MutableMapping[str, pr.FSMHints]):
     """Keeps hints in a folder: each key is the path of a file below it. Safe between threads and processes.
 
-    The files hold JSON as Gazette keeps it in Etcd.
+    The files hold JSON as Gazette keeps it in Etcd, below a seal. A damaged file counts as missing, with a
+    warning: its shard recovers from a backup, or plays more of its log.
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -45,13 +50,16 @@ class FileHints(MutableMapping[str, pr.FSMHints]):
         """Return hints.
 
         Raises:
-            KeyError: there are none of the key.
-            StoreFormatError: the file holds something else.
+            KeyError: there are none of the key, or their file is damaged.
+            StoreFormatError: the file is as it was written, and holds no hints.
         """
         path = self._path(key)
         try:
-            return hints_from_bytes(path.read_bytes(), str(path))
+            return hints_from_bytes(unseal(path.read_bytes(), str(path)), str(path))
         except (FileNotFoundError, IsADirectoryError):
+            raise KeyError(key) from None
+        except DamagedFileError as error:
+            logger.warning("hints.damaged key=%s: %s", key, error)
             raise KeyError(key) from None
 
     def __setitem__(self, key: str, hints: pr.FSMHints) -> None:
@@ -60,7 +68,7 @@ class FileHints(MutableMapping[str, pr.FSMHints]):
         descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=_PARTIAL)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(hints_to_json(hints))
+                file.write(seal(hints_to_json(hints)))
                 file.flush()
                 os.fsync(file.fileno())
             Path(made).replace(path)

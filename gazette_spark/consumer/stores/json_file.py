@@ -4,6 +4,9 @@ The file ``state.json`` is that of Gazette's ``JSONFileStore``. It holds three J
 line: by source journal the offset that is read through, the state, and the whole checkpoint. Offsets of the
 first document replace those of the third, which may be missing: older versions of Gazette wrote no more.
 
+A fourth line seals the three with their length and SHA-256, and a space before the first says that it has to
+be there. Gazette skips the space and reads no fourth document. A file that Gazette wrote has neither.
+
 A commit writes the whole file as ``next.json`` and renames it. The order is what makes it count once:
 
 1. a barrier with all that the checkpoint relies on: what follows is appended after that has ended well;
@@ -28,11 +31,15 @@ from google.protobuf.json_format import ParseDict, ParseError
 from gazette_spark.client.appending.futures import OpFuture, finished_operation
 from gazette_spark.consumer.recoverylog.files import RecordedFiles
 from gazette_spark.consumer.recoverylog.recorder import Recorder
-from gazette_spark.errors import StoreFormatError
+from gazette_spark.errors import DamagedFileError, StoreFormatError
 from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.seal import check_seal, seal_line
 
 CURRENT = "state.json"
 NEXT = "next.json"
+
+SEALED = b" "
+"""First byte of a file that has a seal."""
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 
@@ -57,7 +64,7 @@ class JsonFileStore:
         """The document, of JSON values. What it holds when a commit begins is committed."""
         path = self._files.path(CURRENT)
         if path.is_file():
-            self.state, self._checkpoint = parse_state_file(path.read_text(encoding="utf-8"), str(path))
+            self.state, self._checkpoint = parse_state_file(path.read_bytes(), str(path))
 
     def __repr__(self) -> str:
         return f"JsonFileStore({self._recorder.log!r})"
@@ -100,17 +107,26 @@ def build_state_file(state: object, checkpoint: pc.Checkpoint) -> bytes:
     offsets = {journal: source.read_through for journal, source in sorted(checkpoint.sources.items())}
     documents = (offsets, state, _to_json(checkpoint))
     lines = [json.dumps(each, separators=(",", ":"), allow_nan=False) for each in documents]
-    return ("\n".join(lines) + "\n").encode()
+    content = SEALED + ("\n".join(lines) + "\n").encode()
+    return content + seal_line(content)
 
 
-def parse_state_file(text: str, path: str) -> tuple[Any, pc.Checkpoint]:
+def parse_state_file(content: bytes, path: str) -> tuple[Any, pc.Checkpoint]:
     """Return state and checkpoint of a state file's content.
 
     Raises:
-        StoreFormatError: it is something else.
+        StoreFormatError: it is damaged, or something else.
     """
+    if content.startswith(SEALED):
+        # The last line is the seal of those before it.
+        end = content.rfind(b"\n", 0, -1) + 1
+        try:
+            check_seal(content[:end], content[end:], path)
+        except DamagedFileError as error:
+            raise StoreFormatError(path, f"it is damaged: {error.problem}") from error
+        content = content[:end]
     try:
-        offsets, state, *rest = _documents(text)
+        offsets, state, *rest = _documents(content.decode())
         # Go writes null where a list or a map is empty.
         checkpoint = ParseDict(rest[0] or {}, pc.Checkpoint()) if rest else pc.Checkpoint()
         for journal, offset in (offsets or {}).items():
@@ -122,11 +138,13 @@ def parse_state_file(text: str, path: str) -> tuple[Any, pc.Checkpoint]:
 
 
 def _documents(text: str) -> list[Any]:
-    """Return the first three JSON documents of a text."""
+    """Return the JSON documents of a text, which has three at most."""
     decoder = json.JSONDecoder()
     found: list[Any] = []
     at = _skip_space(text, 0)
-    while len(found) < 3 and at < len(text):
+    while at < len(text):
+        if len(found) == 3:
+            raise ValueError(f"more than three documents, from character {at} on")
         document, end = decoder.raw_decode(text, at)
         found.append(document)
         at = _skip_space(text, end)

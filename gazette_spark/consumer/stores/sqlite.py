@@ -2,7 +2,8 @@
 
 :class:`SqliteStore` is for a database file that all hosts of a shard reach. It does what Gazette's
 ``SQLStore`` does with a remote database: the table ``gazette_checkpoints`` has a row for each shard, with a
-fence. Restoring the checkpoint raises the fence, and a commit under an older one fails.
+fence. Restoring the checkpoint raises the fence, and a commit under an older one fails. The checkpoint is
+stored with its SHA-256, in a field that Gazette's programs skip.
 
 :class:`RecordedSqliteStore` is for a database in a host's own directory, which moves by its recovery log.
 SQLite writes to its write-ahead log; after each commit the pages in there
@@ -31,6 +32,7 @@ from gazette_spark.consumer.recoverylog.recorder import Recorder
 from gazette_spark.consumer.stores.sqlite_pages import WalPosition, read_changes
 from gazette_spark.errors import DependencyError, StoreFencedError, StoreFormatError
 from gazette_spark.protocol import consumer_pb2 as pc
+from gazette_spark.seal import seal_message, unseal_message
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -95,9 +97,10 @@ class _SqliteBase:
         if row is None:
             return 0, pc.Checkpoint()
         try:
-            return int(row[0]), pc.Checkpoint.FromString(row[1])
+            checkpoint = unseal_message(row[1], self.shard, "its checkpoint")
+            return int(row[0]), pc.Checkpoint.FromString(checkpoint)
         except Exception as error:
-            problem = f"row {self.shard!r} of gazette_checkpoints holds no checkpoint: {error}"
+            problem = f"row {self.shard!r} of gazette_checkpoints cannot be read: {error}"
             raise StoreFormatError(str(self.path), problem) from error
 
     def _put(self, fence: int, checkpoint: bytes) -> None:
@@ -106,6 +109,7 @@ class _SqliteBase:
         Raises:
             StoreFencedError: the row has another fence, or is there although none was.
         """
+        checkpoint = seal_message(checkpoint, self.shard)
         if fence:
             done = self._connection.execute(
                 "UPDATE gazette_checkpoints SET checkpoint = ? WHERE shard_fqn = ? AND fence = ?",

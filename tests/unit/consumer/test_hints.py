@@ -83,9 +83,18 @@ def test_a_folder_keeps_hints(tmp_path: Path) -> None:
     assert "/gazette/hints/a/shard.primary" not in kept
     with pytest.raises(KeyError):
         del kept["/gazette/hints/a/shard.primary"]
-    assert json.loads((tmp_path / "hints/gazette/hints/a/shard.backup.0").read_text())["log"] == (
-        "recovery/log/0"
-    )
+    stored = (tmp_path / "hints/gazette/hints/a/shard.backup.0").read_text()
+    assert json.loads(stored.partition("\n")[2])["log"] == "recovery/log/0"
+
+
+def test_damaged_hints_are_left_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A shard whose primary hints are damaged recovers from a backup, and the log says so."""
+    kept = FileHints(tmp_path)
+    kept["/a.primary"], kept["/a.backup.0"] = HINTS, numbered(0)
+    (tmp_path / "a.primary").write_bytes((tmp_path / "a.primary").read_bytes().replace(b"511", b"512"))
+    assert kept.get("/a.primary") is None
+    assert kept["/a.backup.0"] == numbered(0)
+    assert "hints.damaged key=/a.primary" in caplog.text
 
 
 @pytest.mark.parametrize("key", ["/../outside", "", "/"], ids=repr)

@@ -20,6 +20,7 @@ from gazette_spark.consumer.stores.sqlite import RecordedSqliteStore, SqliteStor
 from gazette_spark.errors import DependencyError, RecorderFencedError, StoreFencedError, StoreFormatError
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import recoverylog_pb2 as pr
+from gazette_spark.seal import seal_line, seal_message
 from tests.rig.recovery_log import MemoryJournals, MemoryService, files_below
 
 LOG = "recovery/log"
@@ -64,20 +65,22 @@ def hosts(tmp_path: Path) -> Hosts:
     return Hosts(tmp_path)
 
 
-def test_a_state_file_is_three_documents() -> None:
-    """Offsets, state and checkpoint are each on a line, as Go writes them."""
+def test_a_state_file_is_three_documents_and_a_seal() -> None:
+    """Offsets, state and checkpoint are each on a line, as Go writes them; Go reads no more."""
     checkpoint = through(1 << 60)
     producer = checkpoint.sources["a/source"].producers.add(id=b"\0\1\2\3\4\5")
     producer.state.last_ack, producer.state.begin = (1 << 63) + 1, -1
     checkpoint.ack_intents["b"] = b"\xff\0"
     content = build_state_file({"n": [1, "ä"]}, checkpoint)
-    assert content.decode() == (
-        '{"a/source":1152921504606846976}\n'
+    documents, seal = content[: content.rindex(b"{")], content[content.rindex(b"{") :]
+    assert seal == seal_line(documents)
+    assert documents.decode() == (
+        ' {"a/source":1152921504606846976}\n'
         '{"n":[1,"\\u00e4"]}\n'
         '{"sources":{"a/source":{"read_through":1152921504606846976,"producers":[{"id":"AAECAwQF",'
         '"state":{"last_ack":9223372036854775809,"begin":-1}}]}},"ack_intents":{"b":"/wA="}}\n'
     )
-    assert parse_state_file(content.decode(), "file") == ({"n": [1, "ä"]}, checkpoint)
+    assert parse_state_file(content, "file") == ({"n": [1, "ä"]}, checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -92,18 +95,30 @@ def test_a_state_file_is_three_documents() -> None:
 )
 def test_state_files_of_older_gazette(text: str, offsets: dict[str, int]) -> None:
     """A third document may be missing, and offsets of the first replace its own."""
-    state, checkpoint = parse_state_file(text, "file")
+    state, checkpoint = parse_state_file(text.encode(), "file")
     assert state in ("state", "s")
     assert {name: each.read_through for name, each in checkpoint.sources.items()} == offsets
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", "{} {", '[1] "s"', '{"a":"x"} "s"', '{} "s" 5', '{} "s" {"sources":1}'], ids=repr
+    "text",
+    [
+        "",
+        "{}",
+        "{} {",
+        ' {} "s" {}',
+        '{} "s" {} {}',
+        '[1] "s"',
+        '{"a":"x"} "s"',
+        '{} "s" 5',
+        '{} "s" {"sources":1}',
+    ],
+    ids=repr,
 )
 def test_what_is_no_state_file_is_refused(text: str) -> None:
     """The error names the file."""
     with pytest.raises(StoreFormatError, match=r"some/state\.json"):
-        parse_state_file(text, "some/state.json")
+        parse_state_file(text.encode(), "some/state.json")
 
 
 def test_a_json_store_gives_its_last_commit(hosts: Hosts) -> None:
@@ -182,7 +197,8 @@ def test_a_shared_store_is_fenced_by_its_row(tmp_path: Path) -> None:
     second.destroy()
     with closing(sqlite3.connect(tmp_path / "shared.sqlite")) as connection:
         found = connection.execute("SELECT shard_fqn, fence, checkpoint FROM gazette_checkpoints").fetchall()
-    assert found == [("a/shard", 2, through(3).SerializeToString())]
+    assert found == [("a/shard", 2, seal_message(through(3).SerializeToString(), "a/shard"))]
+    assert pc.Checkpoint.FromString(found[0][2]).sources == through(3).sources, "Gazette reads it"
 
 
 def test_a_shared_store_waits_for_what_it_relies_on(tmp_path: Path) -> None:

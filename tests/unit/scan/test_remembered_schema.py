@@ -12,6 +12,7 @@ from gazette_spark.errors import OffsetError, OptionError
 from gazette_spark.options.schema_hints import field
 from gazette_spark.options.store import parse_location
 from gazette_spark.scan.remembered_schema import FILE, Fields, parse_fields, remembered
+from gazette_spark.seal import seal
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "inferred_schema"
 
@@ -82,8 +83,9 @@ def test_the_form_that_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        pytest.param(b"", "in which there is no schema", id="empty"),
-        pytest.param(b'{"format_version": 1, "sche', "in which there is no schema", id="cut"),
+        pytest.param(b"", "that is damaged: its seal is ''", id="empty"),
+        pytest.param(b'{"format_version": 1, "sche', "that is damaged: its seal is", id="cut"),
+        pytest.param(seal(b'{"format_version": 1, "sche'), "in which there is no schema", id="no JSON"),
         pytest.param([], "in which there is no schema", id="a list"),
         pytest.param({"type": "struct", "fields": []}, "in which there is no schema", id="a schema alone"),
         pytest.param(
@@ -96,7 +98,7 @@ def test_the_form_that_is_written(tmp_path: Path) -> None:
 )
 def test_another_file_is_refused(value: Any, problem: str, tmp_path: Path) -> None:
     """The error names the file and the ways out; nothing is inferred in its place."""
-    (tmp_path / FILE).write_bytes(value if isinstance(value, bytes) else json.dumps(value).encode())
+    (tmp_path / FILE).write_bytes(value if isinstance(value, bytes) else seal(json.dumps(value).encode()))
     with pytest.raises(OptionError, match="restore it; or delete it, and the columns are inferred") as caught:
         remembered(location_of(tmp_path), infer_never)
     assert problem in caught.value.got
