@@ -1,8 +1,9 @@
 """The commit log of a spool, which records the committed bytes. Format only, no files.
 
 One line per record, a CRC-32 in hex before the JSON. The first line is the header; each commit adds
-one. Reading stops at the first line that is torn or does not match its CRC. A commit that a crash cut short
-was never acknowledged, so no acknowledged commit is lost.
+one. A crash can cut the last line short; that commit was never acknowledged, and is left out. A whole line
+that does not match its CRC was damaged later, which is an error: to stop there would lose commits that were
+acknowledged.
 """
 
 from __future__ import annotations
@@ -75,22 +76,23 @@ def encode_commit(record: CommitRecord) -> bytes:
     return _line(value)
 
 
-def parse_log(data: bytes) -> ParsedLog:
-    """Read a commit log up to its last whole line.
+def parse_log(data: bytes, path: str = "") -> ParsedLog:
+    """Read a commit log up to its last whole line. ``path`` names it in errors.
 
     Raises:
-        BrokerRootError: a later version of this code wrote it.
+        BrokerRootError: a later version of this code wrote it, or it is damaged.
     """
     header: SpoolHeader | None = None
     records: list[tuple[CommitRecord, int]] = []
     position = 0
     while (newline := data.find(b"\n", position)) >= 0:
         value = _parse_line(data[position:newline])
-        position = newline + 1
         if value is None:
-            break
+            problem = f"the commit log is damaged at byte {position}; restore it from a copy"
+            raise BrokerRootError(path, problem)
+        position = newline + 1
         if header is None:
-            header = _parse_header(value)
+            header = _parse_header(value, path)
         else:
             records.append((_parse_commit(value), position))
     return ParsedLog(header, tuple(records))
@@ -118,10 +120,10 @@ def _parse_line(line: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _parse_header(value: dict[str, Any]) -> SpoolHeader:
+def _parse_header(value: dict[str, Any], path: str) -> SpoolHeader:
     if (found := value.get("format_version")) != FORMAT_VERSION:
-        problem = f"a spool of it has format_version {found}, this code reads {FORMAT_VERSION}"
-        raise BrokerRootError(str(value.get("journal")), problem)
+        problem = f"the commit log has format_version {found}, this code reads {FORMAT_VERSION}"
+        raise BrokerRootError(path, problem)
     return SpoolHeader(value["journal"], value["begin"], value["codec"], _pairs(value["registers"]))
 
 

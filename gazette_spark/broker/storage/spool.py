@@ -208,7 +208,7 @@ class Spool:
     def recover(cls, stem: Path, *, fsync: bool) -> Spool | None:
         """Open a spool left by an earlier broker, cut back to its last commit; None if it has no header."""
         log_path = stem.with_suffix(".log")
-        parsed = commit_log.parse_log(log_path.read_bytes()) if log_path.exists() else None
+        parsed = commit_log.parse_log(log_path.read_bytes(), str(log_path)) if log_path.exists() else None
         if parsed is None or parsed.header is None:
             return None
         spool = cls(stem, parsed.header, fsync=fsync)

@@ -93,11 +93,14 @@ def test_a_log_cut_anywhere_gives_its_whole_records() -> None:
         assert len(parsed.records) == sum(end <= cut for end in ends)
 
 
-def test_a_changed_byte_ends_the_log() -> None:
-    """A record whose checksum does not match is not used, nor anything behind it."""
-    whole = bytearray(log_bytes())
-    whole[len(commit_log.encode_header(HEADER)) + 20] ^= 1
-    assert commit_log.parse_log(bytes(whole)).records == ()
+def test_a_changed_byte_is_noticed() -> None:
+    """A whole line that is damaged is an error: its commit was acknowledged. Only the end may be torn."""
+    whole = log_bytes()
+    for at, byte in enumerate(whole[:-1]):
+        for other in (byte ^ 1, 0):
+            changed = whole[:at] + bytes([other]) + whole[at + 1 :]
+            with pytest.raises(BrokerRootError, match=r"'a\.log': the commit log is damaged at byte"):
+                commit_log.parse_log(changed, "a.log")
 
 
 def catalog() -> JournalCatalog:
