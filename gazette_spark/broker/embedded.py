@@ -227,7 +227,7 @@ class Running:
                     answers, broker.host, port, option="gateway_port", tls=_ssl(options)
                 )
             max_streams = max(threads - RESERVED_THREADS, threads // 2)
-            served: pb_grpc.JournalServicer = JournalService(service, max_streams)
+            served: pb_grpc.JournalServicer = JournalService(service, threads, max_streams)
             if options.faults is not None:
                 served = FaultyService(served, options.faults, service.header)
             pb_grpc.add_JournalServicer_to_server(served, self.server)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,14 +13,28 @@ import grpc
 
 from gazette_spark.broker.tls import ServerTls
 from gazette_spark.errors import OptionError
+from gazette_spark.protocol.connection_shares import client_of_peer
 
 MAX_REQUEST_BYTES = 4 << 20
 """Gazette's own limit of a request's size."""
+
+HANDSHAKE_TIMEOUT_MS = 10_000
+"""Time for a client's TLS and HTTP/2 handshakes; a connection without them ends."""
+
+KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS = 60_000, 20_000
+"""A client from which nothing came for so long is pinged; if it does not answer in time, its calls end."""
+
+MAX_STREAMS_PER_CONNECTION = 1024
+"""Calls that one connection may have open; its client holds more of them back."""
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),  # A port in use is refused, not shared.
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
+    ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
 ]
 
 
@@ -46,15 +61,41 @@ def bind_server(server: grpc.Server, host: str, port: int, tls: ServerTls | None
         raise OptionError("port", address, expected) from error
 
 
-@contextmanager
-def placed(places: threading.Semaphore, context: grpc.ServicerContext, refusal: str) -> Iterator[None]:
-    """Hold one of some places for calls; a call for which none is left has to try again."""
-    if not places.acquire(blocking=False):
-        context.abort(grpc.StatusCode.UNAVAILABLE, f"{refusal}; try again")
-    try:
-        yield
-    finally:
-        places.release()
+class CallPlaces:
+    """Places for calls that occupy a thread. One client gets three quarters of them at most.
+
+    So a client whose calls stall, however many, leaves a quarter to the others. Any thread may use it.
+    """
+
+    def __init__(self, total: int, what: str) -> None:
+        self._total = total
+        self._per_client = max(1, total * 3 // 4)
+        self._what = what
+        self._lock = threading.Lock()
+        self._held: Counter[str] = Counter()
+
+    def __repr__(self) -> str:
+        return f"CallPlaces({self._held.total()} of {self._total} {self._what})"
+
+    @contextmanager
+    def hold(self, context: grpc.ServicerContext) -> Iterator[None]:
+        """Hold a place for a call; a call for which none is left ends with UNAVAILABLE."""
+        client = client_of_peer(context.peer())
+        with self._lock:
+            is_free = self._held.total() < self._total and self._held[client] < self._per_client
+            self._held[client] += is_free
+        if not is_free:
+            limits = (
+                f"at most {self._total} {self._what} are served at a time, {self._per_client} of a client"
+            )
+            context.abort(grpc.StatusCode.UNAVAILABLE, f"{limits}; try again")
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held[client] -= 1
+                if not self._held[client]:
+                    del self._held[client]
 
 
 def authorization_header(context: grpc.ServicerContext) -> str | None:

@@ -18,7 +18,6 @@ primary answers NOT_SHARD_PRIMARY with a route that names it.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,7 +27,7 @@ from typing import Self
 import grpc
 
 from gazette_spark.broker.api.authorizer import Authorizer, UnauthenticatedError
-from gazette_spark.broker.serving import authorization_header, bind_server, new_server, placed
+from gazette_spark.broker.serving import CallPlaces, authorization_header, bind_server, new_server
 from gazette_spark.broker.tls import ServerTls
 from gazette_spark.consumer.application import ResolveArgs, ShardHost
 from gazette_spark.consumer.requests import (
@@ -50,6 +49,9 @@ THREADS = 256
 MAX_WAITING = 192
 """Most Stat calls at a time, which may wait without end: other calls have threads left."""
 
+MAX_PATIENCE_S = 365 * 24 * 3600.0
+"""A deadline further away is none."""
+
 STOP_GRACE_S = 5.0
 """Time that calls in progress have to end when the server stops."""
 
@@ -62,15 +64,15 @@ class ShardService(pc_grpc.ShardServicer):
     def __init__(self, host: ShardHost, authorizer: Authorizer) -> None:
         self._host = host
         self._authorizer = authorizer
-        self._waiting = threading.Semaphore(MAX_WAITING)
+        self._calls = CallPlaces(THREADS, "calls")
+        self._waiting = CallPlaces(MAX_WAITING, "Stat calls")
 
     def __repr__(self) -> str:
         return f"ShardService({self._host!r})"
 
     def Stat(self, request: pc.StatRequest, context: grpc.ServicerContext) -> pc.StatResponse:  # noqa: N802 - the wire's name
         """Wait until the offsets are read through; return how far the shard has come."""
-        busy = f"{MAX_WAITING} Stat calls wait, the most this consumer serves"
-        with self._call(context, Capability.READ) as claims, placed(self._waiting, context, busy):
+        with self._call(context, Capability.READ) as claims, self._waiting.hold(context):
             args = ResolveArgs(
                 request.shard,
                 may_see=lambda spec: _covers(claims, labels_with_id(spec)),
@@ -134,9 +136,11 @@ class ShardService(pc_grpc.ShardServicer):
 
     @contextmanager
     def _call(self, context: grpc.ServicerContext, needed: Capability) -> Iterator[Claims]:
-        """Check the caller's token, and turn errors of the block into gRPC statuses."""
+        """Check the caller's token and share, and turn errors of the block into gRPC statuses."""
         try:
-            yield self._authorizer.authorize(authorization_header(context), needed)
+            claims = self._authorizer.authorize(authorization_header(context), needed)
+            with self._calls.hold(context):
+                yield claims
         except UnauthenticatedError as error:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
         except TimeoutError as error:
@@ -163,7 +167,8 @@ def _patience_s(context: grpc.ServicerContext, claims: Claims) -> float | None:
     """Return the seconds until the call's deadline or the end of its token; None if there is neither."""
     limits = [context.time_remaining(), claims.expires_at - time.time()]
     left_s = min(limit for limit in limits if limit is not None)
-    return None if left_s == float("inf") else max(0.0, left_s)
+    # Without a deadline gRPC tells the seconds to the end of time, which no wait takes.
+    return None if left_s > MAX_PATIENCE_S else max(0.0, left_s)
 
 
 def _ended(context: grpc.ServicerContext) -> Future[None]:

@@ -13,7 +13,8 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any, Self
+from functools import partial
+from typing import Any, Self, cast
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -25,6 +26,8 @@ from gazette_spark.lag.monitor import Monitor
 from gazette_spark.lag.notifier import Notifier
 from gazette_spark.lag.positions import now_ms as clock
 from gazette_spark.protocol.browser_guard import is_cross_site, is_own_host
+from gazette_spark.protocol.connection_shares import ConnectionShares, client_of
+from gazette_spark.protocol.http_framing import FramingError, RequestFraming
 
 log = logging.getLogger("gazette_spark.lag")
 
@@ -33,15 +36,22 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 REQUEST_TIMEOUT_S = 30
-"""Time for a request to come whole, and an idle connection is kept."""
+"""Time for a request's head to come, then for its body, then for the client to take the answer. An idle
+connection is kept as long."""
 
 MAX_HEAD_BYTES = 16_384
 """Maximum size of a request's line and headers together."""
 
-MAX_CONNECTIONS = 64
-"""Connections in which requests are answered. In others, up to twice as many, the answer is 503."""
+MAX_CONNECTIONS = 256
+"""Maximum connections at a time."""
+
+MAX_CLIENT_CONNECTIONS = 64
+"""Maximum connections of one client. If a request is being answered in each of them, the answer in the next
+one is 503; otherwise one in which none is answered is closed for it."""
 
 STOP_TIMEOUT_S = 10
+
+_BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class LagService:
@@ -76,10 +86,12 @@ class LagService:
         self.address = f"http://{host}:{port}" if ":" not in host else f"http://[{host}]:{port}"
         config = uvicorn.Config(
             _application(api, only_local=ipaddress.ip_address(host).is_loopback),
-            http=_BoundedHttp,
+            http=cast(
+                "type[asyncio.Protocol]",
+                partial(_BoundedHttp, ConnectionShares(MAX_CONNECTIONS, MAX_CLIENT_CONNECTIONS)),
+            ),
             ws="none",
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-            limit_concurrency=MAX_CONNECTIONS,
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -139,39 +151,74 @@ class LagService:
 
 
 class _BoundedHttp(H11Protocol):
-    """uvicorn's HTTP, with a limit on connections, and one on the time that a request takes to come."""
+    """uvicorn's HTTP with limits: connections of a client, the time that a request takes, ambiguous framing.
 
-    _timer: asyncio.TimerHandle | None = None
+    uvicorn limits connections of all clients together, so one client may have them all, and it waits without
+    end for a request that has begun to come.
+    """
+
+    def __init__(self, shares: ConnectionShares[_BoundedHttp], *arguments: Any, **settings: Any) -> None:  # noqa: ANN401 - uvicorn's
+        super().__init__(*arguments, **settings)
+        self._shares = shares
+        self._framing = RequestFraming(MAX_HEAD_BYTES, allows_chunks=False)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timed_cycle: object = self
+        """The request that the timer is for; None is one that has not come yet."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Take a connection if there are not too many."""
+        """Take a connection if its client may have one more."""
         super().connection_made(transport)
-        if len(self.connections) > 2 * MAX_CONNECTIONS:
-            transport.abort()
-            return
-        self._watch()
+        admission = self._shares.admit(self, client_of(self.client[0] if self.client else ""))
+        if admission.evicted is not None:
+            admission.evicted.transport.abort()
+        if admission.is_admitted:
+            self._follow()
+        else:
+            transport.write(_BUSY)
+            transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes."""
+        """Take bytes that continue a well-framed request."""
+        if self.transport.is_closing():
+            return
+        try:
+            self._framing.feed(data)
+        except FramingError as error:
+            if self._is_answering():
+                self.transport.abort()  # An answer in the middle of another one would be read as part of it.
+            else:
+                self.send_400_response(str(error))
+            return
         super().data_received(data)
-        self._watch()
+        self._follow()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._follow()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
-        self._unwatch()
-        super().connection_lost(exc)
-
-    def _watch(self) -> None:
-        """Start to wait for a request; uvicorn does so only after one, and until its first byte."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._unwatch()
-        elif self._timer is None:
-            self._timer = self.loop.call_later(REQUEST_TIMEOUT_S, self.transport.abort)
-
-    def _unwatch(self) -> None:
+        self._shares.leave(self)
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        super().connection_lost(exc)
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _follow(self) -> None:
+        """Keep the client's share and the time limit in step with the request."""
+        answering = self._is_answering()
+        self._shares.set_waiting(self, is_waiting=not answering or self.cycle.more_body)
+        cycle = self.cycle if answering else None
+        if cycle is self._timed_cycle:
+            return  # Bytes that drip in do not start the timer again.
+        if self._timer is not None:
+            self._timer.cancel()
+        # With an answer to be taken: the application answers 408 if the body takes too long.
+        limit_s = REQUEST_TIMEOUT_S if cycle is None else 2 * REQUEST_TIMEOUT_S
+        self._timed_cycle, self._timer = cycle, self.loop.call_later(limit_s, self.transport.abort)
 
 
 def _application(api: Api, *, only_local: bool) -> Callable[[Scope, Receive, Send], Awaitable[None]]:

@@ -206,15 +206,15 @@ def test_a_stalled_append_lets_the_next_one_in(tmp_path: Path) -> None:
 
 
 def test_waiting_readers_leave_threads_for_appends(tmp_path: Path) -> None:
-    """Appends go on beside as many tailing readers as are served; the next reader is told to try again."""
+    """Appends go on beside as many tailing readers as a client may have; the next one is told to wait."""
     with (
         EmbeddedBroker(tmp_path, serving=ServingSettings(threads=8)) as broker,
         Wire(broker.endpoint) as wire,
     ):
         wire.create(spec(NAME))
         wire.append(NAME, b"x")
-        readers = [wire.open_read(NAME, block=True) for _ in range(4)]
-        assert [next(reader).status for reader in readers] == [pb.OK] * 4
+        readers = [wire.open_read(NAME, block=True) for _ in range(3)]
+        assert [next(reader).status for reader in readers] == [pb.OK] * 3
         with pytest.raises(grpc.RpcError) as caught:
             wire.read(NAME)
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
@@ -410,7 +410,7 @@ def test_a_thousand_streams_at_once(tmp_path: Path) -> None:
         wire.append(NAME, b"x")
         readers = [wire.open_read(NAME, block=True) for _ in range(1000)]
         codes = [first_of(reader) for reader in readers]
-        assert codes.count(grpc.StatusCode.OK) == 32
+        assert codes.count(grpc.StatusCode.OK) == 24
         assert set(codes) == {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
         assert wire.append(NAME, b"y").status == pb.OK
         for reader in readers:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import errno
 import logging
-import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, nullcontext
 
 import grpc
 
@@ -25,7 +24,7 @@ from gazette_spark.broker.journal import JournalClosedError
 from gazette_spark.broker.replication.peers import PeerError
 from gazette_spark.broker.replication.pipeline import ReplicationError
 from gazette_spark.broker.replication.replicate import replicate
-from gazette_spark.broker.serving import authorization_header, placed
+from gazette_spark.broker.serving import CallPlaces, authorization_header
 from gazette_spark.errors import GazetteError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import protocol_pb2_grpc as pb_grpc
@@ -40,21 +39,22 @@ _log = logging.getLogger(__name__)
 class JournalService(pb_grpc.JournalServicer):
     """Serves ``protocol.Journal``. gRPC calls it from its pool's threads.
 
-    A read or a watch occupies its thread for as long as the client tails. At most ``max_streams`` run at a
-    time. The next one gets an error that says to retry later, so that appends have threads left.
+    A call occupies a thread, a read or a watch for as long as the client tails. At most ``max_streams`` of
+    these run at a time. The next one gets an error that says to retry later, so that appends have threads
+    left. Of all threads and of all streams a client gets a part, so that others are served, too.
     """
 
-    def __init__(self, context: ServiceContext, max_streams: int) -> None:
+    def __init__(self, context: ServiceContext, threads: int, max_streams: int) -> None:
         self._service = context
-        self._max_streams = max_streams
-        self._streams = threading.Semaphore(max_streams)
+        self._calls = CallPlaces(threads, "calls")
+        self._streams = CallPlaces(max_streams, "reads and watches")
 
     def __repr__(self) -> str:
         return f"JournalService({self._service.identity.endpoint})"
 
     def List(self, request: pb.ListRequest, context: grpc.ServicerContext) -> Iterator[pb.ListResponse]:  # noqa: N802 - the wire's name
         """Serve List."""
-        with self._call(context, Capability.LIST) as call, self._stream(context):
+        with self._call(context, Capability.LIST) as call, self._streams.hold(context):
             yield from list_journals(self._service, request, call)
 
     def Apply(self, request: pb.ApplyRequest, context: grpc.ServicerContext) -> pb.ApplyResponse:  # noqa: N802 - the wire's name
@@ -64,7 +64,7 @@ class JournalService(pb_grpc.JournalServicer):
 
     def Read(self, request: pb.ReadRequest, context: grpc.ServicerContext) -> Iterator[pb.ReadResponse]:  # noqa: N802 - the wire's name
         """Serve Read."""
-        with self._call(context, Capability.READ) as call, self._stream(context):
+        with self._call(context, Capability.READ) as call, self._streams.hold(context):
             yield from read(self._service, request, call)
 
     def Append(  # noqa: N802 - the wire's name
@@ -99,18 +99,16 @@ class JournalService(pb_grpc.JournalServicer):
 
     @contextmanager
     def _call(self, context: grpc.ServicerContext, needed: Capability) -> Iterator[Call]:
-        """Check the caller's token, and turn errors of the block into gRPC statuses."""
+        """Check the caller's token and share, and turn errors of the block into gRPC statuses."""
         try:
             claims = self._service.authorizer.authorize(authorization_header(context), needed)
             call = Call(context, claims, self._service.watch)
-            with _errors(context, call):
+            # Another broker replicates each journal by a call that lasts, so it has no limit.
+            place = nullcontext() if needed is Capability.REPLICATE else self._calls.hold(context)
+            with place, _errors(context, call):
                 yield call
         except UnauthenticatedError as error:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
-
-    def _stream(self, context: grpc.ServicerContext) -> AbstractContextManager[None]:
-        text = f"{self._max_streams} reads and watches are open, the most this broker serves"
-        return placed(self._streams, context, text)
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """The HTTP server under the gateway and the fragment URLs: small, threaded, and bounded.
 
-h11 parses, so a request that is not HTTP/1.x to the letter is refused. Here are sockets, threads and limits.
-Each connection has a thread. Limits hold for connections, for a request's head and the time it takes, and for
-a client that neither sends nor takes. A body is read only as a handler asks for it, and a handler learns
+h11 parses, behind a check that refuses ambiguous requests (``http_framing``). Here are sockets, threads and
+limits. Each connection has a thread. Limits hold for connections, all and those of one client
+(``connection_shares``), for a request's head and the time it takes, and for a client that neither sends nor
+takes. A body is read only as a handler asks for it, and a handler learns
 whether it came complete. An answer given before that ends the connection, so no byte of a body is taken for
 the next request.
 """
@@ -17,8 +18,9 @@ import socketserver
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from time import monotonic
 from typing import Any, BinaryIO
@@ -27,11 +29,17 @@ import h11
 
 from gazette_spark.broker.api.call_watch import CallWatch
 from gazette_spark.errors import GazetteError, OptionError
+from gazette_spark.protocol.connection_shares import ConnectionShares, client_of
+from gazette_spark.protocol.http_framing import FramingError, RequestFraming
 
 _log = logging.getLogger(__name__)
 
-MAX_CONNECTIONS = 64
-"""Maximum connections at a time; the next one gets an error that says to retry later."""
+MAX_CONNECTIONS = 256
+"""Maximum connections at a time."""
+
+MAX_CLIENT_CONNECTIONS = 64
+"""Maximum connections of one client. If a request is being answered in each of them, the next one gets an
+error that says to retry later; otherwise one in which none is answered is closed for it."""
 
 IDLE_TIMEOUT_S = 30.0
 """Longest wait for a request's head, or for a client that neither sends nor takes."""
@@ -73,7 +81,13 @@ class RequestError(GazetteError):
 class Exchange:
     """One request, and the answer to it. One thread at a time."""
 
-    def __init__(self, connection: socket.socket, http: h11.Connection, request: h11.Request) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        http: h11.Connection,
+        framing: RequestFraming,
+        request: h11.Request,
+    ) -> None:
         target = request.target.decode("ascii")
         self.method = request.method.decode("ascii")
         self.path, _, self.query = target.partition("?")
@@ -83,6 +97,7 @@ class Exchange:
         """By lower-case name; the last one of a name."""
         self.connection = connection
         self._http = http
+        self._framing = framing
 
     def __repr__(self) -> str:
         return f"Exchange({self.method} {self.path})"  # Without the query: it may hold a signature.
@@ -98,8 +113,6 @@ class Exchange:
             raise RequestError(HTTPStatus.REQUEST_URI_TOO_LONG, f"the path has {target_chars} characters")
         if version not in (b"1.0", b"1.1"):
             raise RequestError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "HTTP/1.0 and HTTP/1.1 are served")
-        if "transfer-encoding" in self.headers and "content-length" in self.headers:
-            raise RequestError(HTTPStatus.BAD_REQUEST, "the body has two lengths")
 
     # -- The body.
 
@@ -112,7 +125,7 @@ class Exchange:
         """
         if self._http.their_state not in (h11.SEND_BODY, h11.ERROR):
             return b""
-        event = _next_event(self.connection, self._http, monotonic() + timeout_s)
+        event = _next_event(self.connection, self._http, self._framing, monotonic() + timeout_s)
         if isinstance(event, h11.Data):
             return bytes(event.data)
         return b"" if isinstance(event, h11.EndOfMessage) else None
@@ -200,7 +213,9 @@ def _send(connection: socket.socket, http: h11.Connection, event: h11.Event) -> 
     connection.sendall(http.send(event) or b"")
 
 
-def _next_event(connection: socket.socket, http: h11.Connection, deadline: float) -> Any:  # noqa: ANN401 - h11's events and its sentinels
+def _next_event(
+    connection: socket.socket, http: h11.Connection, framing: RequestFraming, deadline: float
+) -> Any:  # noqa: ANN401 - h11's events and its sentinels
     """Return h11's next event, or None at the deadline."""
     try:
         while (event := http.next_event()) is h11.NEED_DATA:
@@ -213,9 +228,13 @@ def _next_event(connection: socket.socket, http: h11.Connection, deadline: float
                 return None
             connection.settimeout(left_s)
             try:
-                http.receive_data(connection.recv(_RECEIVE_BYTES))
+                received = connection.recv(_RECEIVE_BYTES)
             except TimeoutError:
                 return None
+            framing.feed(received)
+            http.receive_data(received)
+    except FramingError as error:
+        raise RequestError(HTTPStatus(error.status), str(error)) from None
     except h11.RemoteProtocolError as error:
         raise RequestError(HTTPStatus(error.error_status_hint), str(error)[:MAX_PROBLEM_CHARS]) from None
     return event
@@ -225,38 +244,55 @@ Handler = Callable[[Exchange], None]
 """Answers one request. A RequestError that it raises becomes the answer."""
 
 
-def serve(connection: socket.socket, handle: Handler) -> None:
+def serve(
+    connection: socket.socket, handle: Handler, set_waiting: Callable[..., None] = lambda **_state: None
+) -> None:
     """Serve the requests of one connection, one after the other, until either side ends it.
+
+    Args:
+        connection: the client's.
+        handle: answers each request.
+        set_waiting: called with ``is_waiting=False`` when a request has come, with True when it is answered.
 
     Raises:
         OSError: the client left, or took nothing for too long.
     """
     http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
-    while _serve_one(connection, http, handle):
+    framing = RequestFraming(MAX_HEAD_BYTES)
+    while _serve_one(connection, http, framing, handle, set_waiting):
+        set_waiting(is_waiting=True)
         http.start_next_cycle()
-    if http.their_state in (h11.SEND_BODY, h11.ERROR):
+    if framing.is_refused or http.their_state in (h11.SEND_BODY, h11.ERROR):
         _linger(connection)
 
 
-def _serve_one(connection: socket.socket, http: h11.Connection, handle: Handler) -> bool:
+def _serve_one(
+    connection: socket.socket,
+    http: h11.Connection,
+    framing: RequestFraming,
+    handle: Handler,
+    set_waiting: Callable[..., None],
+) -> bool:
     """Serve a request; return whether another may follow."""
     exchange: Exchange | None = None
     try:
-        request = _next_event(connection, http, monotonic() + IDLE_TIMEOUT_S)
+        request = _next_event(connection, http, framing, monotonic() + IDLE_TIMEOUT_S)
         if not isinstance(request, h11.Request):
             return False  # The client left, or said nothing.
-        exchange = Exchange(connection, http, request)
+        set_waiting(is_waiting=False)
+        exchange = Exchange(connection, http, framing, request)
         exchange.check()
         handle(exchange)
     except RequestError as error:
         if http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return False
-        _refuse(connection, http, error, has_body=exchange is None or exchange.method != "HEAD")
+        _refuse(connection, http, error, has_body=framing.method != b"HEAD")
     return http.our_state is h11.DONE and http.their_state is h11.DONE
 
 
 def _refuse(connection: socket.socket, http: h11.Connection, error: RequestError, *, has_body: bool) -> None:
-    body = f"{error}\n".encode()
+    # Where the framing is wrong, h11 has not seen the request, and does not know that HEAD has no body.
+    body = f"{error}\n".encode() if has_body else b""
     headers = [("Content-Type", _PLAIN), ("Content-Length", str(len(body))), ("Connection", "close")]
     _send(
         connection, http, h11.Response(status_code=error.status, reason=error.status.phrase, headers=headers)
@@ -360,54 +396,68 @@ class HttpServer:
 class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = False  # They are joined by server_close.
-    request_queue_size = 128
+    request_queue_size = 512  # A burst of connections is accepted, and then refused or evicted.
 
     def __init__(self, address: tuple[str, int], handler: Handler, tls: ssl.SSLContext | None) -> None:
         self._handler = handler
         self._tls = tls
-        self._places = threading.Semaphore(MAX_CONNECTIONS)
+        self._shares: ConnectionShares[socket.socket]
+        self._shares = ConnectionShares(MAX_CONNECTIONS, MAX_CLIENT_CONNECTIONS)
         self._changed = threading.Condition()
-        self._open: set[socket.socket] = set()
+        self._open: dict[socket.socket, socket.socket] = {}
+        """Each connection as it was accepted, and as it is now: with TLS that is another socket."""
         self._dropping = False
         super().__init__(address, socketserver.BaseRequestHandler)
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - the base's
-        if not self._places.acquire(blocking=False):
+        admission = self._shares.admit(request, client_of(client_address[0]))
+        if not admission.is_admitted:
             with contextlib.suppress(OSError):
                 request.settimeout(0)
                 request.send(_BUSY)
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            with self._changed:
+                self._open[request] = request
+                if admission.evicted is not None and admission.evicted in self._open:
+                    _shut_down(self._open[admission.evicted], socket.SHUT_RDWR)  # Its thread ends by that.
+            super().process_request(request, client_address)
+        except BaseException:  # No thread could be started.
+            self._leave(request)
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - the base's
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            self._leave(request)
 
     def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002 - the base's
-        with self._entered(request):
-            request.settimeout(IDLE_TIMEOUT_S)
-            request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._tls is None:
-                serve(request, self._handler)
-                return
-            with self._tls.wrap_socket(request, server_side=True) as secure, self._entered(secure):
-                serve(secure, self._handler)
+        set_waiting = partial(self._shares.set_waiting, request)
+        request.settimeout(IDLE_TIMEOUT_S)
+        request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is None:
+            self._enter(request, request)
+            serve(request, self._handler, set_waiting)
+            return
+        # Entered before the handshake: a client that does not go on with it can be evicted, too.
+        with self._tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False) as secure:
+            self._enter(request, secure)
+            secure.do_handshake()
+            serve(secure, self._handler, set_waiting)
 
-    @contextlib.contextmanager
-    def _entered(self, connection: socket.socket) -> Iterator[None]:
+    def _enter(self, request: socket.socket, connection: socket.socket) -> None:
         with self._changed:
             if self._dropping:
                 raise ConnectionError("the server is stopping")
-            self._open.add(connection)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._open.discard(connection)
-                self._changed.notify_all()
+            self._open[request] = connection
+
+    def _leave(self, request: socket.socket) -> None:
+        self._shares.leave(request)
+        with self._changed:
+            self._open.pop(request, None)
+            self._changed.notify_all()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002 - the base's
         # A client that left, spoke no HTTP, or no TLS.
@@ -418,11 +468,15 @@ class _Server(socketserver.ThreadingTCPServer):
         """End connections: first idle ones and bodies on their way, then answers, too."""
         with self._changed:
             self._dropping = True
-            self._shut_down(socket.SHUT_RD)
+            self._shut_down_all(socket.SHUT_RD)
             self._changed.wait_for(lambda: not self._open, STOP_GRACE_S)
-            self._shut_down(socket.SHUT_RDWR)
+            self._shut_down_all(socket.SHUT_RDWR)
 
-    def _shut_down(self, how: int) -> None:
-        for one in self._open:
-            with contextlib.suppress(OSError):
-                socket.socket.shutdown(one, how)  # TLS's own goes on in plain text after SHUT_RD.
+    def _shut_down_all(self, how: int) -> None:
+        for connection in self._open.values():
+            _shut_down(connection, how)
+
+
+def _shut_down(connection: socket.socket, how: int) -> None:
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(connection, how)  # TLS's own goes on in plain text after SHUT_RD.

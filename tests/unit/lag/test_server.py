@@ -65,18 +65,37 @@ def test_a_head_beyond_its_limit_is_a_400() -> None:
         assert rest(connected).startswith(b"HTTP/1.1 400 ")
 
 
-def test_connections_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the limit the answer is 503, and far beyond it the connection ends; all is well once they go."""
-    monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
+def test_the_connections_of_a_client_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that says nothing gives way to the next one, even of its own client."""
+    monkeypatch.setattr(server, "MAX_CLIENT_CONNECTIONS", 3)
+    with served() as service, ExitStack() as held:
+        first, *_ = [held.enter_context(connection(service)) for _ in range(3)]
+        assert httpx.get(service.address).status_code == 200
+        assert rest(first) == b""
+
+
+def test_a_client_that_takes_no_answer_is_refused_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told 503 while all its connections are being answered, and gets in when it is rid of them."""
+    monkeypatch.setattr(server, "MAX_CLIENT_CONNECTIONS", 3)
+    answers = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2000  # More than the sockets hold.
     with served() as service:
         with ExitStack() as held:
             for _ in range(3):
-                held.enter_context(connection(service))
-            assert httpx.get(service.address).status_code == 503
-            for _ in range(3):
-                held.enter_context(connection(service))
-            assert rest(held.enter_context(connection(service))) == b""
+                connected = held.enter_context(connection(service))
+                connected.setblocking(False)
+                connected.send(answers)
+            wait_until("all are being answered", lambda: httpx.get(service.address).status_code == 503)
         wait_until("they are gone", lambda: httpx.get(service.address).status_code == 200)
+
+
+def test_a_request_in_an_odd_framing_is_a_400() -> None:
+    """A request with two lengths, or chunks, is answered and ended; what follows it is no request."""
+    head = b"POST /v3/admin/loglevel HTTP/1.1\r\nHost: localhost\r\n"
+    for framing in (b"Content-Length: 4\r\nTransfer-Encoding: chunked", b"Transfer-Encoding: chunked"):
+        with served() as service, connection(service) as connected:
+            connected.sendall(head + framing + b"\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            answer = rest(connected)
+            assert (answer[:13], answer.count(b"HTTP/1.1 ")) == (b"HTTP/1.1 400 ", 1)
 
 
 @pytest.mark.parametrize(

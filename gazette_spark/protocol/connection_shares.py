@@ -1,0 +1,121 @@
+"""Shares a server's connections, or calls, among its clients, so that none of them keeps the others out.
+
+A client is an address, or a /64 network of IPv6, since a host has as many addresses of that as it likes.
+A client may have a part of all connections. If it wants more, or if all are taken, then a connection in which
+no request is being answered gives way: an idle one or a slow one. It is the oldest such connection of the
+client that has the most. So a client that opens hundreds of connections and says nothing evicts itself only.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass
+from ipaddress import IPv6Address, IPv6Network, ip_address
+from typing import Generic, TypeVar
+from urllib.parse import unquote
+
+C = TypeVar("C", bound=Hashable)
+"""A connection."""
+
+
+def client_of(address: str) -> str:
+    """Return the client that an IP address belongs to. Anything else is a client by itself."""
+    try:
+        ip = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(ip, IPv6Address):
+        if ip.ipv4_mapped is not None:
+            return str(ip.ipv4_mapped)
+        if not ip.is_loopback:
+            return str(IPv6Network((ip, 64), strict=False))
+    return str(ip)
+
+
+def client_of_peer(peer: str) -> str:
+    """Return the client of a gRPC call from its ``peer``.
+
+    >>> client_of_peer("ipv4:127.0.0.1:40122"), client_of_peer("ipv6:%5B2001:db8::1%5D:40122")
+    ('127.0.0.1', '2001:db8::/64')
+    """
+    found = re.fullmatch(r"ipv[46]:\[?([^\[\]]*?)\]?:\d+", unquote(peer))
+    return client_of(found[1]) if found else peer
+
+
+@dataclass(frozen=True, slots=True)
+class Admission(Generic[C]):
+    """What becomes of a new connection."""
+
+    is_admitted: bool
+    evicted: C | None = None
+    """The connection to close for it."""
+
+
+class ConnectionShares(Generic[C]):
+    """The open connections of a server. Any thread may call anything."""
+
+    def __init__(self, total: int, per_client: int) -> None:
+        self._total = total
+        self._per_client = per_client
+        self._lock = threading.Lock()
+        self._clients: dict[C, str] = {}
+        self._counts: Counter[str] = Counter()
+        self._waiting: dict[str, dict[C, None]] = {}
+        """By client, the connections in which no request is being answered, the oldest first."""
+
+    def __repr__(self) -> str:
+        return f"ConnectionShares({len(self._clients)} of {self._total}, {len(self._counts)} clients)"
+
+    def admit(self, connection: C, client: str) -> Admission[C]:
+        """Decide about a new connection. If it is admitted, it waits for a request from now on."""
+        with self._lock:
+            evicted: C | None = None
+            if self._counts[client] >= self._per_client:
+                evicted = self._oldest_waiting([client])
+            elif len(self._clients) >= self._total:
+                # A client gives way to one that has no more connections than itself.
+                ranked = [one for one, count in self._counts.most_common() if count >= self._counts[client]]
+                evicted = self._oldest_waiting(ranked)
+            else:
+                self._add(connection, client)
+                return Admission(is_admitted=True)
+            if evicted is None:
+                return Admission(is_admitted=False)
+            self._remove(evicted)
+            self._add(connection, client)
+            return Admission(is_admitted=True, evicted=evicted)
+
+    def set_waiting(self, connection: C, *, is_waiting: bool) -> None:
+        """Say whether the connection waits for a request, or is having one answered."""
+        with self._lock:
+            client = self._clients.get(connection)
+            if client is not None and is_waiting:
+                self._waiting.setdefault(client, {}).setdefault(connection)
+            elif client is not None:
+                self._waiting.get(client, {}).pop(connection, None)
+
+    def leave(self, connection: C) -> None:
+        """Forget a connection; one that was evicted is forgotten already."""
+        with self._lock:
+            self._remove(connection)
+
+    def _oldest_waiting(self, clients: list[str]) -> C | None:
+        return next((one for client in clients for one in self._waiting.get(client, ())), None)
+
+    def _add(self, connection: C, client: str) -> None:
+        self._clients[connection] = client
+        self._counts[client] += 1
+        self._waiting.setdefault(client, {})[connection] = None
+
+    def _remove(self, connection: C) -> None:
+        client = self._clients.pop(connection, None)
+        if client is None:
+            return
+        self._waiting.get(client, {}).pop(connection, None)
+        self._counts[client] -= 1
+        if not self._counts[client]:
+            del self._counts[client]
+            self._waiting.pop(client, None)

@@ -1,0 +1,167 @@
+r"""Refuses HTTP/1 requests that two programs could split differently: request smuggling.
+
+A proxy and the server behind it must agree where each request ends. They disagree where the request breaks
+the rules of RFC 9112 and one of them repairs it silently. h11, the parser of all our HTTP servers, repairs
+some: it takes ``\n`` for ``\r\n``, joins folded headers, ignores chunk extensions and lets
+``Transfer-Encoding`` win over ``Content-Length``. It has no settings for these. So a server shows each byte
+to a :class:`RequestFraming` before it shows it to h11.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from gazette_spark.errors import GazetteError
+
+MAX_SIZE_LINE_BYTES = 18
+"""Longest line with a chunk's size: sixteen hex digits and the end of the line."""
+
+_BAD_SIZE = "a chunk's size must be at most 16 hex digits; chunk extensions are not served"
+_CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,16}")
+_LENGTH = re.compile(rb"[0-9]{1,18}")
+
+
+@dataclass(eq=False)
+class FramingError(GazetteError):
+    """A request is ambiguous or too large. Stays inside the server."""
+
+    status: int
+    """HTTP status of the answer."""
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+class _Section(Enum):
+    """What the next line is."""
+
+    HEAD = auto()
+    CHUNK_SIZE = auto()
+    CHUNK_END = auto()
+    TRAILER = auto()
+
+
+class RequestFraming:
+    """Follows the requests of one connection byte by byte. One thread at a time.
+
+    Args:
+        max_head_bytes: maximum size of a request's line and headers together, and of trailers.
+        allows_chunks: whether a body may be chunked.
+    """
+
+    def __init__(self, max_head_bytes: int, *, allows_chunks: bool = True) -> None:
+        self._max_head_bytes = max_head_bytes
+        self._allows_chunks = allows_chunks
+        self._section = _Section.HEAD
+        self._section_bytes = 0
+        self._line = b""
+        self._head: list[bytes] = []
+        self._body_left = 0
+        """Bytes of a body or chunk that follow; they are not looked at."""
+        self.requests = 0
+        """Requests whose head is complete."""
+        self.method = b""
+        """Of the last of them."""
+        self.is_refused = False
+        """Whether a request was refused; what follows it has no meaning."""
+
+    def __repr__(self) -> str:
+        return f"RequestFraming({self._section.name}, body_left={self._body_left})"
+
+    def feed(self, data: bytes) -> None:
+        """Follow the next bytes.
+
+        Raises:
+            FramingError: the request is refused. The connection has to be closed after the answer.
+        """
+        try:
+            self._follow(data)
+        except FramingError:
+            self.is_refused = True
+            raise
+
+    def _follow(self, data: bytes) -> None:
+        position = 0
+        while position < len(data):
+            if self._body_left:
+                taken = min(self._body_left, len(data) - position)
+                self._body_left -= taken
+                position += taken
+                continue
+            newline = data.find(b"\n", position)
+            end = newline + 1 if newline >= 0 else len(data)
+            self._line += data[position:end]
+            self._check_size(end - position)
+            position = end
+            if newline >= 0:
+                line, self._line = self._line, b""
+                if not line.endswith(b"\r\n") or b"\r" in line[:-2] or b"\0" in line:
+                    raise FramingError(400, "a line must end with CR LF and hold no other CR, LF or NUL")
+                self._take_line(line[:-2])
+
+    def _check_size(self, more: int) -> None:
+        self._section_bytes += more
+        if self._section is _Section.CHUNK_SIZE and len(self._line) > MAX_SIZE_LINE_BYTES:
+            raise FramingError(400, _BAD_SIZE)
+        if self._section_bytes > self._max_head_bytes:
+            raise FramingError(431, f"the request's head has more than {self._max_head_bytes} bytes")
+
+    def _take_line(self, line: bytes) -> None:
+        match self._section:
+            case _Section.HEAD if line:
+                _check_unfolded(line)
+                self._head.append(line)
+            case _Section.HEAD:
+                head, self._head = self._head, []
+                self._begin_body(head)
+            case _Section.CHUNK_SIZE:
+                if not _CHUNK_SIZE.fullmatch(line):
+                    raise FramingError(400, _BAD_SIZE)
+                self._body_left = int(line, 16)
+                self._enter(_Section.CHUNK_END if self._body_left else _Section.TRAILER)
+            case _Section.CHUNK_END:
+                if line:
+                    raise FramingError(400, "a chunk is longer than its size says")
+                self._enter(_Section.CHUNK_SIZE)
+            case _Section.TRAILER if line:
+                _check_unfolded(line)
+            case _Section.TRAILER:
+                self._enter(_Section.HEAD)
+
+    def _enter(self, section: _Section) -> None:
+        self._section = section
+        self._section_bytes = 0
+
+    def _begin_body(self, head: list[bytes]) -> None:
+        """Find out how the body is framed, from a whole head. h11 checks everything else."""
+        if not head:
+            raise FramingError(400, "a request must begin with its request line")
+        self.requests += 1
+        self.method = head[0].partition(b" ")[0]
+        lengths, encodings = _values(head, b"content-length"), _values(head, b"transfer-encoding")
+        if encodings and lengths:
+            raise FramingError(400, "Transfer-Encoding and Content-Length exclude each other")
+        if len(lengths) > 1 or any(not _LENGTH.fullmatch(each) for each in lengths):
+            raise FramingError(400, "Content-Length must be one number of at most 18 digits")
+        if encodings and not self._allows_chunks:
+            raise FramingError(411, "a body needs a Content-Length; chunked bodies are not served")
+        if encodings and head[0].endswith(b"HTTP/1.0"):
+            raise FramingError(400, "HTTP/1.0 has no Transfer-Encoding")
+        if encodings and [each.lower() for each in encodings] != [b"chunked"]:
+            raise FramingError(501, "the only Transfer-Encoding served is chunked")
+        self._body_left = int(lengths[0]) if lengths else 0
+        self._enter(_Section.CHUNK_SIZE if encodings else _Section.HEAD)
+
+
+def _check_unfolded(line: bytes) -> None:
+    if line[:1] in (b" ", b"\t"):
+        raise FramingError(400, "a header must be on one line")
+
+
+def _values(head: list[bytes], name: bytes) -> list[bytes]:
+    """Return the values of a header. A name that is only nearly this one is an error of h11's."""
+    pairs = (line.partition(b":") for line in head[1:])
+    return [value.strip(b" \t") for found, _, value in pairs if found.strip().lower() == name]
