@@ -48,7 +48,7 @@ BLANKS = "".join(map(chr, range(33)))
 def is_readable(kind: pa.DataType) -> bool:
     """Tell whether fields can be of a type."""
     plain = kind in (pa.bool_(), pa.string(), pa.binary(), pa.date32()) or _one_of(kind) is not None
-    return plain or (pa.types.is_timestamp(kind) and kind.unit == "us")
+    return plain or pa.types.is_decimal128(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us")
 
 
 def converted(
@@ -68,6 +68,9 @@ def converted(
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         times = style.times
         found = from_texts(texts, kind, _moment(kind, times), times.usual_zone(kind))
+        return found.column, sorted(found.problems)
+    if pa.types.is_decimal128(kind):
+        found = from_texts(texts, kind, lambda text: _decimal(text, kind))
         return found.column, sorted(found.problems)
     return _converted(texts, kind, hexes=hexes)
 
@@ -134,8 +137,6 @@ def _one(text: pa.StringArray, kind: pa.DataType) -> pa.Array | None:
 def _one_of(kind: pa.DataType) -> Callable[[str, pa.DataType], object] | None:
     if pa.types.is_signed_integer(kind):
         return _whole
-    if pa.types.is_decimal128(kind):
-        return _decimal
     return {pa.float32(): _floating, pa.float64(): _floating}.get(kind)
 
 

@@ -28,6 +28,10 @@ _BASE64 = re.compile(r"([\0- ]*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+
 _DECIMALS = decimal.Context(
     prec=76, rounding=decimal.ROUND_HALF_UP, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX
 )
+_LEAST_EXPONENT = -(1 << 29)
+"""Java raises ten to no higher power, so to Spark a number with a smaller exponent is malformed; 0 is not."""
+_LARGEST_SCALE = (1 << 31) - 1
+"""Largest scale of Java's decimals, either way."""
 
 
 def _pattern(text: str | None) -> DatePattern | None:
@@ -124,7 +128,11 @@ def decimal_of(text: str, kind: pa.Decimal128Type) -> decimal.Decimal:
         raise ValueError("is not a decimal number")
     try:
         unit = decimal.Decimal(1).scaleb(-kind.scale)
-        number = _DECIMALS.create_decimal(text).quantize(unit, context=_DECIMALS)
+        number = _DECIMALS.create_decimal(text)
+        least = _LEAST_EXPONENT if number else -_LARGEST_SCALE
+        if not least <= number.adjusted() <= _LARGEST_SCALE:
+            raise ValueError("has an exponent out of range")
+        number = number.quantize(unit, context=_DECIMALS)
     except decimal.DecimalException as error:
         raise ValueError("is out of range") from error
     if len(number.as_tuple().digits) > kind.precision:

@@ -141,9 +141,12 @@ def _usual(texts: pa.StringArray, kind: pa.DataType, zone: str) -> list[tuple[Ma
     sizes = ends - starts
     null = ~valid(texts) if texts.null_count else np.zeros(len(texts), np.bool_)
     if pa.types.is_decimal(kind):
-        whole, scale = max(kind.precision - kind.scale, 1), kind.scale
-        fraction = rf"(\.[0-9]{{1,{scale}}})?" if scale else ""
-        return [(_matches(texts, f"^-?[0-9]{{1,{whole}}}{fraction}$") | null, kind)]
+        # Only what has the column's own digits, and no exponent: Arrow drops bits beyond 128, and rescales by
+        # a table that it leaves where an exponent is small, or a fraction long, which can kill the process.
+        whole, scale = kind.precision - kind.scale, kind.scale
+        digits = f"[0-9]{{1,{whole}}}" if whole > 0 else "0"
+        fraction = rf"(\.[0-9]{{1,{scale}}})?" if scale > 0 else ""
+        return [(_matches(texts, f"^-?{digits}{fraction}$") | null, kind)]
     if pa.types.is_date32(kind):
         return [((sizes == len("2024-01-02")) | null, kind)]
     long = sizes >= len("2024-01-02T03:04:05")

@@ -51,6 +51,10 @@ VALUES: list[tuple[pa.DataType, str, object]] = [
     (pa.decimal128(10, 2), '"1.25"', decimal.Decimal("1.25")),
     (pa.decimal128(10, 2), "1.255", decimal.Decimal("1.26")),
     (pa.decimal128(38, 18), "1e19", decimal.Decimal("1e19")),
+    (pa.decimal128(10, 2), "1e-9999999", decimal.Decimal("0.00")),
+    (pa.decimal128(10, 2), "0e-1000000000", decimal.Decimal("0.00")),
+    (pa.decimal128(10, 2), "1" + "0" * 500 + "e-500", decimal.Decimal("1.00")),
+    (pa.decimal128(38, 38), '"0.' + "9" * 38 + '"', decimal.Decimal("0." + "9" * 38)),
     (pa.string(), '"\\u00e9\\ud83d\\ude00"', "é😀"),
     (pa.string(), '"\\ud800x"', "?x"),
     (pa.string(), "1.50", "1.50"),
@@ -81,7 +85,7 @@ VALUES: list[tuple[pa.DataType, str, object]] = [
 
 @BOTH
 @pytest.mark.parametrize(
-    ("kind", "text", "expected"), VALUES, ids=[f"{kind}-{text}" for kind, text, _ in VALUES]
+    ("kind", "text", "expected"), VALUES, ids=[f"{kind}-{text[:20]}" for kind, text, _ in VALUES]
 )
 def test_values(kind: pa.DataType, text: str, expected: object, *, fast: bool) -> None:
     """Each type reads what Spark reads; null and an absent field are null."""
@@ -107,6 +111,9 @@ MISFITS = [
     (pa.decimal128(38, 18), "7.2e33"),
     (pa.decimal128(38, 18), '"7.2e33"'),
     (pa.decimal128(10, 2), "1e999999999999"),
+    (pa.decimal128(10, 2), "1e-1000000000"),
+    (pa.decimal128(10, 2), "0e-99999999999"),
+    (pa.decimal128(38, 38), '"9.' + "9" * 38 + '"'),
     (pa.binary(), '"aGk"'),
     (pa.date32(), "19000"),
     (pa.date32(), '"2024-02-30"'),

@@ -1,0 +1,377 @@
+"""Records that may stop a reader or kill its process, read in a child process that takes them from a pipe.
+
+A crash of native code ends the child and not the tests: the child answers once for each case, so the first
+case without an answer is the one that killed it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import selectors
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, BinaryIO, Self
+
+import pyarrow as pa
+from google.protobuf import descriptor_pb2, timestamp_pb2
+
+JOURNAL = "poison/records"
+MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+HANG_S = 120
+"""How long one case may take; the slowest takes a second."""
+
+_ITEM = pa.field("element", pa.decimal128(10, 2))
+_VARIANT = pa.struct(
+    [
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
+    ]
+)
+SCALARS: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "decimal(10,2)": pa.decimal128(10, 2),
+    "decimal(38,0)": pa.decimal128(38, 0),
+    "decimal(38,38)": pa.decimal128(38, 38),
+    "decimal(1,1)": pa.decimal128(1, 1),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+NESTED: dict[str, pa.DataType] = {
+    "variant": _VARIANT,
+    "array<decimal>": pa.list_(_ITEM),
+    "array<timestamp>": pa.list_(pa.field("element", pa.timestamp("us", "UTC"))),
+    "struct<x:decimal,y:date>": pa.struct([("x", pa.decimal128(10, 2)), ("y", pa.date32())]),
+    "struct<x:bigint,y:timestamp>": pa.struct([("x", pa.int64()), ("y", pa.timestamp("us", "UTC"))]),
+    "map<string,decimal>": pa.map_(pa.string(), pa.decimal128(10, 2)),
+    "map<string,map<string,double>>": pa.map_(pa.string(), pa.map_(pa.string(), pa.float64())),
+}
+TYPES = SCALARS | NESTED
+"""Every type a column can have, by its name in Spark, and some of the nested ones."""
+
+ROW_FORMS = ("json", "rescued", "csv", "csv_patterns", "proto2", "proto3")
+OTHER_FORMS = ("raw", "inference", "messages")
+FORMS = (*ROW_FORMS, *OTHER_FORMS)
+PROTOBUF = ("proto2", "proto3")
+FRAMINGS = {"csv": "csv", "csv_patterns": "csv", "proto2": "fixed", "proto3": "fixed"}
+"""Framing of each form, of the others lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A record, and what reads it."""
+
+    form: str
+    record: bytes
+    type: str = "string"
+    """Type of the column ``v``; of no use to protobuf, whose messages have a field of each kind."""
+
+    def __str__(self) -> str:
+        shown = self.record if len(self.record) < 300 else self.record[:150] + b"..." + self.record[-150:]
+        return f"{self.form} {self.type} {shown!r} ({len(self.record)} bytes)"
+
+
+class Child:
+    """Runs cases in a child process, and starts another one when it dies. A context manager."""
+
+    def __enter__(self) -> Self:
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def problems(self, cases: Sequence[Case]) -> list[str]:
+        """Return what went wrong, with the case; nothing if each gave rows, nulls or a malformed record."""
+        found: list[str] = []
+        left = list(cases)
+        while left:
+            self._to.write(pickle.dumps(left))
+            self._to.flush()
+            answers = list(self._answers(len(left)))
+            found += [f"{case}: {answer}" for case, answer in zip(left, answers, strict=False) if answer]
+            if len(answers) < len(left):
+                status = self._stop()
+                how = signal.Signals(-status).name if status < 0 else f"status {status}"
+                found.append(f"{left[len(answers)]}: the process ended with {how}")
+                self._start()
+            left = left[len(answers) + 1 :]
+        return found
+
+    def _answers(self, count: int) -> Iterator[str]:
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._from, selectors.EVENT_READ)
+            for _ in range(count):
+                if not self._from.peek(1) and not ready.select(HANG_S):  # type: ignore[attr-defined]
+                    self._process.kill()  # It hangs: the status says so.
+                line = self._from.readline()
+                if not line.endswith(b"\n"):
+                    return
+                yield json.loads(line)
+
+    def _start(self) -> None:
+        # Its errors are the test's.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._to: BinaryIO = self._process.stdin  # type: ignore[assignment]
+        self._from: BinaryIO = self._process.stdout  # type: ignore[assignment]
+
+    def _stop(self) -> int:
+        self._to.close()
+        self._from.close()
+        return self._process.wait()
+
+
+def problem(case: Case) -> str:
+    """Run a case in this process; return what went wrong, nothing if all is well."""
+    try:
+        match case.form:
+            case "raw":
+                _raw(case)
+            case "inference":
+                _inference(case)
+            case "messages":
+                _messages(case)
+            case "kill":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            case _:
+                _rows(case)
+    except Exception:  # noqa: BLE001  # Whatever it is, no record may raise it.
+        return traceback.format_exc(limit=-2)
+    return ""
+
+
+def _rows(case: Case) -> None:
+    from gazette_spark.errors import RecordError
+
+    good = _good(case)
+    rows, malformed = _read(case, [good, case.record, good], "PERMISSIVE")
+    blocks = _blocks(case.form, [good, case.record, good])
+    offsets = [int(at) for block in blocks for at in block.offsets]
+    assert rows.column("_offset").to_pylist() == offsets, "a record gave no row, or two"
+    bad = rows.column("_corrupt_record").is_valid().to_pylist()
+    assert sum(bad) == malformed, f"{malformed} malformed records, and {sum(bad)} texts of such"
+    if FRAMINGS.get(case.form) != "csv":  # An open quote takes the next record in.
+        alone = _alone(case.form, case.type)
+        for at in (0, 2):
+            row = rows.slice(at, 1).select(alone.schema.names)
+            assert row.equals(alone), "a neighbour's row changed"
+    # Each costs as much as the first, and has little to add.
+    if len(case.record) % 4 == 0:
+        left, _ = _read(case, [good, case.record, good], "DROPMALFORMED")
+        assert left.num_rows == len(offsets) - malformed
+    if len(case.record) % 4 != 1:
+        return
+    error = None
+    try:
+        _read(case, [good, case.record, good], "FAILFAST")
+    except RecordError as raised:
+        error = raised.journal, raised.offset
+    assert error == ((JOURNAL, offsets[bad.index(True)]) if malformed else None), "FAILFAST"
+
+
+def _read(case: Case, records: Sequence[bytes], mode: str) -> tuple[pa.Table, int]:
+    from gazette_spark.scan.formats import row_parser
+
+    form = "protobuf" if case.form in PROTOBUF else "csv" if "csv" in case.form else "json"
+    fields = list(_MESSAGE_COLUMNS) if form == "protobuf" else [("v", TYPES[case.type]), ("w", pa.string())]
+    rest = [("rest", pa.string())] if case.form == "rescued" else []
+    schema = pa.schema([("_offset", pa.int64()), *fields, *rest, ("_corrupt_record", pa.string())])
+    descriptors = descriptor_set(case.form) if form == "protobuf" else b""
+    parser = row_parser(form, _options(case.form, mode), schema, descriptors=descriptors)
+    batches = list(parser.record_batches(_blocks(case.form, records)))
+    for batch in batches:
+        batch.validate(full=True)
+    return pa.Table.from_batches(batches, schema), parser.malformed
+
+
+@cache
+def _alone(form: str, kind: str) -> pa.Table:
+    """Return the row of the good record without its offset."""
+    case = Case(form, b"", kind)
+    return _read(case, [_good(case)], "PERMISSIVE")[0].drop_columns(["_offset"])
+
+
+def _good(case: Case) -> bytes:
+    if case.form in PROTOBUF:
+        return b"\x0a\x01x"
+    return b',"good"' if "csv" in case.form else b'{"w":"good"}'
+
+
+@cache
+def _options(form: str, mode: str) -> Any:
+    from gazette_spark.options.source import parse_options
+
+    more = {"journals": JOURNAL, "brokerAddress": "http://127.0.0.1:1", "mode": mode}
+    if form == "rescued":
+        more |= {"format": "json", "rescuedDataColumn": "rest"}
+    elif form == "csv_patterns":
+        more |= {"format": "csv", "sep": ";", "nullValue": "NULL", "emptyValue": "EMPTY"}
+        more |= {"dateFormat": "d/M/y", "timestampFormat": "yyyy-MM-dd HH:mm:ss[.SSSSSS][XXX]"}
+        more |= {"timestampNTZFormat": "MMM d, yyyy h:mm:ss a", "timeZone": "Europe/Paris"}
+    elif form in PROTOBUF:
+        more |= {"format": "protobuf", "messageName": "poison.M", "descriptorFile": "in-memory"}
+    else:
+        more |= {"format": form} if form in ("json", "csv", "raw") else {"format": "json"}
+    return parse_options(more)
+
+
+def _blocks(form: str, records: Sequence[bytes]) -> list[Any]:
+    """Return the records of a journal's bytes as a task scans them."""
+    from gazette_spark.framing.fixed import frame
+    from gazette_spark.scan.framings import framing_named
+    from gazette_spark.scan.piece_scan import PieceScan
+    from gazette_spark.scan.ranges import Piece
+
+    framing = FRAMINGS.get(form, "lines")
+    if framing == "lines":
+        records = [record.replace(b"\n", b"") for record in records]
+    content = b"".join(frame(record) if framing == "fixed" else record + b"\n" for record in records)
+    end = 1000 + len(content)
+    piece = Piece(JOURNAL, 1000, end, end, head=True, framing=framing, content=content)
+    found = framing_named(framing, 64 << 20, ";" if form == "csv_patterns" else ",")
+    try:
+        return list(PieceScan(None, piece, fail_on_data_loss=False, framing=found))
+    except Exception as error:
+        from gazette_spark.errors import RecordError
+
+        if isinstance(error, RecordError) and framing == "csv":
+            return []  # The journal's last record has an open quote.
+        raise
+
+
+def _raw(case: Case) -> None:
+    """Any bytes, in each framing, are read as they are, or an error of ours says where they are wrong."""
+    from gazette_spark.errors import GazetteError
+    from gazette_spark.framing.encode import binary_array, encoded
+    from gazette_spark.scan.framings import framing_named
+    from gazette_spark.scan.piece_scan import PieceScan, raw_record_batches
+    from gazette_spark.scan.ranges import Piece
+
+    for name in ("lines", "csv", "fixed", "none"):
+        framing = framing_named(name, 64 << 20)
+        framing.first_boundary(case.record, 10)
+        framing.last_boundary(case.record, 1 << 10)
+        framing.may_begin(case.record[:8], case.record[8:])
+        end = 10 + len(case.record)
+        piece = Piece(JOURNAL, 10, end, end, head=True, framing=name, content=case.record)
+        with suppress(GazetteError):
+            scan = PieceScan(None, piece, fail_on_data_loss=False, framing=framing)
+            for batch in raw_record_batches(scan, framing=framing):
+                batch.validate(full=True)
+        encoded(binary_array([case.record]), name)
+
+
+def _inference(case: Case) -> None:
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StructType
+
+    from gazette_spark.framing.json import JsonFormat, JsonParser
+    from gazette_spark.framing.json_infer import infer
+
+    blocks = _blocks("json", [_good(case), case.record])
+    schema = infer(blocks)
+    assert "w" in schema.names, "the other record's column is missing"
+    StructType.fromJson(from_arrow_schema(schema).jsonValue())
+    for batch in JsonParser(JsonFormat(schema)).record_batches(blocks):
+        batch.validate(full=True)
+
+
+def _messages(case: Case) -> None:
+    from gazette_spark.errors import MessageError
+    from gazette_spark.message.interfaces import CONTENT_TYPES
+    from gazette_spark.message.locator import locator_for
+    from gazette_spark.message.uuid_columns import uuid_reader
+
+    places = [("lines", ""), ("lines", "/v/x/y"), ("csv", ""), ("csv", "2"), ("fixed", "1")]
+    framing, path = places[len(case.record) % len(places)]
+    form = next((form for form, name in FRAMINGS.items() if name == framing), "json")
+    place = locator_for(CONTENT_TYPES[framing], path)
+    for block in _blocks(form, [case.record, case.record]):
+        assert len(uuid_reader(place).uuids(block)) == len(block)
+    with suppress(MessageError):
+        place.get(case.record)
+
+
+_F = descriptor_pb2.FieldDescriptorProto
+_MESSAGE_FIELDS: tuple[tuple[str, int, str, pa.DataType], ...] = (
+    ("s", _F.TYPE_STRING, "", pa.string()),
+    ("b", _F.TYPE_BYTES, "", pa.binary()),
+    ("i", _F.TYPE_INT64, "", pa.int8()),
+    ("u", _F.TYPE_UINT64, "", pa.int64()),
+    ("t", _F.TYPE_UINT64, "", pa.decimal128(20, 0)),
+    ("z", _F.TYPE_SINT32, "", pa.int32()),
+    ("x", _F.TYPE_FIXED32, "", pa.int32()),
+    ("d", _F.TYPE_DOUBLE, "", pa.float64()),
+    ("f", _F.TYPE_FLOAT, "", pa.float32()),
+    ("o", _F.TYPE_BOOL, "", pa.bool_()),
+    ("e", _F.TYPE_ENUM, ".poison.M.E", pa.string()),
+    ("n", _F.TYPE_MESSAGE, ".poison.M.N", pa.struct([("s", pa.string()), ("i", pa.int32())])),
+    ("at", _F.TYPE_MESSAGE, ".google.protobuf.Timestamp", pa.timestamp("us", "UTC")),
+    ("ls", _F.TYPE_STRING, "repeated", pa.list_(pa.field("element", pa.string()))),
+    ("m", _F.TYPE_MESSAGE, ".poison.M.MEntry", pa.map_(pa.string(), pa.string())),
+)
+"""Name, kind, name of the type, and the column's type; the numbers are 1 to 15."""
+_MESSAGE_COLUMNS = tuple((name, kind) for name, _, _, kind in _MESSAGE_FIELDS)
+
+
+@cache
+def descriptor_set(syntax: str) -> bytes:
+    """Return the message ``poison.M`` with a field of each kind, in ``proto2`` or ``proto3``."""
+    file = descriptor_pb2.FileDescriptorProto(name="poison.proto", package="poison", syntax=syntax)
+    file.dependency.append("google/protobuf/timestamp.proto")
+    message = file.message_type.add(name="M")
+    for number, (name, kind, about, _) in enumerate(_MESSAGE_FIELDS, start=1):
+        repeated = about == "repeated" or about.endswith("Entry")
+        label = _F.LABEL_REPEATED if repeated else _F.LABEL_OPTIONAL
+        type_name = about if about.startswith(".") else None
+        message.field.add(name=name, number=number, type=kind, label=label, type_name=type_name)
+    message.enum_type.add(name="E").value.add(name="ZERO", number=0)
+    nested = message.nested_type.add(name="N")
+    nested.field.add(name="s", number=1, type=_F.TYPE_STRING, label=_F.LABEL_OPTIONAL)
+    nested.field.add(name="i", number=2, type=_F.TYPE_INT32, label=_F.LABEL_OPTIONAL)
+    entry = message.nested_type.add(name="MEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=_F.TYPE_STRING, label=_F.LABEL_OPTIONAL)
+    entry.field.add(name="value", number=2, type=_F.TYPE_STRING, label=_F.LABEL_OPTIONAL)
+    files = descriptor_pb2.FileDescriptorSet(file=[file])
+    timestamp_pb2.DESCRIPTOR.CopyToProto(files.file.add())
+    return files.SerializeToString()
+
+
+def main() -> None:
+    """Answer for each case of each list on the standard input: nothing, or what went wrong."""
+    while True:
+        try:
+            cases = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        for case in cases:
+            sys.stdout.write(json.dumps(problem(case)) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    # Cases are unpickled as the class of the module's name.
+    from tests.rig import poison
+
+    poison.main()
