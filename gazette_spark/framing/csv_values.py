@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from gazette_spark.framing.base import text_scalar
 from gazette_spark.framing.csv_style import CsvStyle
 from gazette_spark.framing.json_values import JsonDialect, decimal_of, text_converter
-from gazette_spark.framing.text_columns import from_texts
+from gazette_spark.framing.text_columns import conversion, from_texts
 from gazette_spark.framing.timestamps import parse_date
 
 FEW = 8
@@ -128,10 +128,7 @@ def _one(text: pa.StringArray, kind: pa.DataType) -> pa.Array | None:
     convert = _one_of(kind)
     if convert is None:
         return None
-    try:
-        return pa.array([convert(text[0].as_py(), kind)], kind)
-    except (ValueError, OverflowError, pa.ArrowException):
-        return None
+    return conversion(lambda cell: pa.array([convert(cell, kind)], kind), text[0].as_py())[0]
 
 
 def _one_of(kind: pa.DataType) -> Callable[[str, pa.DataType], object] | None:

@@ -285,11 +285,11 @@ def _others(values: Values, count: int) -> list[int]:
 def _problem(record: bytes) -> str:
     """Return why a record is no JSON object, as far as Python's parser knows."""
     try:
-        json.loads(record)
+        json.loads(record, parse_int=str)  # Python makes no numbers of more than 4,300 digits.
     except UnicodeDecodeError as error:
         return f"not UTF-8 at byte {error.start}"
     except json.JSONDecodeError as error:
         return f"not a JSON object: {error.msg} at character {error.pos}"
     except RecursionError:
-        pass
+        return "not a JSON object: nested too deep to say where it ends"
     return "not a JSON object"

@@ -22,9 +22,15 @@ from gazette_spark.errors import RecordError
 from gazette_spark.framing.base import Block
 from gazette_spark.framing.json_lenient import has_constant, strict_text
 from gazette_spark.framing.json_values import SPARKS, JsonDialect
+from gazette_spark.framing.text_columns import conversion
+from gazette_spark.framing.variant import nesting
 
 Type = Any
 """A leaf's type; fields by name; or a list of one, the type of its elements."""
+
+MAX_DEPTH = 200
+"""Deepest nesting of a record that is read. Spark takes no schema of more than some 330 levels, and each of
+them costs several frames of Python's stack, of which there are 1,000."""
 
 MAX_DIGITS = 38
 """Most digits of a decimal."""
@@ -102,15 +108,13 @@ def _record_type(record: bytes, dialect: JsonDialect) -> dict[str, Type] | None:
     """Return the fields of a record, None when it is malformed; no fields when it says nothing."""
     if not record.strip() or record.strip() == b"null":
         return {}
-    try:
-        text = record.decode()
-        value = _value(text, dialect)
-    except (ValueError, RecursionError):
-        return None
+    value, _ = conversion(lambda text: _value(text.decode(), dialect), record)
     return value if isinstance(value, dict) else None
 
 
 def _value(text: str, dialect: JsonDialect) -> object:
+    if nesting(text) > MAX_DEPTH:
+        raise ValueError("is nested too deep")
     try:
         value = _DECODER.decode(text)
     except json.JSONDecodeError:
@@ -125,7 +129,8 @@ def _value(text: str, dialect: JsonDialect) -> object:
 
 def _number(text: str) -> pa.DataType:
     digits = len(text.lstrip("-"))
-    if digits < 19 or -(2**63) <= int(text) < 2**63:
+    # Python makes no numbers of more than 4,300 digits.
+    if digits < 19 or (digits == 19 and -(2**63) <= int(text) < 2**63):
         return _LONG
     return _decimal(digits, 0)
 
@@ -150,7 +155,9 @@ def _type_of(value: object) -> Type:
 
 def _fields(pairs: list[tuple[str, object]]) -> dict[str, Type]:
     fields: dict[str, Type] = {}
-    for name, value in pairs:
+    for written, value in pairs:
+        # A surrogate without its partner is a question mark, as where records are read.
+        name = written if written.isascii() else written.encode("utf-8", "replace").decode()
         kind = _type_of(value)
         fields[name] = merged(fields[name], kind) if name in fields else kind
     return fields

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from gazette_spark.errors import OptionError, RecordError
+from gazette_spark.errors import GazetteError, OptionError, RecordError
 from gazette_spark.framing.base import Block, as_lines, bounded, gathered
 from gazette_spark.framing.metadata import Labels, is_metadata, metadata_column
 from gazette_spark.framing.text_columns import spread
@@ -152,11 +152,41 @@ class RowParser(ABC):
             RecordError: a record is malformed and the mode is FAILFAST.
         """
         for block in bounded(blocks):
-            parts = [part for part in self._parse(block) if part.num_rows]
+            parts = [part for part in self._guarded(block) if part.num_rows]
             if len(parts) == 1:
                 yield parts[0]
             elif parts:
                 yield from pa.Table.from_batches(parts).combine_chunks().to_batches()
+
+    def _guarded(self, block: Block) -> list[pa.RecordBatch]:
+        """Parse a block; a record that makes its reader raise is malformed as a whole.
+
+        Readers answer for every record, so this is for what nobody foresaw. A PERMISSIVE query must pass such
+        a record, too: it would meet the same bytes again after each restart. The block is halved until the
+        record is alone, so its neighbours keep their rows.
+        """
+        malformed = self.malformed
+        try:
+            return list(self._parse(block))
+        except (GazetteError, MemoryError):
+            raise  # FAILFAST, or a fault of the machine.
+        except Exception as error:  # noqa: BLE001  # Nobody knows which a reader may raise.
+            self.malformed = malformed
+            if len(block) == 1:
+                return [self.unreadable(block, f"its reader raised {type(error).__name__}: {error}")]
+        middle = len(block) // 2
+        return self._guarded(block.rows(0, middle)) + self._guarded(block.rows(middle, len(block)))
+
+    def unreadable(self, block: Block, problem: str) -> pa.RecordBatch:
+        """Return the row of a block of one record of which nothing can be read, as the mode says.
+
+        Raises:
+            RecordError: the mode is FAILFAST.
+        """
+        nulls = {column.name: pa.nulls(1, column.type) for column in self.format.data_fields}
+        text = json.dumps(block.record(0).decode("utf-8", "replace"))
+        rescued = {0: {WHOLE_RECORD: text}} if self.format.rescues else {}
+        return self._finished(block, Columns(nulls, {0: problem}, rescued))
 
     @abstractmethod
     def _parse(self, block: Block) -> Iterator[pa.RecordBatch]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from gazette_spark.errors import GazetteError
 from gazette_spark.framing.base import bool_array, valid
 from gazette_spark.framing.timestamps import UTC
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 Places: TypeAlias = "npt.NDArray[np.int64]"
+V = TypeVar("V")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ def from_texts(
     Args:
         texts: Nulls stay null.
         kind: Type of the column.
-        convert: Converts one text; raises ValueError.
+        convert: Converts one text; what it raises makes the text a problem.
         zone: Zone of timestamps without one; None: ``convert`` decides, not the usual formats.
     """
     usual = [] if zone is None else _usual(texts, kind, zone)
@@ -66,6 +69,22 @@ def matching(
         convert: Converts one of the other texts; None: none of them fits.
     """
     return _mixed(texts, kind, convert, [(_matches(texts, pattern), kind)])
+
+
+def conversion(convert: Callable[[V], R], value: V) -> tuple[R | None, str | None]:
+    """Return what a value of a record converts to, or None and the reason why it does not.
+
+    Whatever a converter raises is the value's fault, so every exception is a reason. A list of classes would
+    be complete until the next record: converters call time zone databases, codecs and Arrow, which raise what
+    they like. Two kinds pass through: our own errors, which blame the machine or an option, and a lack of
+    memory, after which another try may succeed.
+    """
+    try:
+        return convert(value), None
+    except (GazetteError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001  # See above.
+        return None, str(error) if isinstance(error, ValueError) else f"does not fit: {type(error).__name__}"
 
 
 def spread(count: int, kind: pa.DataType, parts: Sequence[tuple[Places, pa.Array]]) -> pa.Array:
@@ -116,11 +135,10 @@ def _mixed(
     values: list[object] = []
     problems = {}
     for index, text in zip(rest.tolist(), texts.filter(bool_array(left)).to_pylist(), strict=True):
-        try:
-            values.append(convert(text))
-        except ValueError as error:
-            values.append(None)
-            problems[index] = str(error)
+        value, problem = conversion(convert, text)
+        values.append(value)
+        if problem is not None:
+            problems[index] = problem
     parts.append((rest, pa.array(values, kind)))
     return Converted(spread(len(texts), kind, parts), problems)
 

@@ -59,14 +59,14 @@ def encode(text: str) -> dict[str, bytes]:
     Raises:
         ValueError: an object repeats a name, or the value is nested too deep.
     """
-    if _depth(text) > MAX_DEPTH:
+    if nesting(text) > MAX_DEPTH:
         raise ValueError("is nested too deep")
     names: dict[bytes, int] = {}
     value = _encoded(_DECODER.decode(text), names)
     return {"value": value, "metadata": _metadata(list(names))}
 
 
-def _depth(text: str) -> int:
+def nesting(text: str) -> int:
     """Return how deep brackets nest, at most; the count of brackets when that is small anyway."""
     opened = text.count("[") + text.count("{")
     if opened <= MAX_DEPTH:
