@@ -37,6 +37,8 @@ from google.protobuf.message import DecodeError, Message
 
 from gazette_spark.errors import OptionError
 from gazette_spark.framing.rows import HalvesParser, Row, RowFormat
+from gazette_spark.framing.text_columns import conversion
+from gazette_spark.framing.timestamps import MICROS_PER_S, in_range
 
 TIMESTAMP = "google.protobuf.Timestamp"
 
@@ -110,10 +112,10 @@ class ExactReader:
 
     def row(self, record: bytes) -> Row:
         """Read one message. Never raises, whatever its bytes."""
-        try:
-            message = self._class.FromString(record)
-        except DecodeError:
-            return Row(None, f"is no message {self._name}")
+        # Besides DecodeError: the implementation in Python raises others, for one of invalid UTF-8.
+        message, problem = conversion(self._class.FromString, record)
+        if message is None:
+            return Row(None, f"is no message {self._name}: {problem}")
         problems: list[str] = []
         values = _read(message, self._members, problems)
         return Row(values, problems[0] if problems else None)
@@ -156,11 +158,9 @@ def _read(message: Message, members: _Members, problems: list[str]) -> dict[str,
         if member is None:
             continue
         name, convert = member
-        try:
-            values[name] = convert(value)
-        except ValueError as error:
-            problems.append(f"field {members.where}.{name} {error}")
-            values[name] = None
+        values[name], problem = conversion(convert, value)
+        if problem is not None:
+            problems.append(f"field {members.where}.{name} {problem}")
     return values
 
 
@@ -230,7 +230,7 @@ def _map_converter(entry: Descriptor, kind: pa.DataType) -> Convert | None:
 
 def _message_converter(descriptor: Descriptor, kind: pa.DataType) -> Convert | None:
     if descriptor.full_name == TIMESTAMP and pa.types.is_timestamp(kind) and kind.unit == "us":
-        return lambda value: value.seconds * 1_000_000 + value.nanos // 1000
+        return lambda value: in_range(value.seconds * MICROS_PER_S + value.nanos // 1000)
     if not pa.types.is_struct(kind):
         return None
     members = _members(descriptor.fields_by_name, list(kind), descriptor.full_name)
@@ -257,7 +257,9 @@ def _scalar_converter(field: FieldDescriptor, kind: pa.DataType) -> Convert | No
         case FieldDescriptor.CPPTYPE_BOOL:
             right = pa.types.is_boolean(kind)
         case FieldDescriptor.CPPTYPE_STRING:
-            right = kind == (pa.binary() if field.type == FieldDescriptor.TYPE_BYTES else pa.string())
+            if field.type == FieldDescriptor.TYPE_STRING:
+                return _text if pa.types.is_string(kind) else None
+            right = kind == pa.binary()
         case FieldDescriptor.CPPTYPE_DOUBLE:
             right = kind == pa.float64()
         case FieldDescriptor.CPPTYPE_FLOAT:
@@ -267,6 +269,13 @@ def _scalar_converter(field: FieldDescriptor, kind: pa.DataType) -> Convert | No
         case _:
             return decimal.Decimal if kind == pa.decimal128(20, 0) else None
     return _same if right else None
+
+
+def _text(value: str | bytes) -> str:
+    # In proto2 nobody checks the bytes of a string: those that are not UTF-8 stay bytes.
+    if isinstance(value, bytes):
+        raise ValueError("is not UTF-8")
+    return value
 
 
 def _same(value: object) -> object:
