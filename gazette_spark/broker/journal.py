@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gazette_spark.broker.api.append_fsm import AppendPlan, JournalHead, plan_append
@@ -29,11 +29,50 @@ from gazette_spark.broker.storage.fragment_store import FragmentStore, open_stor
 from gazette_spark.broker.storage.index import IndexView, Resolution, resolve_read
 from gazette_spark.broker.storage.postfix import render_postfix
 from gazette_spark.broker.storage.spool import Spool, SpoolData
-from gazette_spark.errors import GazetteError
+from gazette_spark.errors import GazetteError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import CoverSet, Fragment
 
 _log = logging.getLogger(__name__)
+
+MAX_OPEN_SPOOLS = 256
+"""Journals whose files stay open, two each: half of the 1,024 files that a process may usually have open."""
+
+
+class OpenSpools:
+    """The journals whose current spool may have open files, by their last use. Any thread may use it.
+
+    A broker may have more journals than it may have files open, and most are idle.
+    """
+
+    def __init__(self, limit: int = MAX_OPEN_SPOOLS) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._used: dict[LiveJournal, None] = {}
+        """The one used last is the last."""
+
+    def __repr__(self) -> str:
+        return f"OpenSpools({len(self._used)} of {self._limit})"
+
+    def use(self, journal: LiveJournal) -> None:
+        """Note a use, and close the files of the journals beyond the limit that were not used for longest."""
+        with self._lock:
+            self._used.pop(journal, None)
+            self._used[journal] = None
+            excess = (
+                [] if len(self._used) <= self._limit else list(self._used)[: len(self._used) - self._limit]
+            )
+            for idle in excess:
+                del self._used[idle]
+        for idle in excess:
+            if not idle.release_idle():
+                with self._lock:  # Its files are in use: it comes next, with the others that are.
+                    self._used = {idle: None, **self._used}
+
+    def forget(self, journal: LiveJournal) -> None:
+        """Forget a journal whose files are closed for good."""
+        with self._lock:
+            self._used.pop(journal, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +86,8 @@ class JournalSettings:
     clock: Callable[[], float] = time.time
     on_sealed: Callable[[LiveJournal], None] = lambda _journal: None
     """Called, with the turn held, after a spool was closed."""
+    open_spools: OpenSpools = field(default_factory=OpenSpools)
+    """Bounds the journals whose files are open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +225,7 @@ class LiveJournal:
         self._spool.commit_append(registers, self._settings.clock())
         with self.changed:
             self._update_view(same_closed=True)
+        self._settings.open_spools.use(self)
 
     def pulse(self) -> None:
         """Act like an empty append: roll if it is time."""
@@ -240,7 +282,9 @@ class LiveJournal:
                 return Served(resolution, self._version)
             if fragment.mod_time:
                 return Served(resolution, self._version, store=self.store_of(fragment))
-            return Served(resolution, self._version, spool=self._spool_of(fragment).data())
+            served = Served(resolution, self._version, spool=self._spool_of(fragment).data())
+        self._settings.open_spools.use(self)
+        return served
 
     def wait_for_change(self, version: int, still_wanted: Callable[[], bool]) -> None:
         """Wait until the index is no longer at ``version``, the journal closes, or the wait is cancelled."""
@@ -290,7 +334,7 @@ class LiveJournal:
         for url in self.spec.fragment.stores:
             try:
                 listed.extend(self._stores[url].list(self.name, self._settings.is_journal))
-            except OSError as error:
+            except (OSError, ProtocolError) as error:
                 _log.warning("store_listing_failed journal=%s store=%s error=%s", self.name, url, error)
                 return
         # In order each one goes to the end of the set, and of equal ends the widest comes first.
@@ -326,7 +370,11 @@ class LiveJournal:
             content = spool.blocks()
         postfix = render_postfix(self.spec.fragment.path_postfix_template, spool.first_append_time)
         fragment = replace(spool.fragment, path_postfix=postfix)
-        stored = store.put(fragment, encode(content, fragment.codec), fsync=self._settings.fsync)
+        try:
+            stored = store.put(fragment, encode(content, fragment.codec), fsync=self._settings.fsync)
+        finally:
+            with self.changed:
+                spool.release()  # A store that refuses must not keep the files of all that wait for it open.
         with self.changed:
             self._stored.add(stored)
             self._uploaded.append(stored)
@@ -344,6 +392,7 @@ class LiveJournal:
     def delete(self) -> None:
         """End reads and appends, and drop the spools."""
         self._end(abandon=True)
+        self._settings.open_spools.forget(self)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _end(self, *, abandon: bool) -> None:
@@ -353,8 +402,18 @@ class LiveJournal:
             self.changed.notify_all()
         self.route_changed()
 
+    def release_idle(self) -> bool:
+        """Close the files until they are needed again; False if somebody has the turn, and may be writing."""
+        with self.fair_lock.turn_if_free() as granted:
+            if granted:
+                with self.changed:
+                    for spool in (*self._sealed, self._spool):
+                        spool.release()
+        return granted
+
     def release(self) -> None:
         """Close the files and streams. No append may begin any more."""
+        self._settings.open_spools.forget(self)
         if self.pipeline is not None:
             self.pipeline.cancel()
         for spool in (*self._sealed, self._spool):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +18,10 @@ from gazette_spark.broker.journal import JournalSettings, LiveJournal
 from gazette_spark.broker.keyspace import Keyspace, KeyspaceState
 from gazette_spark.broker.replication.topology import Member, Slots
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY, open_store
-from gazette_spark.broker.storage.postfix import check_template
+from gazette_spark.broker.storage.postfix import render_postfix
 from gazette_spark.broker.storage.state import Catalog, CatalogEntry, ItemKind
-from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import NO_SUM, Fragment
 from gazette_spark.protocol.labels import labels_with_name
 
 _log = logging.getLogger(__name__)
@@ -228,13 +229,13 @@ class JournalRegistry:
         return self._names.ever_had(name)
 
     def _check(self, spec: pb.JournalSpec) -> None:
-        check_template(spec.fragment.path_postfix_template)
+        # Everything that decides where a fragment goes is tried out: an append must not be acknowledged and
+        # then never be stored.
+        postfix = render_postfix(spec.fragment.path_postfix_template, time.time())
+        codec = spec.fragment.compression_codec
+        trial = Fragment(spec.name, 0, 1, NO_SUM, codec=codec, path_postfix=postfix)
         for url in spec.fragment.stores:
-            store = open_store(self.root, url)
-            inside = self.root / store.prefix / spec.name
-            if inside.is_relative_to(self.root / STATE_DIRECTORY):
-                problem = f"{spec.name} is inside the broker's own {STATE_DIRECTORY}"
-                raise ProtocolError("JournalSpec.Name", problem)
+            open_store(self.root, url).check(trial)
 
     def _open(self, entry: CatalogEntry[pb.JournalSpec], revision: int) -> LiveJournal:
         # A lone broker takes up its spools again. A replica that is assigned again is a new one.

@@ -122,6 +122,10 @@ class Directory:
                 yield from self._walk(path)
             elif entry.is_file():
                 yield from _stated(entry, path)
+            elif not entry.name.startswith("."):
+                raise FragmentStoreError(
+                    f"{self.url}{path}", "neither a regular file nor a directory; remove it"
+                )
 
 
 def _stated(entry: os.DirEntry[str], path: str) -> Iterator[StoreFile]:

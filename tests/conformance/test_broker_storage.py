@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.fragments import Fragment
 from tests.conformance.wire import CALL_TIMEOUT_S, Wire, spec
 from tests.rig.brokers import BrokerHandle
 
@@ -69,6 +71,40 @@ def test_a_store_that_refuses(tmp_path: Path) -> None:
         obstacle.unlink()
         wire.wait_persisted(NAME, 1)
         assert wire.content(NAME) == b"firstsecond"
+
+
+def test_a_store_that_goes_on_refusing(tmp_path: Path) -> None:
+    """After six failures in a row appends are refused with the reason, until an upload succeeds again."""
+    obstacle = tmp_path / "storage"
+    obstacle.write_text("in the way of the journal's directory")
+    with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
+        wire.create(spec(NAME))
+        assert wire.append(NAME, b"first").status == pb.OK
+        for _ in range(6):
+            with pytest.raises(OSError, match=NAME):
+                broker.flush()
+        refused = wire.append(NAME, b"second")
+        assert refused.status == pb.FRAGMENT_STORE_UNHEALTHY
+        assert "uploads in a row have failed, the last one because" in refused.store_health_error
+        obstacle.unlink()
+        broker.flush()
+        assert wire.append(NAME, b"second").status == pb.OK
+        assert wire.content(NAME) == b"firstsecond"
+
+
+def test_a_pipe_in_the_place_of_a_fragment(tmp_path: Path) -> None:
+    """It holds up neither uploads nor reads nor the broker's end, and the bytes stay."""
+    with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
+        wire.create(spec(NAME, compression_codec=pb.NONE))
+        commit = wire.append(NAME, b"first").commit
+        pipe = tmp_path / Fragment.from_pb(commit).content_path
+        pipe.parent.mkdir(parents=True)
+        os.mkfifo(pipe)
+        with pytest.raises(OSError, match="not a regular file"):
+            broker.flush()
+        assert wire.content(NAME) == b"first"
+    with EmbeddedBroker(tmp_path) as broker, Wire(broker.endpoint) as wire:
+        assert wire.content(NAME) == b"first"
 
 
 @pytest.mark.parametrize(

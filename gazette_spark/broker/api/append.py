@@ -165,8 +165,11 @@ class _AppendTurn:
 
     def _append(self, messages: MessageSource[pb.AppendRequest]) -> pb.AppendResponse | None:
         journal, request = self._journal, self._request
-        if (store := journal.first_store) is not None and (problem := store.problem()):
-            return self._refuse(pb.FRAGMENT_STORE_UNHEALTHY, problem)
+        if (store := journal.first_store) is not None:
+            # What cannot be stored stays on the broker's disk, so it must not become ever more.
+            problem = store.problem() or self._context.persister.lasting_problem(journal)
+            if problem:
+                return self._refuse(pb.FRAGMENT_STORE_UNHEALTHY, problem)
         plan = journal.plan(request)
         if plan.status != pb.OK:
             return self._precondition_failed(plan.status)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from io import FileIO
 from pathlib import Path
+from typing import BinaryIO
 
 from gazette_spark.broker.storage.spool import SpoolData
 from gazette_spark.client.reading.decoders import CodecError, decode_fragment
+from gazette_spark.client.reading.regular_files import open_regular_file
 from gazette_spark.errors import CorruptFragmentError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
@@ -30,10 +31,11 @@ def stored_content(path: Path, fragment: Fragment, begin: int, end: int, chunk_b
     """Yield bytes [begin, end) of a stored fragment.
 
     Raises:
+        OSError: the file cannot be opened, or is not a regular one.
         CorruptFragmentError: the file holds more or fewer bytes than its name says, or breaks its codec.
             A file that is longer is noticed when it is read to its end.
     """
-    with path.open("rb", buffering=0) as file:
+    with open_regular_file(path) as file:
         try:
             for piece in _clip(_pieces(file, path, fragment, begin, chunk_bytes), path, fragment, begin, end):
                 for start in range(0, len(piece), chunk_bytes):
@@ -42,7 +44,7 @@ def stored_content(path: Path, fragment: Fragment, begin: int, end: int, chunk_b
             raise _corrupt(fragment, str(error), path) from error
 
 
-def _pieces(file: FileIO, path: Path, fragment: Fragment, begin: int, chunk_bytes: int) -> Iterator[bytes]:
+def _pieces(file: BinaryIO, path: Path, fragment: Fragment, begin: int, chunk_bytes: int) -> Iterator[bytes]:
     skipped = begin - fragment.begin
     if fragment.codec != pb.NONE:
         return _skip(decode_fragment(file, fragment.codec), skipped)

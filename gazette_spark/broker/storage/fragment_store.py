@@ -8,15 +8,18 @@ unchanged. The directory has to exist.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from gazette_spark.broker.storage.durable import make_directories, sync_directory
+from gazette_spark.client.reading.regular_files import open_regular_fd, read_regular
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol.fragments import Fragment, parse_content_path
 
@@ -65,26 +68,56 @@ class FragmentStore:
             return problem
         base = self.root / self.prefix
         try:
-            path = base / HEALTH_CHECK
+            path = self._locate(self.prefix + HEALTH_CHECK)
             _try_out(path)
             if path.name not in os.listdir(path.parent):  # noqa: PTH208 - names are all we want
                 return f"store {self.url}: {path} was written and is not listed"
             if delete_prefix is not None:
-                trial = base / delete_prefix / f"{HEALTH_CHECK}-{secrets.token_hex(8)}"
-                if not trial.resolve().is_relative_to(base.resolve()):
+                trial = f"{self.prefix}{delete_prefix}/{HEALTH_CHECK}-{secrets.token_hex(8)}"
+                located = self._locate(trial.lstrip("/"))
+                if ".." in delete_prefix.split("/") or not located.is_relative_to(base.resolve()):
                     return f"store {self.url}: {delete_prefix!r} leads out of the store"
-                _try_out(trial)
-                trial.unlink()
-        except OSError as error:
+                _try_out(located)
+                located.unlink()
+        except (OSError, ProtocolError) as error:
             return f"store {self.url}: {error}"
         return ""
 
+    def check(self, fragment: Fragment) -> None:
+        """Try a fragment out: refuse a store that could not keep it, or could not list it again.
+
+        Raises:
+            ProtocolError: the store rewrites the fragment's path to one outside the root, to one of the
+                broker's state, or to one that a listing of the journal does not find.
+        """
+        directory, path = self.directory(fragment.journal), self.object_path(fragment)
+        self._locate(path)
+        if path != directory + fragment.content_path.removeprefix(fragment.journal):
+            problem = f"{path}, for {fragment.content_path}, differs in more than the journal's name"
+            raise ProtocolError("FragmentStore", f"{self.url}: {problem}")
+
+    def directory(self, journal: str) -> str:
+        """Return the path of the journal's fragments below the root.
+
+        Raises:
+            ProtocolError: it is not a path of this store's.
+        """
+        return self._object(journal)
+
     def path(self, fragment: Fragment) -> Path:
-        """Return the path of the fragment's file."""
-        return self.root / self.object_path(fragment)
+        """Return the path of the fragment's file.
+
+        Raises:
+            ProtocolError: it is not a path of this store's.
+        """
+        return self._locate(self.object_path(fragment))
 
     def object_path(self, fragment: Fragment) -> str:
-        """Return the fragment's path below the root."""
+        """Return the fragment's path below the root.
+
+        Raises:
+            ProtocolError: it is not a path of this store's.
+        """
         return self._object(fragment.content_path)
 
     def fragment_url(self, fragment: Fragment) -> str:
@@ -95,14 +128,23 @@ class FragmentStore:
         """Yield the journal's fragments, in no order.
 
         Directories of another journal, by ``is_journal`` of the name, are not listed.
+
+        Raises:
+            ProtocolError: the journal has no path in this store.
+            OSError: the directory cannot be read.
         """
-        yield from self._walk(journal, "", self.root / self._object(journal), is_journal)
+        yield from self._walk(journal, "", self._locate(self.directory(journal)), is_journal)
 
     def put(self, fragment: Fragment, blocks: Iterable[bytes], *, fsync: bool) -> Fragment:
-        """Write the fragment's file, whole or not at all, and return it as stored."""
+        """Write the fragment's file, whole or not at all, and return it as stored.
+
+        Raises:
+            ProtocolError: the fragment has no path in this store.
+            OSError: the file cannot be written, or something else has its name.
+        """
         path = self.path(fragment)
         make_directories(path.parent, mode=0o750, fsync=fsync)
-        if not path.exists():
+        if not os.path.lexists(path):
             partial = path.parent / f".partial-{path.name[:150]}{secrets.token_hex(8)}"
             try:
                 _write(partial, blocks, fsync=fsync)
@@ -111,10 +153,38 @@ class FragmentStore:
                     sync_directory(path.parent)  # The spool is deleted next.
             finally:
                 partial.unlink(missing_ok=True)
-        return replace(fragment, backing_store=self.url, mod_time=_mod_time(path.stat()))
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(
+                errno.EEXIST, "not a regular file, so the fragment cannot be stored here", str(path)
+            )
+        return replace(fragment, backing_store=self.url, mod_time=_mod_time(found))
 
     def _object(self, path: str) -> str:
-        return self.prefix + (path.replace(self.find, self.replace_by, 1) if self.find else path)
+        """Return the final path of an object, below the root. Its parts decide, not those of the URL."""
+        final = self.prefix + (path.replace(self.find, self.replace_by, 1) if self.find else path)
+        parts = final.split("/")
+        if any(part in ("", ".", "..") for part in parts) or "\0" in final:
+            problem = f"{path!r} becomes {final!r}, which is not a clean path below the broker's root"
+            raise ProtocolError("FragmentStore", f"{self.url}: {problem}")
+        if parts[0] == STATE_DIRECTORY:
+            raise ProtocolError(
+                "FragmentStore", f"{self.url}: {final!r} is inside the broker's own {parts[0]}"
+            )
+        return final
+
+    def _locate(self, final: str) -> Path:
+        """Return the file of a path below the root, links in its directories followed.
+
+        The last part is not followed: what opens the file refuses links.
+        """
+        root = self.root.resolve()
+        directory, _, name = final.rpartition("/")
+        located = (root / directory).resolve() / name
+        if not located.is_relative_to(root) or located.is_relative_to(root / STATE_DIRECTORY):
+            problem = f"{final!r} leads out of the broker's root, or into its state"
+            raise ProtocolError("FragmentStore", f"{self.url}: {problem}")
+        return located
 
     def _walk(
         self, journal: str, postfix: str, directory: Path, is_journal: Callable[[str], bool]
@@ -154,9 +224,10 @@ def open_store(root: Path, url: str) -> FragmentStore:
     components = prefix.split("/")
     if prefix and not prefix.endswith("/"):
         raise ProtocolError("FragmentStore", f"{url}: path must end in '/'")
-    if ".." in components or components[0] == STATE_DIRECTORY:
-        raise ProtocolError("FragmentStore", f"{url}: path must stay inside the broker's root")
-    if not (root / prefix).resolve().is_relative_to(root.resolve()):
+    if any(part in ("", ".", "..") for part in components[:-1]) or components[0] == STATE_DIRECTORY:
+        raise ProtocolError("FragmentStore", f"{url}: path must be clean and stay inside the broker's root")
+    base, real_root = (root / prefix).resolve(), root.resolve()
+    if not base.is_relative_to(real_root) or base.is_relative_to(real_root / STATE_DIRECTORY):
         raise ProtocolError("FragmentStore", f"{url}: path leaves the broker's root through a symbolic link")
     arguments = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme == "file" and (unknown := sorted(set(arguments) - set(_REWRITES))):
@@ -166,8 +237,9 @@ def open_store(root: Path, url: str) -> FragmentStore:
 
 def _try_out(path: Path) -> None:
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-    path.write_bytes(b"health-check\n")
-    if path.read_bytes() != b"health-check\n":
+    with os.fdopen(open_regular_fd(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+        file.write(b"health-check\n")
+    if read_regular(path) != b"health-check\n":
         raise OSError(f"{path} does not hold what was written")
 
 

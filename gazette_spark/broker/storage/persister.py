@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from gazette_spark.broker.journal import JournalClosedError, LiveJournal
 from gazette_spark.broker.replication.pipeline import ReplicationError
+from gazette_spark.errors import ProtocolError
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +28,11 @@ MAX_TICK_S = 1.0
 
 MAX_RETRY_S = 60.0
 """Longest time until a failed upload is tried again; the first is a second, each next one twice as long."""
+
+
+MAX_FAILURES = 5
+"""Failures in a row after which appends are refused, as Gazette does after as many failed health checks; that
+is after half a minute. Uploads are still tried, and one that succeeds ends the refusals."""
 
 
 def retry_after(failures: int) -> float:
@@ -113,11 +119,19 @@ class Persister:
             failed = self._failed.get(journal)
             return failed.problem if failed is not None else ""
 
+    def lasting_problem(self, journal: LiveJournal) -> str:
+        """Say why the journal's uploads have failed too often in a row for more appends to be taken."""
+        with self._changed:
+            failed = self._failed.get(journal)
+            if failed is None or failed.count <= MAX_FAILURES:
+                return ""
+            return f"{failed.count} uploads in a row have failed, the last one because: {failed.problem}"
+
     def _upload(self, journal: LiveJournal) -> None:
         problem = ""
         try:
             journal.persist()
-        except OSError as error:
+        except (OSError, ProtocolError) as error:
             problem = str(error)
             if not journal.closed:
                 _log.warning("persist_failed journal=%s error=%s", journal.name, error)

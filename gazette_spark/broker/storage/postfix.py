@@ -12,6 +12,8 @@ import re
 from datetime import UTC, datetime
 
 from gazette_spark.errors import ProtocolError
+from gazette_spark.protocol.fragments import POSTFIX_BYTES
+from gazette_spark.protocol.names import validate_path
 
 _ACTION = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.DOTALL)
 _TIME_FORMAT = re.compile(r"""\.Spool\.FirstAppendTime\.Format\s+["`]([^"`]*)["`]""")
@@ -21,13 +23,11 @@ _STRFTIME = {"2006": "%Y", "01": "%m", "02": "%d", "15": "%H", "04": "%M", "05":
 WHERE = "JournalSpec.Fragment.PathPostfixTemplate"
 
 
-def check_template(template: str) -> None:
-    """Raise ProtocolError unless the template is of the known form."""
-    render_postfix(template, 0.0)
-
-
 def render_postfix(template: str, first_append_time: float) -> str:
     """Return the path postfix of a spool first appended to at this Unix time, in UTC.
+
+    Raises:
+        ProtocolError: the template is not of the known form, or gives no clean path.
 
     >>> render_postfix('date={{ .Spool.FirstAppendTime.Format "2006-01-02" }}', 1795240680.0)
     'date=2026-11-21'
@@ -36,8 +36,8 @@ def render_postfix(template: str, first_append_time: float) -> str:
     text = _ACTION.sub(lambda action: _render_action(action[1], moment), template)
     if "{{" in text or "}}" in text:
         raise ProtocolError(WHERE, f"unbalanced braces in {template!r}")
-    if any(part in ("", ".", "..") for part in text.split("/")) and text:
-        raise ProtocolError(WHERE, f"{template!r} gives {text!r}, which is not a clean relative path")
+    # As strict as a fragment's own check, or a template would pass here and fail when a fragment is stored.
+    validate_path(WHERE, text, *POSTFIX_BYTES)
     return text
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from gazette_spark.broker.storage import commit_log
 from gazette_spark.broker.storage.commit_log import CommitRecord, Registers, SpoolHeader
 from gazette_spark.broker.storage.durable import make_directories, sync_directory
+from gazette_spark.client.reading.regular_files import open_regular_fd, open_regular_file, read_regular
 from gazette_spark.protocol.fragments import Fragment
 
 _log = logging.getLogger(__name__)
@@ -35,12 +36,19 @@ READ_BLOCK_BYTES = 1 << 20
 _NO_SUM = bytes(20)
 
 
-class SpoolData:
+class _OpenFile:
+    """An open file, closed when nobody holds it any more: no thread meets another file under its number."""
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self.fd = open_regular_fd(path, flags)
+        weakref.finalize(self, os.close, self.fd)
+
+
+class SpoolData(_OpenFile):
     """An open data file. It outlives its spool's deletion for as long as a reader holds it."""
 
     def __init__(self, path: Path) -> None:
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        weakref.finalize(self, os.close, self.fd)
+        super().__init__(path, os.O_RDWR | os.O_CREAT)
 
     def read(self, position: int, size: int) -> bytes:
         """Return up to ``size`` bytes from ``position``, counted from the spool's begin."""
@@ -69,7 +77,7 @@ class Spool:
         self._staged_sum = self._sum.copy()
         self._staged_end = header.begin
         self._data: SpoolData | None = None
-        self._log_fd: int | None = None
+        self._log: _OpenFile | None = None
         self._log_bytes = 0
         self._names_are_synced = True
         """Whether the directory is known to hold both files after a power cut."""
@@ -128,7 +136,7 @@ class Spool:
 
     def write_header(self) -> None:
         """Write the commit log with its header, whole or not at all, unless it is there already."""
-        if self._log_fd is not None:
+        if self._log is not None:
             return
         path = self.stem.with_suffix(".log")
         if not path.exists():
@@ -140,8 +148,8 @@ class Spool:
             partial.rename(path)
             self._names_are_synced = False
             self._sync_names()
-        self._log_fd = os.open(path, os.O_RDWR | os.O_APPEND)
-        self._log_bytes = os.fstat(self._log_fd).st_size
+        self._log = _OpenFile(path, os.O_RDWR | os.O_APPEND)
+        self._log_bytes = os.fstat(self._log.fd).st_size
 
     def _sync_names(self) -> None:
         if self._fsync and not self._names_are_synced:
@@ -174,9 +182,7 @@ class Spool:
     def release(self) -> None:
         """Close the files until they are needed again."""
         self._data = None
-        if self._log_fd is not None:
-            os.close(self._log_fd)
-            self._log_fd = None
+        self._log = None
 
     def delete(self) -> None:
         """Remove the files. A reader that holds the data keeps it."""
@@ -185,8 +191,8 @@ class Spool:
             self.stem.with_suffix(suffix).unlink(missing_ok=True)
 
     def _append_to_log(self, line: bytes) -> None:
-        fd = self._log_fd
-        assert fd is not None
+        assert self._log is not None
+        fd = self._log.fd
         try:
             if os.write(fd, line) != len(line):
                 raise OSError(f"{self!r}: short write to its commit log")
@@ -208,7 +214,7 @@ class Spool:
     def recover(cls, stem: Path, *, fsync: bool) -> Spool | None:
         """Open a spool left by an earlier broker, cut back to its last commit; None if it has no header."""
         log_path = stem.with_suffix(".log")
-        parsed = commit_log.parse_log(log_path.read_bytes(), str(log_path)) if log_path.exists() else None
+        parsed = commit_log.parse_log(read_regular(log_path), str(log_path)) if log_path.exists() else None
         if parsed is None or parsed.header is None:
             return None
         spool = cls(stem, parsed.header, fsync=fsync)
@@ -228,7 +234,7 @@ class Spool:
     def _replay(self, records: tuple[tuple[CommitRecord, int], ...], data_path: Path) -> int:
         """Apply every commit whose bytes are complete; return the log's length up to the last."""
         log_bytes = 0
-        with data_path.open("rb") as data:
+        with open_regular_file(data_path) as data:
             for record, length in records:
                 running = self._sum.copy()
                 running.update(data.read(record.end - self.end))
@@ -240,7 +246,7 @@ class Spool:
 
 
 def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
+    fd = open_regular_fd(path)
     try:
         os.fsync(fd)
     finally:

@@ -21,6 +21,7 @@ from google.protobuf.message import Message
 
 from gazette_spark.broker.storage.durable import sync_directory
 from gazette_spark.broker.storage.fragment_store import STATE_DIRECTORY
+from gazette_spark.client.reading.regular_files import open_regular_fd, read_regular
 from gazette_spark.errors import BrokerRootError, DamagedFileError, ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.labels import selector_matches
@@ -202,7 +203,7 @@ class StateDirectory:
         self._lock_fd = self._lock()
 
     def _lock(self) -> int:
-        fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        fd = open_regular_fd(self.path / "lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -219,7 +220,7 @@ class StateDirectory:
         path = self.path / "state.json"
         if path.exists():
             try:
-                text = unseal(path.read_bytes(), str(path)).decode()
+                text = unseal(read_regular(path), str(path)).decode()
             except DamagedFileError as error:
                 problem = f"{STATE_DIRECTORY}/state.json is damaged: {error.problem}"
                 raise BrokerRootError(str(self.root), problem) from error
@@ -229,7 +230,8 @@ class StateDirectory:
     def save(self, catalog: Catalog[S], *, fsync: bool) -> None:
         """Replace the stored catalog, whole or not at all."""
         partial = self.path / "state.json.partial"
-        with partial.open("wb") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with os.fdopen(open_regular_fd(partial, flags), "wb") as file:
             file.write(seal(catalog_to_json(catalog).encode()))
             if fsync:
                 file.flush()

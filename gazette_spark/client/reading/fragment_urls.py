@@ -24,7 +24,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import stat
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -37,6 +36,7 @@ from urllib.parse import urlsplit
 from gazette_spark.client.metrics import ClientMetrics
 from gazette_spark.client.reading.fetch_limit import FetchLimit
 from gazette_spark.client.reading.fragments import URL_FIELD, FragmentReader, without_query
+from gazette_spark.client.reading.regular_files import open_regular_file
 from gazette_spark.errors import (
     DirectReadError,
     FragmentTooLongError,
@@ -60,7 +60,6 @@ CONNECT_TIMEOUT_S = 10.0
 """Longest a store may take to connect, where no client says otherwise."""
 
 _HTTP_SCHEMES = ("http", "https")
-_BUFFER_BYTES = 1 << 20
 Resolve = Callable[[str, int], Iterable[str]]
 """Takes a host and port, returns the host's addresses; raises OSError."""
 
@@ -305,15 +304,10 @@ def resolve_file(url: str, root: str) -> str:
 def open_regular(path: str) -> BinaryIO:
     """Open a regular file, and nothing else; never waits."""
     try:
-        # Without O_NONBLOCK, opening a FIFO would wait for its writer.
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return open_regular_file(path)
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         raise DirectReadError(path, error.strerror or str(error), missing=missing) from error
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise DirectReadError(path, "not a regular file")
-    return os.fdopen(handle, "rb", buffering=_BUFFER_BYTES)
 
 
 class _File:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gazette_spark.broker import journal as journal_module
-from gazette_spark.broker.journal import JournalSettings, LiveJournal
+from gazette_spark.broker.journal import JournalSettings, LiveJournal, OpenSpools
 from gazette_spark.broker.storage.encoders import encode
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.journals import journal_spec
@@ -142,3 +142,46 @@ def test_a_spool_that_others_stored_is_not_uploaded(
     uploading.result(DEADLINE_S)
     assert stored_spans(journal) == [(0, 5)]
     assert list((tmp_path / "spools").glob("00000001.*")) == []
+
+
+def open_files() -> int:
+    """Return how many files this process has open."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_idle_journals_keep_no_files_open(tmp_path: Path) -> None:
+    """Of 2,000 journals that were appended to, only the last ones have open files; all go on."""
+    count, limit = 2000, 16
+    settings = JournalSettings(tmp_path, lambda _name: False, open_spools=OpenSpools(limit))
+    journals = [
+        LiveJournal(journal_spec(f"many/{number}", stores=()), tmp_path / str(number), settings)
+        for number in range(count)
+    ]
+    before = open_files()
+    for journal in journals:
+        txn = journal.start_append(journal.plan(pb.AppendRequest(journal=journal.name)))
+        txn.write(b"x")
+        assert txn.commit_append(pb.LabelSet()).end == 1
+    assert open_files() - before <= 2 * limit
+    for journal in journals:
+        spool = journal.serve(0, 0).spool
+        assert spool is not None
+        assert spool.read(0, 9) == b"x"
+    assert open_files() - before <= 2 * limit + 1  # The test has the last one open, too.
+
+
+def test_files_in_use_stay_open(tmp_path: Path) -> None:
+    """A journal whose turn somebody has is passed over, and closed when it is its turn to be."""
+    spools = OpenSpools(1)
+    settings = JournalSettings(tmp_path, lambda _name: False, open_spools=spools)
+    busy, other = (
+        LiveJournal(journal_spec(name, stores=()), tmp_path / name, settings) for name in ("busy", "other")
+    )
+    with busy.fair_lock.turn(lambda: True):
+        txn = busy.start_append(busy.plan(pb.AppendRequest(journal="busy")))
+        txn.write(b"first")
+        spools.use(busy)
+        other.serve(0, 0)
+        spools.use(other)
+        assert txn.commit_append(pb.LabelSet()).end == 5
+    assert busy.release_idle()

@@ -287,6 +287,12 @@ def test_orphaned_spools_are_removed(registry: JournalRegistry, tmp_path: Path) 
         pytest.param(upsert("a/journal", stores=("file:///../x/",)), id="store-outside"),
         pytest.param(upsert(".gazette/journal"), id="own-state"),
         pytest.param(upsert("a/journal", path_postfix_template="{{ .Spool.Begin }}"), id="template"),
+        pytest.param(upsert("a/journal", path_postfix_template="a blank"), id="template-with-a-blank"),
+        pytest.param(upsert("a/journal", stores=("file:///?find=a/&replace=../out/",)), id="replace-outside"),
+        pytest.param(upsert("a/journal", stores=("file:///?find=a/&replace=.gazette/",)), id="replace-state"),
+        pytest.param(
+            upsert("a/journal", stores=("file:///?find=0000&replace=x",)), id="replace-in-file-names"
+        ),
     ],
 )
 def test_what_this_broker_cannot_do_is_refused(

@@ -163,6 +163,14 @@ def test_links_are_refused(tmp_path: Path, link: str) -> None:
         rows_of(Directory(str(root)))
 
 
+def test_pipes_are_refused(tmp_path: Path) -> None:
+    """A pipe where a fragment should be is not waited for; passed over, bytes would be missing."""
+    stored(tmp_path)
+    os.mkfifo(tmp_path / "log/a/pipe")
+    with pytest.raises(FragmentStoreError, match="log/a/pipe: neither a regular file nor a directory"):
+        rows_of(Directory(str(tmp_path)))
+
+
 def test_a_directory_that_became_a_link_since_the_plan(tmp_path: Path) -> None:
     """Files are opened below the store only."""
     root = tmp_path / "store"

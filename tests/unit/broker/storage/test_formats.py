@@ -166,6 +166,9 @@ def test_postfix(template: str, postfix: str) -> None:
         pytest.param("../out", id="dots"),
         pytest.param("/abs", id="absolute"),
         pytest.param("a//b", id="empty-part"),
+        pytest.param('{{ .Spool.FirstAppendTime.Format "2006 01" }}', id="a-blank"),
+        pytest.param("a:b", id="a-colon"),
+        pytest.param("a" * 513, id="too-long"),
     ],
 )
 def test_unknown_postfix_template(template: str) -> None:

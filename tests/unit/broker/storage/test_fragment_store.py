@@ -85,6 +85,8 @@ def test_a_journal_without_files(store: FragmentStore) -> None:
         pytest.param("file:///../x/", id="dots"),
         pytest.param("file:///a/../../x/", id="inner-dots"),
         pytest.param("file:///.gazette/", id="own-state"),
+        pytest.param("file:///./.gazette/", id="own-state-after-a-dot"),
+        pytest.param("file:///state/", id="own-state-through-a-link"),
         pytest.param("file:///x", id="no-slash"),
         pytest.param("file:///x/?sign=1", id="unknown-argument"),
         pytest.param("file:///link/", id="link-out-of-the-root"),
@@ -95,6 +97,7 @@ def test_refused_store(tmp_path: Path, url: str) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "link").symlink_to(tmp_path, target_is_directory=True)
+    (root / "state").symlink_to(root / ".gazette", target_is_directory=True)
     with pytest.raises(ProtocolError, match="FragmentStore"):
         open_store(root, url)
 
@@ -180,3 +183,65 @@ def test_a_probe_tells_what_fails(store: FragmentStore, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / ".test").write_text("in the way")
     assert ".test" in open_store(tmp_path, "file:///other/").probe()
+
+
+@pytest.mark.parametrize(
+    ("find", "replacement"),
+    [
+        pytest.param("a/", "../victim/", id="out-of-the-root"),
+        pytest.param("a/", ".gazette/", id="own-state"),
+        pytest.param("a/", "./.gazette/", id="own-state-after-a-dot"),
+        pytest.param("a/journal", "", id="the-store-itself"),
+        pytest.param("a/", "/", id="absolute"),
+        pytest.param("a/", "link/", id="through-a-link"),
+        pytest.param("a/", "state/", id="own-state-through-a-link"),
+        pytest.param("a/", "b\0/", id="nul"),
+    ],
+)
+def test_a_rewritten_path_is_checked(tmp_path: Path, find: str, replacement: str) -> None:
+    """No operation goes where ``find`` and ``replace`` lead, outside the root or into the broker's state."""
+    root, victim = tmp_path / "root", tmp_path / "victim"
+    (root / ".gazette").mkdir(parents=True)
+    victim.mkdir()
+    (root / "link").symlink_to(victim, target_is_directory=True)
+    (root / "state").symlink_to(root / ".gazette", target_is_directory=True)
+    store = FragmentStore("file:///", root, "", find, replacement)
+    operations = (
+        lambda: store.check(fragment()),
+        lambda: store.put(fragment(), [b"abcd"], fsync=False),
+        lambda: store.path(fragment()),
+        lambda: listed(store, "a/journal"),
+    )
+    for operation in operations:
+        with pytest.raises(ProtocolError, match="FragmentStore"):
+            operation()
+    assert [*victim.iterdir(), *(root / ".gazette").iterdir()] == []
+
+
+@pytest.mark.parametrize("find", ["0000", "l/", ".raw"])
+def test_a_fragment_that_is_not_listed_again_is_refused(tmp_path: Path, find: str) -> None:
+    """``find`` must be in the journal's name: what is stored elsewhere would be lost at the next start."""
+    with pytest.raises(ProtocolError, match="more than the journal's name"):
+        FragmentStore("file:///", tmp_path, "", find, "x").check(fragment())
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "directory"])
+def test_what_is_no_file_takes_the_place_of_none(tmp_path: Path, store: FragmentStore, kind: str) -> None:
+    """A pipe or link under the name of a fragment or a health check is not read, written or waited for."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"health-check\n")
+    health = store.root / ".test/health-check"
+    for path in (store.path(fragment()), health):
+        path.parent.mkdir(parents=True)
+        if kind == "fifo":
+            os.mkfifo(path)
+        elif kind == "link":
+            path.symlink_to(secret)
+        else:
+            path.mkdir()
+    with pytest.raises(OSError, match="not a regular file"):
+        store.put(fragment(), [b"abcd"], fsync=False)
+    with pytest.raises(OSError, match=r"regular file|symbolic link"):
+        list(stored_content(store.path(fragment()), fragment(), 0, 4, 100))
+    assert str(health) in store.probe()
+    assert secret.read_bytes() == b"health-check\n"
