@@ -10,8 +10,9 @@ Its promises:
 * Fragment files under the root have Gazette's names and codecs; a Gazette broker given the same root
   lists and reads them, and the other way round.
 * One broker at a time uses a root; a second one is refused.
-* With keys, each call needs a bearer token that allows it (``authorizer``); with ``tls``, all ports are TLS.
-  Without either everyone who reaches the port may do everything.
+* With keys, each call needs a bearer token that allows it (``authorizer``), HTTP requests, too; only the
+  signed URLs of fragments need none. With ``tls``, all ports are TLS. Without keys everyone who reaches the
+  port may do everything.
 * A test can order faults of it (``faults``).
 
 It has no Etcd and, unless several run as a cluster, no replication: it is the one broker of its cluster and
@@ -222,7 +223,12 @@ class Running:
             service = self._service(broker, identity, options)
             if options.gateway is not None:
                 names, port = (broker.host, *options.gateway.names), options.gateway.port
-                answers = Gateway(service, lambda: self.gateway.endpoint if self.gateway else "", names)
+                answers = Gateway(
+                    service,
+                    lambda: self.gateway.endpoint if self.gateway else "",
+                    names,
+                    serves_without_token=options.gateway.serves_without_token,
+                )
                 self.gateway = HttpServer(
                     answers, broker.host, port, option="gateway_port", tls=_ssl(options)
                 )

@@ -113,13 +113,22 @@ class Keyspace(Generic[S]):
         with self._lock:
             self._observers.pop(member, None)
 
-    def apply(self, changes: Sequence[Change[S]]) -> int | None:
+    def apply(
+        self,
+        changes: Sequence[Change[S]],
+        check: Callable[[Catalog[S]], None] = lambda _catalog: None,
+    ) -> int | None:
         """Apply valid changes, all or none.
+
+        Args:
+            changes: to be made.
+            check: refuses them by raising; called with the catalog that they change, which stays until then.
 
         Returns:
             The revision after it, or None if an item is not at its expected revision.
         """
         with self._lock:
+            check(self.state.catalog)
             catalog = apply_changes(self.state.catalog, changes)
             if catalog is None:
                 return None

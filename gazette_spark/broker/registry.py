@@ -122,8 +122,16 @@ class JournalRegistry:
         slots = self.keyspace.state.slots.get(name, ())
         return bool(slots) and slots[0] == self.member
 
-    def apply(self, changes: Sequence[pb.ApplyRequest.Change]) -> int | None:
+    def apply(
+        self,
+        changes: Sequence[pb.ApplyRequest.Change],
+        check: Callable[[JournalCatalog], None] = lambda _catalog: None,
+    ) -> int | None:
         """Apply valid changes, all or none.
+
+        Args:
+            changes: to be made.
+            check: refuses them by raising; called with the catalog that they change, which stays until then.
 
         Returns:
             The catalog's revision after the change, or None if a journal is not at its expected revision.
@@ -134,7 +142,7 @@ class JournalRegistry:
         for change in changes:
             if change.HasField("upsert"):
                 self._check(change.upsert)
-        return self.keyspace.apply(changes)
+        return self.keyspace.apply(changes, check)
 
     def set_suspension(self, name: str, level: int, offset: int) -> None:
         """Change a journal's suspension, as its next revision; a journal that is gone stays so."""

@@ -72,13 +72,16 @@ AS_GAZETTE = ServingSettings()
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """Where a broker's HTTP gateway is. Its GET, HEAD and PUT need no token, as Gazette's."""
+    """Where a broker's HTTP gateway is, and whom it serves."""
 
     port: int = 0
     """0 takes any free one."""
     names: Sequence[str] = ()
     """Host names by which clients may call it, beside the broker's ``host``, localhost and any address.
     Others are refused, since a web page's name can be made to lead here."""
+    serves_without_token: bool = False
+    """Serve GET, HEAD and PUT without a token although the broker has keys, as Gazette's gateway does: then
+    everybody who reaches the port may read and append to every journal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,11 @@ def broker() -> None:
     help="Host name of the gateway, beside localhost and IP addresses. Repeatable.",
 )
 @click.option(
+    "--gateway-without-token",
+    is_flag=True,
+    help="Serve the gateway's GET, HEAD and PUT without a token although there are keys, as Gazette does.",
+)
+@click.option(
     "--pulse-interval", default=60.0, show_default=True, help="Seconds between two checks of idle journals."
 )
 @click.option(
@@ -64,6 +69,7 @@ def serve(  # noqa: PLR0917 - an argument an option
     port: int,
     gateway_port: int | None,
     gateway_names: tuple[str, ...],
+    gateway_without_token: bool,
     pulse_interval: float,
     fsync: bool,
     auth_keys: str | None,
@@ -79,6 +85,9 @@ def serve(  # noqa: PLR0917 - an argument an option
     """
     from gazette_spark.broker import EmbeddedBroker, GatewaySettings, ServingSettings, StorageSettings
 
+    gateway = None
+    if gateway_port is not None:
+        gateway = GatewaySettings(gateway_port, gateway_names, serves_without_token=gateway_without_token)
     ends = end_signals()
     try:
         embedded = EmbeddedBroker(
@@ -86,7 +95,7 @@ def serve(  # noqa: PLR0917 - an argument an option
             port=port,
             storage=StorageSettings(fsync, pulse_interval, fragment_urls),
             serving=ServingSettings(max_append_rate=max_append_rate),
-            gateway=None if gateway_port is None else GatewaySettings(gateway_port, gateway_names),
+            gateway=gateway,
             auth_keys=auth_keys or None,
             tls=server_tls(tls_cert, tls_key, tls_client_ca),
         )

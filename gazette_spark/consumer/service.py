@@ -6,8 +6,9 @@ call        capability   of a caller whose claims do not cover a shard
 List        LIST         the shard is left out
 Stat        READ         SHARD_NOT_FOUND, as for a shard that is not there
 GetHints    READ         SHARD_NOT_FOUND
-Apply       APPLY        UNAUTHENTICATED; of a shard to be deleted only the id counts, not its labels
-Unassign    APPLY        UNAUTHENTICATED; only the id counts
+Apply       APPLY        UNAUTHENTICATED, also if they cover the new spec only; to delete a shard they have
+                         to cover its id by itself, too
+Unassign    APPLY        UNAUTHENTICATED; they have to cover the id by itself, too
 ==========  ===========  ==================================================================================
 
 As in Gazette, a request is checked before claims are held against its shards, and broken rules are answered
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Self
@@ -109,11 +110,14 @@ class ShardService(pc_grpc.ShardServicer):
         """Make all changes, or none."""
         with self._call(context, Capability.APPLY) as claims:
             validate_apply_request(request)
+            present = self._labels()
             for change in request.changes:
                 if change.HasField("upsert"):
-                    _check_covered(claims, change.upsert.id, labels_with_id(change.upsert))
+                    # Gazette looks at the new labels only, so a bearer could take any shard by giving it
+                    # the labels of its claims.
+                    _check_covered(claims, change.upsert.id, labels_with_id(change.upsert), present)
                 else:
-                    _check_covered(claims, change.delete)
+                    _check_covered(claims, change.delete, _id_alone(change.delete), present)
             return self._host.apply(request.changes)
 
     def GetHints(self, request: pc.GetHintsRequest, context: grpc.ServicerContext) -> pc.GetHintsResponse:  # noqa: N802 - the wire's name
@@ -129,10 +133,16 @@ class ShardService(pc_grpc.ShardServicer):
         """End assignments of shards."""
         with self._call(context, Capability.APPLY) as claims:
             validate_unassign_request(request)
+            present = self._labels()
             for shard_id in request.shards:
-                _check_covered(claims, shard_id)
+                _check_covered(claims, shard_id, _id_alone(shard_id), present)
             shard_ids = list(dict.fromkeys(request.shards))
             return self._host.unassign(shard_ids, only_failed=request.only_failed, dry_run=request.dry_run)
+
+    def _labels(self) -> dict[str, pb.LabelSet]:
+        """Return the labels of all shards, by id."""
+        _, shards = self._host.list_shards()
+        return {each.spec.id: labels_with_id(each.spec) for each in shards}
 
     @contextmanager
     def _call(self, context: grpc.ServicerContext, needed: Capability) -> Iterator[Claims]:
@@ -156,10 +166,15 @@ def _covers(claims: Claims, labels: pb.LabelSet) -> bool:
     return selector_matches(claims.selector, labels)
 
 
-def _check_covered(claims: Claims, shard_id: str, labels: pb.LabelSet | None = None) -> None:
-    """Refuse a change of a shard that the claims are not about."""
-    known = labels or pb.LabelSet(labels=[pb.Label(name=ID, value=shard_id)])
-    if not _covers(claims, known):
+def _id_alone(shard_id: str) -> pb.LabelSet:
+    return pb.LabelSet(labels=[pb.Label(name=ID, value=shard_id)])
+
+
+def _check_covered(
+    claims: Claims, shard_id: str, labels: pb.LabelSet, present: Mapping[str, pb.LabelSet]
+) -> None:
+    """Refuse a change of a shard that the claims are not about, by its labels and by those it has now."""
+    if not (_covers(claims, labels) and _covers(claims, present.get(shard_id, labels))):
         raise UnauthenticatedError(f"not authorized to {shard_id}")
 
 

@@ -6,6 +6,7 @@ import base64
 import re
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -259,6 +260,54 @@ def test_apply_is_held_to_the_selector(wire: Wire, fresh_prefix: str) -> None:
     # Of a journal to be deleted only its name is looked at.
     assert inside in refusal(lambda: change(delete(inside, -1), by="color=red"))
     assert change(delete(inside, -1), by=mine).status == pb.OK
+
+
+MINE = "team=mine"
+STORES = {
+    "the same directory": ("theirs", "file:///auth/"),
+    "find and replace": ("mine/one", "file:///?find=mine/one&replace=auth/theirs"),
+    "a directory above": ("mine/one", "file:///?find=mine/one&replace=auth"),
+    "a directory below": ("mine/one", "file:///?find=mine/one&replace=auth/theirs/below"),
+}
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Wire]:
+    """An embedded broker with a journal of somebody else's, stored at auth/theirs."""
+    with EmbeddedBroker(tmp_path, auth_keys=OLD_KEY) as broker, Wire(broker.endpoint) as wire:
+        changes = [upsert(spec("auth/theirs", labels=labels(("team", "theirs"))))]
+        wire.stub.Apply(pb.ApplyRequest(changes=changes), metadata=bearer(OLD), timeout=CALL_TIMEOUT_S)
+        yield wire
+
+
+def change_as(wire: Wire, change: pb.ApplyRequest.Change, selector: str = MINE) -> pb.ApplyResponse:
+    """Make a change with a token for some journals only."""
+    token = bearer(OLD, Claims(Capability.APPLY, parse_selector(selector)))
+    return wire.stub.Apply(pb.ApplyRequest(changes=[change]), timeout=CALL_TIMEOUT_S, metadata=token)
+
+
+def test_labels_do_not_take_a_journal(shared: Wire) -> None:
+    """Claims have to cover a journal as it is, to give it their labels or to delete it."""
+    mine = labels(("team", "mine"))
+    taken = spec("auth/theirs", labels=mine)
+    assert "auth/theirs" in refusal(lambda: change_as(shared, upsert(taken, -1)))
+    assert "auth/theirs" in refusal(lambda: change_as(shared, delete("auth/theirs", -1), "team!=theirs"))
+    assert change_as(shared, upsert(spec("mine/one", labels=mine))).status == pb.OK
+    assert "mine/one" in refusal(lambda: change_as(shared, upsert(spec("mine/one"), -1)))
+
+
+@pytest.mark.parametrize(("name", "store"), STORES.values(), ids=STORES)
+def test_stores_do_not_take_a_journal(shared: Wire, name: str, store: str) -> None:
+    """A store that holds another journal's fragments is refused to who may not see that journal."""
+    change = upsert(spec(name, stores=[store], labels=labels(("team", "mine"))))
+    assert "another journal" in refusal(lambda: change_as(shared, change))
+    assert change_as(shared, change, "team in (mine,theirs)").status == pb.OK
+
+
+def test_names_below_each_other_share_a_store(shared: Wire) -> None:
+    """Listings tell their fragments apart, so a token may have one of them."""
+    below = spec("auth/theirs/below", labels=labels(("team", "mine")))
+    assert change_as(shared, upsert(below)).status == pb.OK
 
 
 def test_streams_end_with_their_token(wire: Wire) -> None:

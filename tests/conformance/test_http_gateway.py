@@ -20,6 +20,7 @@ from google.protobuf import text_format
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.broker.settings import GatewaySettings
 from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.protocol.labels import parse_selector
 from gazette_spark.protocol.tokens import Capability, Claims, KeySet
 from tests.conformance.wire import Wire, spec, wait_for
 from tests.rig.brokers import BrokerHandle
@@ -473,17 +474,49 @@ def ask_status(broker: EmbeddedBroker) -> int:
         return 0
 
 
-def test_keys_and_the_gateway(embedded: EmbeddedBroker) -> None:
-    """The plain gateway needs no token, as Gazette's; the JSON gateway checks one that is sent."""
-    with Wire(embedded.endpoint) as wire:
-        wire.create(spec("gateway/journal"))
-    assert ask(address(embedded), "PUT", "/gateway/journal", b"x").status == 204
-    post = (address(embedded), "POST", "/v1/journals/list", b"{}")
-    token = KeySet.parse("c2VjcmV0").sign(Claims(Capability.READ, pb.LabelSelector()), now=time.time())
-    answer = ask(*post, f"Authorization: Bearer {token}")
-    assert (answer.status, json.loads(answer.body)["code"]) == (401, 16)
-    token = KeySet.parse("c2VjcmV0").sign(Claims(Capability.LIST, pb.LabelSelector()), now=time.time())
-    assert ask(*post, f"Authorization: Bearer {token}").status == 200
+def test_keys_and_the_gateway(tmp_path: Path) -> None:
+    """With keys each request needs a token that allows it, for this journal; others are not found."""
+    keys = KeySet.parse("c2VjcmV0")
+
+    def bearer(capability: Capability, selector: str = "") -> str:
+        claims = Claims(capability, parse_selector(selector))
+        return f"Authorization: Bearer {keys.sign(claims, now=time.time())}"
+
+    with EmbeddedBroker(tmp_path, gateway=GatewaySettings(), auth_keys=keys) as broker:
+        with Wire(broker.endpoint) as wire:
+            change = pb.ApplyRequest.Change(upsert=spec("gateway/journal"))
+            everything = (("authorization", bearer(Capability.ALL).removeprefix("Authorization: ")),)
+            wire.stub.Apply(pb.ApplyRequest(changes=[change]), metadata=everything, timeout=TIMEOUT_S)
+        put, get = ("PUT", "/gateway/journal", b"x"), ("GET", "/gateway/journal", b"")
+        head, post = ("HEAD", "/gateway/journal", b""), ("POST", "/v1/journals/list", b"{}")
+        for request, needed, status in (
+            (put, Capability.APPEND, 204),
+            (get, Capability.READ, 206),
+            (head, Capability.READ, 206),
+            (post, Capability.LIST, 200),
+        ):
+            answer = ask(address(broker), *request)
+            assert (answer.status, "token" in answer.body.decode()) == (401, request[0] != "HEAD")
+            others = Capability(Capability.ALL & ~needed)
+            assert ask(address(broker), *request, bearer(others)).status == 401
+            assert ask(address(broker), *request, "Authorization: Bearer x.y.z").status == 401
+            assert ask(address(broker), *request, bearer(needed)).status == status
+        elsewhere = bearer(Capability.ALL, "name=gateway/other")
+        assert ask(address(broker), *get, elsewhere).status == 404
+        assert ask(address(broker), *put, elsewhere).status == 500
+
+
+def test_a_gateway_that_serves_without_token(tmp_path: Path) -> None:
+    """By choice GET and PUT need no token, as Gazette's; the JSON gateway does."""
+    gateway = GatewaySettings(serves_without_token=True)
+    with EmbeddedBroker(tmp_path, gateway=gateway, auth_keys="c2VjcmV0 AA==") as broker:
+        with Wire(broker.endpoint) as wire:
+            wire.create(spec("gateway/journal"))
+        bad = "Authorization: Bearer x.y.z"
+        assert ask(address(broker), "PUT", "/gateway/journal", b"x", bad).status == 204
+        assert ask(address(broker), "GET", "/gateway/journal", b"", bad).status == 206
+        answer = ask(address(broker), "POST", "/v1/journals/list", b"{}", bad)
+        assert (answer.status, json.loads(answer.body)["code"]) == (401, 16)
 
 
 def test_a_reader_that_left_is_noticed(tmp_path: Path) -> None:

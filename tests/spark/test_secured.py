@@ -137,7 +137,15 @@ def test_the_pages_examples_do_what_they_say(
     assert b"".join(bytes(row.value) + b"\n" for row in found) == lines(0, 50)
     for block in others:
         exec(block, names)
-    assert capsys.readouterr().out.split("\n")[:3] == ["50 records", "50 records", "52 records"]
+    assert capsys.readouterr().out.split("\n") == [
+        "50 records",
+        "50 records",
+        "52 records",
+        "READ is confined: the journal is not found",
+        "APPLY is not: True",
+        "APPLY is confined, too",
+        "",
+    ]
     (commands,) = page.blocks("sh")
     verify = re.compile(r"^gazette-spark verify .*\n", re.MULTILINE)
     assert len(verify.findall(commands)) == 1

@@ -65,21 +65,33 @@ class Authorizer:
         return claims
 
 
+def is_confined(claims: Claims) -> bool:
+    """Return whether the claims are about some journals only."""
+    return bool(claims.selector.include.labels or claims.selector.exclude.labels)
+
+
 def covers(claims: Claims, spec: pb.JournalSpec) -> bool:
     """Return whether the claims are about the journal: its labels, and its ``name``."""
-    if not (claims.selector.include.labels or claims.selector.exclude.labels):
+    if not is_confined(claims):
         return True
     return labels.selector_matches(claims.selector, labels.labels_with_name(spec))
 
 
-def check_change(claims: Claims, change: pb.ApplyRequest.Change) -> None:
+def check_change(claims: Claims, change: pb.ApplyRequest.Change, present: pb.JournalSpec | None) -> None:
     """Refuse a change of a journal the claims are not about.
 
-    Of a journal to be deleted only the name counts: claims by another label cannot delete.
+    Gazette looks at the new labels only, so a bearer could take any journal by giving it the labels of its
+    claims. Here the claims have to cover the journal as it is, too. Of a journal to be deleted the new labels
+    are its name, as in Gazette: claims by another label cannot delete.
+
+    Args:
+        claims: the caller's.
+        change: what it asks for.
+        present: the journal's spec before the change, if there is one.
 
     Raises:
         UnauthenticatedError: with the journal's name.
     """
     spec = change.upsert if change.HasField("upsert") else pb.JournalSpec(name=change.delete)
-    if not covers(claims, spec):
+    if not covers(claims, spec) or (present is not None and not covers(claims, present)):
         raise UnauthenticatedError(f"not authorized to change journal {spec.name}")

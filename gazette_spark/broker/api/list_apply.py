@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 
-from gazette_spark.broker.api.authorizer import check_change
+from gazette_spark.broker.api.authorizer import UnauthenticatedError, check_change, covers, is_confined
 from gazette_spark.broker.api.call import Call, ServiceContext
-from gazette_spark.broker.registry import JOURNALS, JournalState
+from gazette_spark.broker.registry import JOURNALS, JournalCatalog, JournalState
 from gazette_spark.broker.replication.topology import Slots, make_route
+from gazette_spark.broker.storage.fragment_store import open_store
 from gazette_spark.broker.storage.state import CatalogEntry, check_transaction
+from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import labels
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.requests import validate_apply_request, validate_list_request
+from gazette_spark.protocol.tokens import Claims
 
 JOURNALS_PER_MESSAGE = 25
 """Gazette's own page; more would be allowed."""
@@ -83,11 +89,58 @@ def _route(known: dict[Slots, pb.Route], slots: Slots) -> pb.Route:
 def apply_changes(context: ServiceContext, request: pb.ApplyRequest, call: Call) -> pb.ApplyResponse:
     """Serve one transaction: all changes, or no change."""
     validate_apply_request(request)
-    for change in request.changes:
-        check_change(call.claims, change)
-    check_transaction(JOURNALS, request.changes)
-    revision = context.registry.apply(request.changes)
+
+    def check(catalog: JournalCatalog) -> None:
+        for change in request.changes:
+            entry = catalog.items.get(JOURNALS.changed(change))
+            check_change(call.claims, change, None if entry is None else entry.spec)
+        if is_confined(call.claims):
+            _check_stores(context.registry.root, call.claims, catalog, request.changes)
+        check_transaction(JOURNALS, request.changes)
+
+    revision = context.registry.apply(request.changes, check)
     if revision is None:
         header = context.header()
         return pb.ApplyResponse(status=pb.ETCD_TRANSACTION_FAILED, header=header)
     return pb.ApplyResponse(header=context.identity.header(revision))
+
+
+def _check_stores(
+    root: Path, claims: Claims, catalog: JournalCatalog, changes: Iterable[pb.ApplyRequest.Change]
+) -> None:
+    """Refuse a store by which a journal would have fragments of another one, which the claims are not about.
+
+    A store's path and its ``find`` and ``replace`` can name any directory. A journal reads all fragments in
+    its own as its content.
+
+    Raises:
+        UnauthenticatedError: with the journal's name and the store.
+    """
+    store_of = cache(lambda url: open_store(root, url))
+    taken: dict[str, str] = {}
+    for entry in catalog.items.values():
+        if not covers(claims, entry.spec):
+            for url in entry.spec.fragment.stores:
+                with suppress(ProtocolError):  # Of a spec from before stores were checked: nothing is there.
+                    taken[store_of(url).directory(entry.spec.name)] = entry.spec.name
+    for change in changes:
+        for url in change.upsert.fragment.stores:
+            name, directory = change.upsert.name, store_of(url).directory(change.upsert.name)
+            for other_directory, other in taken.items():
+                # One name below the other is fine in the same place: listings leave out other journals.
+                is_nested = _is_nested_alike((name, directory), (other, other_directory))
+                if _overlap(directory, other_directory) and not is_nested:
+                    text = f"not authorized to store {name} in {url}: fragments of another journal are there"
+                    raise UnauthenticatedError(text)
+
+
+def _overlap(one: str, other: str) -> bool:
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+def _is_nested_alike(one: tuple[str, str], other: tuple[str, str]) -> bool:
+    """Whether two directories are to each other what their journals' names are."""
+    (name, directory), (other_name, other_directory) = one, other
+    if len(directory) < len(other_directory):
+        return other_name == name + other_directory.removeprefix(directory)
+    return name != other_name and name == other_name + directory.removeprefix(other_directory)

@@ -7,10 +7,11 @@
 ``POST /v1/journals/list``, ``/read``   the request as proto-JSON; a line of JSON an answer
 ======================================  ==================================================
 
-Statuses, headers and the trailer ``X-Close-Error`` are Gazette's. As there, GET, HEAD and PUT are not
-subject to the broker's keys: who must not read may not reach this port. ``/v1/`` checks the
-``Authorization`` header. Unlike Gazette's, this gateway is on developers' machines: it refuses what foreign
-web pages make their browsers send (``browser_guard``). An append is committed only if its body came complete.
+Statuses, headers and the trailer ``X-Close-Error`` are Gazette's. If the broker has keys, every request needs
+a bearer token in its ``Authorization`` header. In Gazette GET, HEAD and PUT need none, so who must not read
+may not reach the port; ``GatewaySettings(serves_without_token=True)`` restores that. Unlike Gazette's, this
+gateway is on developers' machines: it refuses what foreign web pages make their browsers send
+(``browser_guard``). An append is committed only if its body came complete.
 """
 
 from __future__ import annotations
@@ -128,12 +129,21 @@ class Gateway:
         service: the broker.
         base_url: returns the gateway's address.
         names: host names that requests may be for, beside addresses and localhost.
+        serves_without_token: let GET, HEAD and PUT pass without a token, whatever keys the broker has.
     """
 
-    def __init__(self, service: ServiceContext, base_url: Callable[[], str], names: Collection[str]) -> None:
+    def __init__(
+        self,
+        service: ServiceContext,
+        base_url: Callable[[], str],
+        names: Collection[str],
+        *,
+        serves_without_token: bool = False,
+    ) -> None:
         self._service = service
         self._base_url = base_url
         self._names = names
+        self._authorizer = Authorizer() if serves_without_token else service.authorizer
 
     def __repr__(self) -> str:
         return f"Gateway({self._base_url()})"
@@ -149,26 +159,32 @@ class Gateway:
             raise RequestError(HTTPStatus.MISDIRECTED_REQUEST, UNKNOWN_HOST)
         if exchange.method not in ("GET", "HEAD") and is_cross_site(exchange.headers):
             raise RequestError(HTTPStatus.FORBIDDEN, CROSS_SITE)
-        match exchange.method:
-            case "GET" | "HEAD":
-                self._read(exchange)
-            case "PUT":
-                self._append(exchange)
-            case "POST":
-                self._post(exchange)
-            case _:
-                exchange.answer(HTTPStatus.BAD_REQUEST, f"{exchange.method} is not served")
+        try:
+            match exchange.method:
+                case "GET" | "HEAD":
+                    self._read(exchange, self._claims(exchange, Capability.READ))
+                case "PUT":
+                    self._append(exchange, self._claims(exchange, Capability.APPEND))
+                case "POST":
+                    self._post(exchange)
+                case _:
+                    exchange.answer(HTTPStatus.BAD_REQUEST, f"{exchange.method} is not served")
+        except UnauthenticatedError as error:
+            exchange.answer(HTTPStatus.UNAUTHORIZED, str(error), {"WWW-Authenticate": "Bearer"})
+
+    def _claims(self, exchange: Exchange, needed: Capability) -> Claims:
+        return self._authorizer.authorize(exchange.headers.get("authorization"), needed)
 
     # -- Reads.
 
-    def _read(self, exchange: Exchange) -> None:
+    def _read(self, exchange: Exchange, claims: Claims) -> None:
         try:
             request = read_request(exchange.path, exchange.query)
         except BadRequestError as error:
             exchange.answer(HTTPStatus.BAD_REQUEST, str(error))
             return
         request.metadata_only = exchange.method == "HEAD"
-        with self._call(exchange, _everything(Capability.READ)) as call:
+        with self._call(exchange, claims) as call:
             try:
                 responses = read(self._service, request, call)
                 first = next(responses, None)
@@ -201,13 +217,13 @@ class Gateway:
 
     # -- Appends.
 
-    def _append(self, exchange: Exchange) -> None:
+    def _append(self, exchange: Exchange, claims: Claims) -> None:
         journal = unquote(exchange.path).removeprefix("/")
         if exchange.query:
             exchange.answer(HTTPStatus.BAD_REQUEST, "an append takes no arguments")
             return
         messages = _BodyMessages(journal, exchange)
-        with self._call(exchange, _everything(Capability.APPEND)) as call:
+        with self._call(exchange, claims) as call:
             try:
                 response = append(self._service, messages, call)
             except (GazetteError, OSError) as error:
@@ -344,10 +360,6 @@ def _send_json(exchange: Exchange, responses: Iterator[Message]) -> None:
 
 def _json_error(exchange: Exchange, status: HTTPStatus, code: int, problem: str) -> None:
     exchange.answer(status, _json_problem(code, problem).decode())
-
-
-def _everything(capability: Capability) -> Claims:
-    return Authorizer().authorize(None, capability)
 
 
 def _json_line(message: Message) -> bytes:

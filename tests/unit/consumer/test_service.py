@@ -311,6 +311,17 @@ def test_tokens_and_certificates(certificates: Certificates) -> None:
     labelled.apply([Change(upsert=shard_spec("shard-3", [], labels={"app": "x"}))])
     with pytest.raises(AuthError):
         labelled.apply([Change(delete="shard-3", expect_mod_revision=-1)])
+    # The labels a shard has count, too: nobody takes one by giving it those of a token, or by an exclusion.
+    taken = Change(upsert=shard_spec("shard-1", [], labels={"app": "x"}), expect_mod_revision=-1)
+    with pytest.raises(AuthError, match="not authorized to shard-1"):
+        labelled.apply([taken])
+    but_x = restricted(Capability.APPLY, "app!=x")
+    for refused in (
+        lambda: but_x.apply([Change(delete="shard-3", expect_mod_revision=-1)]),
+        lambda: but_x.unassign(["shard-3"]),
+    ):
+        with pytest.raises(AuthError, match="not authorized to shard-3"):
+            refused()
     # Each call has its capability.
     change = Change(upsert=shard_spec("shard-1", []), expect_mod_revision=-1)
     needs: dict[int, list[Callable[[ShardClient], object]]] = {
