@@ -283,15 +283,16 @@ def check_clock(client: Client, journals: Sequence[str], now_s: float) -> Iterat
 
 def check_stores(client: Client, stores: Sequence[str]) -> Iterator[Finding]:
     """Have the broker try fragment stores."""
+    from gazette_spark.cli.journal_upkeep import try_store
+
     if not stores:
         yield Finding("store", "skipped", "no journal has one; name one with --store")
-    mend = "give the brokers access to it, and see that it exists"
+    mend = "create the store, or give brokers and this machine access to it"
     for store in stores:
         try:
-            health = client.store_health(store)
+            problem, tried = try_store(client, store)
         except GazetteError as error:
             yield Finding("store", "problem", f"{store}: {one_line(error)}", mend)
             continue
-        problem = " ".join(health.problem.split())
-        state = "ok" if health.is_healthy else "problem"
-        yield Finding("store", state, f"{store}{': ' if problem else ''}{problem}", mend if problem else "")
+        state = "problem" if problem else "ok"
+        yield Finding("store", state, f"{store}: {problem or tried}", mend if problem else "")

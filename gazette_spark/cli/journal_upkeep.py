@@ -17,7 +17,7 @@ from gazette_spark.cli.journal_options import (
     is_fully_suspended,
     target_selector_option,
 )
-from gazette_spark.cli.main import Interrupted
+from gazette_spark.cli.main import Interrupted, one_line
 from gazette_spark.cli.output import Printer, output_option
 from gazette_spark.errors import GazetteError
 from gazette_spark.progress import counted, progress
@@ -185,14 +185,38 @@ def for_each(connect: Connect, selector: str, work: Callable[[Client, str], str]
 )
 @click.pass_obj
 def store_health(connect: Connect, store: str, check_delete_prefix: str | None) -> None:
-    """Have the broker test a fragment store.
+    """Have the broker write, read and list a fragment store.
 
-    STORE is its URL, such as s3://bucket/prefix/.
+    STORE is its URL, such as s3://bucket/prefix/. The embedded broker keeps the fragments of all stores in
+    directories, so this command lists a bucket itself, with the credentials of its environment.
 
-    Exit code 1: it is not healthy, or could not be tried.
+    Exit code 1: the store is not healthy, or could not be tried.
     """
     with connect() as client:
-        health = client.store_health(store, check_delete_prefix=check_delete_prefix)
+        problem, tried = try_store(client, store, check_delete_prefix)
+    if problem:
+        raise click.ClickException(f"fragment store {store} is unhealthy: {problem}")
+    click.echo(f"fragment store {store} is healthy: {tried}")
+
+
+def try_store(client: Client, store: str, check_delete_prefix: str | None = None) -> tuple[str, str]:
+    """Have a broker try a fragment store, and list a bucket from here that the broker cannot try.
+
+    Returns:
+        The problem, empty for a healthy store; and what was tried.
+    """
+    health = client.store_health(store, check_delete_prefix=check_delete_prefix)
     if not health.is_healthy:
-        raise click.ClickException(f"fragment store {store} is unhealthy: {' '.join(health.problem.split())}")
-    click.echo(f"fragment store {store} is healthy")
+        return " ".join(health.problem.split()), ""
+    deleted = "" if check_delete_prefix is None else ", and deleted another"
+    tried = f"the broker wrote, read and listed an object{deleted}"
+    if not health.tried_directory:
+        return "", tried
+    from gazette_spark.store.files import check_bucket
+
+    instead = f"the broker keeps its fragments in {health.tried_directory}"
+    try:
+        check_bucket(store)
+    except GazetteError as error:
+        return f"{instead}, and from this machine {one_line(error)}", ""
+    return "", f"it was listed from this machine; {instead}, where {tried}"

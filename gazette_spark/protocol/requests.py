@@ -27,6 +27,8 @@ SUFFIX_BYTES = (4, 128)
 """Least and greatest length of a process's suffix."""
 MAX_PAGE_LIMIT = 10_000
 """Most fragments a page may be asked to have."""
+TRIED_DIRECTORY = "gazette-spark-tried-directory-bin"
+"""Trailing metadata of an embedded broker's FragmentStoreHealth: the directory that stands for a bucket."""
 
 
 def validate_header(header: pb.Header, where: str = "Header") -> None:

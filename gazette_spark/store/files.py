@@ -78,6 +78,17 @@ def open_store(url: str) -> StoreFiles:
     return Bucket(system, path, shown)
 
 
+def check_bucket(url: str) -> None:
+    """Check that a bucket exists and can be listed below the URL's path, with the environment's credentials.
+
+    Raises:
+        FragmentStoreError: it does not exist, it cannot be listed, or pyarrow does not know its scheme.
+    """
+    found = open_store(url)
+    assert isinstance(found, Bucket)
+    found.check()
+
+
 class Directory:
     """A store in a local, or mounted, file system."""
 
@@ -147,6 +158,24 @@ class Bucket:
 
     def __repr__(self) -> str:
         return f"Bucket({self.url!r})"
+
+    def check(self) -> None:
+        """Check that the bucket exists and that one level of the path can be listed.
+
+        Raises:
+            FragmentStoreError: it does not, or cannot.
+        """
+        from pyarrow.fs import FileSelector, FileType
+
+        bucket = self._base.partition("/")[0]
+        try:
+            exists = self._system.get_file_info(bucket).type == FileType.Directory
+            # Of a missing bucket this would list nothing, as of a path without an object.
+            self._system.get_file_info(FileSelector(self._base, allow_not_found=True))
+        except (OSError, ValueError) as error:
+            raise FragmentStoreError(self.url, f"it cannot be listed: {error}") from None
+        if not exists:
+            raise FragmentStoreError(self.url, f"bucket {bucket!r} does not exist")
 
     def list(self, directories: Sequence[str]) -> Iterator[StoreFile]:
         """List all objects below each directory at once; see :class:`StoreFiles`."""

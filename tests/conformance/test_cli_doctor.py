@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from click.testing import CliRunner
@@ -32,6 +35,7 @@ def test_a_broker_that_is_well(broker: BrokerHandle, run: Command, orders: str) 
         "store": "ok",
     }
     assert f"{broker.endpoint}: " in found["broker"]["text"]
+    assert found["store"]["text"].endswith(": the broker wrote, read and listed an object")
     assert code == 0
 
 
@@ -40,6 +44,45 @@ def test_a_store_that_is_not_there(broker: BrokerHandle, orders: str) -> None:
     code, found = states("--broker", broker.endpoint, "--store", "file:///not-there/")
     assert (code, found["store"]["state"]) == (1, "problem")
     assert found["store"]["text"].startswith("file:///not-there/: ")
+
+
+@pytest.fixture
+def no_buckets() -> Iterator[str]:
+    """A server that answers as S3 does if a bucket does not exist."""
+    with HTTPServer(("127.0.0.1", 0), NoBuckets) as server, ThreadPoolExecutor(1) as threads:
+        serving = threads.submit(server.serve_forever, 0.01)
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        serving.result()
+
+
+class NoBuckets(BaseHTTPRequestHandler):
+    """Answers every request alike."""
+
+    def do_GET(self) -> None:
+        """Answer a listing."""
+        self.send_error(404)
+
+    do_HEAD = do_GET  # noqa: N815 - the name the server calls
+
+    def log_message(self, *_args: object) -> None:
+        """Keep the test's output free of requests."""
+
+
+def test_a_bucket_that_is_not_there(
+    broker: BrokerHandle, no_buckets: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory of the embedded broker does not stand for a bucket: the bucket is listed, too."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    server = f"endpoint_override={no_buckets}&scheme=http&region=eu-central-1"
+    store = f"s3://no-such-bucket/?{server}"
+    code, found = states("--broker", broker.endpoint, "--store", store)
+    assert (code, found["store"]["state"]) == (1, "problem")
+    assert f"keeps its fragments in {broker.file_root}" in found["store"]["text"]
+    command = CliRunner().invoke(main, ["journals", "--broker", broker.endpoint, "store-health", store])
+    assert command.exit_code == 1
+    assert "bucket 'no-such-bucket' does not exist" in command.stderr
 
 
 def test_tls_on_a_plain_port(broker: BrokerHandle) -> None:

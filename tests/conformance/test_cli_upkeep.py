@@ -177,7 +177,8 @@ def test_a_failure_does_not_keep_other_journals(run: Command, wire: Wire, fresh_
 
 def test_store_health(run: Command) -> None:
     """A store that is there is healthy, one that is not fails the command."""
-    assert "healthy" in run.done("store-health", "file:///")
+    tried = "the broker wrote, read and listed an object"
+    assert f"file:/// is healthy: {tried}\n" in run.done("store-health", "file:///")
     done = run("store-health", "file:///not/there/")
     assert done.exit_code == 1
     assert "unhealthy" in done.stderr

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+
+import grpc
 
 from gazette_spark.broker.api.append_fsm import is_readable
 from gazette_spark.broker.api.call import Call, ServiceContext, await_revision, resolve
@@ -12,7 +15,11 @@ from gazette_spark.broker.storage.fragment_store import open_store
 from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
-from gazette_spark.protocol.requests import validate_fragments_request, validate_store_health_request
+from gazette_spark.protocol.requests import (
+    TRIED_DIRECTORY,
+    validate_fragments_request,
+    validate_store_health_request,
+)
 
 DEFAULT_PAGE = 1000
 """Fragments a page holds when the request does not say."""
@@ -68,13 +75,19 @@ def _entry(
 
 
 def store_health(
-    context: ServiceContext, request: pb.FragmentStoreHealthRequest
+    context: ServiceContext, request: pb.FragmentStoreHealthRequest, call: grpc.ServicerContext
 ) -> pb.FragmentStoreHealthResponse:
-    """Try whether a store can take fragments, and give them back; with ``check_delete``, delete them."""
+    """Try whether a store can take fragments, and give them back; with ``check_delete``, delete them.
+
+    This broker serves a bucket from a directory, so it cannot try the bucket. Its answer names the directory
+    beside the message, which has no field for it.
+    """
     validate_store_health_request(request)
     try:
         store = open_store(context.registry.root, request.fragment_store)
         problem = store.probe(request.check_delete_prefix if request.check_delete else None)
+        if not request.fragment_store.startswith("file:"):
+            call.set_trailing_metadata(((TRIED_DIRECTORY, os.fsencode(store.root / store.prefix)),))
     except ProtocolError as error:
         problem = str(error)
     status = pb.FRAGMENT_STORE_UNHEALTHY if problem else pb.OK

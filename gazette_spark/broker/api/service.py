@@ -95,7 +95,7 @@ class JournalService(pb_grpc.JournalServicer):
     ) -> pb.FragmentStoreHealthResponse:
         """Serve FragmentStoreHealth."""
         with self._call(context, Capability.READ):
-            return store_health(self._service, request)
+            return store_health(self._service, request, context)
 
     @contextmanager
     def _call(self, context: grpc.ServicerContext, needed: Capability) -> Iterator[Call]:

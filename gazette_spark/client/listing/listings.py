@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,7 +17,11 @@ from gazette_spark.protocol.durations import duration_of
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journal_specs import validate_journal_name
 from gazette_spark.protocol.labels import NAME, label_set, parse_selector
-from gazette_spark.protocol.requests import validate_list_request, validate_store_health_request
+from gazette_spark.protocol.requests import (
+    TRIED_DIRECTORY,
+    validate_list_request,
+    validate_store_health_request,
+)
 from gazette_spark.protocol.tokens import Capability, Claims, journal_claims
 
 MAX_PAGE = 10_000
@@ -142,6 +147,9 @@ class StoreHealth:
     store: str
     problem: str
     """Empty for a healthy store."""
+    tried_directory: str = ""
+    """Directory from which an embedded broker serves the store, and which it tried instead; empty where a
+    broker tried the store itself."""
 
     @property
     def is_healthy(self) -> bool:
@@ -158,7 +166,7 @@ def check_store(
         request.check_delete, request.check_delete_prefix = True, delete_prefix
     validate_store_health_request(request)
     with connection.errors():
-        response = connection.stub(pb_grpc.JournalStub).FragmentStoreHealth(
+        response, call = connection.stub(pb_grpc.JournalStub).FragmentStoreHealth.with_call(
             request,
             timeout=timeout_s,
             metadata=connection.metadata(Claims(Capability.READ, pb.LabelSelector())),
@@ -166,7 +174,8 @@ def check_store(
     if response.status == pb.FRAGMENT_STORE_UNHEALTHY:
         return StoreHealth(store, response.store_health_error or "the broker does not say why")
     check_status(response.status, "", f"store {store!r}")
-    return StoreHealth(store, "")
+    trailing = dict(call.trailing_metadata() or ())
+    return StoreHealth(store, "", os.fsdecode(trailing.get(TRIED_DIRECTORY, b"")))
 
 
 @dataclass(frozen=True, slots=True)

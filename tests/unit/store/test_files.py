@@ -57,6 +57,27 @@ def bucket(root: Path) -> Bucket:
     return Bucket(fs.SubTreeFileSystem(str(root), fs.LocalFileSystem()), "", "s3://test")
 
 
+@pytest.mark.parametrize(
+    ("base", "problem"),
+    [
+        pytest.param("there", "", id="there"),
+        pytest.param("there/no/object/yet", "", id="empty path"),
+        pytest.param("missing/path", "bucket 'missing' does not exist", id="missing"),
+        pytest.param("there/file", "cannot be listed", id="unlistable"),
+    ],
+)
+def test_a_bucket_exists_and_can_be_listed(tmp_path: Path, base: str, problem: str) -> None:
+    """A path without an object is a store that is empty; a bucket that is missing is none."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/file").write_bytes(b"")
+    checked = Bucket(fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), base, f"s3://{base}")
+    if not problem:
+        checked.check()
+        return
+    with pytest.raises(FragmentStoreError, match=problem):
+        checked.check()
+
+
 @pytest.fixture(params=["directory", "bucket"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[StoreFiles, Path]:
     """A store of each kind, and where its files are."""
