@@ -177,7 +177,7 @@ class DeltaSink:
                 ``journal, offset, value`` of the format ``raw``, and each row has to follow from one record.
                 A query that starts behind the table's end is accepted then.
             accept_gaps: Bytes that may be missing from the table permanently, by journal: each ``(begin,
-                end)`` from the end of the table to the start of the query, to the byte, as :class:`GapError`
+                end)`` from the end of the table to the start of the query, to the byte, as ``GapError``
                 names them. The ledger records these gaps.
             on_new_checkpoint: Policy for a new checkpoint of a query whose rows do not follow from journal
                 offsets alone, because it keeps state or reads other sources: ``fail``, or ``restart`` to

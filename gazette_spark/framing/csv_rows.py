@@ -69,7 +69,7 @@ class CsvParser(HalvesParser):
         self._header = [field.name for field in fields] if header else []
 
     def record_batches(self, blocks: Iterable[Block]) -> Iterator[pa.RecordBatch]:
-        """Yield record batches; see :meth:`RowParser.record_batches`.
+        """Yield record batches; see :meth:`gazette_spark.framing.rows.RowParser.record_batches`.
 
         Raises:
             RecordError: also if a journal does not begin with the header it should have.

@@ -3,7 +3,7 @@ r"""Texts of CSV fields to values, as Spark's CSV reader has them.
 A field's value comes from its text alone. Arrow converts a whole column at once where it and Spark agree on
 the values of its texts. Where they do not, the column is halved until the rest is small, and the rest is
 converted one by one. The forms of numbers are Java's, those of dates and timestamps are
-:mod:`gazette_spark.framing.moments`' or a pattern's.
+:mod:`gazette_spark.framing.timestamps`' or a pattern's.
 
 Where this differs from Spark, on purpose: digits are ASCII's, hexadecimal floating point numbers are invalid,
 and timestamps need a date (Spark takes today's).

@@ -53,7 +53,7 @@ class JsonDialect:
     allow_single_quotes: bool = True
     allow_non_numeric_numbers: bool = True
     date_format: str | None = None
-    """Pattern of dates; None: any of the shapes in ``framing.moments``, as for the other two."""
+    """Pattern of dates; None: any of the shapes in ``framing.timestamps``, as for the other two."""
     timestamp_format: str | None = None
     timestamp_ntz_format: str | None = None
 

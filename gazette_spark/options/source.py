@@ -121,8 +121,8 @@ class SourceOptions:
     uuid_path: str | None
     include_acks: bool
     state_location: str | None
-    messages_since: Mapping[str, int] | None
     """Directory of the states of producers, for streams of committed messages."""
+    messages_since: Mapping[str, int] | None
     starting_offsets: OffsetChoice
     resume_offsets: Mapping[str, int] | None
     """If given, the start of a new query in place of all other options."""

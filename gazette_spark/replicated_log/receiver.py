@@ -200,7 +200,7 @@ class Receiver(Closing):
         """Return the next entry or checkpoint, or raise NoMoreMessageError where the log ends.
 
         The end is what the journal's primary says, after all appends that it has acknowledged. A secondary
-        that has called :meth:`Writer.take_over` and fetches until this error has everything, and is the
+        that has called ``Writer.take_over`` and fetches until this error has everything, and is the
         primary. The question is an append without bytes: the client needs the right to append.
 
         Raises:

@@ -60,7 +60,7 @@ class StoreFiles(Protocol):
 
 
 def open_store(url: str) -> StoreFiles:
-    """Return the store of a URL that ``option_values.parse_store`` has checked.
+    """Return the store of a URL that ``options.store.parse_store`` has checked.
 
     Raises:
         FragmentStoreError: pyarrow cannot open it.

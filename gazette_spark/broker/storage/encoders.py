@@ -1,4 +1,4 @@
-"""Encode fragments for the store. Decoding is the client's: ``client.codecs``."""
+"""Encode fragments for the store. Decoding is the client's: ``client.reading.decoders``."""
 
 from __future__ import annotations
 

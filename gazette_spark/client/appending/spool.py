@@ -16,7 +16,7 @@ OpenFile = Callable[[], BinaryIO]
 class Spool:
     """Bytes in order, the first of them perhaps on disk. For one thread at a time; read as often as wanted.
 
-    ``memory`` is public, for :class:`AppendService` extends it where every microsecond counts.
+    ``memory`` is public, for ``AppendService`` extends it where every microsecond counts.
     """
 
     __slots__ = ("_file", "disk_bytes", "memory")

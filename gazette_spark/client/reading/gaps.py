@@ -51,7 +51,7 @@ def gaps_between(journal: str, fragments: Sequence[Fragment], begin: int, end: i
 
 
 def find_gaps(client: FragmentLister, journal: str, begin: int | None, end: int | None) -> list[FragmentGap]:
-    """Return the gaps of a journal; see :meth:`Client.gaps`."""
+    """Return the gaps of a journal; see :meth:`gazette_spark.client.Client.gaps`."""
     # A broker that has just started knows the head only once it has listed its stores: this waits for it.
     client.first_offset(journal)
     # The head before the list: bytes appended meanwhile are listed, but past the end of the checked range.

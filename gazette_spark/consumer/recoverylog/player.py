@@ -229,7 +229,7 @@ class Player:
         return f"Player({self._hints.log!r}, {str(self._directory)!r})"
 
     def inject_handoff(self, author: int) -> None:
-        """Have the player end by a hand-off of the log to an author: see :func:`new_author`."""
+        """Have the player end by a hand-off of the log to an author: see ``operations.new_author``."""
         if not 0 < author < 1 << 32:
             raise OptionError("author", str(author), "a number from 1 to 4294967295")
         self._end_with(author)
