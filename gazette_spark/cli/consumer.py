@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from gazette_spark.cli.journal_options import broker_options, make_connect
+from gazette_spark.cli.main import DEFAULT_CONSUMER_PORT
 from gazette_spark.cli.server_options import PORT, end_signals, security_of_server, server_tls
 from gazette_spark.errors import ClosedError, GazetteError, UnavailableError
 
@@ -39,7 +40,11 @@ def consumer() -> None:
 @click.option("--name", default="", help="Name of the application in its stores.")
 @click.option("--address", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", default=8090, show_default=True, type=PORT, help="Port to listen on; 0: any free port."
+    "--port",
+    default=DEFAULT_CONSUMER_PORT,
+    show_default=True,
+    type=PORT,
+    help="Port to listen on; 0: any free port.",
 )
 @security_of_server("CONSUMER_AUTH_KEYS")
 @click.option(

@@ -59,6 +59,7 @@ class Integer(click.IntRange):
 
 
 DEFAULT_BROKER = "http://localhost:8080"
+DEFAULT_CONSUMER_PORT = 8090
 
 NATIVE_LOGS = {"GRPC_VERBOSITY": "NONE", "RUST_LOG": "error"}
 """Levels for the libraries of gRPC and deltalake, which else log beside the error that a command prints."""

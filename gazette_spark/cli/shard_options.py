@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from gazette_spark.cli.journal_options import Connect, target_option
+from gazette_spark.cli.main import DEFAULT_CONSUMER_PORT
 from gazette_spark.protocol.labels import ID
 
 if TYPE_CHECKING:
     from gazette_spark.consumer.client import ShardClient
+
+CONNECT_S = 2.0
+"""Time for the first connection to a consumer."""
 
 _SELECTOR_HELP = "Label selector, such as 'id=shard-000', 'id:prefix=orders-' or 'app=shop'"
 
@@ -32,13 +36,15 @@ class ShardConnect:
         """Return a consumers' client as the environment and the group's options describe it."""
         from gazette_spark.consumer.client import PREFIX, ShardClient
 
-        return self.brokers.open(ShardClient, self.endpoint, PREFIX)
+        # A consumer that does not take a connection is more likely not there than busy.
+        connect_s = min(CONNECT_S, self.brokers.timeout_s)
+        return self.brokers.open(ShardClient, self.endpoint, PREFIX, connect_timeout_s=connect_s)
 
 
 consumer_option = click.option(
     "--consumer",
     envvar="CONSUMER_ADDRESS",
-    default="http://localhost:8080",
+    default=f"http://localhost:{DEFAULT_CONSUMER_PORT}",
     show_default=True,
     metavar="URL",
     help="Consumer's address; also from CONSUMER_ADDRESS.",

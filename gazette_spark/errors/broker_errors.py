@@ -77,7 +77,11 @@ class BrokerError(GazetteError):
     service = BROKER
 
     def __str__(self) -> str:
-        return f"{self.service} {self.endpoint}: {self.code}: {self.problem}"
+        text = f"{self.service} {self.endpoint}: {self.code}: {self.problem}"
+        if self.service == BROKER or self.code != "UNIMPLEMENTED":
+            return text
+        prefix = self.service.upper()
+        return f"{text} No {self.service} serves this address; it may be a broker's. Check {prefix}_ADDRESS"
 
 
 class FlowControlError(BrokerError):

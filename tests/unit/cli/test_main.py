@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from gazette_spark.broker import EmbeddedBroker
 from gazette_spark.cli.main import COMMANDS, SECTIONS, main
 from gazette_spark.errors import JournalNotFoundError
 from gazette_spark.version import VERSION
+
+
+def test_shards_of_no_consumer_fail_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker's address, and one where nobody listens, are told apart within moments."""
+    monkeypatch.setattr("gazette_spark.cli.shard_options.CONNECT_S", 0.1)
+    with EmbeddedBroker(tmp_path) as broker:
+        command = ["shards", "--consumer", broker.endpoint, "list"]
+        of_broker = CliRunner().invoke(main, command)
+    began = time.monotonic()
+    of_nobody = CliRunner().invoke(main, command)
+    assert time.monotonic() - began < 5, "a client waits ten seconds by default"
+    for found, problem in ((of_broker, "it may be a broker's"), (of_nobody, "unavailable")):
+        assert (found.exit_code, problem in found.stderr) == (1, True)
+        assert "Check CONSUMER_ADDRESS" in found.stderr
+
+
+def test_shards_are_looked_for_where_they_are_served() -> None:
+    """`shards` asks the default port of `consumer serve`, which is not a broker's."""
+    words = (["consumer", "serve"], ["shards"])
+    serve, shards = (CliRunner().invoke(main, [*each, "--help"]).stdout for each in words)
+    (port,) = re.findall(r"--port .*?\[default:\s+(\d+)", serve, re.DOTALL)
+    assert re.findall(r"--consumer .*?\[default:\s+(\S+)\]", shards, re.DOTALL) == [
+        f"http://localhost:{port}"
+    ]
 
 
 def test_help_lists_every_group_without_loading_it() -> None:
