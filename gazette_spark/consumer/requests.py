@@ -40,21 +40,27 @@ def validate_apply_request(request: pc.ApplyRequest) -> None:
 
 
 def validate_shard_changes(
-    changes: Iterable[pc.ApplyRequest.Change], where: str = "ApplyRequest.Changes"
+    changes: Iterable[pc.ApplyRequest.Change], where: str = "ApplyRequest.Changes", upsert: str = ".upsert"
 ) -> None:
-    """Raise ProtocolError unless each change upserts a valid spec or deletes a shard, not both."""
+    """Raise ProtocolError unless each change upserts a valid spec or deletes a shard, not both.
+
+    Args:
+        changes: what is checked.
+        where: path of the list, for errors.
+        upsert: path of a spec in its change; YAML has none.
+    """
     for at, change in enumerate(changes):
-        _check_change(change, f"{where}[{at}]")
+        _check_change(change, f"{where}[{at}]", upsert)
 
 
-def _check_change(change: pc.ApplyRequest.Change, where: str) -> None:
+def _check_change(change: pc.ApplyRequest.Change, where: str, upsert: str) -> None:
     check_upsert_or_delete(change, where)
     if change.delete:
         validate_shard_id(change.delete, f"{where}.Delete")
         if change.HasField("primary_hints"):
             raise ProtocolError(where, "hints may be set only with an upsert, not a delete")
         return
-    validate_shard_spec(change.upsert, f"{where}.Upsert")
+    validate_shard_spec(change.upsert, f"{where}{upsert}")
     if change.HasField("primary_hints"):
         _check_hints(change.primary_hints, f"{where}.PrimaryHints")
 

@@ -84,7 +84,7 @@ def parse_shard_yaml(text: str) -> list[pc.ApplyRequest.Change]:
     ids = [change.delete or change.upsert.id for change in changes]
     if repeated := sorted({each for each in ids if ids.count(each) > 1}):
         raise ProtocolError("shards", f"shards come twice: {sv.shown(repeated)}")
-    validate_shard_changes(changes, "shards")
+    validate_shard_changes(changes, "shards", upsert="")
     return changes
 
 

@@ -13,9 +13,12 @@ from gazette_spark.errors import ProtocolError
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.durations import duration_of
-from gazette_spark.protocol.journal_specs import validate_journal_name
+from gazette_spark.protocol.journal_specs import named_as, validate_journal_name
 from gazette_spark.protocol.labels import ID, label_set, union, validate_shard_labels
 from gazette_spark.protocol.names import validate_token
+
+ARGUMENTS = {"id": "shard_id", "max_txn_duration": "max_txn_s", "min_txn_duration": "min_txn_s"}
+"""Fields of a spec and the arguments of :func:`shard_spec` that set them, where the names differ."""
 
 SHARD_ID_BYTES = (4, 512)
 """Least and greatest length of a shard's id."""
@@ -83,7 +86,8 @@ def shard_spec(
         ring_buffer_size=ring_buffer_size,
         read_channel_size=read_channel_size,
     )
-    validate_shard_spec(spec)
+    with named_as(ARGUMENTS):
+        validate_shard_spec(spec, "")
     return spec
 
 
@@ -93,26 +97,29 @@ def validate_shard_id(shard_id: str, where: str = "Shard") -> None:
 
 
 def validate_shard_spec(spec: pc.ShardSpec, where: str = "ShardSpec") -> None:
-    """Raise ProtocolError unless consumers would accept the spec."""
-    validate_shard_id(spec.id, f"{where}.Id")
+    """Raise ProtocolError unless consumers would accept the spec.
+
+    An error names a field as messages and YAML do: ``ShardSpec.max_txn_duration``.
+    """
+    validate_shard_id(spec.id, f"{where}.id")
     _check_recovery_log(spec, where)
-    for name, value, is_valid, least in (
-        ("HintBackups", spec.hint_backups, spec.hint_backups >= 0, ">= 0"),
-        ("MinTxnDuration", (least_ns := spec.min_txn_duration.ToNanoseconds()), least_ns >= 0, ">= 0"),
-        ("MaxTxnDuration", (most_ns := spec.max_txn_duration.ToNanoseconds()), most_ns > 0, "> 0"),
-    ):
-        if not is_valid:
-            raise ProtocolError(f"{where}.{name}", f"invalid {name} ({value}; expected {least})")
-    validate_shard_labels(spec.labels, f"{where}.Labels")
+    if spec.hint_backups < 0:
+        raise ProtocolError(f"{where}.hint_backups", f"must be at least 0, got {spec.hint_backups}")
+    least_s, most_s = (each.ToNanoseconds() / 1e9 for each in (spec.min_txn_duration, spec.max_txn_duration))
+    if least_s < 0:
+        raise ProtocolError(f"{where}.min_txn_duration", f"must be at least 0 s, got {least_s:g} s")
+    if most_s <= 0:
+        raise ProtocolError(f"{where}.max_txn_duration", f"must be above 0 s, got {most_s:g} s")
+    validate_shard_labels(spec.labels, f"{where}.labels")
     previous = ""
     for at, source in enumerate(spec.sources):
-        validate_journal_name(source.journal, allow_meta=True, where=f"{where}.Sources[{at}].Journal")
+        validate_journal_name(source.journal, allow_meta=True, where=f"{where}.sources[{at}].journal")
         if source.min_offset < 0:
-            problem = f"invalid MinOffset ({source.min_offset}; expected >= 0)"
-            raise ProtocolError(f"{where}.Sources[{at}].MinOffset", problem)
+            problem = f"must be at least 0, got {source.min_offset}"
+            raise ProtocolError(f"{where}.sources[{at}].min_offset", problem)
         if source.journal <= previous:
             problem = f"must be unique and ascend by journal; {previous!r} precedes {source.journal!r}"
-            raise ProtocolError(f"{where}.Sources[{at}]", problem)
+            raise ProtocolError(f"{where}.sources[{at}]", problem)
         previous = source.journal
 
 
@@ -120,14 +127,14 @@ def _check_recovery_log(spec: pc.ShardSpec, where: str) -> None:
     hints = spec.hint_prefix
     if not spec.recovery_log_prefix:
         if hints:
-            problem = f"invalid non-empty HintPrefix with empty RecoveryLogPrefix ({hints})"
-            raise ProtocolError(f"{where}.HintPrefix", problem)
+            problem = f"must be empty without a recovery log, got {hints!r}"
+            raise ProtocolError(f"{where}.hint_prefix", problem)
         return
-    validate_journal_name(recovery_log(spec), allow_meta=True, where=f"{where}.RecoveryLogPrefix")
+    validate_journal_name(recovery_log(spec), allow_meta=True, where=f"{where}.recovery_log_prefix")
     # normpath keeps two slashes at the begin, which are not clean to Gazette.
     if not hints.startswith("/") or hints.startswith("//") or posixpath.normpath(hints) != hints:
-        problem = f"HintPrefix is not an absolute, clean, non-directory path ({hints})"
-        raise ProtocolError(f"{where}.HintPrefix", problem)
+        problem = f"must be a clean path that begins with '/' and does not end in one, got {hints!r}"
+        raise ProtocolError(f"{where}.hint_prefix", problem)
 
 
 def recovery_log(spec: pc.ShardSpec) -> str:

@@ -7,7 +7,8 @@ invalid. :func:`journal_spec` has defaults that suit a development broker.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from urllib.parse import SplitResult, urlsplit
 
 from google.protobuf.duration_pb2 import Duration
@@ -34,6 +35,16 @@ MIN_FLUSH_INTERVAL_S = 60
 _NO_URL = re.compile(r"[\x00-\x1f\x7f]|%(?![0-9a-fA-F]{2})")
 """Text that makes a URL invalid: control characters, which ``urlsplit`` drops, and a broken escape."""
 
+ARGUMENTS = {
+    "fragment.length": "length",
+    "fragment.compression_codec": "codec",
+    "fragment.stores": "stores",
+    "fragment.refresh_interval": "refresh_interval_s",
+    "fragment.flush_interval": "flush_interval_s",
+    "fragment.path_postfix_template": "path_postfix_template",
+}
+"""Fields of a spec and the arguments of :func:`journal_spec` that set them, where the names differ."""
+
 _BUCKET_SCHEMES = frozenset({"s3", "gs", "azure"})
 
 
@@ -52,6 +63,20 @@ def validate_journal_name(name: str, allow_meta: bool = False, where: str = "Jou
     if not allow_meta:
         raise ProtocolError(where, f"cannot have a metadata suffix: {name!r}")
     validate_path(f"{where}.Meta", meta[1:], *META_BYTES)
+
+
+@contextmanager
+def named_as(arguments: Mapping[str, str]) -> Iterator[None]:
+    """Name the argument in errors about a spec's field, as the caller gave the argument.
+
+    Raises:
+        ProtocolError: in place of one whose ``where`` begins with a field.
+    """
+    try:
+        yield
+    except ProtocolError as error:
+        field, at, rest = error.where.removeprefix(".").partition("[")
+        raise ProtocolError(f"{arguments.get(field, field)}{at}{rest}", error.problem) from None
 
 
 def journal_spec(
@@ -90,7 +115,7 @@ def journal_spec(
     """
     if codec not in pb.CompressionCodec.keys():  # noqa: SIM118 - an enum wrapper is no container
         known = ", ".join(sorted(set(pb.CompressionCodec.keys()) - {"INVALID"}))
-        raise ProtocolError("JournalSpec.Fragment.CompressionCodec", f"{codec!r} is not one of {known}")
+        raise ProtocolError("codec", f"{codec!r} is not one of {known}")
     spec = pb.JournalSpec(
         name=name,
         replication=replication,
@@ -107,50 +132,53 @@ def journal_spec(
         flags=flags,
         max_append_rate=max_append_rate,
     )
-    validate_journal_spec(spec)
+    with named_as(ARGUMENTS):
+        validate_journal_spec(spec, "")
     return spec
 
 
 def validate_journal_spec(spec: pb.JournalSpec, where: str = "JournalSpec") -> None:
     """Raise ProtocolError unless brokers would accept the spec.
 
+    An error names a field as messages and YAML do: ``JournalSpec.fragment.length``.
+
     A path postfix template is only looked at for unbalanced braces: it is Go's to parse.
     """
-    validate_journal_name(spec.name, where=f"{where}.Name")
-    _check_range(f"{where}.Replication", spec.replication, *REPLICATION)
-    validate_journal_labels(spec.labels, f"{where}.Labels")
-    _check_fragment(spec.fragment, f"{where}.Fragment")
+    validate_journal_name(spec.name, where=f"{where}.name")
+    _check_range(f"{where}.replication", spec.replication, *REPLICATION)
+    validate_journal_labels(spec.labels, f"{where}.labels")
+    _check_fragment(spec.fragment, f"{where}.fragment")
     if spec.flags not in pb.JournalSpec.Flag.values():
         raise ProtocolError(
-            f"{where}.Flags", f"must be one of {pb.JournalSpec.Flag.items()}, got {spec.flags}"
+            f"{where}.flags", f"must be one of {pb.JournalSpec.Flag.items()}, got {spec.flags}"
         )
     if spec.max_append_rate < 0:
-        raise ProtocolError(f"{where}.MaxAppendRate", f"must be at least 0, got {spec.max_append_rate}")
+        raise ProtocolError(f"{where}.max_append_rate", f"must be at least 0, got {spec.max_append_rate}")
     if spec.suspend.level not in pb.JournalSpec.Suspend.Level.values():
-        raise ProtocolError(f"{where}.Suspend.Level", f"unknown level {spec.suspend.level}")
+        raise ProtocolError(f"{where}.suspend.level", f"unknown level {spec.suspend.level}")
     if spec.suspend.offset < 0:
-        raise ProtocolError(f"{where}.Suspend.Offset", f"must be at least 0, got {spec.suspend.offset}")
+        raise ProtocolError(f"{where}.suspend.offset", f"must be at least 0, got {spec.suspend.offset}")
 
 
 def _check_fragment(fragment: pb.JournalSpec.Fragment, where: str) -> None:
-    _check_range(f"{where}.Length", fragment.length, *FRAGMENT_LENGTH)
-    validate_codec(fragment.compression_codec, f"{where}.CompressionCodec")
-    stores = [validate_store(url, f"{where}.Stores[{at}]") for at, url in enumerate(fragment.stores)]
+    _check_range(f"{where}.length", fragment.length, *FRAGMENT_LENGTH)
+    validate_codec(fragment.compression_codec, f"{where}.compression_codec")
+    stores = [validate_store(url, f"{where}.stores[{at}]") for at, url in enumerate(fragment.stores)]
     offloads = fragment.compression_codec == pb.GZIP_OFFLOAD_DECOMPRESSION
     if offloads and stores and stores[0].scheme == "file":
         raise ProtocolError(
-            f"{where}.CompressionCodec",
+            f"{where}.compression_codec",
             f"GZIP_OFFLOAD_DECOMPRESSION needs a store that decompresses, got {fragment.stores[0]!r} first",
         )
     _check_range(
-        f"{where}.RefreshInterval", _seconds(fragment.refresh_interval), *REFRESH_INTERVAL_S, unit=" s"
+        f"{where}.refresh_interval", _seconds(fragment.refresh_interval), *REFRESH_INTERVAL_S, unit=" s"
     )
     flush_s = _seconds(fragment.flush_interval)
     if flush_s != 0 and flush_s < MIN_FLUSH_INTERVAL_S:
-        raise ProtocolError(f"{where}.FlushInterval", f"must be 0 or at least 60 s, got {flush_s:g} s")
+        raise ProtocolError(f"{where}.flush_interval", f"must be 0 or at least 60 s, got {flush_s:g} s")
     template = fragment.path_postfix_template
     if template.count("{{") != template.count("}}"):
-        raise ProtocolError(f"{where}.PathPostfixTemplate", f"unbalanced braces in {template!r}")
+        raise ProtocolError(f"{where}.path_postfix_template", f"unbalanced braces in {template!r}")
 
 
 def validate_codec(codec: int, where: str = "CompressionCodec") -> None:

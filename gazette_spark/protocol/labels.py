@@ -291,7 +291,7 @@ def _format_term(key: str, values: list[str], *, excludes: int) -> str:
     return f"{key} {'notin' if excludes else 'in'} ({','.join(values)})"
 
 
-def validate_label_set(labels: pb.LabelSet, where: str = "LabelSet", *, allow_prefix: bool = False) -> None:
+def validate_label_set(labels: pb.LabelSet, where: str = "labels", *, allow_prefix: bool = False) -> None:
     """Raise ProtocolError unless the labels are well formed, in order, and without duplicates.
 
     Args:
@@ -301,11 +301,11 @@ def validate_label_set(labels: pb.LabelSet, where: str = "LabelSet", *, allow_pr
     """
     previous: pb.Label | None = None
     for index, label in enumerate(labels.labels):
-        at = f"{where}.Labels[{index}]"
-        validate_token(f"{at}.Name", label.name, *NAME_BYTES)
-        validate_path_text(f"{at}.Value", label.value, *VALUE_BYTES)
+        at = f"{where}[{index}]"
+        validate_token(f"{at}.name", label.name, *NAME_BYTES)
+        validate_path_text(f"{at}.value", label.value, *VALUE_BYTES)
         if label.prefix and not allow_prefix:
-            raise ProtocolError(f"{at}.Prefix", "is allowed in selectors only")
+            raise ProtocolError(f"{at}.prefix", "is allowed in selectors only")
         if previous is not None:
             _check_order(at, previous, label)
         previous = label
@@ -327,7 +327,7 @@ def validate_selector(selector: pb.LabelSelector, where: str = "LabelSelector") 
     validate_label_set(selector.exclude, f"{where}.Exclude", allow_prefix=True)
 
 
-def validate_journal_labels(labels: pb.LabelSet, where: str = "JournalSpec.Labels") -> None:
+def validate_journal_labels(labels: pb.LabelSet, where: str = "JournalSpec.labels") -> None:
     """Raise ProtocolError unless the labels are allowed in a JournalSpec."""
     validate_label_set(labels, where)
     _refuse_meta(labels, where, NAME, PREFIX)
@@ -335,7 +335,7 @@ def validate_journal_labels(labels: pb.LabelSet, where: str = "JournalSpec.Label
     _check_content(labels, where)
 
 
-def validate_shard_labels(labels: pb.LabelSet, where: str = "ShardSpec.Labels") -> None:
+def validate_shard_labels(labels: pb.LabelSet, where: str = "ShardSpec.labels") -> None:
     """Raise ProtocolError unless the labels are allowed in a ShardSpec."""
     validate_label_set(labels, where)
     _refuse_meta(labels, where, ID)

@@ -146,7 +146,7 @@ def _check_change(change: pb.ApplyRequest.Change, where: str) -> None:
     if change.delete:
         validate_journal_name(change.delete, where=f"{where}.Delete")
     else:
-        validate_journal_spec(change.upsert, f"{where}.Upsert")
+        validate_journal_spec(change.upsert, f"{where}.upsert")
 
 
 def validate_fragments_request(request: pb.FragmentsRequest) -> None:

@@ -210,7 +210,7 @@ def test_edit_again_after_a_refusal(run: Command, wire: Wire, journal: str, tmp_
     """A spec that does not validate is edited again, under the text of what is wrong with it."""
     edit = editor(tmp_path, "s/length: .*/length: 5/", "s/length: .*/length: 4096/")
     run.done("edit", "-l", f"name={journal}", EDITOR=edit, GAZ_EDITOR="")
-    assert "#⚠ journals.Fragment.Length" in (tmp_path / "seen-1").read_text()
+    assert "#⚠ journals.fragment.length" in (tmp_path / "seen-1").read_text()
     (found,) = wire.list(selector(labels(("name", journal))))
     assert found.spec.fragment.length == 4096
 

@@ -131,7 +131,7 @@ def test_both_apply_the_same(consumer: Consumer) -> None:
     for mistyped, shown in (
         (text.replace("orders", "returns"), "returns"),
         (text.replace(f"{consumer.prefix}clicks", logs), logs),
-        (text.replace("/gazette/hints", "hints"), "HintPrefix"),
+        (text.replace("/gazette/hints", "hints"), "hints"),
     ):
         ours, theirs = consumer.run("apply", given=mistyped), consumer.gazctl("apply", given=mistyped)
         assert shown in ours.stderr

@@ -69,21 +69,29 @@ def test_a_spec_has_defaults_that_are_valid() -> None:
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [
-        pytest.param({"id": "abc"}, r"Id: must have 4 to 512 bytes", id="short id"),
-        pytest.param({"id": "a=bc"}, r"Id: '='", id="symbol of a path in the id"),
+        pytest.param({"id": "abc"}, r"id: must have 4 to 512 bytes", id="short id"),
+        pytest.param({"id": "a=bc"}, r"id: '='", id="symbol of a path in the id"),
         pytest.param(
-            {"recovery_log_prefix": "a//b"}, r"RecoveryLogPrefix: must be a clean", id="unclean log"
+            {"recovery_log_prefix": "a//b"}, r"recovery_log_prefix: must be a clean", id="unclean log"
         ),
-        pytest.param({"recovery_log_prefix": ""}, r"non-empty HintPrefix", id="hints without a log"),
-        pytest.param({"hint_prefix": ""}, r"HintPrefix is not", id="a log without hints"),
-        pytest.param({"hint_prefix": "hints"}, r"HintPrefix is not", id="relative hints"),
-        pytest.param({"hint_prefix": "/hints/"}, r"HintPrefix is not", id="directory of hints"),
-        pytest.param({"hint_prefix": "//hints"}, r"HintPrefix is not", id="two slashes"),
-        pytest.param({"hint_backups": -1}, r"invalid HintBackups \(-1; expected >= 0", id="backups below 0"),
-        pytest.param({"max_txn_duration": {}}, r"invalid MaxTxnDuration \(0", id="no longest transaction"),
-        pytest.param({"min_txn_duration": {"nanos": -1}}, r"invalid MinTxnDuration \(-1", id="negative time"),
+        pytest.param({"recovery_log_prefix": ""}, r"hint_prefix: must be empty", id="hints without a log"),
+        pytest.param({"hint_prefix": ""}, r"hint_prefix: must be a clean path", id="a log without hints"),
+        pytest.param({"hint_prefix": "hints"}, r"hint_prefix: must be a clean path", id="relative hints"),
+        pytest.param({"hint_prefix": "/hints/"}, r"hint_prefix: must be a clean path", id="directory"),
+        pytest.param({"hint_prefix": "//hints"}, r"hint_prefix: must be a clean path", id="two slashes"),
+        pytest.param({"hint_backups": -1}, r"hint_backups: must be at least 0, got -1", id="backups below 0"),
         pytest.param(
-            {"labels": label_set({"id": "x"})}, r"Labels: cannot include label 'id'", id="meta label"
+            {"max_txn_duration": {}},
+            r"max_txn_duration: must be above 0 s, got 0 s",
+            id="no longest transaction",
+        ),
+        pytest.param(
+            {"min_txn_duration": {"nanos": -1}},
+            r"min_txn_duration: must be at least 0 s, got -1e-09 s",
+            id="negative time",
+        ),
+        pytest.param(
+            {"labels": label_set({"id": "x"})}, r"labels: cannot include label 'id'", id="meta label"
         ),
         pytest.param(
             {"labels": label_set({"app.gazette.dev/region": ["a", "b"]})},
@@ -91,17 +99,37 @@ def test_a_spec_has_defaults_that_are_valid() -> None:
             id="two regions",
         ),
         pytest.param(
-            {"sources": [{"journal": "b/bb"}, {"journal": "a/aa"}]}, r"Sources\[1\]", id="descending"
+            {"sources": [{"journal": "b/bb"}, {"journal": "a/aa"}]}, r"sources\[1\]", id="descending"
         ),
-        pytest.param({"sources": [{"journal": "a/aa"}, {"journal": "a/aa"}]}, r"Sources\[1\]", id="twice"),
-        pytest.param({"sources": [{"journal": "a/aa", "min_offset": -1}]}, r"MinOffset", id="offset below 0"),
-        pytest.param({"sources": [{"journal": "/a/a"}]}, r"Sources\[0\].Journal", id="no journal"),
+        pytest.param({"sources": [{"journal": "a/aa"}, {"journal": "a/aa"}]}, r"sources\[1\]", id="twice"),
+        pytest.param(
+            {"sources": [{"journal": "a/aa", "min_offset": -1}]},
+            r"sources\[0\].min_offset",
+            id="offset below 0",
+        ),
+        pytest.param({"sources": [{"journal": "/a/a"}]}, r"sources\[0\].journal", id="no journal"),
     ],
 )
 def test_broken_specs_are_refused(changed: dict[str, Any], problem: str) -> None:
     """Each rule of Gazette's is checked, and the error names the field."""
     with pytest.raises(ProtocolError, match=problem):
         validate_shard_spec(whole_spec(**changed))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        pytest.param({"max_txn_s": 0}, r"^max_txn_s: must be above 0 s, got 0 s$", id="max_txn_s"),
+        pytest.param({"min_txn_s": -1}, r"^min_txn_s: must be at least 0 s, got -1 s$", id="min_txn_s"),
+        pytest.param({"shard_id": "a"}, r"^shard_id: ", id="shard_id"),
+        pytest.param({"sources": ["/a"]}, r"^sources\[0\].journal: ", id="sources"),
+        pytest.param({"labels": {"x": "y"}}, r"^labels\[0\].name: ", id="labels"),
+    ],
+)
+def test_an_argument_that_breaks_a_rule_is_named(arguments: dict[str, Any], problem: str) -> None:
+    """Errors speak of what the caller wrote, not of a message's field."""
+    with pytest.raises(ProtocolError, match=problem):
+        shard_spec(**{"shard_id": "shard-1", "sources": ["a/aa"]} | arguments)
 
 
 def test_a_spec_needs_no_source() -> None:
@@ -178,7 +206,7 @@ def test_hints_are_stored_with_a_spec() -> None:
         pytest.param({"upsert": whole_spec(), "delete": "shard-1"}, "expected one of", id="both"),
         pytest.param({"delete": "shard-1"}, "ExpectModRevision", id="delete without a revision"),
         pytest.param({"upsert": whole_spec(), "expect_mod_revision": -2}, "ExpectModRevision", id="below -1"),
-        pytest.param({"upsert": whole_spec(id="abc")}, r"Changes\[0\].Upsert.Id", id="broken spec"),
+        pytest.param({"upsert": whole_spec(id="abc")}, r"Changes\[0\].upsert.id", id="broken spec"),
         pytest.param(
             {"delete": "shard-1", "expect_mod_revision": 1, "primary_hints": {}},
             "only with an upsert",

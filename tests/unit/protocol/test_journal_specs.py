@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -138,26 +139,26 @@ def change(field: str, value: object) -> Callable[[pb.JournalSpec], None]:
 @pytest.mark.parametrize(
     ("field", "value", "where"),
     [
-        ("name", "a/journal;meta", "Name"),
-        ("replication", 0, "Replication"),
-        ("replication", 6, "Replication"),
-        ("fragment.length", 1023, "Fragment.Length"),
-        ("fragment.length", 2**34 + 1, "Fragment.Length"),
-        ("fragment.compression_codec", 0, "Fragment.CompressionCodec"),
-        ("fragment.compression_codec", 6, "Fragment.CompressionCodec"),
-        ("fragment.compression_codec", pb.GZIP_OFFLOAD_DECOMPRESSION, "Fragment.CompressionCodec"),
-        ("fragment.stores", ["s3://bucket/", "file:///x"], "Fragment.Stores[1]"),
-        ("fragment.refresh_interval.seconds", 0, "Fragment.RefreshInterval"),
-        ("fragment.refresh_interval.seconds", 24 * 3600 + 1, "Fragment.RefreshInterval"),
-        ("fragment.flush_interval.seconds", 59, "Fragment.FlushInterval"),
-        ("fragment.flush_interval.seconds", -60, "Fragment.FlushInterval"),
-        ("fragment.path_postfix_template", "{{ .x", "Fragment.PathPostfixTemplate"),
-        ("flags", 3, "Flags"),
-        ("flags", 5, "Flags"),
-        ("max_append_rate", -1, "MaxAppendRate"),
-        ("suspend.level", 3, "Suspend.Level"),
-        ("suspend.offset", -1, "Suspend.Offset"),
-        ("labels.labels", [pb.Label(name="name", value="x")], "Labels"),
+        ("name", "a/journal;meta", "name"),
+        ("replication", 0, "replication"),
+        ("replication", 6, "replication"),
+        ("fragment.length", 1023, "fragment.length"),
+        ("fragment.length", 2**34 + 1, "fragment.length"),
+        ("fragment.compression_codec", 0, "fragment.compression_codec"),
+        ("fragment.compression_codec", 6, "fragment.compression_codec"),
+        ("fragment.compression_codec", pb.GZIP_OFFLOAD_DECOMPRESSION, "fragment.compression_codec"),
+        ("fragment.stores", ["s3://bucket/", "file:///x"], "fragment.stores[1]"),
+        ("fragment.refresh_interval.seconds", 0, "fragment.refresh_interval"),
+        ("fragment.refresh_interval.seconds", 24 * 3600 + 1, "fragment.refresh_interval"),
+        ("fragment.flush_interval.seconds", 59, "fragment.flush_interval"),
+        ("fragment.flush_interval.seconds", -60, "fragment.flush_interval"),
+        ("fragment.path_postfix_template", "{{ .x", "fragment.path_postfix_template"),
+        ("flags", 3, "flags"),
+        ("flags", 5, "flags"),
+        ("max_append_rate", -1, "max_append_rate"),
+        ("suspend.level", 3, "suspend.level"),
+        ("suspend.offset", -1, "suspend.offset"),
+        ("labels.labels", [pb.Label(name="name", value="x")], "labels"),
     ],
 )
 def test_spec_rules(field: str, value: object, where: str) -> None:
@@ -167,6 +168,24 @@ def test_spec_rules(field: str, value: object, where: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         validate_journal_spec(spec)
     assert caught.value.where == f"JournalSpec.{where}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "where"),
+    [
+        ({"length": 1}, "length"),
+        ({"codec": "LZ4"}, "codec"),
+        ({"stores": ["file:///x"]}, "stores[0]"),
+        ({"refresh_interval_s": 0}, "refresh_interval_s"),
+        ({"flush_interval_s": 1}, "flush_interval_s"),
+        ({"labels": {"x": "y"}}, "labels[0].name"),
+    ],
+)
+def test_an_argument_that_breaks_a_rule_is_named(arguments: dict[str, Any], where: str) -> None:
+    """Errors speak of what the caller wrote, not of a message's field."""
+    with pytest.raises(ProtocolError) as caught:
+        journal_spec("a/journal", **arguments)
+    assert caught.value.where == where
 
 
 @pytest.mark.parametrize(
@@ -202,7 +221,7 @@ def test_offloading_needs_another_first_store() -> None:
 @pytest.mark.parametrize("codec", ["snappy", "LZ4", "INVALID"])
 def test_unknown_codec(codec: str) -> None:
     """A codec is given by its name on the wire."""
-    with pytest.raises(ProtocolError, match="CompressionCodec"):
+    with pytest.raises(ProtocolError, match=r"^codec: "):
         journal_spec("a/journal", codec=codec)
 
 

@@ -90,7 +90,7 @@ def test_format_needs_distinct_journals(changes: list[str]) -> None:
         pytest.param("{name: a/bc, labels: [{nme: x}]}", ".labels[0]", "unknown key 'nme'", id="label key"),
         pytest.param("{name: a/bc, labels: {x: y}}", ".labels", "must be a list", id="labels not a list"),
         pytest.param(
-            "{name: a/bc, labels: [{name: zz}, {name: aa}]}", ".labels.Labels[1]", "sorted", id="label order"
+            "{name: a/bc, labels: [{name: zz}, {name: aa}]}", ".labels[1]", "sorted", id="label order"
         ),
         pytest.param(f"{{name: a/, {SPEC}}}", ".children", "needs one or more", id="childless directory"),
         pytest.param(
@@ -151,7 +151,7 @@ def test_format_needs_distinct_journals(changes: list[str]) -> None:
         pytest.param(
             "{name: a/bc, replication: 9, fragment: {length: 4096, compression_codec: NONE, "
             "refresh_interval: 1s}}",
-            ".Replication",
+            ".replication",
             "from 1 to 5",
             id="out of range",
         ),

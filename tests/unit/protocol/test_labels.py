@@ -36,25 +36,25 @@ def test_labels_sort_by_bytes() -> None:
 @pytest.mark.parametrize(
     ("found", "where", "problem"),
     [
-        pytest.param(raw(("b", "")), "Labels[0].Name", "2 to 64 bytes, got 1", id="one letter"),
-        pytest.param(raw(("x" * 65, "")), "Labels[0].Name", "got 65", id="long name"),
-        pytest.param(raw(("é" * 33, "")), "Labels[0].Name", "got 66", id="long name in bytes"),
-        pytest.param(raw(("a=b", "")), "Labels[0].Name", "'=' in", id="path symbol in a name"),
-        pytest.param(raw(("a b", "")), "Labels[0].Name", "' ' in", id="space in a name"),
-        pytest.param(raw(("aa", "x" * 1025)), "Labels[0].Value", "got 1025", id="long value"),
-        pytest.param(raw(("aa", "x;y")), "Labels[0].Value", "';' in", id="semicolon in a value"),
-        pytest.param(raw(("bb", ""), ("aa", "")), "Labels[1]", "sorted", id="names descend"),
-        pytest.param(raw(("aa", "2"), ("aa", "1")), "Labels[1]", "sorted", id="values descend"),
-        pytest.param(raw(("aa", "1"), ("aa", "1")), "Labels[1]", "unique", id="duplicate"),
-        pytest.param(raw(("aa", ""), ("aa", "1")), "Labels[1]", "empty value", id="empty among others"),
-        pytest.param(raw(("aa", "1"), prefix=True), "Labels[0].Prefix", "selectors only", id="prefix"),
+        pytest.param(raw(("b", "")), "[0].name", "2 to 64 bytes, got 1", id="one letter"),
+        pytest.param(raw(("x" * 65, "")), "[0].name", "got 65", id="long name"),
+        pytest.param(raw(("é" * 33, "")), "[0].name", "got 66", id="long name in bytes"),
+        pytest.param(raw(("a=b", "")), "[0].name", "'=' in", id="path symbol in a name"),
+        pytest.param(raw(("a b", "")), "[0].name", "' ' in", id="space in a name"),
+        pytest.param(raw(("aa", "x" * 1025)), "[0].value", "got 1025", id="long value"),
+        pytest.param(raw(("aa", "x;y")), "[0].value", "';' in", id="semicolon in a value"),
+        pytest.param(raw(("bb", ""), ("aa", "")), "[1]", "sorted", id="names descend"),
+        pytest.param(raw(("aa", "2"), ("aa", "1")), "[1]", "sorted", id="values descend"),
+        pytest.param(raw(("aa", "1"), ("aa", "1")), "[1]", "unique", id="duplicate"),
+        pytest.param(raw(("aa", ""), ("aa", "1")), "[1]", "empty value", id="empty among others"),
+        pytest.param(raw(("aa", "1"), prefix=True), "[0].prefix", "selectors only", id="prefix"),
     ],
 )
 def test_label_set_rules(found: pb.LabelSet, where: str, problem: str) -> None:
     """Each broken rule is told with the label's place."""
     with pytest.raises(ProtocolError) as caught:
         labels.validate_label_set(found)
-    assert caught.value.where == f"LabelSet.{where}"
+    assert caught.value.where == f"labels{where}"
     assert problem in caught.value.problem
 
 
@@ -70,7 +70,7 @@ def test_selector_rules(part: str) -> None:
     """A selector's error names the set that breaks the rule."""
     selector = pb.LabelSelector()
     getattr(selector, part).labels.add(name="b")
-    with pytest.raises(ProtocolError, match=rf"LabelSelector\.{part.title()}\.Labels\[0\]\.Name"):
+    with pytest.raises(ProtocolError, match=rf"LabelSelector\.{part.title()}\[0\]\.name"):
         labels.validate_selector(selector)
 
 
