@@ -355,7 +355,7 @@ def test_the_command_takes_every_option(tmp_path: Path) -> None:
     key_file.write_bytes(cert.private_key_pem.bytes())
     tls = [f"--tls-cert={cert_file}", f"--tls-key={key_file}"]
     options = ["--gateway-port=0", "--auth-keys=c2VjcmV0", "--max-append-rate=1000", "--fragment-urls=http"]
-    options += ["--gateway-name=broker.lan", "--gateway-name=broker.wan"]
+    options += ["--gateway-name=broker.lan", "--gateway-name=broker.wan", "--gateway-without-token"]
     with serve(tmp_path / "root", *options, *tls) as (process, endpoint):
         assert process.stdout is not None
         gateway = process.stdout.readline().strip()
