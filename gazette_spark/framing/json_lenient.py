@@ -7,11 +7,12 @@ import re
 from gazette_spark.framing.json_values import JsonDialect
 
 _END = r"(?![A-Za-z0-9_$])"
+# A string without an end is a token, too: if it were none, each quote in it would be looked behind again.
 _TOKEN = re.compile(
-    r'"(?:[^"\\]|\\.)*+"' + r"|'(?:[^'\\]|\\.)*+'" + r"|[+-]INF" + _END + r"|\+Infinity" + _END, re.DOTALL
+    r'"(?:[^"\\]|\\.)*+"?' + r"|'(?:[^'\\]|\\.)*+'?" + r"|[+-]INF" + _END + r"|\+Infinity" + _END, re.DOTALL
 )
 _ESCAPED = re.compile(r'\\(.)|"', re.DOTALL)
-_CONSTANT = re.compile(r'"(?:[^"\\]|\\.)*+"|(NaN|Infinity)', re.DOTALL)
+_CONSTANT = re.compile(r'"(?:[^"\\]|\\.)*+"?|(NaN|Infinity)', re.DOTALL)
 
 
 def strict_text(text: str, dialect: JsonDialect) -> str:
@@ -23,6 +24,8 @@ def strict_text(text: str, dialect: JsonDialect) -> str:
             return (
                 token.lstrip("+").replace("INF", "Infinity") if dialect.allow_non_numeric_numbers else token
             )
+        if len(token) == 1 or token[-1] != token[0]:
+            return token
         return _quoted(token[1:-1]) if dialect.allow_single_quotes else token
 
     return _TOKEN.sub(rewritten, text)

@@ -30,7 +30,8 @@ _DECIMALS = ((_DECIMAL4, 9, 4), (_DECIMAL8, 18, 8), (_DECIMAL16, 38, 16))
 MAX_DEPTH = 500
 """Deepest nesting: half of Python's own limit, so the ``json`` module never gets near it."""
 
-_NESTING = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]')
+_NESTING = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
+"""A string, which may have no end, or a bracket."""
 _PLAIN_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 

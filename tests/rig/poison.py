@@ -25,7 +25,7 @@ from google.protobuf import descriptor_pb2, timestamp_pb2
 
 JOURNAL = "poison/records"
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
-HANG_S = 120
+HANG_S = 60
 """How long one case may take; the slowest takes a second."""
 
 _ITEM = pa.field("element", pa.decimal128(10, 2))
