@@ -71,6 +71,17 @@ def consumer() -> None:
     help="Time for open transactions to commit at the end, in seconds.",
 )
 @click.option(
+    "--max-restart-delay",
+    "max_restart_delay_s",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Longest time until a failed shard is started again: the first is a second, each next one twice as "
+    "long. 0: failed shards are not started again.",
+)
+@click.option("--metrics-port", type=PORT, help="Serve Prometheus metrics at this port; 0: any free port.")
+@click.option(
     "--standby-of",
     "primary",
     metavar="URL",
@@ -100,6 +111,8 @@ def serve(  # noqa: PLR0917 - an argument an option
     hints_dir: Path | None,
     work_dir: Path | None,
     drain_s: float,
+    max_restart_delay_s: float,
+    metrics_port: int | None,
     primary: str | None,
     takeover_s: float,
     endpoint: str,
@@ -108,13 +121,15 @@ def serve(  # noqa: PLR0917 - an argument an option
     """Run shards of APPLICATION until interrupted, and serve the API consumer.Shard.
 
     MODULE is imported, also from the current directory. APPLICATION is an object in it, or a class without
-    arguments. The command prints its endpoint once it serves. It starts the shards of --specs and ignores
-    their revisions. Specs applied later last until the process ends.
+    arguments. The command prints its endpoint once it serves, and that of its metrics on the next line. It
+    starts the shards of --specs and ignores their revisions. Specs applied later last until the process ends.
     """
+    from gazette_spark.broker.http.server import HttpServer
     from gazette_spark.consumer.client import PREFIX, ShardClient, verify_referenced_journals
     from gazette_spark.consumer.local import LocalHost
     from gazette_spark.consumer.recoverylog.hints import FileHints
-    from gazette_spark.consumer.service import ShardServer
+    from gazette_spark.consumer.restarts import RestartPolicy
+    from gazette_spark.consumer.service import MetricsPage, ShardServer
     from gazette_spark.consumer.shard_yaml import parse_shard_yaml
 
     app = load_application(application)
@@ -128,13 +143,28 @@ def serve(  # noqa: PLR0917 - an argument an option
         verify_referenced_journals(client, changes)
         shards = [change.upsert for change in changes if not change.delete]
         hints = None if hints_dir is None else FileHints(hints_dir)
+        restart = None
+        if max_restart_delay_s > 0:
+            restart = RestartPolicy(min(1.0, max_restart_delay_s), max_restart_delay_s)
         host = LocalHost(
-            app, client, shards, name=name, hints=hints, work_dir=work_dir, standby=primary is not None
+            app,
+            client,
+            shards,
+            name=name,
+            hints=hints,
+            work_dir=work_dir,
+            standby=primary is not None,
+            restart=restart,
         )
         host.serve_at(server.endpoint)
         with host, ExitStack() as stack:
             server.start(host)
             click.echo(server.endpoint)
+            if metrics_port is not None:
+                http = HttpServer(MetricsPage(host.metrics), address, metrics_port, option="metrics_port")
+                stack.callback(http.stop)
+                http.start()
+                click.echo(f"{http.endpoint}/metrics")
             if primary is not None:
                 watched = stack.enter_context(
                     make_connect(endpoint, takeover_s).open(

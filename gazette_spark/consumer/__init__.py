@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gazette_spark.consumer.application import ShardListing as ShardListing
     from gazette_spark.consumer.application import Store as Store
     from gazette_spark.consumer.local import LocalHost as LocalHost
+    from gazette_spark.consumer.restarts import RestartPolicy as RestartPolicy
 
 
 _MODULES = {
@@ -45,6 +46,7 @@ _MODULES = {
         "Store",
     ),
     "local": ("LocalHost",),
+    "restarts": ("RestartPolicy",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -7,7 +7,7 @@ IDLE      BACKFILL, STANDBY, FAILED   assigned, and not started
 BACKFILL  STANDBY, FAILED             plays its recovery log
 STANDBY   PRIMARY, FAILED             has all the log holds, or uses none: can take over at once
 PRIMARY   FAILED                      its store is open, its transactions run
-FAILED    none                        ended by an error; only a new assignment starts it again
+FAILED    none                        ended by an error; a new assignment starts the shard again
 ========  ==========================  ========================================================================
 """
 

@@ -25,12 +25,17 @@ from gazette_spark.closing import Closing
 from gazette_spark.consumer.application import Application, Resolution, ResolveArgs, ShardListing
 from gazette_spark.consumer.local_shard import LocalShard
 from gazette_spark.consumer.resolver import Hints, RunningShard, ShardTable
+from gazette_spark.consumer.restarts import RestartPolicy
 from gazette_spark.consumer.specs import validate_shard_spec
 from gazette_spark.errors import OptionError
 from gazette_spark.protocol import consumer_pb2 as pc
 
 NAME_ROOT = "/gazette-spark/consumers"
 """Names of shards are below it, as keys of Etcd are below the root of a consumer."""
+
+
+RESTART = RestartPolicy()
+"""When hosts start failed shards again, by default."""
 
 
 class LocalHost(Closing):
@@ -50,6 +55,7 @@ class LocalHost(Closing):
         hints: Hints | None = None,
         work_dir: str | Path | None = None,
         standby: bool = False,
+        restart: RestartPolicy | None = RESTART,
     ) -> None:
         """Make a host; nothing runs before :meth:`start`.
 
@@ -64,6 +70,7 @@ class LocalHost(Closing):
                 each process plays logs from their beginning.
             work_dir: Folder for the files of stores while they run, by default a temporary one.
             standby: Run no shard before :meth:`promote`.
+            restart: When a shard that FAILED is started again; None: never by itself.
 
         Raises:
             ProtocolError: a spec is invalid.
@@ -77,7 +84,9 @@ class LocalHost(Closing):
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         member = Member(zone, f"{self.name}-{secrets.token_hex(4)}")
         identity = BrokerIdentity(secrets.randbits(63) | 1, member)
-        self._table = ShardTable(identity, self._start_shard, self._hints, is_standby=standby)
+        self._table = ShardTable(
+            identity, self._start_shard, self._hints, is_standby=standby, restart=restart
+        )
         self._specs = list(shards)
         for spec in self._specs:
             validate_shard_spec(spec)
@@ -138,6 +147,10 @@ class LocalHost(Closing):
     def serve_at(self, endpoint: str) -> None:
         """Name this process in routes by the address of its service."""
         self._table.serve_at(endpoint)
+
+    def metrics(self) -> str:
+        """Return status and restarts of each shard, in Prometheus' text format."""
+        return self._table.metrics()
 
     def list_shards(self) -> ShardListing:
         """Return all shards, see ``ShardHost``."""

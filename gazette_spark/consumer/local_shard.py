@@ -2,7 +2,7 @@
 
 The thread waits for the assignment before it, plays the recovery log if the spec names one, opens the store,
 restores its checkpoint, and appends the acknowledgements that the checkpoint holds. Only then it reads. An
-error ends the shard and nothing else: it is FAILED.
+error ends the assignment and nothing else: it is FAILED. The host may begin another one later.
 
 A standby stops before it takes the log over: it goes on playing what the primary records until
 :meth:`LocalShard.promote`, and then has little left to play.

@@ -2,7 +2,8 @@
 
 A :class:`ShardTable` stands for Etcd: every change makes a new catalog with the next revision, and moves the
 shards after it. A spec that is new, or that has changed in what a shard reads once, starts the shard; so does
-one whose shard FAILED. Other changes reach the running shard. A disabled spec is listed, and not run.
+one whose shard FAILED. Other changes reach the running shard. A disabled spec is listed, and not run. A shard
+that FAILED is started again after a while (:mod:`gazette_spark.consumer.restarts`), if the host wants that.
 
 :meth:`ShardTable.resolve` answers in Gazette's order:
 
@@ -15,6 +16,7 @@ one whose shard FAILED. Other changes reach the running shard. A disabled spec i
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, MutableMapping, Sequence
@@ -26,10 +28,16 @@ from gazette_spark.broker.identity import BrokerIdentity
 from gazette_spark.broker.replication.topology import make_route
 from gazette_spark.broker.storage.state import Catalog, ItemKind, apply_changes, check_transaction
 from gazette_spark.consumer.application import Resolution, ResolveArgs, Shard, ShardListing, Store
+from gazette_spark.consumer.restarts import RestartPolicy, Restarts
 from gazette_spark.consumer.specs import hint_backup_keys, hint_primary_key, labels_with_id, recovery_log
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol import recoverylog_pb2 as pr
+
+log = logging.getLogger(__name__)
+
+SHARD_UP, SHARD_RESTARTS = "gazette_shard_up", "gazette_spark_shard_restarts_total"
+"""Names of metrics; the first is Gazette's."""
 
 SHARDS: ItemKind[pc.ShardSpec] = ItemKind(
     plural="shards", new_spec=pc.ShardSpec, name_of=lambda spec: spec.id, labels_of=labels_with_id
@@ -56,6 +64,10 @@ class RunningShard(Shard, Protocol):
     @property
     def status(self) -> pc.ReplicaStatus:
         """Its state."""
+
+    @property
+    def primary_loop(self) -> Future[None]:
+        """Ends with the assignment: with the error that it failed with, or without."""
 
     @property
     def store_ready(self) -> Future[Store]:
@@ -135,7 +147,13 @@ class ShardTable:
     """The shards of one process. Any thread may call anything; it implements ``ShardHost``."""
 
     def __init__(
-        self, identity: BrokerIdentity, start: StartShard, hints: Hints, *, is_standby: bool = False
+        self,
+        identity: BrokerIdentity,
+        start: StartShard,
+        hints: Hints,
+        *,
+        is_standby: bool = False,
+        restart: RestartPolicy | None = None,
     ) -> None:
         """Begin without shards.
 
@@ -144,8 +162,12 @@ class ShardTable:
             start: Starts a shard.
             hints: Where hints of recovery logs are kept.
             is_standby: This process is the primary of no shard before :meth:`promote`.
+            restart: When a shard that FAILED is started again; None: when somebody asks for it.
         """
         self._identity = identity
+        self._restart_policy = restart
+        self._restarts: dict[str, Restarts] = {}
+        self._timers: dict[str, threading.Timer] = {}
         self._is_standby = is_standby
         self._start = start
         self._hints = hints
@@ -200,11 +222,38 @@ class ShardTable:
                         mod_revision=entry.mod_revision,
                         create_revision=entry.create_revision,
                         route=self._route(shard_id),
-                        status=[self._running[shard_id].status] if shard_id in self._running else [],
+                        status=[self._status(shard_id)] if shard_id in self._running else [],
                     )
                     for shard_id, entry in sorted(self._catalog.items.items())
                 ],
             )
+
+    def _status(self, shard_id: str) -> pc.ReplicaStatus:
+        status, restarts = self._running[shard_id].status, self._restarts.get(shard_id)
+        if status.code == pc.ReplicaStatus.FAILED and restarts is not None and restarts.is_due:
+            status.errors.append(restarts.note())
+        return status
+
+    def metrics(self) -> str:
+        """Return status and restarts of each shard, in Prometheus' text format."""
+        with self._lock:
+            codes = {shard_id: shard.status.code for shard_id, shard in sorted(self._running.items())}
+            totals = {shard_id: self._restarts[shard_id].total for shard_id in sorted(self._restarts)}
+        # No id of a shard has characters to escape.
+        up = [
+            f'{SHARD_UP}{{shard="{shard_id}",status="{pc.ReplicaStatus.Code.Name(code)}"}} 1\n'
+            for shard_id, code in codes.items()
+        ]
+        restarts = [f'{SHARD_RESTARTS}{{shard="{shard_id}"}} {total}\n' for shard_id, total in totals.items()]
+        return "".join(
+            [
+                f"# HELP {SHARD_UP} Status of each shard that this process runs.\n# TYPE {SHARD_UP} gauge\n",
+                *up,
+                f"# HELP {SHARD_RESTARTS} Restarts of a shard after it had failed.\n",
+                f"# TYPE {SHARD_RESTARTS} counter\n",
+                *restarts,
+            ]
+        )
 
     def _route(self, shard_id: str) -> pb.Route:
         if shard_id not in self._running:
@@ -240,15 +289,52 @@ class ShardTable:
             shard.put_spec(entry.spec)
 
     def _begin(self, spec: pc.ShardSpec, after: RunningShard | None) -> None:
-        self._running[spec.id] = self._start(spec, after)
+        self._running[spec.id] = shard = self._start(spec, after)
+        if self._restart_policy is not None:
+            self._restarts.setdefault(spec.id, Restarts(self._restart_policy, time.monotonic()))
+            shard.primary_loop.add_done_callback(lambda loop: self._note_end(spec.id, shard, loop))
 
     def _end(self, shard_id: str) -> None:
         self._ended[shard_id] = shard = self._running.pop(shard_id)
+        self._forget_failures(shard_id)
         shard.stop()
 
     def _restart(self, shard_id: str) -> None:
         self._end(shard_id)
         self._begin(self._catalog.items[shard_id].spec, self._ended.pop(shard_id))
+
+    def _note_end(self, shard_id: str, shard: RunningShard, loop: Future[None]) -> None:
+        """Have a shard that failed started again. Called by the shard's thread."""
+        with self._lock:
+            # A shard that was told to stop, or replaced, is nobody's failure.
+            if loop.exception() is None or self._closed or self._running.get(shard_id) is not shard:
+                return
+            restarts = self._restarts[shard_id]
+            delay_s = restarts.fail(time.monotonic())
+            log.warning(
+                "shard.will_restart shard=%s failures=%d delay_s=%g", shard_id, restarts.failures, delay_s
+            )
+            timer = threading.Timer(delay_s, self._start_again, [shard_id, shard])
+            timer.daemon = True
+            self._timers[shard_id] = timer
+            timer.start()
+
+    def _start_again(self, shard_id: str, shard: RunningShard) -> None:
+        with self._lock:
+            if self._closed or self._running.get(shard_id) is not shard:
+                return
+            self._timers.pop(shard_id, None)
+            restarts = self._restarts[shard_id]
+            restarts.start(time.monotonic())
+            self._ended[shard_id] = self._running.pop(shard_id)
+            self._begin(self._catalog.items[shard_id].spec, self._ended.pop(shard_id))
+
+    def _forget_failures(self, shard_id: str) -> None:
+        """Begin with the first delay again: somebody has looked after the shard."""
+        if (timer := self._timers.pop(shard_id, None)) is not None:
+            timer.cancel()
+        if (restarts := self._restarts.get(shard_id)) is not None:
+            restarts.failures, restarts.is_due, restarts.started_s = 0, False, time.monotonic()
 
     def resolve(self, args: ResolveArgs) -> Resolution:
         """Return where a shard is served, see ``ShardHost``."""

@@ -20,14 +20,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Self
 
 import grpc
 
 from gazette_spark.broker.api.authorizer import Authorizer, UnauthenticatedError
+from gazette_spark.broker.http.server import Exchange
 from gazette_spark.broker.serving import CallPlaces, authorization_header, bind_server, new_server
 from gazette_spark.broker.tls import ServerTls
 from gazette_spark.consumer.application import ResolveArgs, ShardHost
@@ -192,6 +194,21 @@ def _ended(context: grpc.ServicerContext) -> Future[None]:
     if not context.add_callback(lambda: ended.set_result(None)):
         ended.set_result(None)
     return ended
+
+
+class MetricsPage:
+    """Answers HTTP requests for metrics, which need no token: they hold ids and states of shards only."""
+
+    def __init__(self, metrics: Callable[[], str]) -> None:
+        self._metrics = metrics
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Answer one request."""
+        if exchange.method in ("GET", "HEAD") and exchange.path == "/metrics":
+            headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+            exchange.answer(HTTPStatus.OK, self._metrics().rstrip("\n"), headers)
+        else:
+            exchange.answer(HTTPStatus.NOT_FOUND, "only GET /metrics is served")
 
 
 class ShardServer:

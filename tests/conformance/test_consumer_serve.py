@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
 from click.testing import CliRunner
 
@@ -90,6 +91,7 @@ class Process:
             "PYTHONPATH": str(ROOT),
         }
         command = ["consumer", "serve", "counting:Counting", "--specs", "shards.yaml", "--port", "0"]
+        command += ["--metrics-port", "0", "--max-restart-delay", "0"]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gazette_spark.cli", *command, *options],
             cwd=folder,
@@ -99,6 +101,7 @@ class Process:
         )
         assert self.process.stdout is not None
         self.endpoint = self.process.stdout.readline().strip()
+        self.metrics = self.process.stdout.readline().strip()
         self.environment["CONSUMER_ADDRESS"] = self.endpoint
 
     def publish(self, key: str) -> int:
@@ -155,6 +158,8 @@ def test_an_application_is_served(consumer: Process) -> None:
     consumer.publish("boom")
     wait_until("it fails", lambda: consumer.status().code == pc.ReplicaStatus.FAILED)
     assert "boom is no number" in consumer.status().errors[0]
+    assert 'gazette_shard_up{shard="shard-000",status="FAILED"} 1' in httpx.get(consumer.metrics).text
+    assert httpx.get(f"{consumer.metrics}/other").status_code == 404
     (failed,) = json.loads(consumer.run("list", "-o", "jsonl").join("[]"))
     consumer.gazctl("unassign", "--failed", "-l", "id=shard-000")
     assert "shard-000" in consumer.run("unassign", "-l", "id=shard-000")

@@ -16,6 +16,7 @@ from gazette_spark.client import AppendService, Client
 from gazette_spark.consumer import ResolveArgs, sources
 from gazette_spark.consumer.checkpoints import build_checkpoint
 from gazette_spark.consumer.local import LocalHost
+from gazette_spark.consumer.restarts import RestartPolicy
 from gazette_spark.consumer.specs import shard_spec
 from gazette_spark.errors import ShardFailedError
 from gazette_spark.message import (
@@ -74,9 +75,9 @@ class Rig:
         """Return a spec whose transactions are short."""
         return shard_spec(shard_id, sources or [self.source], **options)  # type: ignore[arg-type]
 
-    def host(self, *specs: pc.ShardSpec) -> LocalHost:
-        """Return a host of the shards, by default of one."""
-        return LocalHost(self.app, self.client, specs or [self.spec()], name="test")
+    def host(self, *specs: pc.ShardSpec, restart: RestartPolicy | None = None) -> LocalHost:
+        """Return a host of the shards, by default of one; those that fail stay so, unless said."""
+        return LocalHost(self.app, self.client, specs or [self.spec()], name="test", restart=restart)
 
     def wait(self, host: LocalHost, *journals: str) -> None:
         """Wait until the shard has read its sources."""
@@ -286,6 +287,45 @@ def test_a_failed_shard_stops_alone(rig: Rig) -> None:
         assert rig.source in failed[0]
         assert resolve(host, read_through={rig.source: 1}) == pc.SHARD_STOPPED
     assert rig.database.state()["shard-two"] == {"good": 1}
+
+
+def test_a_failed_shard_is_started_again(rig: Rig) -> None:
+    """By itself, where it was, after ever longer; status and metrics say so, and nothing counts twice."""
+    rig.app.refuses = "bad"
+    rig.publish("a", "bad", "b")
+    with rig.host(restart=RestartPolicy(0.1, 0.2)) as host:
+
+        def restarts() -> int:
+            return int(host.metrics().splitlines()[-1].partition(f'{{shard="{SHARD}"}} ')[2])
+
+        def errors() -> list[str]:
+            return list(host.list_shards().shards[0].status[0].errors)
+
+        wait_until("it failed three times", lambda: restarts() >= 2)
+        said = "times in a row; the host starts it again after 0.2 s"
+        wait_until("it says so", lambda: any(said in error for error in errors()))
+        rig.app.refuses = ""
+        wait_until("it goes on", lambda: rig.database.state() == {SHARD: {"a": 1, "bad": 1, "b": 1}})
+        rig.wait(host)
+        assert (code_of(host), errors()) == (Code.PRIMARY, [])
+        assert f'gazette_shard_up{{shard="{SHARD}",status="PRIMARY"}} 1' in host.metrics()
+    assert rig.database.state() == {SHARD: {"a": 1, "bad": 1, "b": 1}}
+    assert max(published_totals(rig.client, rig.outputs).values()) == 1
+
+
+def test_a_fenced_shard_is_started_again(rig: Rig) -> None:
+    """The older host takes its shard up once the newer one has ended; messages count once."""
+    rig.publish("a")
+    with rig.host(restart=RestartPolicy(0.1, 0.2)) as old:
+        rig.wait(old)
+        with rig.host() as new:
+            assert resolve(new) == pc.OK
+            rig.publish("a")
+            wait_until("one host reads it", lambda: rig.database.state() == {SHARD: {"a": 2}})
+        rig.publish("a")
+        wait_until("the older one goes on", lambda: rig.database.state() == {SHARD: {"a": 3}})
+        assert code_of(old) == Code.PRIMARY
+    assert published_totals(rig.client, rig.outputs) == {(SHARD, "a", total): 1 for total in (1, 2, 3)}
 
 
 @pytest.mark.parametrize("how", ["unassign", "apply"])

@@ -180,7 +180,9 @@ class World:
             shard_spec(shard, [self.sources[at] for at in journals], **options)  # type: ignore[arg-type]
             for shard, journals in SHARDS.items()
         ]
-        return LocalHost(Totals(self.database, self.outputs), self.client, specs, name="machine")
+        return LocalHost(
+            Totals(self.database, self.outputs), self.client, specs, name="machine", restart=None
+        )
 
     def is_through(self, host: LocalHost, cancelled: Future[None]) -> bool:
         """Wait until the shards have read everything; False if the host dies or hangs before."""
