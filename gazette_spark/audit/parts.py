@@ -2,8 +2,14 @@
 
 Everything here is a function of values. A *part* is offsets of one journal to which one rule applies: their
 rows are compared with records, or are not, with the reason. A *bin* is a piece of a part that is short enough
-to be looked at alone. Both sides of a bin have a number of records and a digest; where those differ, the
-first difference of the table is.
+to be looked at alone. Both sides of a bin have a number of records and the sums of their digests; where those
+differ, the first difference of the table is.
+
+A row's digest is the SHA-256 of a salt and the row, folded into four words of 32 bits. Each word is added up
+on its own, without an overflow. The salt is random, and drawn when the versions of table and journals that
+are compared exist already. So the words of rows that differ are independent random numbers. If any row is
+there more or less often than it should be, the sums of a word agree with a probability of about 2^-32, and
+those of all four with 2^-128, whatever was done to the table, and by whom.
 """
 
 from __future__ import annotations
@@ -25,6 +31,9 @@ ledger, or they are not the journal's records."""
 
 BIN_BYTES = 1 << 20
 """Least bytes of a journal in a bin: their records and rows fit into memory."""
+
+WORDS = 4
+"""Words of a row's digest."""
 
 MAX_BINS = 50_000
 """Bins of all parts together, but for one of each part: every executor has the list of them."""
@@ -119,6 +128,7 @@ class Bins:
                 "bin": pa.array(np.arange(len(self)), pa.int64()),
                 "app_id_": pa.array([each.app_id for each in claims], pa.string()),
                 "journal_": pa.array([each.journal for each in claims], pa.string()),
+                "part_": pa.array(self.part, pa.int64()),
                 "range_": pa.array([ranges[at] for at in self.part.tolist()], pa.int64()),
                 "slot_": pa.array(self.begins // self.width, pa.int64()),
                 "begin_": pa.array(self.begins, pa.int64()),
@@ -133,46 +143,33 @@ class Totals:
 
     counts: Positions
     digests: Positions
-    """Exclusive or of a digest of each offset, and of its bytes if both sides have them."""
-    audits: Positions
-    """Exclusive or of the digests that entries record, see :mod:`gazette_spark.ledger.row_digest`."""
+    """Sums of each word of the rows' digests, a line of :data:`WORDS` numbers for each bin."""
     outside: Mapping[int, int] = field(default_factory=dict)
     """Rows in no bin, by the negative number that stands for the reason."""
 
     @classmethod
-    def gathered(cls, size: int, found: Iterable[tuple[int, int, int | None, int | None]]) -> Totals:
-        """Gather the sums of bins; those that are not named have no rows."""
-        counts, digests, audits = (np.zeros(size, np.int64) for _ in range(3))
+    def gathered(cls, size: int, found: Iterable[Sequence[int]]) -> Totals:
+        """Gather the sums of bins, each its number, its rows and its words; other bins have no rows."""
+        counts, digests = np.zeros(size, np.int64), np.zeros((size, WORDS), np.int64)
         outside: dict[int, int] = {}
-        for number, count, digest, audit in found:
+        for number, count, *words in found:
             if number < 0:
                 outside[number] = count
             else:
-                counts[number], digests[number], audits[number] = count, digest or 0, audit or 0
-        return cls(counts, digests, audits, outside)
+                counts[number], digests[number] = count, words
+        return cls(counts, digests, outside)
 
-    def by_part(self, bins: Bins) -> Totals:
-        """Return the sums of parts."""
+    def by_part(self, bins: Bins) -> Positions:
+        """Return the number of rows of each part."""
         firsts = np.searchsorted(bins.part, np.arange(len(bins.parts)))
-        if not len(firsts):
-            return self
-        return Totals(
-            np.add.reduceat(self.counts, firsts),
-            np.bitwise_xor.reduceat(self.digests, firsts),
-            np.bitwise_xor.reduceat(self.audits, firsts),
-            self.outside,
-        )
-
-    def of(self, parts: Sequence[int]) -> tuple[int, int]:
-        """Return the number of rows of some parts, and the digest that an entry would record."""
-        return int(self.counts[parts].sum()), int(np.bitwise_xor.reduce(self.audits[parts], initial=0))
+        return np.add.reduceat(self.counts, firsts) if len(firsts) else self.counts
 
 
 def unequal(bins: Bins, records: Totals, rows: Totals, dead: Totals) -> list[int]:
     """Return the bins whose records are not the rows and dead letters, ascending."""
     compared = np.array([each.state == "compared" for each in bins.parts], bool)[bins.part]
     differ = records.counts != rows.counts + dead.counts
-    differ |= records.digests != rows.digests ^ dead.digests
+    differ |= (records.digests != rows.digests + dead.digests).any(axis=1)
     found: list[int] = np.flatnonzero(differ & compared).tolist()
     return found
 

@@ -19,14 +19,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from gazette_spark.audit.differences import Difference
+from gazette_spark.audit.differences import Difference, OtherCommit, changed_rows, commits_of_others
 from gazette_spark.audit.journal_source import PlannedRange, plan_reads, read_records
-from gazette_spark.audit.parts import Bins, Part, Totals, first_difference, parts_of, unequal
+from gazette_spark.audit.parts import Bins, Part, first_difference, parts_of, unequal
 from gazette_spark.audit.spark_totals import FOREIGN, SIDES, STRAY, Adder, TableRows, dead_letters
-from gazette_spark.audit.tiling import CoveredRange, Span, Stored, Tiling, check_contiguous, shared_journals
+from gazette_spark.audit.tiling import CoveredRange, Stored, Tiling, check_contiguous, shared_journals
 from gazette_spark.errors import GazetteError, InputError
+from gazette_spark.framing.base import Positions
 from gazette_spark.ledger.history import HistoryRow, app_ids, visible_entries
-from gazette_spark.ledger.row_digest import digest_text
 from gazette_spark.options.source import READ_COMMITTED, parse_options
 from gazette_spark.scan.reads import JournalSource
 from gazette_spark.table.delta_table import DeltaTable
@@ -36,9 +36,6 @@ Depth = Literal["entries", "counts", "offsets", "bytes", "entry", "nothing"]
 the number and digest in their entry."""
 
 PROOFS = frozenset({"offsets", "bytes", "entry"})
-
-ROW_METRICS = ("numOutputRows", "num_added_rows")
-"""Names of the metric for an append's rows, by Spark and ``deltalake``."""
 
 NO_COLUMNS = (
     "the table's columns do not say where its rows come from; that takes _journal and _offset, or journal, "
@@ -102,6 +99,8 @@ class Report:
     """Ranges of a journal and a commit that have the rows, and the digest if any, that the entry says."""
     unproven: list[str] = field(default_factory=list)
     """Reasons why the table is not verified although nothing differs."""
+    others: tuple[OtherCommit, ...] = ()
+    """Commits without an entry of these writers that added, changed or removed rows, or may have."""
     difference: Difference | None = None
 
     @property
@@ -143,9 +142,16 @@ def verify_table(
         GazetteError: a journal cannot be read.
     """
     with _named_errors(table.name):
-        history, appended = read_history(spark, table)
-    report = Report(table.name, history[0].version if history else -1, appended=appended)
+        history, metrics = read_history(spark, table)
+    report = Report(table.name, history[0].version if history else -1)
+    report.appended = {
+        row.version: rows
+        for row in history
+        if row.operation == "WRITE" and (rows := changed_rows(row, metrics).get("added")) is not None
+    }
     report.difference = _follow_ledger(report, history, app_id)
+    writers = {app_id} if app_id else set(app_ids(history))
+    report.others = tuple(commits_of_others(history, metrics, writers))
     if client is None or report.difference:
         return report
     if not report.claims:
@@ -159,18 +165,14 @@ def verify_table(
     return report
 
 
-def read_history(spark: SparkSession, table: DeltaTable) -> tuple[list[HistoryRow], dict[int, int]]:
-    """Return a table's commits, newest first, and the rows that appends among them say they wrote."""
+def read_history(
+    spark: SparkSession, table: DeltaTable
+) -> tuple[list[HistoryRow], dict[int, Mapping[str, str]]]:
+    """Return a table's commits, newest first, and their ``operationMetrics`` by version."""
     columns = ("version", "operation", "operationParameters", "userMetadata", "operationMetrics")
     found = spark.sql(f"DESCRIBE HISTORY {table.name}").select(*columns).collect()
     rows = [HistoryRow(each[0], each[1] or "", each[2] or {}, each[3]) for each in found]
-    return rows, {
-        each[0]: int(count)
-        for each in found
-        if each[1] == "WRITE"
-        for count in [next((each[4][name] for name in ROW_METRICS if name in (each[4] or {})), "")]
-        if count.isdecimal()
-    }
+    return rows, {each[0]: each[4] or {} for each in found}
 
 
 def _follow_ledger(report: Report, history: Sequence[HistoryRow], app_id: str | None) -> Difference | None:
@@ -221,9 +223,10 @@ class _Audit:
         names = rows.columns
         report.depth = "counts" if names is None else "bytes" if names.value else "offsets"
         parts, numbers = self._plan(by_commit=names is None)
-        digested = any(part.span and part.span.digest for part in parts)
         values = report.depth == "bytes"
-        values_too, places = values or digested, names is None
+        # Digests are compared with rows where these have the bytes, else with records.
+        values_too = values or any(part.span and part.span.digest for part in parts)
+        places = names is None
         journals = read_records(self.spark, self.options, self.ranges, values=values_too, places=places)
         sides = {"records": journals}
         if names:
@@ -238,10 +241,10 @@ class _Audit:
         }
         if buried:
             sides["dead"] = dead_letters(self.spark, buried, values=values)
-        adder, bins = Adder(self.spark, sides, values, digested), Bins.of(parts)
+        adder, bins = Adder(self.spark, sides, values), Bins.of(parts)
         totals = adder.totals(bins, numbers)
         records, there, dead = (totals[side].by_part(bins) for side in SIDES)
-        sums = _Sums(report, parts, records, there, dead, frozenset(buried))
+        sums = _Sums(report, parts, numbers, records, there, dead, frozenset(buried))
         sums.describe()
         vouched: Mapping[int, Depth] = {}
         if names is None:
@@ -250,9 +253,9 @@ class _Audit:
             number = numbers[int(bins.part[different[0]])]
             report.difference = self._locate(adder, bins.one(different[0]), number)
         else:
-            report.difference = self._stray(adder, bins, numbers, sums.rows)
+            report.difference = self._stray(adder, bins, numbers, totals["rows"].outside)
         if not report.difference:
-            vouched, report.difference = sums.audit(has_columns=names is not None)
+            vouched, report.difference = sums.audit(adder, has_columns=names is not None)
         if not report.difference and names and names.place:
             more, report.difference = self._audit_committed(rows.origins(values=values, places=True), sums)
             vouched = {**vouched, **more}
@@ -336,11 +339,11 @@ class _Audit:
         return claim.version_at(found["place"]) if found else claim.table_version
 
     def _stray(
-        self, adder: Adder, bins: Bins, numbers: Sequence[int | None], sums: Totals
+        self, adder: Adder, bins: Bins, numbers: Sequence[int | None], outside: Mapping[int, int]
     ) -> Difference | None:
         foreign = any(tiling.foreign for tiling in self.report.tilings)
-        others = sums.outside.get(FOREIGN, 0)
-        if sums.outside.get(STRAY, 0):
+        others = outside.get(FOREIGN, 0)
+        if outside.get(STRAY, 0):
             where = adder.stray(bins, numbers)
         elif others and not foreign:
             where = None, None
@@ -357,7 +360,7 @@ class _Audit:
         whole = not report.gone and not any(each.upsert or each.foreign for each in report.tilings)
         if not whole or self.app_id or any(part.state != "compared" for part in sums.parts):
             return None
-        expected = int(sums.records.counts.sum() - sums.dead.counts.sum())
+        expected = int(sums.records.sum() - sums.dead.sum())
         if (found := rows.count()) == expected:
             return None
         problem = f"the table has {found} rows, its bytes hold {expected} records"
@@ -381,15 +384,12 @@ class _Audit:
         if not parts:
             return {}, None
         digested = self.report.depth == "bytes"
-        bins = Bins.of(parts)
-        adder = Adder(self.spark, {"rows": rows}, values=digested, audited=digested)
-        found = adder.totals(bins, [None] * len(parts))["rows"].by_part(bins)
-        for index, part in enumerate(parts):
-            assert part.span is not None
-            if problem := _unlike(part.span, *found.of([index]), "rows in the table", digested=digested):
-                where = (part.span.table_version, part.claim.journal, part.begin, part.end)
-                return {}, Difference(problem, *where)
-            self.report.audited += 1
+        bins, nowhere = Bins.of(parts), [None] * len(parts)
+        adder = Adder(self.spark, {"rows": rows}, values=digested)
+        counts = adder.totals(bins, nowhere)["rows"].by_part(bins)
+        found = [_Counted(part, int(count), "rows") for part, count in zip(parts, counts, strict=True)]
+        if difference := _unlike(self.report, adder, found, "rows" if digested else "records"):
+            return {}, difference
         vouched: dict[int, Depth] = {}
         for index, part in enumerate(sums.parts):
             some = counted.get(id(part.claim), [])
@@ -433,7 +433,7 @@ class _Audit:
             if any(each.upsert for each in mine):
                 reason = UPSERT
         elif part.state == "adopted":
-            if not sums.rows.counts[index] and depth != "counts":
+            if not sums.rows[index] and depth != "counts":
                 return None
             depth, reason, accepted = "nothing", ADOPTED, self.accepted.unclaimed
         elif depth == "counts":
@@ -446,13 +446,15 @@ class _Audit:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """The sums of all sides, by part."""
+    """The numbers of rows of all sides, by part."""
 
     report: Report
     parts: Sequence[Part]
-    records: Totals
-    rows: Totals
-    dead: Totals
+    numbers: Sequence[int | None]
+    """Number of each part's read, if its range is read."""
+    records: Positions
+    rows: Positions
+    dead: Positions
     parted: frozenset[str]
     """Writers with dead letters."""
 
@@ -462,9 +464,9 @@ class _Sums:
         for index, part in enumerate(self.parts):
             journal = part.claim.journal
             if journal in report.records:
-                report.records[journal] += int(self.records.counts[index])
+                report.records[journal] += int(self.records[index])
             if part.claim.app_id in self.parted:
-                report.dead[journal] = report.dead.get(journal, 0) + int(self.dead.counts[index])
+                report.dead[journal] = report.dead.get(journal, 0) + int(self.dead[index])
 
     def miscounted(self) -> Difference | None:
         """Return the first commit that says it wrote another number of rows than its bytes hold records."""
@@ -475,7 +477,7 @@ class _Sums:
         for index, part in enumerate(self.parts):
             if part.span and part.state == "compared":
                 version = part.span.table_version
-                here = int(self.records.counts[index] - self.dead.counts[index])
+                here = int(self.records[index] - self.dead[index])
                 counted[version] = counted.get(version, 0) + here
         for version, records in sorted(counted.items()):
             wrote = self.report.appended.get(version)
@@ -483,40 +485,88 @@ class _Sums:
                 return Difference(f"the commit wrote {wrote} rows, its bytes hold {records} records", version)
         return None
 
-    def audit(self, *, has_columns: bool) -> tuple[Mapping[int, Depth], Difference | None]:
+    def audit(self, adder: Adder, *, has_columns: bool) -> tuple[Mapping[int, Depth], Difference | None]:
         """Compare what entries counted with the records; with the rows where the records cannot say it.
 
         Returns:
             The parts whose records are missing and whose rows are those of their entry; the first difference.
         """
+        in_bytes = self.report.depth == "bytes"
         vouched: dict[int, Depth] = {}
+        counted: list[_Counted] = []
         for (_, span), group in groupby(
             enumerate(self.parts), lambda each: (id(each[1].claim), each[1].span)
         ):
             some = dict(group)
-            claim = next(iter(some.values())).claim
+            indexes = list(some)
+            claim = some[indexes[0]].claim
             lost = [index for index, part in some.items() if part.state == "gone"]
             by_rows = bool(lost) or claim.app_id in self.parted
             if span is None or span.rows is None or (by_rows and not has_columns):
                 continue
-            side, what = (
-                (self.rows, "rows in the table") if by_rows else (self.records, "records in the journal")
-            )
-            digested = not by_rows or self.report.depth == "bytes"
-            if problem := _unlike(span, *side.of(list(some)), what, digested=digested):
-                where = (span.table_version, claim.journal, span.begin, span.end)
-                return vouched, Difference(problem, *where)
-            self.report.audited += 1
-            vouched.update(dict.fromkeys(lost, "entry" if span.digest else "counts"))
-        return vouched, None
+            side: Side = "rows" if by_rows else "records"
+            count = int((self.rows if by_rows else self.records)[indexes].sum())
+            part = Part(claim, span.begin, span.end, span=span)
+            counted.append(_Counted(part, count, side, self.numbers[indexes[0]]))
+            proven = not span.rows or (in_bytes and span.digest)
+            vouched.update(dict.fromkeys(lost, "entry" if proven else "counts"))
+        return vouched, _unlike(self.report, adder, counted, "rows" if in_bytes else "records")
 
 
-def _unlike(span: Span, count: int, audit: int, what: str, *, digested: bool) -> str | None:
-    if span.rows != count:
-        return f"its entry says {span.rows} rows, there are {count} {what}"
-    if digested and span.digest not in (None, digest_text(audit)):
-        return f"its entry has the digest {span.digest}, the {what} have {digest_text(audit)}"
-    return None
+Side = Literal["records", "rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """A commit's bytes of a journal whose rows its entry counted, and the rows that are there."""
+
+    part: Part
+    count: int
+    side: Side
+    """Side that was counted."""
+    number: int | None = None
+    """Number of the read of its records."""
+
+
+def _unlike(report: Report, adder: Adder, counted: Sequence[_Counted], digested: Side) -> Difference | None:
+    """Return the first commit whose entry has another number of rows than there are, or another digest.
+
+    Args:
+        report: Gets the number of those that have what their entry says.
+        adder: Adds up the sides.
+        counted: What is compared.
+        digested: Side that has the bytes. Where rows have them, they are the records, or the comparison
+            before this one found a difference; so they stand for records, too.
+    """
+    problems: dict[int, str] = {}
+    some: list[int] = []
+    for index, each in enumerate(counted):
+        span = each.part.span
+        assert span is not None
+        what = "rows in the table" if each.side == "rows" else "records in the journal"
+        if span.rows != each.count:
+            problems[index] = f"its entry says {span.rows} rows, there are {each.count} {what}"
+        elif span.digest and digested in ("rows", each.side):
+            some.append(index)
+    if some and not problems:
+        found = adder.digests(
+            digested, [counted[index].part for index in some], [counted[index].number for index in some]
+        )
+        for at, index in enumerate(some):
+            span = counted[index].part.span
+            assert span is not None
+            if span.digest != found.get(at):
+                problems[index] = (
+                    f"its entry has the digest {span.digest}, its {digested} have {found.get(at)}"
+                )
+    if not problems:
+        report.audited += len(counted)
+        return None
+    first = min(problems)
+    part = counted[first].part
+    assert part.span is not None
+    version = part.span.table_version
+    return Difference(problems[first], version, part.claim.journal, part.begin, part.end)
 
 
 @contextmanager

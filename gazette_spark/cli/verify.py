@@ -118,6 +118,7 @@ def verify(
     that they name. It reads the journals again and compares their records with the rows: by the columns
     _journal and _offset, or with their bytes by journal, offset and value. Digests of entries
     (DeltaSink(audit=True)) are compared, too, and prove rows whose bytes the journals no longer have.
+    Commits without a ledger entry that may have changed rows are listed.
 
     Dead letters must have no row in the table. With isolationLevel=read_committed, the records are the
     committed messages. A query that filters records, or makes several rows of one, is not exact in this
@@ -293,6 +294,9 @@ def report_lines(report: Report) -> Iterator[str]:
         if tiling.cleaned_up:
             yield f"app id {tiling.app_id!r}: Delta's log no longer has its first entries"
     yield from _uneven(report)
+    if report.others:
+        yield "\nCommits without a ledger entry that may have changed rows:"
+        yield from (f"  {each}" for each in report.others)
     if report.difference:
         yield f"DIFFERENT: {report.difference}"
         return
@@ -369,4 +373,5 @@ def report_json(report: Report, table: str) -> dict[str, Any]:
         "ranges": [asdict(each) for each in report.ranges],
         "gone": list(lost_rows(report)),
         "audited": report.audited,
+        "commits_of_others": [asdict(each) for each in report.others],
     }

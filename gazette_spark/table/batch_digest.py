@@ -1,4 +1,4 @@
-"""Counts and digests a batch's rows by journal, in one pass; see :mod:`gazette_spark.ledger.row_digest`."""
+"""Counts and digests rows by group, in one pass; see :mod:`gazette_spark.ledger.row_digest`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Collection
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
-from pyspark.sql.types import StructType
 
-from gazette_spark.ledger.row_digest import DIGITS, AuditedRows, digest_text
+from gazette_spark.ledger.row_digest import LEAF_BYTES, NODE_BYTES, AuditedRows
 from gazette_spark.table.trim import RAW_COLUMNS, has_columns, origin_columns
 
 
@@ -22,14 +21,18 @@ def audit_rows(df: DataFrame, journals: Collection[str]) -> tuple[AuditedRows, .
         journals: Journals that it reads. Rows of other names are counted as of no journal: an entry is to
             stay small, whatever a query puts into its columns.
     """
-    counted = df.groupBy(_journal(df.schema).alias("journal")).agg(
-        F.count(F.lit(1)).alias("rows"), _digest(df.schema).alias("digest")
-    )
+    columns = origin_columns(df.schema)
+    journal = F.lit(None).cast("string") if columns is None else F.col(columns[0])
+    if has_columns(df.schema, RAW_COLUMNS):
+        counted = digests(df.select(journal.alias("group"), "offset", "value"))
+    else:
+        counted = df.groupBy(journal.alias("group")).agg(
+            F.count(F.lit(1)).alias("rows"), F.lit(None).cast("string").alias("digest")
+        )
     found, nowhere = [], 0
     for row in counted.collect():
-        if row.journal in journals:
-            digest = None if row.digest is None else digest_text(row.digest)
-            found.append(AuditedRows(row.journal, row.rows, digest))
+        if row.group in journals:
+            found.append(AuditedRows(row.group, row.rows, row.digest))
         else:
             nowhere += row.rows
     if nowhere:
@@ -37,20 +40,35 @@ def audit_rows(df: DataFrame, journals: Collection[str]) -> tuple[AuditedRows, .
     return tuple(sorted(found, key=lambda each: each.journal or ""))
 
 
-def _journal(schema: StructType) -> Column:
-    columns = origin_columns(schema)
-    return F.lit(None).cast("string") if columns is None else F.col(columns[0])
+def digests(rows: DataFrame) -> DataFrame:
+    """Return the number and digest of each group's rows: ``group``, ``rows`` and ``digest``.
+
+    Of each row its hash is shuffled, and one task at a time has those of a leaf.
+
+    Args:
+        rows: Columns ``group``, ``offset`` and ``value``.
+    """
+    hashed = F.sha2(row_text(), 256).alias("digest")
+    leaf = F.expr(f"`offset` div {LEAF_BYTES}").alias("at")
+    leaves = _joined(rows.select("group", leaf, hashed, F.lit(1).cast("bigint").alias("rows")), "group", "at")
+    # What is left is a hash for each MiB: one task takes less time than a shuffle for each of two levels.
+    node = F.expr(f"at div {NODE_BYTES // LEAF_BYTES}").alias("at")
+    nodes = _joined(leaves.repartition(1).select("group", node, "digest", "rows"), "group", "at")
+    return _joined(nodes, "group")
 
 
-def _digest(schema: StructType) -> Column:
-    """Return the column of a digest of a group's rows, null where their bytes are missing."""
-    if not has_columns(schema, RAW_COLUMNS):
-        return F.lit(None).cast("bigint")
-    return F.coalesce(F.bit_xor(row_digest()), F.lit(0))
+def _joined(level: DataFrame, *keys: str) -> DataFrame:
+    hashes = F.array_join(F.array_sort(F.collect_list("digest")), "")
+    return level.groupBy(*keys).agg(F.sum("rows").alias("rows"), F.sha2(hashes, 256).alias("digest"))
 
 
-def row_digest() -> Column:
-    """Return the digest of a row by its columns ``offset`` and ``value``; null without bytes."""
-    text = F.encode(F.col("offset").cast("string"), "UTF-8")
-    digits = F.substring(F.sha2(F.concat(text, F.lit(b":"), F.col("value")), 256), 1, DIGITS)
-    return F.conv(digits, 16, 10).cast("bigint")
+def row_text(*, values: bool = True) -> Column:
+    """Return the bytes that are hashed for a row, by its columns ``offset`` and maybe ``value``.
+
+    They are never null, as a hash that is null would be left out of what it is joined with.
+    """
+    offset = F.coalesce(F.encode(F.col("offset").cast("string"), "UTF-8"), F.lit(b""))
+    if not values:
+        return offset
+    value = F.col("value").cast("binary")
+    return F.concat(offset, F.coalesce(F.concat(F.lit(b":"), value), F.lit(b"")))

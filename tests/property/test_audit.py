@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
@@ -26,6 +28,7 @@ from gazette_spark.scan.blocks import MAX_RECORD_BYTES
 from gazette_spark.scan.piece_scan import PieceScan
 from gazette_spark.scan.ranges import OffsetRange, Piece, split
 from tests.oracles.lines import FakeJournal, records_of
+from tests.rig.row_digest import digest_of, row_text, that_cancel_out, words_of
 
 NAME = "a/journal"
 JOURNALS = ("x/a", "x/b", "x/c")
@@ -223,6 +226,7 @@ def test_the_tiling_of_no_transaction_order_is_refused() -> None:
 
 
 RowList = list[tuple[int, bytes]]
+Row = tuple[int, bytes | None]
 
 values = st.sampled_from([b"", b"a", b"bc"])
 rows_lists = st.lists(st.tuples(st.integers(0, 30), values), max_size=12)
@@ -297,14 +301,14 @@ def test_parts_and_bins_fill_a_range(
         assert told == missing
 
 
-def sums(bins: Bins, found: RowList) -> Totals:
-    """Add rows up as Spark does: by bin, the digests joined by exclusive or."""
-    by_bin: dict[int, list[int]] = defaultdict(list)
+def sums(bins: Bins, found: Iterable[Row], salt: bytes = b"") -> Totals:
+    """Add rows up as Spark does, by bin."""
+    by_bin: dict[int, list[list[int]]] = defaultdict(list)
     for offset, value in found:
         at = int(bins.begins.searchsorted(offset, side="right")) - 1
-        by_bin[at].append(hash((offset, value)))
+        by_bin[at].append(words_of(salt, offset, value))
     return Totals.gathered(
-        len(bins), [(at, len(each), reduce(xor, each), None) for at, each in by_bin.items()]
+        len(bins), [(at, len(each), *map(sum, zip(*each, strict=True))) for at, each in by_bin.items()]
     )
 
 
@@ -329,10 +333,52 @@ def test_bins_that_differ_are_found(records: dict[int, bytes], extra: RowList, d
         ):
             expected.append(at)
     assert found == expected
-    by_part = sums(bins, there).by_part(bins)
-    assert by_part.counts.tolist() == [
+    assert sums(bins, there).by_part(bins).tolist() == [
         sum(each.begin <= offset < each.end for offset, _ in there) for each in bins.parts
     ]
+
+
+MANY: list[Row] = [(at * 8, b"row %03d" % at) for at in range(160)]
+
+counts_of_rows = st.dictionaries(
+    st.one_of(st.sampled_from(MANY), st.tuples(st.integers(0, 1279), values)),
+    st.integers(0, 5),
+    max_size=12,
+)
+"""Rows, of the journal or not, and how often a table is to have them."""
+
+
+@given(counts_of_rows, st.binary(min_size=16, max_size=16), st.booleans())
+def test_no_other_rows_have_the_same_digests(counts: dict[Row, int], salt: bytes, in_bytes: bool) -> None:
+    """Rows deleted, repeated, altered, moved: the sums show it, and so does the digest of an entry."""
+    there = [row for row in MANY if row not in counts]
+    there += [row for row, count in counts.items() for _ in range(count)]
+    if in_bytes:
+        check_digests(MANY, there, salt)
+    else:
+        check_digests([(at, None) for at, _ in MANY], [(at, None) for at, _ in there], salt)
+
+
+@given(st.integers(0, 3), st.binary(min_size=16, max_size=16))
+def test_rows_that_are_solved_for_have_other_digests(word: int, salt: bytes) -> None:
+    """Rows whose digests have an exclusive or of zero, and others there three times, whatever the salt."""
+    digests = [int.from_bytes(hashlib.sha256(row_text(*row)).digest()[:8]) for row in MANY]
+    salted = [words_of(salt, *row)[word] for row in MANY]
+    deleted = that_cancel_out([salted[at] << 64 | digests[at] for at in range(len(MANY))])
+    assert reduce(xor, (salted[at] for at in deleted)) == 0
+    others = [row for at, row in enumerate(MANY) if at not in deleted]
+    there = others + others[: len(deleted) // 2] * 2
+    assert len(there) == len(MANY)
+    check_digests(MANY, there, salt)
+
+
+def check_digests(records: Sequence[Row], there: Sequence[Row], salt: bytes) -> None:
+    """Check that the digests of rows are those of records if and only if the rows are."""
+    same = Counter(there) == Counter(records)
+    bins = Bins.of([Part(CoveredRange("app", 0, NAME, 0, 1280, 0, ()), 0, 1280)])
+    found = unequal(bins, sums(bins, records, salt), sums(bins, there, salt), sums(bins, []))
+    assert (found == []) == same
+    assert (digest_of(there) == digest_of(records)) == same
 
 
 @settings(deadline=None)

@@ -10,7 +10,7 @@ from deltalake import CommitProperties, write_deltalake
 
 from gazette_spark.client import Client
 from gazette_spark.ledger.entry import LedgerEntry, Mode, SkippedGap
-from gazette_spark.ledger.row_digest import AuditedRows, digest_text
+from gazette_spark.ledger.row_digest import AuditedRows
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol.journals import journal_spec
 from tests.rig.brokers import BrokerHandle
@@ -87,7 +87,7 @@ class Orders:
 
     def counted(self, rows: Sequence[Row]) -> AuditedRows:
         """Return the audit of a batch with these rows."""
-        return AuditedRows(self.journal, len(rows), digest_text(digest_of(rows)))
+        return AuditedRows(self.journal, len(rows), digest_of(rows))
 
     def append(self, rows: Sequence[Row], entry: LedgerEntry | None = None) -> None:
         """Append rows, with an entry or without."""

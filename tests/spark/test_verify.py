@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -15,22 +16,26 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from gazette_spark.audit.parts import Bins, Part
+from gazette_spark.audit.spark_totals import Adder
+from gazette_spark.audit.tiling import CoveredRange
 from gazette_spark.cli.main import main
 from gazette_spark.client import Client
 from gazette_spark.errors import TableRefusedError
 from gazette_spark.failpoints import FAILPOINT_VARIABLE
 from gazette_spark.ledger.entry import LedgerEntry
-from gazette_spark.ledger.row_digest import AuditedRows, digest_text
+from gazette_spark.ledger.row_digest import AuditedRows
 from gazette_spark.message.uuids import ACK_TXN, CONTINUE_TXN, OUTSIDE_TXN, Clock, ProducerId, build_uuid
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.fragments import Fragment
 from gazette_spark.protocol.journals import journal_spec
 from gazette_spark.sink import DeltaSink
+from gazette_spark.table.batch_digest import digests
 from tests.conformance.wire import wait_for
-from tests.rig.audited_table import RECORDS, Orders, rows_of
+from tests.rig.audited_table import RECORD_BYTES, RECORDS, Orders, rows_of
 from tests.rig.brokers import BrokerHandle
-from tests.rig.row_digest import digest_of
+from tests.rig.row_digest import digest_of, row_text, that_cancel_out
 from tests.spark.source_queries import QUERY_TIMEOUT_S, Journals, records
 
 Row = tuple[int, bytes]
@@ -196,7 +201,7 @@ def test_raw_rows_are_verified(journals: Journals, tmp_path: Path, monkeypatch: 
     (last,) = entry.audit
     bytes_of_a = content(journals, "a")
     assert (last.journal, last.rows) == (journals.name("a"), 1)
-    assert last.digest == digest_text(digest_of([(len(bytes_of_a) - 1, b"")]))
+    assert last.digest == digest_of([(len(bytes_of_a) - 1, b"")])
     offset, _ = records(bytes_of_a)[7]
     where = f"journal = '{journals.name('a')}' AND offset = {offset}"
     for name, damage in DAMAGES.items():
@@ -391,6 +396,59 @@ def test_changed_and_misplaced_rows_are_found(orders: VerifiedOrders) -> None:
     assert orders.differs() == (4, 80, "the table has a row here, which no visible entry accounts for")
 
 
+def test_rows_that_cancel_out_are_found(orders: VerifiedOrders, spark: SparkSession) -> None:
+    """Rows deleted and others tripled differ, even where their number and all exclusive ors are right.
+
+    They are solved for, as digests that were joined by exclusive or called this table verified.
+    """
+    rows = [(at * RECORD_BYTES, b"row %03d" % at) for at in range(400)]
+    with Client(orders.broker.endpoint) as client:
+        client.append(orders.journal, b"".join(value + b"\n" for _, value in rows[RECORDS:]))
+    orders.commit(0, len(rows) * RECORD_BYTES, rows, audit=orders.counted(rows))
+    table = pa.table({"offset": [at for at, _ in rows], "value": [value for _, value in rows]})
+    hashes = spark.createDataFrame(table).selectExpr("xxhash64(offset, value)").collect()
+    joined = [
+        (number % (1 << 64)) << 60 | int(hashlib.sha256(b"%d:%b" % row).hexdigest()[:15], 16)
+        for row, (number,) in zip(rows, hashes, strict=True)
+    ]
+    deleted = that_cancel_out(joined)
+    tripled = [at for at in range(len(rows)) if at not in deleted][: len(deleted) // 2]
+    DeltaTable(orders.table).delete(f"offset IN ({', '.join(str(rows[at][0]) for at in deleted)})")
+    orders.append([rows[at] for at in tripled] * 2)
+    found = json.loads(orders.verify().stdout)
+    assert (found["result"], found["difference"]["offset"]) == ("different", rows[min(deleted + tripled)][0])
+    assert [(each["operation"], each["rows"]) for each in found["commits_of_others"]] == [
+        ("DELETE", {"deleted": len(deleted)}),
+        ("WRITE", {"added": len(deleted)}),
+    ]
+
+
+def test_spark_digests_as_the_definitions_say(spark: SparkSession) -> None:
+    """Sums and digests of rows in several leaves and nodes, in any order, one of them there twice."""
+    rows: list[tuple[int, bytes | None]] = [(at << 18, b"\x00\xff:%d" % at) for at in range(0, 1 << 14, 7)]
+    rows = [*rows[::-1], (3 << 18, b""), (4 << 18, None), rows[5]]
+    offsets, contents = zip(*rows, strict=True)
+    names = {"group": ["a"] * len(rows), "journal": ["a"] * len(rows)}
+    table = pa.table(names | {"offset": offsets, "value": pa.array(contents, pa.binary())})
+    df = spark.createDataFrame(table).repartition(3)
+    (digested,) = digests(df).collect()
+    assert tuple(digested) == ("a", len(rows), digest_of(rows))
+    claim = CoveredRange("app", 0, "a", 0, 1 << 32, 0, ())
+    bins = Bins.of([Part(claim, 0, 1 << 31), Part(claim, 1 << 31, 1 << 32)], least=1 << 31)
+    for values in (True, False):
+        adder = Adder(spark, {"rows": df}, values)
+        salted = [adder.salt + row_text(at, value if values else None) for at, value in rows]
+        halves = [(d[:32], d[32:]) for d in (hashlib.sha256(text).hexdigest() for text in salted)]
+        folded = spark.createDataFrame(halves, "a STRING, b STRING").selectExpr("xxhash64(a)", "xxhash64(b)")
+        expected = [[0] * 4, [0] * 4]
+        for (offset, _), hashes in zip(rows, folded.collect(), strict=True):
+            words = [word for each in hashes for word in divmod(each % (1 << 64), 1 << 32)]
+            expected[offset >> 31] = [
+                was + word for was, word in zip(expected[offset >> 31], words, strict=True)
+            ]
+        assert adder.totals(bins, [None, None])["rows"].digests.tolist() == expected
+
+
 def test_the_ledger_is_looked_at_alone(orders: VerifiedOrders) -> None:
     """Offsets that leave bytes out show a missing entry; --entries-only says that no row was compared."""
     orders.commit(0, 80, [])
@@ -531,6 +589,10 @@ def test_bytes_a_journal_has_lost_are_listed(orders: VerifiedOrders) -> None:
     DeltaTable(orders.table).restore(1)
     DeltaTable(orders.table).update(predicate="offset = 0", new_values={"value": "X''"})
     assert "digest" in orders.differs("--allow-gone")[2]
+    orders.another_table("parsed", ("_journal", "_offset", "name"))
+    orders.commit(0, length, rows[:1], audit=orders.counted(rows[:1]))
+    reason, ranges = orders.unproven()
+    assert ranges == [(0, length, "counts")], "the entry has a digest of bytes that the table does not have"
 
 
 class Messages(VerifiedOrders):
