@@ -53,7 +53,7 @@ class ProtocolError(GazetteError, ValueError):
     """A message breaks a rule of the Gazette protocol; it is either from the broker or about to be sent."""
 
     where: str
-    """Dotted path of the field, e.g. ``JournalSpec.Fragment.Length``, or the rpc."""
+    """Dotted path of the field, e.g. ``JournalSpec.fragment.length``, or the rpc."""
     problem: str
 
     def __str__(self) -> str:

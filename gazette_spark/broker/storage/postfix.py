@@ -20,7 +20,7 @@ _TIME_FORMAT = re.compile(r"""\.Spool\.FirstAppendTime\.Format\s+["`]([^"`]*)["`
 _LAYOUT_TOKEN = re.compile("2006|01|02|15|04|05")
 _STRFTIME = {"2006": "%Y", "01": "%m", "02": "%d", "15": "%H", "04": "%M", "05": "%S"}
 
-WHERE = "JournalSpec.Fragment.PathPostfixTemplate"
+WHERE = "JournalSpec.fragment.path_postfix_template"
 
 
 def render_postfix(template: str, first_append_time: float) -> str:

@@ -173,5 +173,5 @@ def test_postfix(template: str, postfix: str) -> None:
 )
 def test_unknown_postfix_template(template: str) -> None:
     """A template of another form is refused when it is applied, not when a fragment is stored."""
-    with pytest.raises(ProtocolError, match="PathPostfixTemplate"):
+    with pytest.raises(ProtocolError, match="path_postfix_template"):
         render_postfix(template, 0.0)
