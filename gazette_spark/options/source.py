@@ -604,7 +604,8 @@ OPTIONS: tuple[Option, ...] = (
         "maxBytesPerTrigger",
         size(),
         "Maximum bytes of a micro-batch. Journals share it by backlog. The limit is soft: each journal "
-        "with data gives at least one record, and a batch ends with a whole record.",
+        "with data gives at least one record, and a batch ends with a whole record. On Spark 4.0 and 4.1, "
+        "a run of `Trigger.AvailableNow` is one such batch: repeat it until nothing is left.",
         use="stream",
     ),
     Option(

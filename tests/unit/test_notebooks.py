@@ -52,6 +52,14 @@ def test_stored_outputs_are_for_readers(name: str) -> None:
     assert PATHS[name].stat().st_size < LARGEST_BYTES
 
 
+@pytest.mark.parametrize("name", sorted(PATHS.keys() - LOCAL))
+def test_notebooks_for_databricks_run_on_serverless_compute(name: str) -> None:
+    """It refuses every trigger but ``availableNow``; classic compute takes that, too."""
+    code = "\n".join(cell.source for cell in notebooks.code_cells(notebooks.read(PATHS[name])))
+    assert code.count("sink.start(") == code.count("availableNow=True")
+    assert "processingTime" not in code
+
+
 @pytest.mark.parametrize("name", LOCAL)
 def test_pictures_of_the_docs_are_the_stored_plots(name: str) -> None:
     """The page on notebooks shows the first plot of each."""
