@@ -8,9 +8,10 @@ cd "$(dirname "$0")/.."
 
 python=${PYTHON:-.venv/bin/python}
 cache=$PWD/.cache/protobuf-matrix
-# 6.30 is the one that warns of stubs made for release 5, unless they leave the check out.
-releases="5.29 6.30 6 7"
-packages="grpcio>=1.71.2 PyJWT>=2.10 PyYAML pytest pytest-timeout"
+# The least that the package takes of releases 5 and 6, and the newest ones. 6 and 7 object to stubs made for
+# release 5, unless they leave the check out.
+releases="5.29.5 6.31.1 6 7"
+packages="grpcio>=1.71.2 PyJWT>=2.10.1 PyYAML pytest pytest-timeout"
 ready=ready-$(printf '%s' "$packages" | cksum | tr ' ' -)
 
 prepare() {
