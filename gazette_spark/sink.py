@@ -111,7 +111,7 @@ from gazette_spark.table.merge import check_keys_once, last_rows, upsert_rows
 from gazette_spark.table.new_table import NewTable
 from gazette_spark.table.query_batches import QueryBatches, keep_state
 from gazette_spark.table.session import session_or_active
-from gazette_spark.table.start_checks import check_places, warn_of_other_writers
+from gazette_spark.table.start_checks import check_alone, check_places, warn_of_other_writers
 from gazette_spark.table.trim import kept_rows, missing_columns, range_origin
 from gazette_spark.table.upsert import Upsert
 from gazette_spark.table.violations import named_rows
@@ -119,6 +119,13 @@ from gazette_spark.table.violations import named_rows
 log = logging.getLogger(__name__)
 
 MAX_APP_ID_LENGTH = 512
+
+VISIBLE = (
+    "a query started with DeltaSink.start(df, output_mode=…) in place of foreachBatch(sink), or on classic "
+    "Spark a sink that is called in the thread of its batch: a batch of the modes update and complete gives "
+    "rows again"
+)
+"""How the sink learns a query's output mode."""
 
 MAX_TRIES = 5
 """Writes of one batch that Delta may turn down for reasons that pass, such as a changed schema."""
@@ -236,6 +243,8 @@ class DeltaSink:
         """Attempt of the newest entry after this run's last batch. Another there means another writer."""
         self._known: LedgerState | None = None
         """Last known state of the table's history; the next read starts from there."""
+        self._alone_at: int | None = None
+        """Table version up to which no other app id is known to have written; None if that was not asked."""
         self._batches = QueryBatches(self._target.name, app_id)
         self._heartbeat = Heartbeat()
         self._files: FileCommits | None = None
@@ -271,7 +280,8 @@ class DeltaSink:
             checkpoint: Its checkpoint directory, unless the sink has it already.
             query_name: Name of the query in Spark's listings.
             output_mode: Spark's output mode. ``update`` and ``complete`` give a row of each group again and
-                again, so the sink needs ``upsert``, whose keys are the grouping keys.
+                again, so the sink needs ``upsert``, whose keys are the grouping keys. A batch under
+                ``complete`` is the whole table, which no other stream may share.
             trigger: As for ``DataStreamWriter.trigger``, e.g. ``availableNow=True``. On Spark 4.0 and 4.1
                 that is one batch, as large as the source's limits allow.
         """
@@ -284,6 +294,7 @@ class DeltaSink:
         sink = copy(self)
         sink._output_mode = output_mode
         sink._checkpoint, sink._checked, sink._seen, sink._known = root, False, None, None
+        sink._alone_at = None
         sink._batches = QueryBatches(self._target.name, self.app_id)
         sink._maintenance, sink._router = copy(self._maintenance), copy(self._router)
         sink._heartbeat = copy(self._heartbeat)
@@ -436,7 +447,7 @@ class DeltaSink:
                 raise shorter from None
         run = _running_query(df.sparkSession)
         if run is not None or not is_classic(df.sparkSession):
-            self._heartbeat.arm(partial(self._beat, df.sparkSession, run and str(run.runId)))
+            self._heartbeat.arm(partial(self._beat, df.sparkSession, run))
         failpoint("sink.return")
 
     def _write_one(self, df: DataFrame, batch_id: int) -> None:
@@ -446,21 +457,24 @@ class DeltaSink:
         spark = df.sparkSession
         root = self._checkpoint or _running_query_checkpoint(spark)
         _know_conflicts(spark)
-        if self._output_mode is None:
-            self._output_mode = _running_query_mode(spark)
-            check_output_mode(self._output_mode, self._upsert)
+        mode = self._output_mode or _running_query_mode(spark)
+        if mode is not None:
+            check_output_mode(mode, self._upsert)
         known_table = self._checked or self._check_table(df, root) is not None
         batch = self._batches.read(spark, root, batch_id)
-        self._seen = self._commit_batch(df, batch, seen, known)
+        if mode is None and batch.stateful:
+            # Without state, update gives the rows of append, and Spark refuses complete.
+            raise OptionError("outputMode", "a mode that cannot be seen here, of a query with state", VISIBLE)
+        self._seen = self._commit_batch(df, batch, seen, known, mode or "append")
         if not known_table:
             self._check_table(df, root)  # Again, now that the first batch has made the table.
         self._checked = True
 
-    def _beat(self, spark: SparkSession, run_id: str | None) -> bool:
+    def _beat(self, spark: SparkSession, query: Any) -> bool:  # noqa: ANN401 - Java's
         """Write the newest entry again if it is still this run's; return whether to do so again later."""
         with self._turn:
             known, seen = self._known, self._seen
-            if known is None or seen is None or not _is_running(run_id):
+            if known is None or seen is None or not _is_running(query):
                 return False
             if self._files is not None:
                 self._files.open()
@@ -529,6 +543,7 @@ class DeltaSink:
         batch: Batch,
         seen: str | None,
         known: LedgerState | None = None,
+        output_mode: str = "append",
     ) -> str | None:
         """Return the attempt of the newest entry, which holds the batch."""
         spark = df.sparkSession
@@ -550,7 +565,7 @@ class DeltaSink:
                 continue
             with named_rows(spark, self._target.name, self.app_id, batch.batch_id):
                 write = self._audited(split)
-                conflict = self._write(split.rows, batch, before, write)
+                conflict = self._write(split.rows, batch, before, write, output_mode.lower())
             after = known = self._known = self._target.ledger(spark, self.app_id, before)
             outcome = verify(before, after, write.entry, batch, conflict=conflict is not None)
             if isinstance(outcome, Refusal):
@@ -601,7 +616,9 @@ class DeltaSink:
             log.warning("rows are in the table, trimmed %s", line)
         return kept_rows(df, decision.kept, columns)
 
-    def _write(self, df: DataFrame, batch: Batch, before: LedgerState, decision: Write) -> Exception | None:
+    def _write(
+        self, df: DataFrame, batch: Batch, before: LedgerState, decision: Write, mode: str
+    ) -> Exception | None:
         """Write once; return the conflict, if Delta raises one, for it does not tell the outcome."""
         failpoint("sink.before_write")
         conflict: Exception | None = None
@@ -613,9 +630,11 @@ class DeltaSink:
             elif self._upsert:
                 if before.table_version >= 0 and (before.entry is None or before.entry.mode != "upsert"):
                     check_keys_once(self._target, df.sparkSession, entry, self._upsert)
-                rows = last_rows(self._target, df, entry, self._upsert, self._output_mode or "append")
+                if mode == "complete":
+                    self._check_alone(df.sparkSession, before)
+                rows = last_rows(self._target, df, entry, self._upsert, mode)
                 ready = self._maintenance.prepare(rows, batch, before, beside=self._upsert.beside)
-                upsert_rows(self._target, ready, entry, self._upsert)
+                upsert_rows(self._target, ready, entry, self._upsert, complete=mode == "complete")
             else:
                 ready = self._maintenance.prepare(df, batch, before)
                 self._target.append(ready.df, entry, exists=ready.exists, add_columns=ready.add_columns)
@@ -627,6 +646,16 @@ class DeltaSink:
             conflict = error
         failpoint("sink.after_write")
         return conflict
+
+    def _check_alone(self, spark: SparkSession, state: LedgerState) -> None:
+        """Refuse a complete result for a table with rows of others: each of its batches deletes them.
+
+        The history is searched for others at first, and again when somebody else has committed.
+        """
+        known, self._alone_at = self._alone_at, None
+        if state.table_version >= 0 and state.table_version != known:
+            check_alone(self._target, spark, self.app_id, state)
+        self._alone_at = state.table_version + 1  # This write makes that version.
 
     def _check_start(self, df: DataFrame, root: str) -> None:
         """Refuse what the first batch would refuse, as far as it is known; the batch uses what is read."""
@@ -640,6 +669,8 @@ class DeltaSink:
         except GazetteError as error:
             log.info("ledger not read at start app_id=%s problem=%s", self.app_id, error)
             return  # The first batch says the same, unless the table has changed until then.
+        if (self._output_mode or "").lower() == "complete":
+            check_alone(self._target, spark, self.app_id, state)
         warn_of_other_writers(self._target, spark, self.app_id, state)
         # Rows of the direct lane tell of files, whose columns it checks itself.
         if self._upsert is None and not self._router.diverts and self._files is None:
@@ -706,33 +737,33 @@ def check_output_mode(mode: str, upsert: Upsert | None) -> None:
         raise OptionError("outputMode", mode, ways)
 
 
-def _running_query_mode(spark: SparkSession) -> str:
-    """Ask classic PySpark for the output mode of the query that runs this thread's batch.
-
-    Spark Connect does not tell: there, ``append`` is taken on trust unless :meth:`DeltaSink.start` was told.
-    """
+def _running_query_mode(spark: SparkSession) -> str | None:
+    """Return the output mode of the query that runs this thread's batch; None where that cannot be seen."""
     query = _running_query(spark)
-    return "append" if query is None else str(query._jsq.streamingQuery().outputMode()).lower()
+    return None if query is None else str(query.outputMode()).lower()
 
 
-def _running_query(spark: SparkSession) -> Any:  # noqa: ANN401 - classic PySpark's
-    """Return the query that runs this thread's batch, None where it cannot be found."""
-    default = SparkSession._instantiatedSession
-    if default is None or not is_classic(spark):
+def _running_query(spark: SparkSession) -> Any:  # noqa: ANN401 - Java's
+    """Return Spark's query that runs this thread's batch, None where it cannot be found.
+
+    It cannot on Spark Connect, and in threads that a function for ``foreachBatch`` starts.
+
+    ``spark.streams`` lists the queries of one session, which need not be the first one of the program, and a
+    batch has a separate session without any. All sessions of a JVM share the map of queries by id.
+    """
+    if not is_classic(spark):
         return None
     query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-    return default.streams.get(query_id) if query_id else None
+    if not query_id:
+        return None
+    assert spark._jvm is not None
+    queries = spark._jsparkSession.sharedState().activeStreamingQueries()
+    return queries.get(spark._jvm.java.util.UUID.fromString(query_id))
 
 
-def _is_running(run_id: str | None) -> bool:
-    """Say whether a run of a query goes on. On Spark Connect the process that runs batches ends with it.
-
-    A batch has a session of its own, which knows of no query.
-    """
-    default = SparkSession._instantiatedSession
-    if run_id is None or default is None:
-        return run_id is None
-    return any(str(query.runId) == run_id for query in default.streams.active)
+def _is_running(query: Any) -> bool:  # noqa: ANN401 - Java's
+    """Say whether a query's run goes on. On Spark Connect the process that runs batches ends with it."""
+    return query is None or bool(query.isActive())
 
 
 def _running_query_checkpoint(spark: SparkSession) -> str:
@@ -741,4 +772,4 @@ def _running_query_checkpoint(spark: SparkSession) -> str:
     if query is None:
         problem = "not given and cannot be found here: pass checkpoint= to DeltaSink, or use DeltaSink.start"
         raise QueryCheckpointError("?", problem)
-    return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
+    return str(query.resolvedCheckpointRoot())

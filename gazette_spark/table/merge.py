@@ -60,28 +60,35 @@ def last_rows(
     return rows.select(*map(_column, upsert.stored(df.columns)), *deleted)
 
 
-def upsert_rows(target: DeltaTable, ready: Prepared, entry: LedgerEntry, upsert: Upsert) -> None:
+def upsert_rows(
+    target: DeltaTable, ready: Prepared, entry: LedgerEntry, upsert: Upsert, *, complete: bool = False
+) -> None:
     """Bring rows, of which no two have one key, and ``entry`` in one Delta commit; or do nothing, in silence.
 
-    A table that is not there is made of the rows.
+    A table that is not there is made of the rows. If they are the ``complete`` result of a query, all other
+    rows of the table are deleted.
 
     Raises:
         UpsertError: a key is null; nothing was written.
     """
     with _named_key(target, entry):
         if ready.exists:
-            merge_rows(target, ready, entry, upsert)
+            merge_rows(target, ready, entry, upsert, complete=complete)
             return
         rows = ready.df if upsert.delete_when is None else ready.df.where(~_column(upsert.delete_when))
         target.append(rows.select(*map(_column, upsert.stored(rows.columns))), entry, exists=False)
 
 
-def merge_rows(target: DeltaTable, ready: Prepared, entry: LedgerEntry, upsert: Upsert) -> None:
+def merge_rows(
+    target: DeltaTable, ready: Prepared, entry: LedgerEntry, upsert: Upsert, *, complete: bool = False
+) -> None:
     """Merge rows into a table that is there."""
     spark = ready.df.sparkSession
     view = f"gazette_spark_{entry.attempt}"
     ready.df.createOrReplaceTempView(view)
-    merge = merge_statement(target.name, view, ready.df.columns, upsert, add_columns=ready.add_columns)
+    merge = merge_statement(
+        target.name, view, ready.df.columns, upsert, add_columns=ready.add_columns, complete=complete
+    )
     try:
         with session_settings(spark, commit_settings(entry)):
             failpoint("sink.during_merge")

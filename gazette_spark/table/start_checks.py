@@ -6,14 +6,14 @@ Spark and Delta find the same in the first batch, seconds later, and say so in a
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from gazette_spark.errors import QueryCheckpointError, TableRefusedError
-from gazette_spark.ledger.entry import LedgerState
-from gazette_spark.ledger.history import app_ids
+from gazette_spark.ledger.entry import LedgerEntry, LedgerState
+from gazette_spark.ledger.history import HistoryRow, app_ids
 from gazette_spark.table.delta_table import DeltaTable
 from gazette_spark.table.files import unwritable
 
@@ -61,15 +61,37 @@ def warn_of_other_writers(target: DeltaTable, spark: SparkSession, app_id: str, 
     """Log which other app ids have filled a table that this one begins to fill: one renamed doubles rows."""
     if state.entry is not None or state.table_version < 0:
         return
-    others = [each for each in app_ids(target.newest(spark, COMMITS_LOOKED_AT)) if each != app_id]
-    for other in others:
-        entry = target.ledger(spark, other).entry
-        if entry is not None:
-            log.warning(
-                "table %s holds %s for app id %r. App id %r is new to it: of a journal that both read, "
-                "the table gets each row twice",
-                *(target.name, ends_text(list(entry.read_through.items())), other, app_id),
-            )
+    for entry in _entries_of_others(target, spark, app_id, target.newest(spark, COMMITS_LOOKED_AT)):
+        log.warning(
+            "table %s holds %s for app id %r. App id %r is new to it: of a journal that both read, "
+            "the table gets each row twice",
+            *(target.name, ends_text(list(entry.read_through.items())), entry.app_id, app_id),
+        )
+
+
+def check_alone(target: DeltaTable, spark: SparkSession, app_id: str, state: LedgerState) -> None:
+    """Refuse a table that holds rows of others, for a query whose batches replace all of its rows.
+
+    Raises:
+        TableRefusedError: naming another app id, or that the rows are not this one's.
+    """
+    way_out = (
+        "In the output mode complete each batch is the whole table, so rows of others would be deleted. "
+        "Write to a table of its own, or use the output mode update"
+    )
+    if other := next(_entries_of_others(target, spark, app_id, target.history(spark, None)), None):
+        raise TableRefusedError(target.name, f"app id {other.app_id!r} writes to it, too. {way_out}")
+    if state.entry is None and target.rows(spark).limit(1).collect():
+        problem = f"it holds rows that app id {app_id!r} did not write. {way_out}, or delete these rows first"
+        raise TableRefusedError(target.name, problem)
+
+
+def _entries_of_others(
+    target: DeltaTable, spark: SparkSession, app_id: str, commits: Sequence[HistoryRow]
+) -> Iterator[LedgerEntry]:
+    for other in app_ids(commits):
+        if other != app_id and (entry := target.ledger(spark, other).entry) is not None:
+            yield entry
 
 
 def ends_text(ends: Sequence[tuple[str, int]]) -> str:

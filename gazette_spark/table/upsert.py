@@ -12,7 +12,8 @@ that decides, in the batch and against the table: a row never replaces one that 
 ``order_by`` value of a deletion is gone with the row: an older row that comes in a later batch is a new row.
 
 **Output modes update and complete** give one row of each group, so nothing has to say which is the last. The
-keys are the grouping keys then; a batch with two rows of one key is refused.
+keys are the grouping keys then; a batch with two rows of one key is refused. A batch of the mode complete is
+the whole result, so keys that it lacks are deleted from the table.
 
 A null in a key is refused. Records that could not be parsed have nulls everywhere; to accept null as a key
 would keep one of them and drop the others in silence.
@@ -120,7 +121,13 @@ def rank(upsert: Upsert, origin: Origin | None) -> str:
 
 
 def merge_statement(
-    table: str, view: str, columns: Iterable[str], upsert: Upsert, *, add_columns: bool = False
+    table: str,
+    view: str,
+    columns: Iterable[str],
+    upsert: Upsert,
+    *,
+    add_columns: bool = False,
+    complete: bool = False,
 ) -> str:
     """Return the statement that brings the last rows of a batch into a table.
 
@@ -133,17 +140,19 @@ def merge_statement(
         columns: Those of the batch.
         upsert: How.
         add_columns: Add those that the table does not have, by the same commit.
+        complete: The rows are the whole table: a key that they lack is deleted, and ``order_by`` does not
+            protect the table's row of a key that they have.
     """
     stored = upsert.stored(columns)
     on = " AND ".join(f"old.{quoted(name)} = new.{quoted(name)}" for name in upsert.keys)
-    clauses = " ".join(_clauses(stored, upsert))
+    clauses = " ".join(_clauses(stored, upsert, complete=complete))
     evolving = "WITH SCHEMA EVOLUTION " if add_columns else ""
     return f"MERGE {evolving}INTO {table} AS old USING {quoted(view)} AS new ON {on} {clauses}"
 
 
-def _clauses(stored: Sequence[str], upsert: Upsert) -> Iterator[str]:
+def _clauses(stored: Sequence[str], upsert: Upsert, *, complete: bool) -> Iterator[str]:
     newer = deleted = kept = ""
-    if upsert.order_by is not None:
+    if upsert.order_by is not None and not complete:
         by = quoted(upsert.order_by)
         newer = f" AND (old.{by} IS NULL OR new.{by} >= old.{by})"
     if upsert.delete_when is not None:
@@ -156,6 +165,8 @@ def _clauses(stored: Sequence[str], upsert: Upsert) -> Iterator[str]:
     names = ", ".join(quoted(name) for name in stored)
     values_of = ", ".join(f"new.{quoted(name)}" for name in stored)
     yield f"WHEN NOT MATCHED{kept} THEN INSERT ({names}) VALUES ({values_of})"  # noqa: S608 - names are quoted
+    if complete:
+        yield "WHEN NOT MATCHED BY SOURCE THEN DELETE"
 
 
 def free_name(wanted: str, columns: Iterable[str]) -> str:

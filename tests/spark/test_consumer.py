@@ -206,7 +206,10 @@ def test_compaction_changes_nothing(consumer: Consumer, monkeypatch: pytest.Monk
         finally:
             go.touch()
 
-    def merge_late(target: DeltaTable, ready: Prepared, entry: LedgerEntry, upsert: Upsert) -> None:
+    def merge_late(
+        target: DeltaTable, ready: Prepared, entry: LedgerEntry, upsert: Upsert, *, complete: bool
+    ) -> None:
+        assert not complete
         tries.append(entry.attempt)
         if entry.mode != "upsert" or len(tries) != 2:  # The first merge is the opening's.
             merge_rows(target, ready, entry, upsert)

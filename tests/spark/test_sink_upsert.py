@@ -164,10 +164,12 @@ def before_merge(monkeypatch: pytest.MonkeyPatch, happen: Callable[[], None]) ->
     """Have something happen once between the decision on a batch and its MERGE."""
     merge_rows, left = merge.merge_rows, [happen]
 
-    def patched(target: DeltaTable, ready: Prepared, entry: LedgerEntry, upsert: Upsert) -> None:
+    def patched(
+        target: DeltaTable, ready: Prepared, entry: LedgerEntry, upsert: Upsert, *, complete: bool = False
+    ) -> None:
         if left:
             left.pop()()
-        merge_rows(target, ready, entry, upsert)
+        merge_rows(target, ready, entry, upsert, complete=complete)
 
     with monkeypatch.context() as patch:
         patch.setattr(merge, "merge_rows", patched)

@@ -182,3 +182,14 @@ def test_a_table_gets_columns_by_the_merge_itself() -> None:
     """The merge itself adds columns where that was asked for."""
     statement = merge_statement("t", "v", ["id"], Upsert(("id",)), add_columns=True)
     assert statement.startswith("MERGE WITH SCHEMA EVOLUTION INTO t AS old USING")
+
+
+def test_a_complete_result_leaves_no_other_key() -> None:
+    """What the rows lack is deleted, and a value that has fallen replaces the greater one."""
+    statement = merge_statement("t", "v", ["id", "n"], Upsert(("id",), order_by="n"), complete=True)
+    assert statement == (
+        "MERGE INTO t AS old USING `v` AS new ON old.`id` = new.`id` "
+        "WHEN MATCHED THEN UPDATE SET `n` = new.`n` "
+        "WHEN NOT MATCHED THEN INSERT (`id`, `n`) VALUES (new.`id`, new.`n`) "
+        "WHEN NOT MATCHED BY SOURCE THEN DELETE"
+    )
