@@ -66,10 +66,6 @@ class RunningShard(Shard, Protocol):
         """Its state."""
 
     @property
-    def primary_loop(self) -> Future[None]:
-        """Ends with the assignment: with the error that it failed with, or without."""
-
-    @property
     def store_ready(self) -> Future[Store]:
         """Ends with the store when that is open and its checkpoint restored."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import NoReturn
+from itertools import count
+from typing import NoReturn, cast
 
 import grpc
 import pytest
@@ -28,13 +29,12 @@ class Caller:
         raise Refused(code, details)
 
 
+PORTS = count(40_000)
+
+
 def caller(address: str) -> grpc.ServicerContext:
     """Return the context of a call; each comes from another port."""
-    caller.ports += 1  # type: ignore[attr-defined]  # A counter.
-    return Caller(f"{address}:{caller.ports}")  # type: ignore[attr-defined,return-value]
-
-
-caller.ports = 40_000  # type: ignore[attr-defined]
+    return cast(grpc.ServicerContext, Caller(f"{address}:{next(PORTS)}"))
 
 
 def test_a_client_gets_three_quarters_of_the_calls() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -206,7 +207,7 @@ def test_a_rewritten_path_is_checked(tmp_path: Path, find: str, replacement: str
     (root / "link").symlink_to(victim, target_is_directory=True)
     (root / "state").symlink_to(root / ".gazette", target_is_directory=True)
     store = FragmentStore("file:///", root, "", find, replacement)
-    operations = (
+    operations: tuple[Callable[[], object], ...] = (
         lambda: store.check(fragment()),
         lambda: store.put(fragment(), [b"abcd"], fsync=False),
         lambda: store.path(fragment()),
