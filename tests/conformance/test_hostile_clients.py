@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gazette_spark.broker import EmbeddedBroker, GatewaySettings
+from gazette_spark.broker import EmbeddedBroker, GatewaySettings, ServerTls
 from gazette_spark.consumer.client import ShardClient
 from gazette_spark.consumer.service import ShardServer
 from gazette_spark.consumer.specs import shard_spec
@@ -25,6 +26,7 @@ from gazette_spark.lag.server import LagService
 from gazette_spark.protocol import consumer_pb2 as pc
 from gazette_spark.protocol import protocol_pb2 as pb
 from tests.conformance.wire import Wire, spec
+from tests.rig.certificates import Certificates
 from tests.rig.still_host import StillHost
 from tests.unit.lag.test_api import CONFIG, NOW_MS, empty_monitor
 
@@ -56,6 +58,17 @@ def gateway(root: Path) -> Iterator[Server]:
             wire.append(LARGE, bytes(3 << 20))  # More than the sockets of a connection hold.
         address = _address(broker.gateway_endpoint or "")
         yield Server(address, lambda: b"content" in _get(address, f"/{JOURNAL}", OTHER))
+
+
+@contextmanager
+def secure_gateway(root: Path) -> Iterator[Server]:
+    """The HTTP gateway with TLS."""
+    made = Certificates(root / "certificates")
+    tls = ServerTls(made.server.cert, made.server.key)
+    with EmbeddedBroker(root / "broker", gateway=GatewaySettings(), tls=tls) as broker:
+        address = _address(broker.gateway_endpoint or "")
+        trusted = ssl.create_default_context(cafile=str(made.ca))
+        yield Server(address, lambda: b"404 Not Found" in _get(address, "/no/such", OTHER, trusted))
 
 
 @contextmanager
@@ -93,9 +106,12 @@ def _address(endpoint: str) -> tuple[str, int]:
     return parts.hostname, parts.port
 
 
-def _get(address: tuple[str, int], target: str, source: str) -> bytes:
+def _get(address: tuple[str, int], target: str, source: str, trusted: ssl.SSLContext | None = None) -> bytes:
     request = f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
-    with socket.create_connection(address, SOON_S, (source, 0)) as connection:
+    with ExitStack() as closed:
+        connection = closed.enter_context(socket.create_connection(address, SOON_S, (source, 0)))
+        if trusted is not None:
+            connection = closed.enter_context(trusted.wrap_socket(connection, server_hostname=address[0]))
         connection.sendall(request)
         return b"".join(iter(lambda: connection.recv(1 << 16), b""))
 
@@ -128,6 +144,7 @@ STALLED = {
     "answers not taken": (b"GET / " + HEAD + b"\r\n") * 50,
     "a long answer not taken": f"GET /{LARGE} ".encode() + HEAD + b"\r\n",
     "an answer that waits": f"GET /{JOURNAL}?offset=7&block=true ".encode() + HEAD + b"\r\n",
+    "half a handshake": b"\x16\x03\x01\x02\x00\x01",
     "half a preface": PREFACE[:9],
     "no settings": PREFACE,
     "no headers": PREFACE + _frame(4, 0, 0, b""),
@@ -149,6 +166,7 @@ GRPC = ("idle", "half a line", "half a preface", "no settings", "no headers", "h
     ("serve", "behaviours"),
     [
         pytest.param(gateway, (*HTTP, "a long answer not taken", "an answer that waits"), id="gateway"),
+        pytest.param(secure_gateway, ("idle", "half a handshake"), id="secure-gateway"),
         pytest.param(lag, (*HTTP, "answers not taken"), id="lag"),
         pytest.param(broker, (*GRPC, "an append without a message", "a read that waits"), id="broker"),
         pytest.param(consumer, (*GRPC, "a Stat without a message", "a Stat that waits"), id="consumer"),
