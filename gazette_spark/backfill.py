@@ -36,6 +36,7 @@ from gazette_spark.scan.admission import Limits
 from gazette_spark.scan.planner import Planner
 from gazette_spark.sink import DeltaSink
 from gazette_spark.source import open_journals
+from gazette_spark.table.preflight import check_workers
 from gazette_spark.table.session import session_or_active
 
 log = logging.getLogger(__name__)
@@ -115,6 +116,7 @@ def backfill(
         expected = "that of the stream that goes on: it begins with the transactions that are open there"
         raise OptionError("stateLocation", "nothing", expected)
     entry = sink.ledger(session)
+    check_workers(session, parsed)
     written = False
     with open_journals(parsed) as journals, progress("backfill") as bar:
         planner = Planner(journals, parsed)

@@ -39,6 +39,7 @@ from gazette_spark.errors import SchemaMismatchError, TableRefusedError
 from gazette_spark.options.table import TARGET_OPTION
 from gazette_spark.sink import DeltaSink
 from gazette_spark.table.file_commits import OTHER_WAY, FileCommits
+from gazette_spark.table.preflight import check_delta
 from gazette_spark.table.schema_fit import Unfit, bare, fit
 from gazette_spark.table.session import session_or_active
 
@@ -140,6 +141,7 @@ def _prepare(
     spark: SparkSession, sink: DeltaSink, schema: StructType, storage_options: Mapping[str, str]
 ) -> tuple[FileCommits, FileTarget]:
     """Make the table if there is none, hold it against the columns, and return where tasks write."""
+    check_delta(spark)
     sink.check_files_only()
     table = sink.table
     detail = sink.make_table(spark, schema)

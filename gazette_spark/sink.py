@@ -109,6 +109,7 @@ from gazette_spark.table.java_errors import short_java_error
 from gazette_spark.table.maintenance import TableMaintenance
 from gazette_spark.table.merge import check_keys_once, last_rows, upsert_rows
 from gazette_spark.table.new_table import NewTable
+from gazette_spark.table.preflight import check_delta, check_workers, gazette_options
 from gazette_spark.table.query_batches import QueryBatches, keep_state
 from gazette_spark.table.session import session_or_active
 from gazette_spark.table.start_checks import check_alone, check_places, warn_of_other_writers
@@ -298,6 +299,9 @@ class DeltaSink:
         sink._batches = QueryBatches(self._target.name, self.app_id)
         sink._maintenance, sink._router = copy(self._maintenance), copy(self._router)
         sink._heartbeat = copy(self._heartbeat)
+        check_delta(df.sparkSession)
+        for options in gazette_options(df):
+            check_workers(df.sparkSession, options)
         sink._check_start(df, root)
         clear_unfinished(df.sparkSession, root)
         writer = df.writeStream.foreachBatch(sink).outputMode(output_mode)
@@ -353,7 +357,9 @@ class DeltaSink:
 
     def ledger(self, spark: SparkSession | None = None) -> LedgerEntry | None:
         """Return the table's newest entry of this app id, None without an entry."""
-        return self._target.ledger(session_or_active(spark), self.app_id).entry
+        session = session_or_active(spark)
+        check_delta(session)
+        return self._target.ledger(session, self.app_id).entry
 
     def commits(self, spark: SparkSession | None = None) -> list[GroupCommit]:
         """Return the table's position after each of its commits, oldest first, as far as its history goes.
@@ -393,6 +399,7 @@ class DeltaSink:
         Returns:
             The reader, its ``resumeOffsets`` those of the table's ledger if that has any.
         """
+        check_delta(session_or_active(spark))
         offsets = self.resume_offsets(spark)
         return reader if offsets is None else reader.option("resumeOffsets", offsets)
 

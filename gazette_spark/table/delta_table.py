@@ -19,11 +19,12 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import BinaryType, StructType
 
-from gazette_spark.errors import OptionError, TableRefusedError
+from gazette_spark.errors import TableRefusedError
 from gazette_spark.ledger.entry import LedgerEntry, LedgerState, parse_entry
 from gazette_spark.ledger.history import REPLACING, HistoryRow, advanced, history_row, read_state
 from gazette_spark.ledger.query_checkpoint import is_inside
 from gazette_spark.table.files import find_line, has_files, is_classic, jvm_errors, path_exists
+from gazette_spark.table.preflight import check_delta
 from gazette_spark.table.session import session_settings
 from gazette_spark.table.sql_names import path_of, table_at
 
@@ -62,15 +63,6 @@ NO_SUCH_PATH = frozenset(
 catalog that is no Delta table is an error."""
 
 
-DELTA_SESSION = (
-    "one that configure_spark_with_delta_pip(SparkSession.builder) of the package delta-spark has made, with "
-    "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and "
-    "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog; for spark-submit these "
-    "two as --conf, and --packages io.delta:delta-spark_4.2_2.13:4.4.0"
-)
-"""How a session gets Delta."""
-
-
 @dataclass(frozen=True, slots=True)
 class TableDetail:
     """Values of ``DESCRIBE DETAIL`` of a table."""
@@ -95,6 +87,11 @@ class DeltaTable:
     def name(self) -> str:
         """The table as SQL and errors name it."""
         return self.table if self.table is not None else table_at(str(self.path))
+
+    @property
+    def location(self) -> str | None:
+        """Directory of the table, as far as it is known to this object."""
+        return self._location
 
     @classmethod
     def named(cls, name: str) -> DeltaTable:
@@ -306,12 +303,14 @@ class DeltaTable:
 
     def _describe(self, spark: SparkSession, what: str, *columns: str) -> list[Row] | None:
         """Return the answer of a DESCRIBE statement, None if there is no table."""
+        failures: tuple[type[Exception], ...] = (AnalysisException, *jvm_errors(spark))
         try:
             return spark.sql(f"DESCRIBE {what}").selectExpr(*columns).collect()
-        except AnalysisException as error:
-            if _is_no_delta(error):
-                raise OptionError("spark", "a session without Delta Lake", DELTA_SESSION) from None
-            if error.getCondition() in (NO_SUCH_NAME if self.table else NO_SUCH_PATH):
+        except failures as error:
+            check_delta(spark)
+            if isinstance(error, AnalysisException) and error.getCondition() in (
+                NO_SUCH_NAME if self.table else NO_SUCH_PATH
+            ):
                 return None
             raise
 
@@ -324,12 +323,6 @@ def _absolute(path: str) -> str:
     if ":/" in path or path.startswith("/"):
         return path
     return os.path.abspath(path)  # noqa: PTH100 - it is not there yet
-
-
-def _is_no_delta(error: AnalysisException) -> bool:
-    """Say whether Spark took a word of Delta's statement for a table's name."""
-    name = (error.getMessageParameters() or {}).get("relationName", "")
-    return error.getCondition() in NO_SUCH_NAME and name.strip("`") in ("DETAIL", "HISTORY")
 
 
 @contextmanager

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from gazette_spark.errors import QueryCheckpointError, SchemaMismatchError, TableRefusedError
+from gazette_spark.backfill import backfill
+from gazette_spark.errors import OptionError, QueryCheckpointError, SchemaMismatchError, TableRefusedError
 from gazette_spark.session import CLASS_PATH_VARIABLE
 from gazette_spark.sink import DeltaSink
+from gazette_spark.table.preflight import delta_jar
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 from tests.waiting import wait_until
 
@@ -89,28 +92,85 @@ def test_a_query_stopped_in_mid_batch_ends_as_stopped(stream: FileStream) -> Non
     assert query.exception() is None
 
 
+def test_brokers_that_no_task_reaches_are_named_before_the_query_starts(stream: FileStream) -> None:
+    """And a batch by the direct lane, and a backfill, that read them."""
+    address = {"brokerAddress": "http://127.0.0.1:1", "requestTimeoutMs": "1000"}
+    refused = pytest.raises(OptionError, match=r"brokerAddress.*127\.0\.0\.1:1.*a task on .* does not")
+    rows = stream.spark.readStream.format("gazette").options(**address).load("orders/new")
+    with refused:
+        stream.sink().start(rows, checkpoint=str(stream.checkpoint))
+    with refused:
+        backfill(stream.sink(), {"path": "orders/new", **address}, spark=stream.spark)
+    assert not stream.checkpoint.exists()
+
+
 PLAIN_SESSION = """
 import sys
 from pyspark.sql import SparkSession
+from gazette_spark.backfill import backfill
+from gazette_spark.errors import OptionError
+from gazette_spark.ingest import ingest, ingest_batch
 from gazette_spark.sink import DeltaSink
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-DeltaSink("orders", path=sys.argv[1] + "/table").start(
-    spark.readStream.format("rate").load(), checkpoint=sys.argv[1] + "/checkpoint"
-)
+sink = DeltaSink("orders", path=sys.argv[1] + "/table", checkpoint=sys.argv[1] + "/checkpoint")
+reader = spark.readStream.format("gazette").option("brokerAddress", "http://127.0.0.1:1")
+options = {"path": "orders", "brokerAddress": "http://127.0.0.1:1"}
+for call in (
+    lambda: sink.start(spark.readStream.format("rate").load()),
+    lambda: ingest(reader.option("path", "orders"), sink),
+    lambda: ingest_batch(sink, options),
+    lambda: backfill(sink, options),
+    lambda: sink.ledger(),
+):
+    try:
+        call()
+    except OptionError as error:
+        print(error)
+sink.start(sink.resume(reader).load("orders"))
+"""
+
+OTHER_DELTA = """
+import sys
+from pathlib import Path
+from gazette_spark.session import local_spark
+from gazette_spark.sink import DeltaSink
+spark = local_spark(Path(sys.argv[1]))
+DeltaSink("orders", path=sys.argv[1] + "/table").resume(spark.readStream.format("gazette"))
 """
 
 
-@pytest.mark.soak
-def test_a_session_without_delta_is_told_how_to_get_it(tmp_path: Path) -> None:
-    """What most people meet first ends with one line that names both settings and the package."""
-    done = subprocess.run(
-        [sys.executable, "-c", PLAIN_SESSION, str(tmp_path)],
-        env={name: value for name, value in os.environ.items() if name != CLASS_PATH_VARIABLE},
+def run(program: str, directory: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a user's program to its end."""
+    return subprocess.run(
+        [sys.executable, "-c", program, str(directory)],
+        env=env,
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
         check=False,
     )
+
+
+@pytest.mark.soak
+def test_a_session_without_delta_is_told_how_to_get_it(tmp_path: Path) -> None:
+    """What most people meet first is, at each way in, one line that names both settings and the package."""
+    env = {name: value for name, value in os.environ.items() if name != CLASS_PATH_VARIABLE}
+    done = run(PLAIN_SESSION, tmp_path, env)
+    told = [*done.stdout.splitlines(), done.stderr.splitlines()[-1]]
+    assert len(told) == 6, done.stderr
+    for line in told:
+        assert "option 'spark': got a session without Delta Lake" in line
+        assert "configure_spark_with_delta_pip" in line
+
+
+@pytest.mark.soak
+def test_a_delta_for_another_spark_is_named(tmp_path: Path, spark: SparkSession) -> None:
+    """By the name of its jar; here it is a copy of the right one."""
+    jar = Path(delta_jar(spark).removeprefix("file:"))
+    other = tmp_path / jar.name.replace("_4.2_", "_4.0_")
+    shutil.copy(jar, other)
+    others = [each for each in os.environ.get(CLASS_PATH_VARIABLE, "").split(os.pathsep) if each != str(jar)]
+    jars = [*(others or map(str, jar.parent.glob("*.jar"))), str(other)]
+    done = run(OTHER_DELTA, tmp_path, {**os.environ, CLASS_PATH_VARIABLE: os.pathsep.join(jars)})
     last = done.stderr.splitlines()[-1]
-    assert "OptionError: option 'spark': got a session without Delta Lake" in last
-    assert "configure_spark_with_delta_pip" in last
+    assert f"got {other.name}, which is Delta Lake for Spark 4.0, in a session of Spark 4.2" in last
