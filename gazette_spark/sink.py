@@ -38,11 +38,12 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from tempfile import gettempdir
 from typing import Any
 
 from gazette_spark.errors import MissingPackageError
@@ -74,6 +75,7 @@ from pyspark.sql.types import StructType
 
 from gazette_spark.errors import (
     GazetteError,
+    NoSpaceError,
     OffsetError,
     OptionError,
     QueryCheckpointError,
@@ -103,7 +105,7 @@ from gazette_spark.table.batch_digest import audit_rows
 from gazette_spark.table.dead_letter_router import DeadLetterRouter, SplitBatch
 from gazette_spark.table.delta_table import DeltaTable, TableDetail
 from gazette_spark.table.file_commits import FileCommits
-from gazette_spark.table.files import clear_unfinished, has_files, is_classic
+from gazette_spark.table.files import clear_unfinished, has_files, is_classic, without_space
 from gazette_spark.table.heartbeat import Heartbeat
 from gazette_spark.table.java_errors import short_java_error
 from gazette_spark.table.maintenance import TableMaintenance
@@ -570,7 +572,10 @@ class DeltaSink:
             split = self._router.split(self._new_rows(df, batch, decision), batch, before, decision)
             if split is None:
                 continue
-            with named_rows(spark, self._target.name, self.app_id, batch.batch_id):
+            with (
+                named_rows(spark, self._target.name, self.app_id, batch.batch_id),
+                self._named_full_disk(spark, batch.batch_id),
+            ):
                 write = self._audited(split)
                 conflict = self._write(split.rows, batch, before, write, output_mode.lower())
             after = known = self._known = self._target.ledger(spark, self.app_id, before)
@@ -653,6 +658,21 @@ class DeltaSink:
             conflict = error
         failpoint("sink.after_write")
         return conflict
+
+    @contextmanager
+    def _named_full_disk(self, spark: SparkSession, batch_id: int) -> Iterator[None]:
+        """Raise the package's error where a batch finds no space, with the directory."""
+        try:
+            yield
+        except Exception as error:
+            places = {
+                "the table": self._target.path or self._target.location,
+                "the query checkpoint": self._checkpoint,  # A task writes a query's state there.
+                "Spark's scratch files": spark.conf.get("spark.local.dir", None) or gettempdir(),
+            }
+            if problem := without_space(spark, str(error), places):
+                raise NoSpaceError(self._target.name, self.app_id, batch_id, problem) from error
+            raise
 
     def _check_alone(self, spark: SparkSession, state: LedgerState) -> None:
         """Refuse a complete result for a table with rows of others: each of its batches deletes them.

@@ -100,6 +100,7 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "TrimError": "Keep `_journal` and `_offset` in the query, or start with a new checkpoint and "
         "`resume`.",
         "UpsertError": "Leave out rows with a null key, or choose other keys: [Upsert](../guides/upsert.md).",
+        "NoSpaceError": "Free space in the directory named, and start again with the same checkpoint.",
         "BadRowError": "Correct the row at the offset named, or use "
         "[dead letters](../guides/dead-letters.md).",
         "DeadLetterError": "Keep `_journal` and `_offset`, or run as before for one batch: "

@@ -78,6 +78,7 @@ from gazette_spark.errors.sink_errors import GapError as GapError
 from gazette_spark.errors.sink_errors import LedgerFormatError as LedgerFormatError
 from gazette_spark.errors.sink_errors import LedgerLostError as LedgerLostError
 from gazette_spark.errors.sink_errors import Mismatch as Mismatch
+from gazette_spark.errors.sink_errors import NoSpaceError as NoSpaceError
 from gazette_spark.errors.sink_errors import OverlapError as OverlapError
 from gazette_spark.errors.sink_errors import QueryCheckpointError as QueryCheckpointError
 from gazette_spark.errors.sink_errors import RestoredError as RestoredError

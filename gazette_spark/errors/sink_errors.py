@@ -132,6 +132,17 @@ class BadRowError(BatchError):
         return f"table {self.table}, app id {self.app_id!r}, batch {self.batch_id}: {self.problem}"
 
 
+class NoSpaceError(BatchError):
+    """A batch found no space on a disk: that of the table, of the query checkpoint, or Spark's scratch."""
+
+    def __str__(self) -> str:
+        return (
+            f"table {self.table}, app id {self.app_id!r}, batch {self.batch_id}: no space is left: "
+            f"{self.problem}. Free space there, and start the query again with the same checkpoint: the "
+            "batch is written then, or skipped if the table has it"
+        )
+
+
 @dataclass(eq=False)
 class DeadLetterError(SinkError):
     """Rows cannot be split into rows that fit a table and dead letters; nothing was written."""

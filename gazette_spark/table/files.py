@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from shutil import disk_usage
 from typing import Any, TypeVar
 
 from pyspark.errors import AnalysisException
@@ -22,6 +24,12 @@ from gazette_spark.ledger.query_checkpoint import escape_glob, is_unfinished, of
 Found = TypeVar("Found")
 
 NOT_FOUND = "java.io.FileNotFoundException"
+
+NO_SPACE = ("No space left on device", "Disk quota exceeded", "not enough space on the disk")
+"""What operating systems say of a full disk."""
+
+SCARCE_BYTES = 64 << 20
+"""Free bytes below which a disk counts as full: a file that did not fit is deleted again."""
 
 LINES_LOOKED_AT = 20
 """Lines read one by one: each is a call to the JVM, so Spark searches the rest of a long file."""
@@ -110,12 +118,51 @@ def unwritable(spark: SparkSession, path: str) -> str:
         files.mkdirs(directory)
         local = str(directory.toUri().getPath())
         writable = scheme != "file" or os.access(local, os.W_OK)
+        free = free_bytes(spark, path)
         if not existed:
             files.delete(directory, False)  # noqa: FBT003 - Java's: only an empty one
     except jvm_errors(spark) as error:
         java = getattr(error, "java_exception", None)
         return str(java.getMessage() if java else error).partition("\n")[0]
-    return "" if writable else f"no permission to write to {local}"
+    if not writable:
+        return f"no permission to write to {local}"
+    return f"no space is left on the disk of {local}; free some" if free == 0 else ""
+
+
+def free_bytes(spark: SparkSession, path: str) -> int | None:
+    """Return the bytes that are free on the disk of a directory of this machine; None for other paths."""
+    with suppress(OSError, *jvm_errors(spark)):
+        if is_classic(spark):
+            files, directory = _file_system(spark, path)
+            if files.getScheme() != "file":
+                return None
+            path = str(directory.toUri().getPath())
+        if not path.startswith("/"):
+            return None
+        return disk_usage(next(each for each in (Path(path), *Path(path).parents) if each.exists())).free
+    return None
+
+
+def without_space(spark: SparkSession, text: str, places: Mapping[str, str | None]) -> str:
+    """Return which disk an error found full, "" if its text is of something else.
+
+    Java names no path. The disk with the least free space is named, and all places where none is known.
+
+    Args:
+        spark: The session.
+        text: The error's text.
+        places: What is written, with its directory, as far as that is known.
+    """
+    said = next((each for each in NO_SPACE if each in text), None)
+    if said is None:
+        return ""
+    known = {name: path for name, path in places.items() if path}
+    free = {name: each for name, path in known.items() if (each := free_bytes(spark, path)) is not None}
+    if free and min(free.values()) < SCARCE_BYTES:
+        name = min(free, key=lambda each: free[each])
+        return f"{said}; the disk of {name} {known[name]} has {free[name]:,} bytes free"
+    listed = ", or of ".join(f"{name} {path}" for name, path in known.items())
+    return f"{said}; the full disk is that of {listed}"
 
 
 def clear_unfinished(spark: SparkSession, root: str) -> None:

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
@@ -17,6 +19,7 @@ from gazette_spark.backfill import backfill
 from gazette_spark.errors import OptionError, QueryCheckpointError, SchemaMismatchError, TableRefusedError
 from gazette_spark.session import CLASS_PATH_VARIABLE
 from gazette_spark.sink import DeltaSink
+from gazette_spark.table import files
 from gazette_spark.table.preflight import delta_jar
 from tests.spark.conftest import APP_ID, DEADLINE_S, FileStream
 from tests.waiting import wait_until
@@ -102,6 +105,29 @@ def test_brokers_that_no_task_reaches_are_named_before_the_query_starts(stream: 
     with refused:
         backfill(stream.sink(), {"path": "orders/new", **address}, spark=stream.spark)
     assert not stream.checkpoint.exists()
+
+
+def test_a_full_disk_is_named_with_its_directory(stream: FileStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java's text is that of a task's error here; the query goes on when there is space again."""
+    stream.append(4)
+    stream.run()
+    stream.append(4)
+    full = stream.rows().where(F.expr("raise_error('java.io.IOException: No space left on device') IS NULL"))
+    query = stream.sink().start(full, checkpoint=str(stream.checkpoint), availableNow=True)
+    with pytest.raises(
+        StreamingQueryException, match=r"NoSpaceError.*No space left.*Free space there"
+    ) as caught:
+        query.awaitTermination(DEADLINE_S)
+    assert f"the table {stream.table}" in str(caught.value)
+    with monkeypatch.context() as patch:
+        free = {stream.checkpoint: 0}
+        patch.setattr(files, "disk_usage", lambda path: SimpleNamespace(free=free.get(path, 1 << 30)))
+        with pytest.raises(
+            QueryCheckpointError, match=f"no space is left on the disk of {stream.checkpoint}"
+        ):
+            stream.run()
+    stream.run()
+    assert stream.assert_exact().rows == 8
 
 
 PLAIN_SESSION = """
