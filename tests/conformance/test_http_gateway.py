@@ -457,10 +457,14 @@ def test_more_connections_than_served_are_told(embedded: EmbeddedBroker) -> None
     parts = urlsplit(address(embedded))
     with Wire(embedded.endpoint) as wire:
         wire.create(spec("gateway/tailed"))
+        wire.append("gateway/tailed", b"content")
     tails = [socket.create_connection((parts.hostname, parts.port), TIMEOUT_S) for _ in range(64)]
     for tail in tails:
         tail.sendall(b"GET /gateway/tailed?block=true HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    wait_for(lambda: ask_status(embedded) == 503, "a full gateway")
+        received = b""
+        while b"content\r\n" not in received:  # From here on its answer is on the way.
+            received += tail.recv(1 << 16)
+    wait_for(lambda: ask_status(embedded) == 503, "a refusal that is not lost to a reset")
     for tail in tails:
         tail.close()
     wait_for(lambda: ask_status(embedded) == 404, "a free place")
