@@ -65,7 +65,7 @@ def check_delta(spark: SparkSession) -> None:
     key = (_application(spark), "delta")
     if key in _checked:
         return
-    if problem := unfit_jar(delta_jar(spark), spark.version):
+    if (jar := delta_jar(spark)) and (problem := unfit_jar(jar, spark.version)):
         raise OptionError("spark", problem, DELTA_SESSION)
     try:
         spark.sql(NO_TABLE).collect()
