@@ -706,6 +706,8 @@ class DeltaSink:
     def _check_table(self, df: DataFrame, checkpoint: str | None) -> TableDetail | None:
         detail = self._target.check(df.sparkSession, checkpoint)
         self._maintenance.checked(detail)
+        if self._upsert is not None:
+            self._maintenance.check_keys(df.sparkSession, self._upsert.keys, exists=detail is not None)
         self._router.check(df.sparkSession, checkpoint, df.schema)
         return detail
 

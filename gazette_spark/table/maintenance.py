@@ -11,13 +11,14 @@ them. Then Delta rejects the write, and everything is read and decided again.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
-from gazette_spark.errors import OptionError, SchemaMismatchError
+from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedError
 from gazette_spark.ledger.entry import Batch, LedgerState
 from gazette_spark.table.delta_table import DeltaTable, TableDetail
 from gazette_spark.table.new_table import NewTable
@@ -36,6 +37,12 @@ MAPPING_DEFAULT = "spark.databricks.delta.properties.defaults.columnMapping.mode
 
 FILLING = frozenset({"generatedColumns", "identityColumns", "allowColumnDefaults"})
 """Features of tables that may compute columns which a batch lacks."""
+
+
+CHAR = re.compile(r"char\(", re.IGNORECASE)
+
+CHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
+"""Key in a column's metadata for its type, where that is CHAR or VARCHAR: as a type Spark shows STRING."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,22 @@ class TableMaintenance:
         """Make the table for rows of a schema, as ``new_table`` says."""
         new = self._new_table or NewTable()
         spark.sql(new.statement(self._target.name, new.columns(spark, rows))).collect()
+
+    def check_keys(self, spark: SparkSession, keys: Sequence[str], *, exists: bool) -> None:
+        """Refuse keys of the type CHAR: on such a key Delta 4.4 fails in MERGE, with an internal error.
+
+        Raises:
+            TableRefusedError: naming them.
+        """
+        new = self._new_table.parsed(spark) if self._new_table is not None else None
+        schema = self._target.schema(spark) if exists else new or StructType()
+        fixed = [each.name for each in schema.fields if CHAR.match(_type_text(each))]
+        if names := [name for name in fixed if name.lower() in {key.lower() for key in keys}]:
+            problem = (
+                "upsert cannot compare its keys: Delta Lake has no MERGE by a column of the type CHAR: "
+                f"{', '.join(names)}. Use STRING or VARCHAR"
+            )
+            raise TableRefusedError(self._target.name, problem)
 
     def checked(self, detail: TableDetail | None) -> None:
         """Record a table's detail.
@@ -194,6 +217,10 @@ class TableMaintenance:
     def _fit(self, df: DataFrame, known: KnownTable) -> SchemaFit | Unfit:
         rules = known.rules or Rules()
         return fit(self._target.name, df.schema, known.schema, add=self.adds_columns, rules=rules)
+
+
+def _type_text(column: StructField) -> str:
+    return str(column.metadata.get(CHAR_TYPE, "")) or column.dataType.simpleString()
 
 
 def _check_positive(option: str, value: object) -> None:

@@ -336,6 +336,25 @@ def test_deltas_own_compaction_after_a_merge_does_not_disturb(keyed: Keyed) -> N
     assert [name for name, _ in keyed.rows()] == ["a", "b", "c", "x"]
 
 
+@pytest.mark.parametrize(("kind", "works"), [("VARCHAR(5)", True), ("CHAR(5)", False)])
+def test_keys_of_a_length_are_merged_or_refused(
+    spark: SparkSession, tmp_path: Path, kind: str, works: bool
+) -> None:
+    """Delta's own MERGE by a CHAR column ends in an internal error of Spark's."""
+    spark.sql(f"CREATE TABLE delta.`{tmp_path}/table` (id {kind}, n INT) USING delta").collect()
+    upsert = Upsert(["id"], leave_out=["deleted", "_journal", "_offset"])
+    table = Keyed(spark, DeltaSink(APP_ID, path=f"{tmp_path}/table", upsert=upsert), CHANGE)
+    if not works:
+        with pytest.raises(
+            TableRefusedError, match=r"no MERGE by a column of the type CHAR: id\. Use STRING"
+        ):
+            table.bring(("x", 1, False, "x", 1))
+        return
+    table.bring(("x", 1, False, "x", 1))
+    table.bring(("x", 2, False, "x", 11), ("y", 3, False, "x", 12))
+    assert table.rows() == [("x", 2), ("y", 3)]
+
+
 ODD = "`a.b` STRING, `new``` INT, `where` STRING, at TIMESTAMP, _journal STRING, _offset BIGINT"
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from pyspark.sql.types import IntegerType, LongType, StructType
+from pyspark.sql.types import CharType, IntegerType, LongType, StructType, VarcharType
 
-from gazette_spark.errors import OptionError, SchemaMismatchError
+from gazette_spark.errors import OptionError, SchemaMismatchError, TableRefusedError
 from gazette_spark.ledger.entry import Batch, LedgerEntry, LedgerState
 from gazette_spark.table.delta_table import TableDetail
 from gazette_spark.table.maintenance import TableMaintenance
+from gazette_spark.table.new_table import NewTable
 
 ID = StructType().add("id", LongType())
 MORE = StructType([*ID.fields]).add("n", IntegerType())
@@ -136,6 +137,29 @@ def test_what_else_a_table_says_is_looked_up_where_it_decides() -> None:
             with pytest.raises(SchemaMismatchError, match="column 'a b' has ' ' in its name"):
                 maintenance.prepare(FakeRows(odd), BATCH, state(3))  # type: ignore[arg-type]
         assert (table.looks, table.details) == (1, 1)
+
+
+SHOWN = {"__CHAR_VARCHAR_TYPE_STRING": "char(5)"}
+
+
+@pytest.mark.parametrize(
+    ("columns", "refused"),
+    [
+        pytest.param(StructType().add("id", "string", metadata=SHOWN), "id", id="as Spark shows it"),
+        pytest.param(StructType().add("id", CharType(5)), "id", id="as a type"),
+        pytest.param(StructType().add("ID", CharType(5)), "ID", id="in other case"),
+        pytest.param(StructType().add("id", VarcharType(5)).add("b", CharType(5)), None, id="not the key"),
+    ],
+)
+def test_keys_that_no_merge_compares_are_refused(columns: StructType, refused: str | None) -> None:
+    """In a table, and in one that is to be made."""
+    made = TableMaintenance(FakeTable(StructType()), new_table=NewTable(columns))  # type: ignore[arg-type]
+    for maintenance, exists in ((TableMaintenance(FakeTable(columns)), True), (made, False)):  # type: ignore[arg-type]
+        if refused is None:
+            maintenance.check_keys(FakeSpark(), ["id"], exists=exists)  # type: ignore[arg-type]
+            continue
+        with pytest.raises(TableRefusedError, match=f"no MERGE by a column of the type CHAR: {refused}\\."):
+            maintenance.check_keys(FakeSpark(), ["id"], exists=exists)  # type: ignore[arg-type]
 
 
 def test_a_failed_compaction_is_logged(caplog: pytest.LogCaptureFixture) -> None:
