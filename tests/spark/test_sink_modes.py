@@ -98,7 +98,7 @@ CASES = {
     "distinct, update": Case(distinct, "update", KEY),
     "static join, append": Case(joined, "append"),
 }
-QUICK = {"HAVING, complete", "windows, update"}
+QUICK = {"HAVING, complete"}
 """The others are for ``make soak``."""
 
 
