@@ -298,7 +298,7 @@ def _inference(case: Case) -> None:
 
 def _messages(case: Case) -> None:
     from gazette_spark.errors import MessageError
-    from gazette_spark.message.interfaces import CONTENT_TYPES
+    from gazette_spark.message.interfaces import CONTENT_TYPES, NIL_UUID
     from gazette_spark.message.locator import locator_for
     from gazette_spark.message.uuid_columns import uuid_reader
 
@@ -310,6 +310,8 @@ def _messages(case: Case) -> None:
         assert len(uuid_reader(place).uuids(block)) == len(block)
     with suppress(MessageError):
         place.get(case.record)
+    with suppress(MessageError):
+        place.set(case.record, NIL_UUID)
 
 
 _F = descriptor_pb2.FieldDescriptorProto
