@@ -21,8 +21,9 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -34,6 +35,7 @@ try:
 except ModuleNotFoundError as missing:
     # The first import of a worker that runs another Python than the driver does.
     raise MissingModuleError(missing.name or "pyarrow") from None
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
@@ -86,6 +88,7 @@ if TYPE_CHECKING:
     from gazette_spark.scan.committed import CommittedScan
     from gazette_spark.scan.gaps_reader import GapsReader
     from gazette_spark.scan.planner import Planner
+    from gazette_spark.scan.quarantine import QuarantiningParser
     from gazette_spark.store.stored_journals import StoreJournals
     from gazette_spark.write.spark_writer import BatchWriter, StreamWriter
 
@@ -212,14 +215,14 @@ class _Reader:
         self._descriptors = read_descriptors(options)
         self._carrier = Carrier(options.security)
         if options.format not in (None, "raw"):
-            self._parser(options.format or "")
+            self._parser_maker(options.format or "")()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._options.selection}, {self._options.origin})"
 
-    def _parser(self, form: str, labels: Labels = ()) -> RowParser:
-        arrow = arrow_schema(self._schema)
-        return row_parser(form, self._options, arrow, labels=labels, descriptors=self._descriptors)
+    def _parser_maker(self, form: str, labels: Labels = ()) -> Callable[[], RowParser]:
+        schema = arrow_schema(self._schema)
+        return partial(row_parser, form, self._options, schema, labels=labels, descriptors=self._descriptors)
 
     def _partitions(self, planner: Planner, pieces: Iterable[Piece]) -> list[InputPartition]:
         names = self._schema.fieldNames()
@@ -237,7 +240,7 @@ class _Reader:
             forms.add(format_of(self._options, self._schema, piece))
             framings.add(piece.framing)
         for form in forms - {"raw"}:
-            self._parser(form)  # Raises on the driver rather than in a task.
+            self._parser_maker(form)()  # Raises on the driver rather than in a task.
         if self._options.reads_committed:
             from gazette_spark.scan.committed_pieces import uuid_place  # Most queries do without.
 
@@ -258,7 +261,17 @@ class _Reader:
 
     def _rows(self, journals: JournalSource | None, piece: Piece) -> Iterator[pa.RecordBatch]:
         form = format_of(self._options, self._schema, piece)
-        parser = None if form == "raw" else self._parser(form, piece.labels)
+        parser: RowParser | QuarantiningParser | None = None
+        if form != "raw":
+            make = self._parser_maker(form, piece.labels)
+            context = TaskContext.get()
+            if context is not None and context.attemptNumber() > 0:
+                # The first try may have died of a record that no parser survives.
+                from gazette_spark.scan.quarantine import QuarantiningParser  # Few tasks run twice.
+
+                parser = QuarantiningParser(make)
+            else:
+                parser = make()
         rows = record_batches(journals, piece, self._options, self._schema, parser)
         if self._files is None:
             return rows
@@ -544,7 +557,7 @@ def record_batches(
     piece: Piece,
     options: SourceOptions,
     schema: StructType,
-    parser: RowParser | None,
+    parser: RowParser | QuarantiningParser | None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a piece in the schema's columns, as Arrow sees them; raw ones without a parser.
 

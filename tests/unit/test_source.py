@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
@@ -210,6 +211,22 @@ def test_a_task_logs_what_it_could_not_read(
         "bytes are gone, skipped journal=log/a begin=1 end=9",
         f"{behind}, skipped journal=log/a begin=9 end=14",
     ]
+
+
+def test_a_task_that_runs_again_parses_in_a_child(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its rows and its log are those of the first try; what only the driver has is not needed."""
+    client.journal = FakeJournal(b'{"id":1}\nnone\n{"id":2}\n')
+    schema = struct(("id", LongType()), ("_offset", LongType()), ("_corrupt_record", StringType()))
+    piece = PiecePartition(Piece("log/a", 0, 23, 23, head=True))
+    (first,) = read(stream_reader(schema, **JSON), piece)
+    monkeypatch.setattr(TaskContext, "get", lambda: SimpleNamespace(attemptNumber=lambda: 1))
+    (again,) = read(stream_reader(schema, **JSON), piece)
+    assert again.equals(first)
+    assert again["id"].to_pylist() == [1, None, 2]
+    assert len(caplog.messages) == 2
+    assert len(set(caplog.messages)) == 1
 
 
 def test_the_format_follows_from_the_framing(client: FakeClient) -> None:

@@ -1,0 +1,32 @@
+"""A query over a store in which a record kills its parser: ``quarantine_job.py DIRECTORY MASTER MODE``.
+
+Run as a script: it needs a Spark of its own, whose workers import the ``sitecustomize`` that makes the parser
+mortal. The directory holds the store and gets the rows, or the end of the error, as ``answer.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+SCHEMA = "_offset bigint, n bigint, _corrupt_record string"
+
+
+def main(directory: Path, master: str, mode: str) -> None:
+    """Run the query."""
+    from gazette_spark.session import INTERPRETED, local_spark
+
+    spark = local_spark(directory, master=master, conf=INTERPRETED)
+    options = {"fragmentStore": f"file://{directory}/store", "format": "json", "mode": mode}
+    reader = spark.read.format("gazette").schema(SCHEMA).options(**options, framing="lines")
+    try:
+        answer: object = sorted(map(tuple, reader.load("log/a").collect()))
+    except Exception as error:  # noqa: BLE001  # The test looks for what it says.
+        answer = str(error)
+    (directory / "answer.json").write_text(json.dumps(answer))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
