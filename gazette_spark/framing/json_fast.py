@@ -50,9 +50,9 @@ are always there: these are found in a third of the time that ``in`` takes, and 
 _SMALL_EXPONENT = re.compile(
     rb":[ \t\r]*+-?(?:[0-9.]{24,}+[eE]|[0-9.]++[eE](?:\+?0*+[0-9]{3}|-0*+[1-9][0-9]))"
 )
-"""A possible number whose scale may be off the table of the parser's 38 powers of ten: its exponent is -10 or
-less, or it has one after 24 digits. One of three digits is no decimal's either way. The colon that begins the
-pattern is found at memory speed; a match inside a string costs speed only."""
+"""A possible number for which the parser might leave its table of 38 powers of ten: with an exponent of -10
+or less, of three digits, or behind 24 digits. The colon that begins it is found at memory speed; a match in a
+string costs speed only."""
 
 _SPACES = np.zeros(256, np.bool_)
 _SPACES[[0x09, 0x0D, 0x20]] = True
