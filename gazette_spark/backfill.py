@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from gazette_spark.errors import OffsetBeyondHeadError, OptionError
+from gazette_spark.errors import OptionError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options.query_range import LATEST
 from gazette_spark.options.source import SourceOptions, parse_options
@@ -121,7 +121,10 @@ def backfill(
     with open_journals(parsed) as journals, progress("backfill") as bar:
         planner = Planner(journals, parsed)
         begin, end = planner.batch()
-        begin, end = continued(begin, end, entry.read_through if entry else {}, open_end=is_open(parsed))
+        recorded = entry.read_through if entry else {}
+        begin, end = continued(
+            begin, end, recorded, open_end=is_open(parsed), check_heads=planner.check_heads
+        )
         starts: dict[str, int] = {}
         if parsed.reads_committed:
             starts = planner.continued_starts(begin, entry.starts if entry else {})
@@ -165,7 +168,12 @@ def steps(
 
 
 def continued(
-    begin: JournalOffsets, end: JournalOffsets, recorded: Mapping[str, int], *, open_end: bool
+    begin: JournalOffsets,
+    end: JournalOffsets,
+    recorded: Mapping[str, int],
+    *,
+    open_end: bool,
+    check_heads: Callable[[Mapping[str, int]], None],
 ) -> tuple[JournalOffsets, JournalOffsets]:
     """Return the part of a range that a table lacks.
 
@@ -174,6 +182,8 @@ def continued(
         end: And end.
         recorded: Where the table's rows end, by journal.
         open_end: Nothing but the journals themselves said where they end: they have no more bytes.
+        check_heads: Raises OffsetBeyondHeadError if a journal does end before an offset: a replica that has
+            just joined a journal may have said so.
 
     Raises:
         OffsetBeyondHeadError: with an open end, a journal ends before the table does.
@@ -181,9 +191,10 @@ def continued(
     begins, ends = {}, {}
     for journal, until in end.read_through.items():
         since = recorded.get(journal, begin.read_through[journal])
-        if until < since and open_end:
-            raise OffsetBeyondHeadError(journal, since, until)
         begins[journal], ends[journal] = since, max(since, until)
+    beyond = {journal: since for journal, since in begins.items() if end.read_through[journal] < since}
+    if open_end and beyond:
+        check_heads(beyond)
     return JournalOffsets(begins), JournalOffsets(ends)
 
 

@@ -70,7 +70,8 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "OffsetError": "Give an offset inside the journal, at a record's first byte.",
         "DataLossError": "Restore the fragments, or set `failOnDataLoss=false`: "
         "[Lost data](../guides/data-loss.md).",
-        "OffsetBeyondHeadError": "Restore the journal, or start a new query with a new checkpoint and table.",
+        "OffsetBeyondHeadError": "Wait until the brokers are healthy, and start again: "
+        "[When brokers fail over](../guides/data-loss.md#when-brokers-fail-over).",
         "JournalRecreatedError": "Continue the table with the new journal: "
         "[Recover](../guides/recover.md#a-journal-was-deleted-and-made-again).",
         "OtherJournalsError": "Keep the order of the query's sources, or start with a new checkpoint and "
@@ -122,11 +123,13 @@ WAYS_OUT: dict[str, dict[str, str]] = {
         "NoMoreMessageError": "Nothing to do: the log ends here.",
         "FetchTimeoutError": "Fetch again; it continues at the same offset.",
         "FetchCancelledError": "Fetch again; it continues at the same offset.",
-        "LogDataLossError": "Restore the fragments, or load a snapshot and continue at its offset.",
+        "LogDataLossError": "Wait until the brokers are healthy; else restore the fragments, or load a "
+        "snapshot and continue at its offset.",
     },
     "Applications": {
         "ShardFailedError": "Remove the cause, then `gazette-spark shards unassign`.",
-        "SourceLossError": "Restore the journal, or apply the shard's spec under another id.",
+        "SourceLossError": "Wait until the brokers are healthy; else restore the journal, or apply the "
+        "shard's spec under another id.",
         "TransactionOrderError": "Return from the step as the interface says.",
         "RecoveryLogLossError": "Restore the recovery log's fragments, or start from hints of a backup.",
         "RecorderFencedError": "Nothing to do: another host has the shard.",

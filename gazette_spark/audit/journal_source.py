@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from gazette_spark.audit.gap_reads import gone_of, skipping_scan
 from gazette_spark.audit.tiling import CoveredRange
-from gazette_spark.errors import DataLossError, JournalNotFoundError, OffsetBeyondHeadError
+from gazette_spark.errors import DataLossError, JournalNotFoundError
 from gazette_spark.framing.base import Block, Framing, bounded
 from gazette_spark.framing.metadata import ACK_OFFSET
 from gazette_spark.framing.whole import ChunkFraming
@@ -86,9 +86,7 @@ def plan_reads(
     view.refresh_specs(by_name)
     gone = view.each(lambda name: _is_gone(view, name), by_name)
     present = {name: claim for name, claim in by_name.items() if not gone[name]}
-    for name, head in view.settled_heads(present).items():
-        if head < present[name].end:
-            raise OffsetBeyondHeadError(name, present[name].end, head)
+    view.check_heads({name: claim.end for name, claim in present.items()})
     fragments = view.each(view.fragments, present)
     framings = {name: view.framing(name) for name in present}
     skipped = view.each(lambda name: _skipped(view, present[name], framings[name], fragments[name]), present)

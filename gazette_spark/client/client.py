@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NoReturn, Self, TypeVar, Unpack
 
@@ -39,6 +40,7 @@ from gazette_spark.client.reading.gaps import FragmentGap, find_gaps
 from gazette_spark.client.reading.read import ReadOptions, ReadStream
 from gazette_spark.client.reading.reader import Reader
 from gazette_spark.client.reading.retry_reader import RetryReader
+from gazette_spark.client.reading.settled_heads import SettledHead, is_from_primary, settle_head
 from gazette_spark.closing import Closing
 from gazette_spark.errors import (
     EtcdTransactionFailedError,
@@ -54,6 +56,12 @@ from gazette_spark.protocol.requests import validate_changes
 from gazette_spark.protocol.tokens import KeySet
 
 T = TypeVar("T")
+
+PRIMARY_TIMEOUT_S = 5.0
+"""Seconds that a journal's primary has for its write head: one that hangs is about to lose its lease."""
+
+SETTLED_AT_ONCE = 16
+"""Journals whose write heads are confirmed at the same time."""
 
 
 class Client(Closing):
@@ -100,7 +108,8 @@ class Client(Closing):
                 looked at again for each connection.
             route_cache_size: journals whose brokers are remembered and called directly, which saves a hop:
                 appends go to the primary, reads to a member of the journal's route, and stored fragments
-                are fetched by their URLs. 0: the broker of ``endpoint`` passes all calls on.
+                are fetched by their URLs. 0: the broker of ``endpoint`` passes all calls on, but those that
+                ask the members themselves where a journal ends.
             route_cache_ttl_s: seconds that a journal's brokers are remembered.
             zone: where this process runs; members of the same zone are read from first.
 
@@ -304,10 +313,19 @@ class Client(Closing):
 
         Of a journal that is fully suspended, the one it will go on at.
         """
+        return self._write_head(journal)
+
+    def _write_head(self, journal: str, headers: dict[str, pb.Header] | None = None) -> int:
         validate_journal_name(journal, allow_meta=True)
+
+        def ask(connection: Connection, left_s: float) -> int:
+            timeout_s = min(left_s, self._idle_timeout_s)
+            request = heads.head_request(journal)
+            return heads.HeadCall(connection, request, timeout_s=timeout_s, headers=headers).take()
+
         try:
             return self._retrying(
-                partial(self._ask_head, journal),
+                ask,
                 dial=partial(self._dialer.for_member, journal),
                 decide=partial(retry.after_read, waits=False),
             )
@@ -320,6 +338,69 @@ class Client(Closing):
             validate_journal_name(journal, allow_meta=True)
         dial = self._dialer.for_member
         return heads.write_heads(dial, journals, self.write_head, timeout_s=self._timeout_s)
+
+    def primary_heads(self, journals: Sequence[str]) -> dict[str, int]:
+        """Return the write head of each journal as its primary knows it: no other member knows of more bytes.
+
+        Takes a second call where another member has answered the first. Where the primary cannot be reached
+        directly, or gives no answer, the first answer counts.
+        """
+        for journal in journals:
+            validate_journal_name(journal, allow_meta=True)
+        headers: dict[str, pb.Header] = {}
+        dial, timeout_s = self._dialer.for_member, self._timeout_s
+        again = partial(self._write_head, headers=headers)
+        found = heads.write_heads(dial, journals, again, timeout_s=timeout_s, headers=headers)
+        primaries: dict[str, Connection] = {}
+        for name, header in headers.items():
+            if header.process_id in header.route.members and not is_from_primary(header):
+                primary = self._dialer.to_member(header.route, header.route.primary)
+                if primary is not None:
+                    primaries[name] = primary
+        asked = heads.write_heads(
+            primaries.__getitem__,
+            primaries,
+            found.__getitem__,
+            timeout_s=min(timeout_s, PRIMARY_TIMEOUT_S),
+            request=lambda name: heads.head_request(name, headers[name]),
+        )
+        return found | {name: max(found[name], head) for name, head in asked.items()}
+
+    def settled_heads(self, reached: Mapping[str, int]) -> dict[str, SettledHead]:
+        """Return the write head of each journal, confirmed where it is below an offset already read.
+
+        After a failover a member may answer with a head that is too low: see
+        :mod:`gazette_spark.client.reading.settled_heads`. Such a journal takes the client's timeout at most.
+
+        Args:
+            reached: by journal, an offset up to which it was read.
+        """
+        found = {name: SettledHead(head) for name, head in self.write_heads(list(reached)).items()}
+        behind = [name for name, settled in found.items() if settled.write_head < reached[name]]
+        if behind:
+            with ThreadPoolExecutor(min(SETTLED_AT_ONCE, len(behind)), "gazette-settle") as pool:
+                settled = pool.map(lambda name: self._settled_head(name, reached[name]), behind)
+                found |= zip(behind, settled, strict=True)
+        return found
+
+    def _settled_head(self, journal: str, reached: int) -> SettledHead:
+        # A broker that passes on an append to a journal's metadata path dies of it.
+        barrier = AppendOptions(journal.partition(";")[0], suspend=pb.AppendRequest.SUSPEND_KEEP)
+
+        def append_nothing(left_s: float) -> int:
+            # A broker that has passed the append on to one that hangs never answers: try again in time.
+            timeout_s = min(left_s, self._idle_timeout_s)
+            try:
+                return self._append(barrier, Content(b""), timeout_s, retry.once).end
+            except SuspendedError:
+                return self.get_journal(barrier.journal).spec.suspend.offset
+
+        return settle_head(
+            reached,
+            lambda: self.primary_heads([journal])[journal],
+            append_nothing,
+            timeout_s=self._timeout_s,
+        )
 
     def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, heads.Tail]:
         """Return the write head of each journal, and the bytes between an offset and that.
@@ -482,6 +563,7 @@ class Client(Closing):
             self._dialer.default,
             ReadOptions(journal, offset, end_offset, block, do_not_proxy, begin_mod_time),
             open_stream=self._open_read,
+            open_member=self._open_member,
             timeout_s=self._limit_s(timeout_s),
             idle_timeout_s=self._idle_timeout_s,
             opener=self._opener,
@@ -546,9 +628,16 @@ class Client(Closing):
     def _open_read(self, request: pb.ReadRequest, timeout_s: float) -> ReadStream:
         return ReadStream(self._dialer.for_member(request.journal), request, timeout_s)
 
-    def _ask_head(self, journal: str, connection: Connection, left_s: float) -> int:
-        timeout_s = min(left_s, self._idle_timeout_s)
-        return heads.HeadCall(connection, journal, timeout_s=timeout_s).take()
+    def _open_member(
+        self, header: pb.Header, member: int, request: pb.ReadRequest, timeout_s: float
+    ) -> ReadStream | None:
+        """Begin a read at a member of the header's route; None if this client cannot call it."""
+        connection = self._dialer.to_member(header.route, member)
+        if connection is None:
+            return None
+        # Else a member that is behind Etcd would answer for a route that is no more.
+        request.min_etcd_revision = header.etcd.revision
+        return ReadStream(connection, request, timeout_s)
 
     def _append(
         self, options: AppendOptions, content: Content, timeout_s: float, decide: retry.Decide

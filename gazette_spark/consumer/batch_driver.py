@@ -38,7 +38,6 @@ from gazette_spark.consumer.micro_batch import (
     plan,
     settle,
 )
-from gazette_spark.consumer.sources import settled_heads
 from gazette_spark.consumer.spark_shards import SparkShard, SparkShards
 from gazette_spark.errors import ShardFailedError
 from gazette_spark.failpoints import failpoint
@@ -66,6 +65,8 @@ class Journals:
 
     heads: Mapping[str, int]
     """Write heads, by source."""
+    doubts: Mapping[str, str]
+    """Why no broker confirmed a head below a shard's offset, by source."""
     specs: JournalSpecs
 
 
@@ -123,7 +124,7 @@ class BatchDriver:
         specs = [shard.spec for shard in shards]
         journals = journals or self._journals(specs, before)
         limits = {s.id: batch_bytes(s, self._paces.get(s.id), self._max_batch_bytes) for s in specs}
-        planned = plan(specs, before, journals.heads, limits)
+        planned = plan(specs, before, journals.heads, limits, journals.doubts)
         if not planned.reads:
             _fail(shards, planned.failures)
             return False
@@ -155,7 +156,7 @@ class BatchDriver:
         sources = sorted({source.journal for spec in specs for source in spec.sources})
         names = sorted({split_meta(source)[0] for source in sources})
         if not names:
-            return Journals({}, {})
+            return Journals({}, {}, {})
         listed = self._client.list_journals(pb.LabelSelector(include=label_set({"name": names})))
         found = {each.spec.name: each.spec for each in listed}
         reached = {source: 0 for source in sources if split_meta(source)[0] in found}
@@ -163,7 +164,9 @@ class BatchDriver:
             for journal, offset in read_through(checkpoints.get(spec.id, pc.Checkpoint())).items():
                 if journal in reached:
                     reached[journal] = max(reached[journal], offset)
-        return Journals(settled_heads(self._client, reached), found)
+        settled = self._client.settled_heads(reached)
+        heads = {name: each.write_head for name, each in settled.items()}
+        return Journals(heads, {name: each.doubt for name, each in settled.items()}, found)
 
 
 def _fail(shards: Iterable[SparkShard], failures: Mapping[str, ShardFailedError]) -> None:

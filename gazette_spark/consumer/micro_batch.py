@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gazette_spark.consumer.checkpoints import ack_intents, start_offset
@@ -104,6 +105,7 @@ def plan(
     checkpoints: Mapping[str, pc.Checkpoint],
     heads: Mapping[str, int],
     limits: Mapping[str, int],
+    doubts: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
     """Decide what a micro-batch reads.
 
@@ -112,6 +114,7 @@ def plan(
         checkpoints: The newest of each; a shard without one is new.
         heads: Write heads of the sources; a journal that is not in it does not exist.
         limits: By shard, the bytes of a journal after which its reads end with the next message.
+        doubts: Why no broker confirmed a head that is below a shard's offset, by source.
     """
     failures: dict[str, ShardFailedError] = {}
     places: dict[tuple[str, int, bytes], list[str]] = {}
@@ -125,7 +128,7 @@ def plan(
                 problem = "it does not exist"
                 failures[spec.id] = ShardFailedError(spec.id, f"reading journal {journal!r}", problem)
             elif begin > head and source.read_through > head:
-                loss = SourceLossError(journal, source.read_through, head)
+                loss = SourceLossError(journal, source.read_through, head, doubts.get(journal, ""))
                 failures[spec.id] = ShardFailedError(spec.id, "reading messages", str(loss))
             elif begin < head:
                 text = source.SerializeToString(deterministic=True)

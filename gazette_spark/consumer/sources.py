@@ -23,7 +23,6 @@ from gazette_spark.message.interfaces import Envelope, NewMessage
 from gazette_spark.message.iterate import ReadUncommitted, checked_replay, read_uncommitted
 from gazette_spark.message.sequencer import ReplayRange
 from gazette_spark.protocol import consumer_pb2 as pc
-from gazette_spark.protocol.journal_specs import split_meta
 
 logger = logging.getLogger(__name__)
 
@@ -32,19 +31,6 @@ JOIN_TIMEOUT_S = 5.0
 
 WATCH_S = 30.0
 """Seconds between two looks at the write heads of sources that bring nothing."""
-
-
-def settled_heads(client: Client, reached: Mapping[str, int]) -> dict[str, int]:
-    """Return the write heads of journals; one below the offset that was reached is asked for twice.
-
-    A broker that has just started answers with a head that is too low until it has listed the fragment
-    stores. Asking for the first offset waits for that.
-    """
-    heads = client.write_heads(list(reached))
-    behind = [journal for journal, head in heads.items() if head < reached[journal]]
-    for journal in behind:
-        client.first_offset(split_meta(journal)[0])
-    return heads | client.write_heads(behind) if behind else heads
 
 
 class Sources:
@@ -166,6 +152,6 @@ class Sources:
             self._closing.wait(WATCH_S)
 
     def _check_heads(self, reached: Mapping[str, int]) -> None:
-        for journal, head in settled_heads(self._client, reached).items():
-            if head < reached[journal]:
-                raise SourceLossError(journal, reached[journal], head)
+        for journal, settled in self._client.settled_heads(reached).items():
+            if settled.write_head < reached[journal]:
+                raise SourceLossError(journal, reached[journal], settled.write_head, settled.doubt)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gazette_spark.errors.base import GazetteError, PlainError
+from gazette_spark.errors.journal_errors import end_explained
 
 
 @dataclass(eq=False)
@@ -34,13 +35,14 @@ class SourceLossError(GazetteError):
     read_through: int
     """Next byte that the shard wants."""
     write_head: int
+    doubt: str = ""
+    """Why no broker could confirm the write head; empty if the journal's primary did."""
 
     def __str__(self) -> str:
         return (
             f"journal {self.journal!r}: the shard has read up to offset {self.read_through}, but the journal "
-            f"ends at {self.write_head}. It was made again or its brokers lost bytes, so offsets may be used "
-            "again for other bytes. Restore the journal, or apply the spec under another id, which begins "
-            "at the sources' min_offset with new state"
+            f"ends at {self.write_head}. {end_explained(self.doubt)} If the journal was created again, apply "
+            "the spec under another id, which begins at the sources' min_offset with new state"
         )
 
 

@@ -44,7 +44,7 @@ class DataLossError(GazetteError):
 
 @dataclass(eq=False)
 class OffsetBeyondHeadError(GazetteError):
-    """A recorded offset is past the journal's write head: the journal was reset or lost bytes.
+    """A recorded offset is past the journal's write head, as far as its primary broker tells in time.
 
     To continue would read other bytes under offsets that were already read.
     """
@@ -52,14 +52,34 @@ class OffsetBeyondHeadError(GazetteError):
     journal: str
     wanted: int
     write_head: int
+    doubt: str = ""
+    """Why no broker could confirm the write head; empty if the journal's primary did."""
 
     def __str__(self) -> str:
         return (
             f"journal {self.journal!r}: offset {self.wanted} was already read, but the journal now ends "
-            f"at {self.write_head}. The journal was recreated or its broker lost bytes, so offsets may be "
-            "used again for other bytes. Restore the journal, or start a new query on it with a new "
-            "checkpoint and table"
+            f"at {self.write_head}. {end_explained(self.doubt)} If the journal was deleted and created "
+            "again, the guide 'Recover' says how its table goes on"
         )
+
+
+def end_explained(doubt: str) -> str:
+    """Return the sentences about a journal that ends before an offset already read, the same in all errors.
+
+    Args:
+        doubt: Why the end could not be confirmed; empty if it was.
+    """
+    if doubt:
+        return (
+            f"This is not confirmed: {doubt}. A failover of brokers can cause it: a new replica reports too "
+            "low an end until it has listed the stores. Wait until the brokers are healthy, and start again: "
+            "no position was changed. If it stays so, bytes are lost: restore the journal's fragments."
+        )
+    return (
+        "The journal's primary confirms it. Either the journal was deleted and created again, or all of its "
+        "replicas failed, in a failover of brokers, before bytes were stored; offsets may be used again for "
+        "other bytes. Restore the journal's fragments, then start again: no position was changed."
+    )
 
 
 @dataclass(eq=False)

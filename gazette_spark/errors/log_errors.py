@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gazette_spark.errors.base import GazetteError
 from gazette_spark.errors.broker_errors import AppendWaitError
-from gazette_spark.errors.journal_errors import DataLossError
+from gazette_spark.errors.journal_errors import DataLossError, end_explained
 
 
 @dataclass(eq=False)
@@ -109,12 +109,15 @@ class FetchCancelledError(GazetteError):
 class LogDataLossError(DataLossError):
     """Entries of a replicated log are gone: the journal begins past them, has a hole, or ends before them."""
 
+    doubt: str = ""
+    """Why no broker could confirm an end that is too low; empty if the journal's primary did."""
+
     def __str__(self) -> str:
         if self.available < self.wanted:
             return (
                 f"journal {self.journal!r}: the log was read up to offset {self.wanted}, but it ends at "
-                f"{self.available}: the journal was recreated, or its brokers lost bytes. Restore the "
-                "fragments, or start this replica from a copy of the primary's state"
+                f"{self.available}. {end_explained(self.doubt)} Or start this replica from a copy of the "
+                "primary's state"
             )
         return (
             f"journal {self.journal!r}: entries at offset {self.wanted} are gone, the next byte left is at "

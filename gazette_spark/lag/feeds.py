@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -70,7 +70,7 @@ class HeadFeed:
         self._client = client
         self._selector = selector
         self._topic = topic
-        self._known: set[str] = set()
+        self._heads: Mapping[str, int] = {}
         self._stores_at_ms = 0
 
     def __repr__(self) -> str:
@@ -81,9 +81,13 @@ class HeadFeed:
         """Ask for all write heads; for stored fragments where a group is behind."""
         listed = {each.spec.name: each for each in self._client.list_journals(self._selector)}
         heads = self._client.write_heads(sorted(listed))
+        # A head that went back is most often that of a replica that has just joined the journal. Taken as it
+        # is, it would hide a lag. The primary knows better; if it does not, the journal was created again.
+        if fallen := sorted(name for name, head in heads.items() if head < self._heads.get(name, 0)):
+            heads |= self._client.primary_heads(fallen)
+        known, self._heads = self._heads.keys(), heads
         monitor.observe_heads(heads, now_ms, self._topic)
-        monitor.forget_journals(self._known - listed.keys())
-        self._known = set(listed)
+        monitor.forget_journals(known - listed.keys())
         if not 0 <= now_ms - self._stores_at_ms < STORES_EVERY_MS:
             behind = sorted({each.journal for each in monitor.unread(now_ms)} & listed.keys())
             monitor.observe_stores({name: self._store(listed[name]) for name in behind})

@@ -39,11 +39,6 @@ POLL_S = 0.02
 IDLE_S = 10.0
 """Seconds without a byte after which a fetch compares the write head with its offset."""
 
-HEAD_TRIES = 3
-"""Times a write head below a known offset is asked for: a broker that was just started may say 0."""
-
-HEAD_PAUSE_S = 0.2
-
 
 class _ReadAhead:
     """Reads a journal from an offset on, in a thread."""
@@ -213,7 +208,7 @@ class Receiver(Closing):
         self, timeout_s: float | None, cancel: Cancellation | None, *, to_head: bool
     ) -> bytes | Checkpoint:
         begun = time.monotonic()
-        idle_since, misses = begun, 0
+        idle_since = begun
         while True:
             self._check_open()
             if cancel is not None and cancel.is_set():
@@ -234,9 +229,7 @@ class Receiver(Closing):
                 raise FetchTimeoutError(self.journal, self.offset, timeout_s or 0.0)
             elif time.monotonic() - idle_since >= IDLE_S:
                 idle_since = time.monotonic()
-                misses = misses + 1 if self._client.write_head(self.journal) < self._frames.end else 0
-                if misses == HEAD_TRIES:
-                    self._head_from(self._frames.end)
+                self._head_from(self._frames.end)
 
     def _next_record(self) -> Record | None:
         """Return the next record of the bytes at hand that is no repeat."""
@@ -289,14 +282,12 @@ class Receiver(Closing):
         """Return the write head.
 
         Raises:
-            LogDataLossError: it is below the offset, and stays there.
+            LogDataLossError: it is below the offset, as far as the journal's primary tells in time.
         """
-        for _ in range(HEAD_TRIES):
-            head = self._client.write_head(self.journal)
-            if head >= offset:
-                return head
-            time.sleep(HEAD_PAUSE_S)
-        raise LogDataLossError(self.journal, offset, head)
+        settled = self._client.settled_heads({self.journal: offset})[self.journal]
+        if settled.write_head < offset:
+            raise LogDataLossError(self.journal, offset, settled.write_head, settled.doubt)
+        return settled.write_head
 
     def _check_magic(self, offset: int, head: int) -> None:
         with self._client.read(

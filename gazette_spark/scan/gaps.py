@@ -26,7 +26,11 @@ def gaps_of_query(client: JournalSource, options: SourceOptions) -> list[Fragmen
     view = JournalView(client, options)
     journals = Selection(view, AskedJournals(client, selector_of(options))).chosen()
     # The heads first: bytes appended meanwhile are listed, but past the end of the checked range.
-    heads = view.settled_heads(journals)
+    named = {
+        journal: max(options.starting_offsets.of(journal), options.ending_offsets.of(journal))
+        for journal in journals
+    }
+    heads = view.final_heads(journals, named)
     listed = view.each(view.fragments, journals)
     found: list[FragmentGap] = []
     for journal in journals:

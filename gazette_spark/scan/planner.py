@@ -30,7 +30,7 @@ from dataclasses import replace
 from typing import Any
 
 from gazette_spark.client.reading.heads import MANY, Tail
-from gazette_spark.errors import JournalNotFoundError, OffsetBeyondHeadError, OffsetError
+from gazette_spark.errors import JournalNotFoundError, OffsetError
 from gazette_spark.framing.base import Framing
 from gazette_spark.framing.metadata import Labels
 from gazette_spark.message.columns import ProducerStates
@@ -154,7 +154,7 @@ class Planner:
             self._frozen = ends.read_through
             return
         # A named journal may be gone because the query has read it: the position tells.
-        self._frozen = self._view.settled_heads(self._selection.listed())
+        self._frozen = self._view.final_heads(self._selection.listed(), {})
 
     def next(self, start: JournalOffsets, limits: Limits = NO_LIMITS) -> JournalOffsets:
         """Return the end of the batch that begins at ``start``; ``start`` itself if nothing is new.
@@ -310,6 +310,10 @@ class Planner:
         """Return the write heads seen last, None before there are any."""
         return JournalOffsets(self._selection.heads) if self._selection.heads else None
 
+    def check_heads(self, reached: Mapping[str, int]) -> None:
+        """Raise OffsetBeyondHeadError if a journal ends before an offset that was already read."""
+        self._view.check_heads(reached)
+
     def open_transactions(self) -> dict[str, Any]:
         """Return the transactions that were open where the last batch ended, by journal."""
         return {} if self._open is None else self._open.to_dict()
@@ -425,12 +429,14 @@ class Planner:
         return self._view.client.tails(offsets, max(1, min(TAIL_BYTES, LOOK_BYTES // len(offsets))))
 
     def _write_heads(self, start: JournalOffsets, seen: Mapping[str, int]) -> dict[str, int]:
+        # A head below what was read, or below the end of the run, may be that of a replica that has just
+        # joined the journal. Taken as it is, it would be a loss, or end the run with bytes left to read.
+        frozen, read = self._frozen or {}, start.read_through
+        expected = {name: max(read[name], frozen.get(name, 0)) for name in seen}
+        unsettled = {name: offset for name, offset in expected.items() if seen[name] < offset}
         heads = dict(seen)
-        behind = [journal for journal, head in heads.items() if head < start.read_through[journal]]
-        heads |= self._view.settled_heads(behind) if behind else {}
-        for journal in behind:
-            if heads[journal] < (reached := start.read_through[journal]):
-                raise OffsetBeyondHeadError(journal, reached, heads[journal])
+        if unsettled:
+            heads |= self._view.check_heads({name: read[name] for name in unsettled}, unsettled)
         self._selection.see(heads)
         return heads
 

@@ -41,7 +41,7 @@ class RangeResolver:
         """Return start and end of a batch query in each of its journals."""
         journals = self._selection.chosen()
         start = self._starts(journals)
-        heads = self._view.client.write_heads(journals)
+        heads = self._heads(journals, is_listed=True)
         lasts = self._view.each(lambda journal: self._last(journal, heads[journal]), journals)
         option = "endingOffsets" if self._view.options.ending_timestamp is None else "endingTimestamp"
         begins = dict(start.read_through)
@@ -59,6 +59,19 @@ class RangeResolver:
         ends = self._view.each(end_of, journals)
         return replace(start, read_through=begins), JournalOffsets(ends)
 
+    def _heads(self, journals: Sequence[str], *, is_listed: bool = False) -> dict[str, int]:
+        """Return the journals' write heads; one below an offset in the options is confirmed."""
+        options, resumed = self._view.options, self._view.options.resume_offsets or {}
+        named = {
+            journal: max(
+                options.starting_offsets.of(journal),
+                options.ending_offsets.of(journal),
+                resumed.get(journal, EARLIEST),
+            )
+            for journal in journals
+        }
+        return self._view.final_heads(journals, named, is_listed=is_listed)
+
     def _starts_by(self, journal: str, offset: int) -> bool:
         """Tell whether the options name an offset up to this one: the start may lie behind what is gone."""
         options = self._view.options
@@ -67,7 +80,7 @@ class RangeResolver:
     def _starts(self, journals: Sequence[str]) -> JournalOffsets:
         options = self._view.options
         choice, resumed = options.starting_offsets, options.resume_offsets
-        heads = self._view.settled_heads(journals)
+        heads = self._heads(journals)
 
         def start_of(journal: str) -> int:
             if resumed is not None:

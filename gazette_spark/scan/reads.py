@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from gazette_spark.client import Listing
     from gazette_spark.client.listing.listings import ListedFragment
     from gazette_spark.client.reading.heads import Tail
+    from gazette_spark.client.reading.settled_heads import SettledHead
     from gazette_spark.protocol import protocol_pb2 as pb
 
 
@@ -93,6 +94,12 @@ class JournalSource(Journals, Protocol):
 
     def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
         """Return the write head of each journal."""
+
+    def primary_heads(self, journals: Sequence[str]) -> dict[str, int]:
+        """Return the write head of each journal as its primary knows it."""
+
+    def settled_heads(self, reached: Mapping[str, int]) -> dict[str, SettledHead]:
+        """Return the write head of each journal, confirmed where it is below an offset already read."""
 
     def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, Tail]:
         """Return each journal's end, and maybe the bytes between an offset and that end, if they are few."""

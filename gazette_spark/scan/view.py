@@ -5,12 +5,12 @@ Everything here is a question; ``planner``, ``range_resolver`` and ``selection``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from gazette_spark.client.connection import retry
-from gazette_spark.errors import SuspendedError, UnavailableError
+from gazette_spark.errors import OffsetBeyondHeadError, SuspendedError, UnavailableError
 from gazette_spark.framing.base import Framing
 from gazette_spark.framing.metadata import Labels
 from gazette_spark.options.source import SourceOptions
@@ -141,15 +141,48 @@ class JournalView:
         with ThreadPoolExecutor(min(THREADS, len(names)), "gazette-planner") as pool:
             return dict(zip(names, pool.map(answer, names), strict=True))
 
-    def settled_heads(self, journals: Iterable[str]) -> dict[str, int]:
-        """Return write heads that a broker which has just started cannot give too low.
+    def final_heads(
+        self, journals: Iterable[str], named: Mapping[str, int], *, is_listed: bool = False
+    ) -> dict[str, int]:
+        """Return write heads at which a range may end for good: no later look corrects one that is too low.
 
-        It answers with a head of 0 until it has listed the fragment stores; asking for the first
-        offset waits for that.
+        A broker that has just started answers with a head of 0 until it has listed the stores; asking
+        for the first offset waits for that. A replica that has just joined a journal knows of stored bytes
+        only; the journal's primary knows of all.
+
+        Args:
+            journals: Their names.
+            named: By journal, an offset that the query's options name. A head below it is confirmed.
+            is_listed: The brokers have listed the stores: somebody has asked for first offsets.
         """
         names = sorted(journals)
-        self.each(self.client.first_offset, names)
-        return self.client.write_heads(names)
+        if not is_listed:
+            self.each(self.client.first_offset, names)
+        heads = self.client.primary_heads(names)
+        beyond = {name: named[name] for name in names if heads[name] < named.get(name, 0)}
+        if beyond:
+            heads |= {name: settled.write_head for name, settled in self.client.settled_heads(beyond).items()}
+        return heads
+
+    def check_heads(
+        self, reached: Mapping[str, int], expected: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        """Return write heads of journals, all at or past the offsets that were already read.
+
+        Args:
+            reached: By journal, the offset up to which it was read.
+            expected: The same or larger offsets, at which the journals were seen to end; a lower head is
+                confirmed, but is no error.
+
+        Raises:
+            OffsetBeyondHeadError: a journal ends before it was read to, as far as its primary tells in time.
+        """
+        heads = {}
+        for name, settled in self.client.settled_heads(expected or reached).items():
+            heads[name] = settled.write_head
+            if settled.write_head < reached[name]:
+                raise OffsetBeyondHeadError(name, reached[name], settled.write_head, settled.doubt)
+        return heads
 
     def whole_records(
         self,

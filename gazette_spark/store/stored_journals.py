@@ -14,6 +14,7 @@ from typing import Self
 from gazette_spark.client.listing.listings import ListedFragment
 from gazette_spark.client.listing.snapshots import Listing
 from gazette_spark.client.reading.heads import Tail
+from gazette_spark.client.reading.settled_heads import SettledHead
 from gazette_spark.closing import Closing
 from gazette_spark.errors import JournalNotFoundError
 from gazette_spark.protocol import protocol_pb2 as pb
@@ -124,6 +125,14 @@ class StoreJournals(Closing):
     def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
         """Return the end of each journal's stored bytes: brokers may have more."""
         return {journal: self._of(journal).end for journal in journals}
+
+    def primary_heads(self, journals: Sequence[str]) -> dict[str, int]:
+        """Return the end of each journal's stored bytes: a store has no primary."""
+        return self.write_heads(journals)
+
+    def settled_heads(self, reached: Mapping[str, int]) -> dict[str, SettledHead]:
+        """Return the end of each journal's stored bytes: the listing is final."""
+        return {journal: SettledHead(head) for journal, head in self.write_heads(list(reached)).items()}
 
     def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, Tail]:  # noqa: ARG002
         """Return the end of each journal's stored bytes, and no content."""

@@ -13,6 +13,7 @@ import pytest
 
 from gazette_spark.broker.embedded import EmbeddedBroker
 from gazette_spark.client import AppendService, Client
+from gazette_spark.client.reading.settled_heads import SettledHead
 from gazette_spark.consumer import ResolveArgs, sources
 from gazette_spark.consumer.checkpoints import build_checkpoint
 from gazette_spark.consumer.local import LocalHost
@@ -518,12 +519,12 @@ def test_a_minimum_offset_past_the_end_is_waited_for(rig: Rig, monkeypatch: pyte
     monkeypatch.setattr(sources, "WATCH_S", 0.01)
     looks: list[Mapping[str, int]] = []
 
-    def look(client: Client, reached: Mapping[str, int]) -> dict[str, int]:
+    def look(client: Client, reached: Mapping[str, int]) -> dict[str, SettledHead]:
         looks.append(reached)
-        return sources_heads(client, reached)
+        return settled_heads(client, reached)
 
-    sources_heads = sources.settled_heads
-    monkeypatch.setattr(sources, "settled_heads", look)
+    settled_heads = Client.settled_heads
+    monkeypatch.setattr(Client, "settled_heads", look)
     spec = rig.spec()
     spec.sources[0].min_offset = 1000
     with rig.host(spec) as host:

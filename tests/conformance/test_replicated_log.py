@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -620,9 +620,11 @@ def test_a_broker_that_was_just_started(
     class Starting(Client):
         """A client of a broker that has not listed its store at first."""
 
-        def write_head(self, journal: str) -> int:
-            """Return the write head, as far as it is known."""
-            return heads.pop() if heads else super().write_head(journal)
+        def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
+            """Return the write heads, as far as they are known."""
+            return {journal: heads.pop() for journal in journals} if heads else super().write_heads(journals)
+
+        primary_heads = write_heads
 
     with Starting(broker.endpoint, timeout_s=SOON) as client, Receiver(client, journal_name) as receiver:
         receiver.set_offset(at)

@@ -10,6 +10,7 @@ from typing import Self
 
 from gazette_spark.client import Listing
 from gazette_spark.client.reading.heads import MANY, Tail
+from gazette_spark.client.reading.settled_heads import SettledHead
 from gazette_spark.errors import JournalNotFoundError, SuspendedError
 from gazette_spark.offsets import JournalOffsets
 from gazette_spark.options.source import parse_options
@@ -169,6 +170,12 @@ class FakeClient:
 
     def write_heads(self, journals: Sequence[str]) -> dict[str, int]:
         return {journal: self.write_head(journal) for journal in journals}
+
+    def primary_heads(self, journals: Sequence[str]) -> dict[str, int]:
+        return {journal: self._found(journal).head for journal in journals}
+
+    def settled_heads(self, reached: Mapping[str, int]) -> dict[str, SettledHead]:
+        return {journal: SettledHead(head) for journal, head in self.primary_heads(list(reached)).items()}
 
     def tails(self, offsets: Mapping[str, int], max_bytes: int) -> dict[str, Tail]:
         self.tailed.append(sorted(offsets))

@@ -24,16 +24,26 @@ STORE = {"fragmentStore": "file:///a/store", "framing": "lines", "path": "log/"}
 def test_the_table_says_where_to_go_on() -> None:
     """The options count for journals that it has never heard of; what it has in full is left as it is."""
     begin, end = at(a=0, b=5, c=0), at(a=30, b=20, c=10)
-    assert continued(begin, end, {}, open_end=True) == (begin, end)
-    assert continued(begin, end, {"log/a": 12, "log/c": 10}, open_end=True) == (at(a=12, b=5, c=10), end)
-    behind = continued(begin, end, {"log/a": 40}, open_end=False)
+    planner, _ = planner_of({"log/a": FakeJournal(lines(3))})
+
+    def rest(recorded: dict[str, int], *, open_end: bool = True) -> tuple[JournalOffsets, JournalOffsets]:
+        return continued(begin, end, recorded, open_end=open_end, check_heads=planner.check_heads)
+
+    assert rest({}) == (begin, end)
+    assert rest({"log/a": 12, "log/c": 10}) == (at(a=12, b=5, c=10), end)
+    behind = rest({"log/a": 40}, open_end=False)
     assert behind == (at(a=40, b=5, c=0), at(a=40, b=20, c=10))
 
 
 def test_a_journal_that_ends_before_the_table_is_another() -> None:
     """A journal that ends too early is another, unless an early end was asked for or a store is behind."""
+    planner, client = planner_of({"log/a": FakeJournal(lines(3))})
     with pytest.raises(OffsetBeyondHeadError, match=r"offset 40 was already read, .* ends at 30"):
-        continued(at(a=0), at(a=30), {"log/a": 40}, open_end=True)
+        continued(at(a=0), at(a=30), {"log/a": 40}, open_end=True, check_heads=planner.check_heads)
+    # A replica that has just joined said so, and the primary does not.
+    client.journals["log/a"].content += lines(1)
+    found = continued(at(a=0), at(a=30), {"log/a": 40}, open_end=True, check_heads=planner.check_heads)
+    assert found == (at(a=40), at(a=40))
     assert is_open(parse_options(BROKER, "batch", environ={}))
     for options in (
         STORE,

@@ -207,6 +207,11 @@ class Dialer:
             chosen = choose_member(route, "", failed, connected)
         return self.default if chosen is None else self._dial_or_forget(item, route.endpoints[chosen])
 
+    def to_member(self, route: pb.Route, index: int) -> Connection | None:
+        """Return the connection to a member of a route; None if it cannot be called, or has just failed."""
+        endpoint = route.endpoints[index] if 0 <= index < len(route.endpoints) else ""
+        return self._dial(endpoint) if endpoint and endpoint not in self._failed_now() else None
+
     def observe(self, item: str, told: pb.Header | pb.Route) -> None:
         """Learn from a header, or from a listed item's route.
 

@@ -65,10 +65,18 @@ class Call(Protocol[T_co]):
 class HeadCall:
     """One question for a write head, under way from the start; :meth:`take` ends it."""
 
-    def __init__(self, connection: Connection, journal: str, *, timeout_s: float) -> None:
-        self.journal = journal
+    def __init__(
+        self,
+        connection: Connection,
+        request: pb.ReadRequest,
+        *,
+        timeout_s: float,
+        headers: dict[str, pb.Header] | None = None,
+    ) -> None:
+        """Ask, by a :func:`head_request`. The answer's header is added to ``headers``, by journal."""
+        self.journal = request.journal
         self._connection = connection
-        request = pb.ReadRequest(journal=journal, offset=-1, metadata_only=True)
+        self._headers = headers
         self._answers = _read(connection, request, timeout_s)
 
     def take(self) -> int:
@@ -86,21 +94,40 @@ class HeadCall:
                 message = answer
         if message is None:
             raise _no_answer(self._connection, self.journal)
-        return head_of(self._connection, self.journal, message)
+        return head_of(self._connection, self.journal, message, self._headers)
 
     def close(self) -> None:
         """End the call with no answer."""
         settle(self._answers)
 
 
-def head_of(connection: Connection, journal: str, answer: pb.ReadResponse) -> int:
-    """Return the write head from the only answer to a question for it.
+def head_request(journal: str, header: pb.Header | None = None) -> pb.ReadRequest:
+    """Return a question for a write head; with the header of an earlier answer, for a member of its route.
+
+    That member does not pass the question on. It first waits for what the header's sender knew of Etcd, or it
+    might answer for a route that is no more.
+    """
+    request = pb.ReadRequest(journal=journal, offset=-1, metadata_only=True)
+    if header is not None:
+        request.do_not_proxy, request.min_etcd_revision = True, header.etcd.revision
+    return request
+
+
+def head_of(
+    connection: Connection,
+    journal: str,
+    answer: pb.ReadResponse,
+    headers: dict[str, pb.Header] | None = None,
+) -> int:
+    """Return the write head from the only answer to a question for it; add its header to ``headers``.
 
     Raises:
         StatusError: the broker gives none, e.g. SUSPENDED.
     """
     if answer.HasField("header"):
         connection.observe(journal, answer.header)
+        if headers is not None:
+            headers[journal] = answer.header
     # An offset of -1 is the head itself, where nothing can be read yet.
     if answer.status not in (pb.OK, pb.OFFSET_NOT_YET_AVAILABLE):
         raise read_status_error(answer, journal)
@@ -182,16 +209,26 @@ def write_heads(
     again: Callable[[str], int],
     *,
     timeout_s: float,
+    request: Callable[[str], pb.ReadRequest] = head_request,
+    headers: dict[str, pb.Header] | None = None,
 ) -> dict[str, int]:
     """Return many write heads, with many calls under way at once.
 
-    ``dial`` gives each journal's connection. Each journal whose call fails is given to ``again``, which
-    tries for as long as it takes.
+    ``dial`` gives each journal's connection, and ``request`` the question. Each journal whose call fails is
+    given to ``again``, which tries for as long as it takes. The headers of the other answers are added to
+    ``headers``, by journal.
     """
     names = list(dict.fromkeys(journals))
+
+    def begin(name: str) -> HeadCall:
+        return HeadCall(dial(name), request(name), timeout_s=timeout_s, headers=headers)
+
+    def take(connection: Connection, name: str, answer: pb.ReadResponse) -> int:
+        return head_of(connection, name, answer, headers)
+
     if len(names) < MANY:
-        return _asked(names, lambda name: HeadCall(dial(name), name, timeout_s=timeout_s), again)
-    heads = ask_many(dial, names, head_of, in_flight=CALLS_IN_FLIGHT, timeout_s=timeout_s)
+        return _asked(names, begin, again)
+    heads = ask_many(dial, names, request, take, in_flight=CALLS_IN_FLIGHT, timeout_s=timeout_s)
     return {name: heads[name] if name in heads else again(name) for name in names}
 
 

@@ -29,6 +29,7 @@ READ = "/protocol.Journal/Read"
 def ask_many(
     dial: Callable[[str], Connection],
     journals: Sequence[str],
+    request: Callable[[str], pb.ReadRequest],
     head_of: Callable[[Connection, str, pb.ReadResponse], int],
     *,
     in_flight: int,
@@ -39,11 +40,12 @@ def ask_many(
     Args:
         dial: gives each journal's connection, when its turn comes.
         journals: without a repetition.
+        request: returns the question about a journal.
         head_of: returns the head in an answer, or raises the answer's error.
         in_flight: calls open at a time.
         timeout_s: deadline of each call.
     """
-    rounds = _Round(dial, head_of, in_flight, timeout_s)
+    rounds = _Round(dial, request, head_of, in_flight, timeout_s)
     with ThreadPoolExecutor(1, thread_name_prefix="gazette-heads") as thread:
         return thread.submit(asyncio.run, rounds.run(journals)).result()
 
@@ -53,6 +55,7 @@ class _Round:
     """Questions under way in one event loop."""
 
     dial: Callable[[str], Connection]
+    request: Callable[[str], pb.ReadRequest]
     head_of: Callable[[Connection, str, pb.ReadResponse], int]
     in_flight: int
     timeout_s: float
@@ -77,10 +80,9 @@ class _Round:
     async def _head(self, journal: str, channels: AsyncExitStack) -> int:
         connection = self.dial(journal)
         ask = await self._asker(connection, channels)
-        request = pb.ReadRequest(journal=journal, offset=-1, metadata_only=True)
         metadata = connection.metadata(partial(journal_claims, Capability.READ, journal))
         with connection.errors():
-            answer = await ask(request, timeout=self.timeout_s, metadata=metadata)
+            answer = await ask(self.request(journal), timeout=self.timeout_s, metadata=metadata)
         return self.head_of(connection, journal, answer)
 
     async def _asker(self, connection: Connection, channels: AsyncExitStack) -> Ask:

@@ -87,7 +87,7 @@ class ReadOptions:
 class Cursor:
     """Follows the messages of one Read stream."""
 
-    __slots__ = ("_digest", "_limit", "fragment", "journal", "jumps", "offset", "response")
+    __slots__ = ("_digest", "_limit", "fragment", "header", "journal", "jumps", "offset", "response")
 
     def __init__(self, journal: str, offset: int, jumps: list[tuple[int, int]]) -> None:
         self.journal = journal
@@ -97,6 +97,8 @@ class Cursor:
         """Each offset that was wanted, with the larger one that came: appended to."""
         self.response: pb.ReadResponse | None = None
         """The last metadata: status, write head, URL, and in the stream's first one the header."""
+        self.header: pb.Header | None = None
+        """The stream's header: its broker, and the journal's route."""
         self.fragment: Fragment | None = None
         """Fragment of the last valid metadata."""
         self._limit = -1
@@ -158,6 +160,8 @@ class Cursor:
         return BrokerError(error.endpoint, error.code, f"{span}: {error.problem}")
 
     def _on_metadata(self, message: pb.ReadResponse) -> None:
+        if message.HasField("header"):
+            self.header = message.header
         if message.status == pb.OK:
             self._check_offset(message.offset)
             fragment = self._fragment_of(message)

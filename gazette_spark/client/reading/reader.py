@@ -103,6 +103,11 @@ class Reader(ChunkReader):
         return self._cursor.response
 
     @property
+    def header(self) -> pb.Header | None:
+        """The call's header, which names its broker and the journal's route; None before its first answer."""
+        return self._cursor.header
+
+    @property
     def fragment(self) -> Fragment | None:
         """The fragment the broker last spoke of, if it did."""
         return self._cursor.fragment

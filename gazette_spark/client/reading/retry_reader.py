@@ -14,6 +14,10 @@ no end, ``block`` false               at the write head
 no end, ``block`` true                when closed
 ====================================  ============================================================
 
+A member of a journal may lack bytes that its peers have: a replica that has replaced a dead broker knows of
+stored fragments only, until it lists the store again. So where a member says that there is nothing at an
+offset, the journal's primary is asked before that counts. Where a member has only later bytes, all are asked.
+
 Time: a call to ``next`` or ``read`` that gets no byte for ``timeout_s`` raises the last cause. A blocking
 reader may wait longer on a broker that still answers. Each stream has a deadline of ``idle_timeout_s``,
 after which it is simply opened again: this is how a hung connection is found. A stored fragment's bytes may
@@ -80,6 +84,7 @@ class RetryReader(ChunkReader):
         idle_timeout_s: float,
         opener: FragmentOpener | None = None,
         open_stream: Callable[[pb.ReadRequest, float], Stream] | None = None,
+        open_member: Callable[[pb.Header, int, pb.ReadRequest, float], Stream | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
@@ -91,6 +96,7 @@ class RetryReader(ChunkReader):
         self._stopped = threading.Event()
         self._closed = False
         self._open_stream = open_stream or partial(ReadStream, connection)
+        self._open_member = open_member
         self._clock = clock
         self._sleep = sleep or self._stopped.wait
         self._begin(options)
@@ -104,6 +110,9 @@ class RetryReader(ChunkReader):
         self._since = self._clock()
         self._try_s = 0.0
         self._told: GazetteError | None = None
+        # Members of the journal's route that had nothing at this offset, and the one to ask next.
+        self._members_asked: set[int] = set()
+        self._next_member: tuple[pb.Header, int] | None = None
         # State of the access to stored fragments.
         self._ask_for_urls = options.do_not_proxy or self._opener.root is not None
         self._never_by_url = False
@@ -205,11 +214,16 @@ class RetryReader(ChunkReader):
             try:
                 for chunk in self._one_reader():
                     self._attempt, self._told = 0, None
+                    self._members_asked.clear()
                     yield chunk
                     self._since = self._clock()
             except GazetteError as error:
                 cause = error
-            if self._stopped.is_set() or self._at_end() or self._is_caught_up(cause):
+            if self._stopped.is_set() or self._at_end():
+                return
+            if isinstance(cause, OffsetNotYetAvailableError) and self._ask_other_member(cause):
+                continue
+            if self._is_caught_up(cause):
                 return
             self._wait_after(cause)
 
@@ -248,12 +262,39 @@ class RetryReader(ChunkReader):
     def _new_reader(self, *, by_url: bool) -> Reader:
         return Reader(
             replace(self._options, offset=self._offset, do_not_proxy=by_url),
-            lambda request: self._open_stream(request, self._stream_timeout_s()),
+            self._open,
             self._opener,
             prefers_url=self._prefers_url,
             jumps=self.jumps,
             fetch_timeout_s=self._fetch_timeout_s,
         )
+
+    def _open(self, request: pb.ReadRequest) -> Stream:
+        timeout_s = self._stream_timeout_s()
+        member, self._next_member = self._next_member, None
+        stream = None
+        if member is not None and self._open_member is not None:
+            stream = self._open_member(*member, request, timeout_s)
+        return self._open_stream(request, timeout_s) if stream is None else stream
+
+    def _ask_other_member(self, cause: OffsetNotYetAvailableError) -> bool:
+        """Have the next try go to another member of the journal; False if there is none left to ask."""
+        header, asked = self._reader.header, self._members_asked
+        if self._open_member is None or header is None or header.process_id not in header.route.members:
+            return False
+        members = list(header.route.members)
+        asked.add(members.index(header.process_id))
+        candidates = [header.route.primary] if header.route.primary >= 0 else []
+        if cause.write_head > cause.offset:
+            # Bytes behind this offset are here, so it was appended: somebody has it, or the store.
+            candidates += range(len(members))
+        member = next((at for at in candidates if at not in asked), None)
+        if member is None:
+            asked.clear()
+            return False
+        asked.add(member)
+        self._next_member = (header, member)
+        return True
 
     def _fetch_timeout_s(self) -> float:
         """Leave half of the time to another try, or to the broker."""
@@ -330,6 +371,9 @@ class RetryReader(ChunkReader):
             for message in stream.messages():
                 if message.status not in (pb.OK, pb.OFFSET_NOT_YET_AVAILABLE):
                     raise read_status_error(message, self.journal)
+                if message.HasField("header") and message.header.route.primary >= 0:
+                    # The member that was silent may lack bytes that the primary has.
+                    self._next_member = (message.header, message.header.route.primary)
                 return True
         except UnavailableError:
             return False

@@ -1,0 +1,225 @@
+"""A write head below an offset already read counts only once the journal's primary confirms it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from gazette_spark.client import Client
+from gazette_spark.client.reading.settled_heads import SettledHead, settle_head
+from gazette_spark.errors import (
+    AuthError,
+    GazetteError,
+    IndexHasGreaterOffsetError,
+    JournalNotFoundError,
+    OffsetNotYetAvailableError,
+    UnavailableError,
+)
+from gazette_spark.protocol import protocol_pb2 as pb
+from gazette_spark.testing.stub_broker import StubBroker, chunk, metadata, not_yet
+from tests.rig.brokers import free_ports
+
+JOURNAL = "a/journal"
+REACHED = 10
+
+
+class Primary:
+    """A journal's primary under a clock that only waits move."""
+
+    def __init__(self, heads: list[int], appends: list[int | GazetteError]) -> None:
+        self.heads, self.appends = heads, appends
+        """Its answers; the last one is repeated."""
+        self.reads = self.tried = 0
+        self.now_s = 0.0
+
+    def ask(self) -> int:
+        """Answer a read."""
+        self.reads += 1
+        return self.heads.pop(0) if len(self.heads) > 1 else self.heads[0]
+
+    def append(self, left_s: float) -> int:
+        """Answer an append of no bytes."""
+        assert 0 < left_s <= 60
+        self.tried += 1
+        answer = self.appends.pop(0) if len(self.appends) > 1 else self.appends[0]
+        if isinstance(answer, GazetteError):
+            raise answer
+        return answer
+
+    def sleep(self, wait_s: float) -> None:
+        """Move the clock."""
+        self.now_s += wait_s
+
+
+FORBIDDEN = AuthError("http://broker", "no")
+AWAY = UnavailableError("http://broker", "gone")
+
+TABLE = {
+    # Answers to reads, answers to appends; the head, what its doubt says, whether time passed, appends tried.
+    "the primary has all": ([10], [], (10, "", False, 0)),
+    "it joined late, and its replicas have all": ([4], [10], (10, "", False, 1)),
+    "bytes are lost": ([4], [4], (4, "", False, 1)),
+    "a read-only client, soon": ([4, 4, 12], [FORBIDDEN], (12, "", True, 1)),
+    "a read-only client, in vain": ([4], [FORBIDDEN], (4, "may not append.*within 60 s", True, 1)),
+    "a token for other journals": ([4], [JournalNotFoundError(JOURNAL)], (4, "may not append", True, 1)),
+    "no replicas for a while": ([4], [AWAY, AWAY, 10], (10, "", True, 3)),
+    "no replicas at all": ([4], [AWAY], (4, "have not agreed on its end: .*gone", True, None)),
+    "an operator is waited for": (
+        [4, 4, 10],
+        [IndexHasGreaterOffsetError(JOURNAL)],
+        (10, "", True, 2),
+    ),
+    "an operator does not come": (
+        [4],
+        [IndexHasGreaterOffsetError(JOURNAL)],
+        (4, "before an operator confirms", True, None),
+    ),
+}
+
+
+@pytest.mark.parametrize(("heads", "appends", "expected"), TABLE.values(), ids=list(TABLE))
+def test_a_head_that_is_too_low(
+    heads: list[int], appends: list[int | GazetteError], expected: tuple[int, str, bool, int | None]
+) -> None:
+    """It is asked for until it is high enough, confirmed, or the time is over."""
+    head, doubt, waits, tried = expected
+    primary = Primary(list(heads), list(appends))
+    found = settle_head(
+        REACHED,
+        primary.ask,
+        primary.append,
+        timeout_s=60,
+        clock=lambda: primary.now_s,
+        sleep=primary.sleep,
+    )
+    assert found.write_head == head
+    assert re.search(doubt, found.doubt) if doubt else found.doubt == ""
+    assert (primary.now_s > 0) == waits
+    assert primary.now_s <= 60
+    if tried is not None:
+        assert primary.tried == tried
+
+
+def test_a_journal_that_is_gone_is_an_error() -> None:
+    """What cannot be asked about has no head."""
+
+    def ask() -> int:
+        raise JournalNotFoundError(JOURNAL)
+
+    with pytest.raises(JournalNotFoundError):
+        settle_head(REACHED, ask, lambda _left_s: 0, timeout_s=60)
+
+
+class Cluster:
+    """A primary, and the replica that has just joined, which is the one the client is given."""
+
+    def __init__(self, primary: StubBroker, joined: StubBroker) -> None:
+        self.primary, self.joined = primary, joined
+
+    def header(self, served_by: int, primary: str = "") -> pb.Header:
+        """Return a header of the primary (0) or the replica (1), at Etcd's revision 7."""
+        route = pb.Route(primary=0, endpoints=[primary or self.primary.endpoint, self.joined.endpoint])
+        for index in range(2):
+            route.members.add(zone="a", suffix=f"broker-{index}")
+        etcd = pb.Header.Etcd(cluster_id=7, member_id=1, revision=7, raft_term=1)
+        return pb.Header(process_id=route.members[served_by], route=route, etcd=etcd)
+
+    def ends_at(self, served_by: int, offset: int, primary: str = "", head: int = -1) -> pb.ReadResponse:
+        """Return the answer of a member that has nothing at an offset, by default its head."""
+        answer = not_yet(offset, offset if head < 0 else head)
+        answer.header.CopyFrom(self.header(served_by, primary))
+        return answer
+
+    def content(self, begin: int) -> list[pb.ReadResponse]:
+        """Return what the primary sends of ten bytes from an offset on, and that they are all."""
+        first = metadata(JOURNAL, 0, REACHED, offset=begin)
+        first.header.CopyFrom(self.header(0))
+        return [first, chunk(begin, b"0123456789"[begin:]), not_yet(REACHED)]
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """Two brokers without scripts."""
+    with StubBroker() as primary, StubBroker() as joined:
+        yield Cluster(primary, joined)
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[Client]:
+    """A client of the replica that has just joined."""
+    with Client(cluster.joined.endpoint, timeout_s=2) as opened:
+        yield opened
+
+
+def test_the_primary_is_asked(cluster: Cluster, client: Client) -> None:
+    """It is asked itself, at the route's revision or later; where it has answered first, nobody is."""
+    cluster.joined.script("Read", [cluster.ends_at(1, 4)])
+    cluster.primary.script("Read", [cluster.ends_at(0, REACHED)])
+    assert client.write_heads([JOURNAL]) == {JOURNAL: 4}
+    assert client.primary_heads([JOURNAL]) == {JOURNAL: REACHED}
+    assert client.settled_heads({JOURNAL: REACHED}) == {JOURNAL: SettledHead(REACHED)}
+    for request in cluster.primary.requests("Read"):
+        assert (request.do_not_proxy, request.min_etcd_revision) == (True, 7)
+    cluster.joined.script("Read", [cluster.ends_at(0, 6)])
+    before = len(cluster.primary.requests("Read"))
+    assert client.primary_heads([JOURNAL]) == {JOURNAL: 6}
+    assert len(cluster.primary.requests("Read")) == before
+
+
+def test_many_primaries_are_asked(cluster: Cluster, client: Client) -> None:
+    """Many heads are asked for in another way, to the same effect."""
+    names = [f"{JOURNAL}-{number}" for number in range(100)]
+    cluster.joined.script("Read", [cluster.ends_at(1, 4)])
+    cluster.primary.script("Read", [cluster.ends_at(0, REACHED)])
+    assert client.primary_heads(names) == dict.fromkeys(names, REACHED)
+
+
+def test_a_primary_that_cannot_be_reached(cluster: Cluster, client: Client) -> None:
+    """The first answer counts for a range's end; a lower one than was read is confirmed by an append."""
+    dead = f"http://127.0.0.1:{free_ports(1)[0]}"
+    cluster.joined.script("Read", [cluster.ends_at(1, 4, dead)])
+    assert client.primary_heads([JOURNAL]) == {JOURNAL: 4}
+    commit = pb.Fragment(journal=JOURNAL, begin=12, end=12, compression_codec=pb.NONE)
+    answer = pb.AppendResponse(header=cluster.header(0, dead), commit=commit, registers=pb.LabelSet())
+    cluster.joined.script("Append", [answer])
+    assert client.settled_heads({JOURNAL: REACHED}) == {JOURNAL: SettledHead(12)}
+    ((first, *rest),) = cluster.joined.requests("Append")
+    assert first.suspend == pb.AppendRequest.SUSPEND_KEEP
+    assert not any(message.content for message in rest)
+
+
+def test_a_read_asks_the_primary_for_what_a_member_lacks(cluster: Cluster, client: Client) -> None:
+    """Bytes that a replica does not have yet are read from the primary, with an end and without one."""
+    cluster.joined.script("Read", [cluster.ends_at(1, 4)])
+    cluster.primary.script("Read", cluster.content(4))
+    assert client.read(JOURNAL, offset=4, end_offset=REACHED).read() == b"456789"
+    assert client.read(JOURNAL, offset=4).read() == b"456789"
+
+
+def test_a_read_past_the_head_that_a_member_knows(cluster: Cluster, client: Client) -> None:
+    """That the replica ends before the offset is no error as long as the primary has the bytes."""
+    cluster.joined.script("Read", [cluster.ends_at(1, 7, head=4)])
+    cluster.primary.script("Read", cluster.content(7))
+    assert client.read(JOURNAL, offset=7).read() == b"789"
+    cluster.primary.script("Read", [cluster.ends_at(0, 7, head=4)])
+    with pytest.raises(OffsetNotYetAvailableError, match="write head is 4"):
+        client.read(JOURNAL, offset=7).read()
+
+
+def test_a_read_asks_each_member_for_what_the_primary_lacks(cluster: Cluster) -> None:
+    """A primary that joined late has later bytes only: those before are with another member."""
+    cluster.primary.script("Read", [cluster.ends_at(0, 4, head=20)])
+    cluster.joined.script("Read", cluster.content(4))
+    with Client(cluster.primary.endpoint, timeout_s=2) as client:
+        assert client.read(JOURNAL, offset=4, end_offset=REACHED).read() == b"456789"
+
+
+def test_bytes_that_nobody_has_yet_are_waited_for(cluster: Cluster, client: Client) -> None:
+    """Both are asked again, with pauses, until the time is over."""
+    cluster.joined.script("Read", [cluster.ends_at(1, 4)])
+    cluster.primary.script("Read", [cluster.ends_at(0, 4)])
+    with pytest.raises(OffsetNotYetAvailableError):
+        client.read(JOURNAL, offset=4, end_offset=REACHED, timeout_s=1).read()
+    assert 3 <= len(cluster.primary.requests("Read")) <= 8
