@@ -17,11 +17,11 @@ from functools import partial
 import grpc
 
 from gazette_spark.client.connection.channel import Connection
-from gazette_spark.errors import GazetteError
+from gazette_spark.errors import GazetteError, UnavailableError
 from gazette_spark.protocol import protocol_pb2 as pb
 from gazette_spark.protocol.tokens import Capability, journal_claims
 
-Ask = grpc.aio.UnaryUnaryMultiCallable[pb.ReadRequest, pb.ReadResponse]
+Ask = grpc.aio.UnaryUnaryMultiCallable[pb.ReadRequest, pb.ReadResponse | None]
 
 READ = "/protocol.Journal/Read"
 
@@ -83,6 +83,9 @@ class _Round:
         metadata = connection.metadata(partial(journal_claims, Capability.READ, journal))
         with connection.errors():
             answer = await ask(self.request(journal), timeout=self.timeout_s, metadata=metadata)
+        if answer is None:
+            problem = f"journal {journal!r}: the stream ended with no answer"
+            raise UnavailableError(connection.endpoint.text, problem)
         return self.head_of(connection, journal, answer)
 
     async def _asker(self, connection: Connection, channels: AsyncExitStack) -> Ask:
@@ -91,6 +94,14 @@ class _Round:
             ask = self.asks[connection] = channel.unary_unary(
                 READ,
                 request_serializer=pb.ReadRequest.SerializeToString,
-                response_deserializer=pb.ReadResponse.FromString,
+                response_deserializer=_parsed,
             )
         return ask
+
+
+def _parsed(data: bytes | None) -> pb.ReadResponse | None:
+    """Parse an answer. A broker that stops ends its streams without one and without an error.
+
+    gRPC passes that on as None, and would log the traceback of a parser that does not take it.
+    """
+    return None if data is None else pb.ReadResponse.FromString(data)

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gazette_spark.client.reading.heads import Tail, tail_of
+from gazette_spark.client import Client
+from gazette_spark.client.reading.heads import MANY, Tail, tail_of
 from gazette_spark.errors import CorruptFragmentError
 from gazette_spark.protocol import protocol_pb2 as pb
-from gazette_spark.testing.stub_broker import chunk, metadata, not_yet
+from gazette_spark.testing.stub_broker import StubBroker, chunk, metadata, not_yet
 
 JOURNAL = "a/journal"
 ABC = sha1(b"abc", usedforsecurity=False).digest()
@@ -72,3 +73,22 @@ def test_no_tail_is_wrong(journal: bytes, cuts: list[int], data: st.DataObject) 
     assert tail.write_head == len(journal)
     assert tail.content in (journal[at:], None)
     assert tail.content is not None or len(kept) < len(messages)
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+def test_a_broker_that_stops_in_the_middle_of_a_question(
+    count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its stream ends without an answer and without an error: it is asked again, and nothing is logged."""
+    names = [f"{JOURNAL}-{number}" for number in range(count)]
+    asked: set[str] = set()
+
+    def answer(request: pb.ReadRequest) -> list[pb.ReadResponse]:
+        is_first = request.journal not in asked
+        asked.add(request.journal)
+        return [] if is_first else [not_yet(7)]
+
+    with StubBroker() as broker, Client(broker.endpoint, timeout_s=30) as client:
+        broker.script("Read", answer)
+        assert client.write_heads(names) == dict.fromkeys(names, 7)
+    assert caplog.records == []
