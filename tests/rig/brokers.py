@@ -11,6 +11,9 @@ The programs are made by ``tests/deployed/build.sh``.
 
 from __future__ import annotations
 
+import base64
+import json
+import signal
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
@@ -19,7 +22,8 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Any, Self
+from urllib.parse import urlsplit
 
 from tests.rig.certificates import Certificates
 from tests.rig.gazctl import (
@@ -48,6 +52,9 @@ START_TIMEOUT_S = 60.0
 
 STOP_TIMEOUT_S = 10.0
 """Longest a killed child may take to be gone."""
+
+HAND_OVER_TIMEOUT_S = 60.0
+"""Longest a broker may take to hand its journals over."""
 
 START_ATTEMPTS = 3
 """A free port found may be taken by another process before the server binds it."""
@@ -132,24 +139,79 @@ class DeployedBroker(BrokerHandle):
         if self._group is not None:
             self._group.kill()
             self._group = None
+            self._peers.clear()
 
-    def start_peer(self, *, zone: str = "local") -> str:
-        """Start another broker of the same cluster; return its endpoint."""
+    @property
+    def brokers(self) -> list[str]:
+        """Endpoints of the brokers that run, or are stopped."""
+        return [endpoint for endpoint, child in self._peers.items() if child.process.poll() is None]
+
+    def start_peer(self, *, zone: str = "local", port: int = 0, etcd_url: str = "") -> str:
+        """Start another broker of the same cluster; return its endpoint.
+
+        Args:
+            zone: of the broker.
+            port: where it listens; by default a free one.
+            etcd_url: where it finds Etcd, by default Etcd itself: a proxy can part the two.
+        """
+        for attempt in range(START_ATTEMPTS):
+            try:
+                return self._start_peer(zone, port or free_ports(1)[0], etcd_url)
+            except ProcessError:
+                if attempt == START_ATTEMPTS - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _start_peer(self, zone: str, port: int, etcd_url: str) -> str:
         assert self._group is not None
-        (port,) = free_ports(1)
         peer = BrokerHandle(self._url(port), self.file_root)
         peer.auth_keys, peer.certificates = self.auth_keys, self.certificates
-        command = [*self._broker_command(port), f"--broker.zone={zone}"]
+        command = [*self._broker_command(port, etcd_url), f"--broker.zone={zone}"]
         child = self._group.start(f"gazette-{port}", command)
         _wait_ready(child, lambda: _answers(peer))
         self._peers[peer.endpoint] = child
         return peer.endpoint
 
     def kill_peer(self, endpoint: str) -> None:
-        """End a broker that :meth:`start_peer` began, by SIGKILL; the others learn of it by its lease."""
+        """End a broker by SIGKILL; the others learn of it by its lease."""
         child = self._peers.pop(endpoint)
         child.process.kill()
         child.process.wait(STOP_TIMEOUT_S)
+
+    def hang_peer(self, endpoint: str) -> None:
+        """Stop a broker by SIGSTOP: its connections stay, and bring no answer."""
+        self._peers[endpoint].process.send_signal(signal.SIGSTOP)
+
+    def resume_peer(self, endpoint: str) -> None:
+        """Let a broker go on after :meth:`hang_peer`. It ends if its lease has lapsed meanwhile."""
+        self._peers[endpoint].process.send_signal(signal.SIGCONT)
+
+    def retire_peer(self, endpoint: str) -> None:
+        """End a broker by SIGTERM: it hands its journals over to the others first."""
+        child = self._peers.pop(endpoint)
+        child.process.terminate()
+        child.process.wait(HAND_OVER_TIMEOUT_S)
+
+    def revoke_lease(self, endpoint: str) -> None:
+        """Take a broker's lease from it: to the others it is gone, while it still runs."""
+        port = endpoint.rpartition(":")[2]
+        members = f"{self._etcd_prefix}/members/"
+        found = self._etcd("kv/range", key=members, range_end=members[:-1] + "0")["kvs"]
+        (lease,) = {
+            each["lease"]
+            for each in found
+            if base64.b64decode(each["key"]).endswith(f"deployed-{port}".encode())
+        }
+        self._etcd("lease/revoke", ID=lease)
+
+    def _etcd(self, call: str, ID: str = "", **keys: str) -> Any:  # noqa: N803 - Etcd's name.
+        body = {name: base64.b64encode(key.encode()).decode() for name, key in keys.items()}
+        connection = HTTPConnection(urlsplit(self._etcd_url).netloc, timeout=10)
+        try:
+            connection.request("POST", f"/v3/{call}", json.dumps(body | ({"ID": ID} if ID else {})))
+            return json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
 
     def _start(self, binaries: Binaries, directory: Path) -> None:
         directory.mkdir()
@@ -162,11 +224,12 @@ class DeployedBroker(BrokerHandle):
         self.endpoint = self._url(broker_port)
         broker = group.start("gazette", self._broker_command(broker_port))
         _wait_ready(broker, lambda: _answers(self))
+        self._peers[self.endpoint] = broker
 
     def _url(self, port: int) -> str:
         return f"http{'s' if self.certificates else ''}://127.0.0.1:{port}"
 
-    def _broker_command(self, port: int) -> list[str]:
+    def _broker_command(self, port: int, etcd_url: str = "") -> list[str]:
         return [
             str(find_binary(self._program)),
             "serve",
@@ -176,7 +239,7 @@ class DeployedBroker(BrokerHandle):
             f"--broker.file-root={self.file_root}",
             # A journal takes a place until it is deleted, and tests do not delete their journals.
             "--broker.limit=65536",
-            f"--etcd.address={self._etcd_url}",
+            f"--etcd.address={etcd_url or self._etcd_url}",
             f"--etcd.prefix={self._etcd_prefix}",
             "--log.level=info",
             *([f"--broker.auth-keys={self.auth_keys}"] if self.auth_keys else []),

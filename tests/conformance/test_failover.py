@@ -1,0 +1,124 @@
+"""Brokers of a real cluster fail: nothing is lost, nothing comes twice, and nobody is told of a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from gazette_spark import source
+from gazette_spark.client import Client
+from gazette_spark.client.reading.settled_heads import SettledHead
+from gazette_spark.testing.micro_batch import MicroBatches
+from tests.conformance.wire import wait_for
+from tests.rig.brokers import DeployedBroker
+from tests.rig.cluster import EmbeddedCluster
+from tests.rig.failover import (
+    BROKERS,
+    HARMS,
+    LEASE_S,
+    REPLICATION,
+    Cluster,
+    RealCluster,
+    RigCluster,
+    Stream,
+    World,
+    fail_over,
+    read_batch,
+    stream_reader,
+)
+
+BUSY_S = 2.0
+NEVER_S = 600
+"""Interval at which a member lists the store again: not in a test."""
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that is idle is asked again at once."""
+    monkeypatch.setattr(source, "IDLE_POLL_S", 0.0)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "embedded",
+        pytest.param("deployed", marks=[pytest.mark.deployed_broker, pytest.mark.soak]),
+    ],
+)
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Four brokers."""
+    directory = tmp_path_factory.mktemp("failover")
+    if request.param == "embedded":
+        with EmbeddedCluster(directory, brokers=BROKERS, replication=REPLICATION) as embedded:
+            yield RigCluster(embedded)
+    else:
+        with DeployedBroker(directory, broker_args=[f"--etcd.lease={LEASE_S}s"]) as deployed:
+            yield RealCluster(deployed)
+
+
+def is_low(cluster: Cluster, ends: dict[str, int]) -> bool:
+    """Return whether the head that some broker gives of a journal is too low."""
+    for endpoint in cluster.endpoints:
+        with Client(endpoint, timeout_s=30) as client:
+            if any(head < ends[name] for name, head in client.write_heads(list(ends)).items()):
+                return True
+    return False
+
+
+def test_a_replica_that_has_just_joined_misleads_nobody(cluster: DeployedBroker, fresh_prefix: str) -> None:
+    """E0: one of four brokers is killed, and nobody appends; whichever is asked, all bytes are there."""
+    world = World(cluster, fresh_prefix, NEVER_S)
+    stream = Stream(world)
+    while sum(map(len, stream.query.table.values())) < sum(world.lines(world.acknowledged).values()):
+        stream.step()
+    stream.close()
+    stored = {name: world.client.list_fragments(name) for name in world.names}
+    assert all(found[-1].fragment.mod_time == 0 for found in stored.values())
+
+    def look(_seconds: float) -> None:
+        """Look at the journals once the dead broker is replaced, and nothing was appended."""
+        wait_for(lambda: is_low(cluster, world.acknowledged), "a replica that knows stored bytes only")
+        check_ends(cluster, world, stream)
+
+    cluster.kill(look)
+    world.client.close()
+
+
+def check_ends(cluster: Cluster, world: World, stream: Stream) -> None:
+    """Check that all bytes are there, whichever broker is asked, and no others."""
+    expected = world.lines(world.acknowledged)
+    for endpoint in cluster.endpoints:
+        options = world.options() | {"brokerAddress": endpoint}
+        assert read_batch(options) == expected
+        again = MicroBatches(dict(stream.query.offset_log), set(stream.query.commit_log))
+        for available_now in (False, True):
+            run = again.start(partial(stream_reader, options), available_now=available_now)
+            assert not run.batch()
+            run.stop()
+        with Client(endpoint, timeout_s=30) as client:
+            assert client.primary_heads(world.names) == world.acknowledged
+            settled = client.settled_heads(world.acknowledged)
+            assert settled == {name: SettledHead(end) for name, end in world.acknowledged.items()}
+            for name, end in world.acknowledged.items():
+                assert len(client.read(name).read()) == end
+                assert len(client.read(name, end_offset=end, timeout_s=10).read()) == end
+            # What is lost is said at once, and by whom.
+            beyond = {name: end + 1 for name, end in world.acknowledged.items()}
+            assert client.settled_heads(beyond) == settled
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "harm",
+    [pytest.param(harm, marks=[] if harm == "kill" else [pytest.mark.soak]) for harm in HARMS],
+)
+def test_all_users_go_on(cluster: Cluster, fresh_prefix: str, harm: str) -> None:
+    """Readers and writers lose and repeat nothing, and no error reaches them."""
+    outcomes = fail_over(cluster, fresh_prefix, harm, busy_s=BUSY_S)
+    print("\n".join([harm, *map(str, outcomes)]))  # noqa: T201 - shown by -rP, and with a failure
+    assert [(each.user, each.lost, each.doubled, each.alarms) for each in outcomes] == [
+        (each.user, 0, 0, ()) for each in outcomes
+    ]
+    assert all(each.records for each in outcomes)

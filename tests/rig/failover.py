@@ -1,0 +1,664 @@
+"""Brokers of a cluster fail in six ways under six readers and writers: what each lost, doubled or said.
+
+Each user is one of those that a failover may mislead about where a journal ends. It works in a thread, step
+by step, and keeps its position as a program would. An error that comes out of a step is a *false alarm*: no
+byte is ever lost here, as a journal has three replicas and one broker fails at a time. At the end a user is
+compared with what was acknowledged.
+
+The source is Spark's reader under a copy of Spark's batch loop, without Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import uuid
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import LongType, StringType, StructType
+
+from gazette_spark.backfill import continued, pinned_options, steps
+from gazette_spark.client import AppendService, Client
+from gazette_spark.consumer.batch_driver import BatchDriver
+from gazette_spark.consumer.spark_shards import SparkShards
+from gazette_spark.consumer.specs import shard_spec
+from gazette_spark.errors import NoMoreMessageError
+from gazette_spark.framing.encode import RowRefusal
+from gazette_spark.message import Publisher, read_committed, write_ack_intents
+from gazette_spark.options.source import parse_options
+from gazette_spark.options.write import parse_write_options
+from gazette_spark.protocol.journals import journal_spec
+from gazette_spark.protocol.labels import CONTENT_TYPE_NDJSON
+from gazette_spark.replicated_log import Checkpoint, Receiver, Writer
+from gazette_spark.scan.planner import Planner
+from gazette_spark.source import GazetteDataSource, open_journals
+from gazette_spark.testing.micro_batch import MicroBatches, Run
+from gazette_spark.testing.tcp_proxy import CLEAN, TcpProxy, Toxics
+from gazette_spark.write.producer import TaskProducer
+from gazette_spark.write.transaction_journal import commit_transaction
+from gazette_spark.write.transactions import Attempt
+from tests.rig.brokers import DeployedBroker
+from tests.rig.cluster import ClusterBroker, EmbeddedCluster
+from tests.rig.messages import Document
+from tests.rig.micro_batches import MemoryEngine, MemoryTable, WordCount
+
+log = logging.getLogger(__name__)
+
+LEASE_S = 2
+BROKERS = 4
+REPLICATION = 3
+JOURNALS = 6
+LINE = b"a record of fifty bytes, its newline also counted".ljust(49, b".") + b"\n"
+SCHEMA = StructType().add("journal", StringType()).add("offset", LongType()).add("_end_offset", LongType())
+REFRESH_S = 5
+"""Seconds until a member lists the store again; a replica that joins is behind for as long."""
+
+Wait = Callable[[float], None]
+"""Lets seconds pass."""
+
+Rows = Counter[tuple[str, int]]
+"""How often each record was read, by journal and offset."""
+
+
+@dataclass
+class World:
+    """The cluster, its journals of lines, and what was acknowledged of them."""
+
+    cluster: Cluster
+    prefix: str
+    refresh_s: int = REFRESH_S
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    """End of the last append that was answered, by journal."""
+    busy: threading.Event = field(default_factory=threading.Event)
+    """Set while users that write may do so."""
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.client = self.open_client()
+        self.create(*(f"{self.prefix}lines/{number}" for number in range(JOURNALS)))
+        self.names = [f"{self.prefix}lines/{number}" for number in range(JOURNALS)]
+        for _ in range(10):
+            for name in self.names:
+                # The last appends stay in the brokers' memory: the fragment that they are in is not full.
+                self.append(name, 50)
+
+    @property
+    def endpoint(self) -> str:
+        """The broker that a program is given; others fail."""
+        return self.cluster.endpoint
+
+    def open_client(self) -> Client:
+        """Return a client that gives up after a minute, and leaves a silent stream after two seconds."""
+        return Client(self.endpoint, timeout_s=60, idle_timeout_s=2, connect_timeout_s=30)
+
+    def create(self, *names: str, labels: Mapping[str, str] | None = None) -> None:
+        """Create journals of small fragments, so that what is stored and what is not are both there."""
+        specs = [
+            journal_spec(
+                name,
+                replication=REPLICATION,
+                length=1 << 14,
+                refresh_interval_s=self.refresh_s,
+                labels=labels or {},
+            )
+            for name in names
+        ]
+        self.client.create_journals(*specs)
+
+    def append(self, name: str, lines: int) -> None:
+        """Append lines; a repetition of an append is more lines."""
+        self.acknowledged[name] = self.client.append(name, LINE * lines).end
+
+    def options(self) -> dict[str, str]:
+        """Return the options of a query of all lines."""
+        return {
+            "brokerAddress": self.endpoint,
+            "journals": ",".join(self.names),
+            "startingOffsets": "earliest",
+            "requestTimeoutMs": "60000",
+            "idleTimeoutMs": "2000",
+        }
+
+    def lines(self, ends: Mapping[str, int]) -> Rows:
+        """Return all lines before these ends."""
+        return Counter((name, at) for name, end in ends.items() for at in range(0, end, len(LINE)))
+
+
+class User(ABC):
+    """One of those who use the cluster. Its thread calls :meth:`step` until the world is over."""
+
+    writes = False
+    """It appends, too: not in the quiet time after a failure."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.steps = 0
+        self.alarms: list[str] = []
+
+    @abstractmethod
+    def step(self) -> None:
+        """Do a little work."""
+
+    @abstractmethod
+    def found(self) -> tuple[Counter[Any], Counter[Any]]:
+        """Return what there should be, and what there is, once the last step is done."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what is held."""
+
+    def work(self) -> None:
+        """Work until the world is over, and once more."""
+        while not self.world.over.is_set():
+            if self.writes and not self.world.busy.is_set():
+                self.world.over.wait(0.05)
+                continue
+            self.guarded()
+            self.world.over.wait(0.02)
+
+    def guarded(self) -> None:
+        """Take a step; note an error."""
+        began = monotonic()
+        try:
+            self.step()
+        except Exception as error:  # noqa: BLE001 - Every error is counted and shown.
+            self.alarms.append(f"{type(error).__name__} after {monotonic() - began:.1f} s: {error}")
+        self.steps += 1
+
+
+class Stream(User):
+    """A streaming query, which is started again after an error, as from its checkpoint."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.query = MicroBatches()
+        self._run: Run | None = None
+
+    def step(self) -> None:
+        """Run a batch."""
+        if self._run is None:
+            self._run = self.query.start(self._reader, available_now=self.steps % 2 == 1)
+        try:
+            if not self._run.batch():
+                self.close()
+        except BaseException:
+            self.close()
+            raise
+
+    def _reader(self) -> Any:
+        return stream_reader(self.world.options())
+
+    def close(self) -> None:
+        """End the run."""
+        run, self._run = self._run, None
+        if run is not None:
+            run.stop()
+
+    def found(self) -> tuple[Counter[Any], Counter[Any]]:
+        """Read to the end in one run more."""
+        self.close()
+        run = self.query.start(self._reader, available_now=True)
+        while run.batch():
+            continue
+        run.stop()
+        expected = self.world.lines(self.world.acknowledged)
+        return expected, Counter((row[0], row[1]) for row in self.query.rows())
+
+
+def stream_reader(options: Mapping[str, str]) -> Any:
+    """Return the reader of a stream, as Spark makes it."""
+    return GazetteDataSource(CaseInsensitiveDict(options)).streamReader(SCHEMA)
+
+
+def read_batch(options: Mapping[str, str]) -> Rows:
+    """Return the records of a batch query."""
+    reader = GazetteDataSource(CaseInsensitiveDict(options)).reader(SCHEMA)
+    rows: Rows = Counter()
+    for partition in reader.partitions():
+        for batch in reader.read(partition):
+            rows.update(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
+    return rows
+
+
+class Batch(User):
+    """Batch queries, each of all there is. One that ends too early has lost records."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.expected: Counter[Any] = Counter()
+        self.read: Counter[Any] = Counter()
+
+    def step(self) -> None:
+        """Read everything that was acknowledged before, and maybe more."""
+        expected = self.world.lines(dict(self.world.acknowledged))
+        rows = read_batch(self.world.options())
+        self.expected.update(expected.keys())
+        self.read.update({key: count for key, count in rows.items() if count > 1 or key in expected})
+
+    def found(self) -> tuple[Counter[Any], Counter[Any]]:
+        """Read once more."""
+        self.step()
+        return self.expected, self.read
+
+    def close(self) -> None:
+        """Do nothing: each query has its own connections."""
+
+
+class Backfill(User):
+    """Backfills that go on where the table ends."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.recorded: dict[str, int] = {}
+        self.rows: Rows = Counter()
+
+    def step(self) -> None:
+        """Write what the table lacks, in steps."""
+        options = self.world.options()
+        parsed = parse_options(options, "batch")
+        with open_journals(parsed) as journals:
+            planner = Planner(journals, parsed)
+            begin, end = planner.batch()
+            begin, end = continued(begin, end, self.recorded, open_end=True, check_heads=planner.check_heads)
+            for low, high in steps(planner, begin, end, 100_000):
+                rows = read_batch(pinned_options(options, parsed, low, high))
+                self.rows.update(rows)
+                self.recorded |= high.read_through
+
+    def found(self) -> tuple[Counter[Any], Counter[Any]]:
+        """Write the rest."""
+        self.step()
+        return self.world.lines(self.world.acknowledged), self.rows
+
+    def close(self) -> None:
+        """Do nothing: each backfill has its own connections."""
+
+
+class Rewriter(User):
+    """Spark's exactly-once writer: batches of rows, committed by a transaction journal."""
+
+    writes = True
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.journals = [f"{world.prefix}rows/{short}" for short in "ab"]
+        self.transactions = f"{world.prefix}transactions"
+        world.create(*self.journals, self.transactions, labels={"content-type": CONTENT_TYPE_NDJSON})
+        self.client = world.open_client()
+        self.batches = 0
+
+    def step(self) -> None:
+        """Publish and commit a batch; one that failed is tried again as another attempt."""
+        producer = TaskProducer(None, 1_700_000_000_000_000_000 + self.steps)
+        for journal in self.journals:
+            rows = [f'{{"batch":{self.batches},"row":{row}}}'.encode() for row in range(2)]
+            stamped = producer.stamped(pa.array(rows, pa.binary()), journal, "lines")
+            assert not isinstance(stamped, RowRefusal)
+            self.client.append(journal, b"".join(row + b"\n" for row in stamped.to_pylist()))
+        intents = producer.intents()
+        commits = {each.journal: each.commit for each in intents}
+        rollbacks = {each.journal: each.rollback for each in intents}
+        attempt = Attempt("failover", self.batches, "run", commits, rows=4)
+        commit_transaction(self.client, self.transactions, attempt, rollbacks)
+        self.batches += 1
+
+    def found(self) -> tuple[Counter[Any], Counter[Any]]:
+        """Read the committed rows."""
+        expected = Counter(
+            (journal, batch, row)
+            for journal in self.journals
+            for batch in range(self.batches)
+            for row in (0, 1)
+        )
+        rows: Counter[Any] = Counter()
+        for journal in self.journals:
+            with read_committed(self.client, journal) as reader:
+                values = [json.loads(bytes(each.message)) for each in reader]
+            rows.update((journal, value["batch"], value["row"]) for value in values if "row" in value)
+        return expected, rows
+
+    def close(self) -> None:
+        """Close the client."""
+        self.client.close()
+
+
+class Log(User):
+    """A replicated log's primary and its secondary."""
+
+    writes = True
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.client = world.open_client()
+        name = f"{world.prefix}log"
+        spec = journal_spec(name, replication=REPLICATION, refresh_interval_s=world.refresh_s)
+        self.writer = Writer(self.client, name, spec=spec)
+        self.receiver = Receiver(self.client, self.writer.journal)
+        self.committed: Counter[Any] = Counter()
+        self.fetched: Counter[Any] = Counter()
+
+    def step(self) -> None:
+        """Commit an entry, and fetch to the end of the log; now and then as a secondary that starts again."""
+        entry = uuid.uuid4().bytes
+        self.writer.commit_entry(entry)
+        self.committed[entry] += 1
+        if self.steps % 4 == 3:
+            self.receiver.set_offset(self.receiver.offset)
+        self._fetch()
+
+    def _fetch(self) -> None:
+        with suppress(NoMoreMessageError):
+            while True:
+                fetched = self.receiver.try_fetch_entry()
+                if not isinstance(fetched, Checkpoint):
+                    self.fetched[bytes(fetched)] += 1
+
+    def found(self) -> tuple[Counter[Any], Counter[Any]]:
+        """Fetch the rest."""
+        self._fetch()
+        return self.committed, self.fetched
+
+    def close(self) -> None:
+        """Close writer, receiver and client."""
+        self.receiver.close()
+        self.writer.close(abort=True)
+        self.client.close()
+
+
+class Consumer(User):
+    """An application that counts words: the host on Spark, with the tasks and the table in this process."""
+
+    writes = True
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.client = world.open_client()
+        self.source, output = f"{world.prefix}words", f"{world.prefix}totals"
+        world.create(self.source, output, labels={"content-type": CONTENT_TYPE_NDJSON})
+        self.service = AppendService(self.client)
+        options = {"brokerAddress": world.endpoint, "requestTimeoutMs": "60000"}
+        self.table = MemoryTable()
+        self.engine = MemoryEngine(self.table, WordCount(output), parse_write_options(options))
+        self.shards = SparkShards("failover", [shard_spec("counter", [self.source])], self.client)
+        self.driver = BatchDriver(self.shards, self.client, 1 << 20)
+        self.driver.open(self.engine)
+        self.published: Counter[Any] = Counter()
+
+    def step(self) -> None:
+        """Publish a word, and run transactions."""
+        publisher = Publisher(self.service)
+        word = f"word-{self.steps}"
+        to = (self.source, CONTENT_TYPE_NDJSON)
+        publisher.publish_uncommitted(lambda _: to, Document({"text": word}))
+        self.service.flush()
+        write_ack_intents(self.client, publisher.build_ack_intents())
+        self.published[word] += 1
+        self._consume()
+
+    def _consume(self) -> None:
+        while self.driver.transaction(self.engine):
+            continue
+        for shard in self.shards.table.list_shards().shards:
+            assert [list(each.errors) for each in shard.status] == [[]]
+
+    def found(self) -> tuple[Counter[Any], Counter[Any]]:
+        """Consume the rest."""
+        self._consume()
+        rows = self.table.state.get("counter", {})
+        return self.published, Counter({word: json.loads(text) for (_, word), text in rows.items()})
+
+    def close(self) -> None:
+        """Close service and client."""
+        self.service.close()
+        self.client.close()
+
+
+USERS: dict[str, type[User]] = {
+    "stream": Stream,
+    "batch": Batch,
+    "backfill": Backfill,
+    "writer": Rewriter,
+    "replicated log": Log,
+    "consumer": Consumer,
+}
+
+
+class Cluster(Protocol):
+    """Brokers, and what happens to them. After each failure there are as many of them as before."""
+
+    @property
+    def endpoint(self) -> str:
+        """Address of the broker that programs are given."""
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Addresses of all that run."""
+
+    def kill(self, wait: Wait) -> None:
+        """End a broker by SIGKILL; another one joins later."""
+
+    def stop(self, wait: Wait) -> None:
+        """Stop a broker by SIGSTOP until others have taken over; then it wakes up."""
+
+    def partition(self, wait: Wait) -> None:
+        """Cut a broker off from Etcd or from the others, while clients still reach it."""
+
+    def lease_loss(self, wait: Wait) -> None:
+        """Take a broker's lease: to Etcd it is gone, while it runs."""
+
+    def member_replaced(self, wait: Wait) -> None:
+        """Have a new broker join, and then another one leave at once and for good."""
+
+    def rolling_upgrade(self, wait: Wait) -> None:
+        """Have each broker hand over, end, and come back at its address, one after the other."""
+
+
+HARMS = ("kill", "stop", "partition", "lease_loss", "member_replaced", "rolling_upgrade")
+"""The failures, by the names of a cluster's methods."""
+
+
+class RealCluster:
+    """Gazette's own brokers and Etcd."""
+
+    def __init__(self, deployed: DeployedBroker) -> None:
+        self._deployed = deployed
+        for _ in range(BROKERS - 1):
+            deployed.start_peer()
+        self.endpoint = deployed.endpoint
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Addresses of all that run."""
+        return self._deployed.brokers
+
+    def _victim(self) -> str:
+        return next(each for each in self._deployed.brokers if each != self.endpoint)
+
+    def _replace(self, endpoint: str) -> None:
+        """End a broker that may have ended by itself, and start another."""
+        self._deployed.kill_peer(endpoint)
+        self._deployed.start_peer()
+
+    def kill(self, wait: Wait) -> None:
+        """Leave three brokers for a while."""
+        self._deployed.kill_peer(self._victim())
+        wait(LEASE_S + 4)
+        self._deployed.start_peer()
+
+    def stop(self, wait: Wait) -> None:
+        """Let it wake up, and replace it: a broker that lost its lease ends."""
+        victim = self._victim()
+        self._deployed.hang_peer(victim)
+        wait(LEASE_S + 4)
+        self._deployed.resume_peer(victim)
+        wait(2)
+        self._replace(victim)
+
+    def partition(self, wait: Wait) -> None:
+        """Silence the connections of one more broker to Etcd."""
+        with TcpProxy(self._deployed.etcd_url) as proxy:
+            victim = self._deployed.start_peer(etcd_url=proxy.endpoint)
+            wait(3)
+            proxy.to_client = proxy.to_server = Toxics(silent=True)
+            wait(LEASE_S + 4)
+            proxy.to_client = proxy.to_server = CLEAN
+            wait(2)
+            self._deployed.kill_peer(victim)
+        wait(LEASE_S + 1)
+
+    def lease_loss(self, wait: Wait) -> None:
+        """Revoke it in Etcd."""
+        victim = self._victim()
+        self._deployed.revoke_lease(victim)
+        wait(4)
+        self._replace(victim)
+
+    def member_replaced(self, wait: Wait) -> None:
+        """The new broker begins with nothing."""
+        self._deployed.start_peer()
+        wait(2)
+        self._deployed.kill_peer(self._victim())
+        wait(LEASE_S + 3)
+
+    def rolling_upgrade(self, wait: Wait) -> None:
+        """End each by SIGTERM."""
+        for endpoint in self._deployed.brokers:
+            self._deployed.retire_peer(endpoint)
+            self._deployed.start_peer(port=int(endpoint.rpartition(":")[2]))
+            wait(2)
+
+
+class RigCluster:
+    """The embedded brokers of ``tests/rig/cluster.py``: the same rules, without processes and Etcd."""
+
+    def __init__(self, embedded: EmbeddedCluster) -> None:
+        self._embedded = embedded
+        self.endpoint = embedded.endpoints[0]
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Addresses of all that run."""
+        return [each.endpoint for each in self._embedded.brokers if each.is_running]
+
+    def _victim(self) -> ClusterBroker:
+        return next(each for each in self._embedded.brokers[1:] if each.is_running)
+
+    def kill(self, wait: Wait) -> None:
+        """Leave three brokers for a while."""
+        victim = self._victim()
+        victim.kill()
+        wait(2)
+        victim.start()
+
+    def stop(self, wait: Wait) -> None:
+        """Let it join again when it wakes up."""
+        victim = self._victim()
+        victim.hang()
+        wait(1)
+        victim.expire_lease()
+        wait(1)
+        victim.resume()
+
+    def partition(self, wait: Wait) -> None:
+        """Cut the connections to the other brokers."""
+        victim = self._victim()
+        victim.partition()
+        wait(1)
+        victim.expire_lease()
+        wait(1)
+        victim.resume()
+
+    def lease_loss(self, wait: Wait) -> None:
+        """The broker drops its replicas, and joins again."""
+        victim = self._victim()
+        victim.expire_lease()
+        wait(1)
+        victim.resume()
+
+    def member_replaced(self, wait: Wait) -> None:
+        """One leaves at once, and comes back with nothing."""
+        victim = self._victim()
+        victim.kill()
+        victim.start()
+        wait(1)
+
+    def rolling_upgrade(self, wait: Wait) -> None:
+        """Stop and start each."""
+        for broker in self._embedded.brokers:
+            broker.stop()
+            broker.start()
+            wait(1)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one user in one failure."""
+
+    user: str
+    records: int
+    lost: int
+    doubled: int
+    steps: int
+    alarms: tuple[str, ...]
+
+    def __str__(self) -> str:
+        counts = f"records={self.records} lost={self.lost} doubled={self.doubled} alarms={len(self.alarms)}"
+        return "\n  ".join([f"{self.user}: {counts} steps={self.steps}", *self.alarms[:3]])
+
+
+def fail_over(
+    cluster: Cluster, prefix: str, harm: str, *, busy_s: float, refresh_s: int = REFRESH_S
+) -> list[Outcome]:
+    """Harm a cluster under all users, without appends and then with many; return what became of them."""
+    world = World(cluster, prefix, refresh_s)
+    with ExitStack() as stack:
+        stack.callback(world.client.close)
+        users = {name: kind(world) for name, kind in USERS.items()}
+        for user in users.values():
+            stack.callback(user.close)
+            user.guarded()
+        threads = [threading.Thread(target=each.work, name=name, daemon=True) for name, each in users.items()]
+        stack.callback(world.over.set)
+        for thread in threads:
+            thread.start()
+
+        def quietly(seconds: float) -> None:
+            """Let time pass without an append, then with some."""
+            world.over.wait(seconds / 2)
+            _append_for(world, seconds / 2)
+
+        getattr(cluster, harm)(quietly)
+        _append_for(world, busy_s)
+        world.over.set()
+        for thread in threads:
+            thread.join(180)
+            assert not thread.is_alive(), f"{thread.name} hangs"
+        outcomes = []
+        for name, user in users.items():
+            began = monotonic()
+            expected, found = user.found()
+            log.info("finished user=%s in_s=%.1f", name, monotonic() - began)
+            lost = sum((expected - found).values())
+            doubled = sum((found - expected).values())
+            outcomes.append(Outcome(name, sum(found.values()), lost, doubled, user.steps, tuple(user.alarms)))
+        return outcomes
+
+
+def _append_for(world: World, seconds: float) -> None:
+    """Append lines to all journals, and let the users write."""
+    deadline = monotonic() + seconds
+    world.busy.set()
+    while monotonic() < deadline:
+        for name in world.names:
+            world.append(name, 40)
+        world.over.wait(0.1)
+    world.busy.clear()
